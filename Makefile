@@ -1,4 +1,4 @@
-# All commands of this project. The servers are built once, into ~/.cache/nodemaintenance.
+# All commands of this project. The Kubernetes servers are built once, into ~/.cache/nodemaintenance.
 
 NODES ?= 3
 CONTROL_PLANES ?= 0
@@ -47,7 +47,7 @@ LOCK := requirements-dev.lock
 UV := $(shell command -v uv 2> /dev/null)
 
 export PYTHONUNBUFFERED := 1
-# The output has bars and arrows, which are UTF-8 even in a Latin-1 locale.
+# The output contains bars and arrows, so it must be UTF-8 even in a Latin-1 locale.
 export PYTHONUTF8 := 1
 # Hundreds of processes import the same modules; without cached bytecode, each process would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -73,12 +73,13 @@ demo-vm: $(STAMP) ## drain a node with one virtual machine of each kind on a sim
 demo-real: $(STAMP) ## drain the node on which the product runs, as pods on two real nodes; requires root
 	@$(BIN)/python -m localcluster.demo.real_nodes $(ARGS)
 
-# The programs of a target are built before its first test: pytest would hide the progress, and a compiler uses all cores.
+# The servers that a target needs are built before its first test: pytest would hide the progress, and a compiler uses
+# all cores.
 test: $(STAMP) ## run the tests with WORKERS=3 concurrent workers (0: one by one); ARGS="-k cordon" passes options to pytest
 	@$(BIN)/python -m tests.dependencies test
 	@$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
-test-all: $(STAMP) ## run the tests, and long tests: crashes, a thousand nodes, generated faults, measured times, KubeVirt's own controllers
+test-all: $(STAMP) ## run all tests except e2e tests, including long ones: crashes, a thousand nodes, generated faults, measured times, KubeVirt's own controllers
 	@$(BIN)/python -m tests.dependencies test-all
 	@$(BIN)/python -m pytest $(SHARED) -m '$(TEST_ALL)' $(ARGS)
 
@@ -95,7 +96,7 @@ e2e: $(STAMP) ## run the tests on real brokers, and large scenarios; ARGS="-k fa
 	@$(BIN)/python -m tests.dependencies e2e
 	@$(BIN)/python -m tests.network_namespace $(APART) --no-loadscope-reorder -m e2e -rP $(ARGS)
 
-# The tests of leftovers on the host run alone.
+# The tests that check for leftovers on the host run alone.
 e2e-real: $(STAMP) ## build the image on a Debian base, run the product as pods on real nodes, and drain them; requires root
 	@$(BIN)/python -m tests.dependencies e2e-real
 	@$(BIN)/python -m pytest -m real -rP tests/real/test_leftovers.py $(ARGS)
@@ -127,8 +128,8 @@ requirements: $(STAMP) ## update docs/requirements.md, which lists the tests of 
 up: $(STAMP) ## start a cluster with the product; NODES=3, of which CONTROL_PLANES=0 are control-plane nodes; DELIVERY=local, knative or rabbitmq; COMPONENTS=maintenance,admission,certificates (also: mutex, virtualization, cpu-labels); SIMULATORS=on simulates OpenShift (for mutex) and KubeVirt (for virtualization), SIMULATORS=kubevirt runs KubeVirt's own control plane and simulates its nodes; REAL=2 adds two real nodes, which run containers (requires root)
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --components '$(COMPONENTS)' --simulators $(SIMULATORS) --real $(REAL)
 
-# These three targets set up nothing: the shell evaluates the output of `env`, and a cluster may outlive .venv, so any
-# Python must do.
+# These three targets do not set up .venv: the shell evaluates the output of `env`, and a cluster may outlive .venv, so
+# they work with any Python.
 UP_COMMAND = python=$(BIN)/python; $$python -c '' > /dev/null 2>&1 || python=$(PYTHON); $$python -m localcluster.up
 
 env: ## print the running cluster's export lines; use: eval "$(make -s env)"
@@ -146,7 +147,8 @@ deploy: $(STAMP) ## install an overlay on the cluster of your kubeconfig; OVERLA
 cluster-functest: $(STAMP) ## test the installed product on the cluster of your kubeconfig: drain NODE=name, then restore it
 	@$(BIN)/python -m tests.functest $(NODE)
 
-# The first engine that works on this host. FLAGS are flags of its build, such as --network host; BASE is the base image.
+# The first container engine that works on this host. FLAGS are passed to its build command, such as --network host; BASE
+# is the base image.
 ENGINE = $(eval ENGINE := $$(shell for engine in podman docker buildah; do $$$$engine info > /dev/null 2>&1 && { echo $$$$engine; break; }; done))$(ENGINE)
 FLAGS ?=
 BASE ?= python:3.13-slim
@@ -173,7 +175,7 @@ container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-push
 
 # OPERATOR and OPERATOR_CRD are passed through the environment, so that they need no quoting.
-bench: $(STAMP) ## compare drains with kubectl drain and with the fastest possible way; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds another operator
+bench: $(STAMP) ## compare drains with kubectl drain and with the fastest possible client; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds another operator
 	@$(BIN)/python -m bench --engines $(ENGINES) --cases '$(CASES)' --rounds $(ROUNDS) $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ADD),--add)
 
 chaos: $(STAMP) ## inject faults during drains of twenty nodes, and check invariants; SEED=1 SECONDS=300 ENGINES=local,knative,rabbitmq; COMPONENT=mutex SEED=1 RUNS=50 upgrades the nodes instead
@@ -220,7 +222,7 @@ lock: ## pin the packages of requirements-dev.txt in requirements-dev.lock, with
 	@[ -n '$(UV)' ] || { echo 'error: uv is required to write $(LOCK): install it (pipx install uv), then run make lock again' >&2; exit 1; }
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate --no-header --output-file $(LOCK) requirements-dev.txt $(ARGS) > /dev/null
 
-# Runs before every target: installs the missing packages of the distribution, or lists them.
+# Runs before every target: installs the missing distribution packages, or lists them.
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is required: install it, or set its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is required, but $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }

@@ -1,8 +1,8 @@
 """`make bench`: compares ways to drain a node: the product, `kubectl drain`, and a bare client as the lower bound.
 
-These drainers take turns on a cluster as `make up` starts it. Another operator that serves the same CRD is compared too
-if one is given, on its own cluster. An observer in a separate process timestamps what happens. The command prints
-tables and writes `bench/results.json`.
+The drainers take turns on a cluster that is started as `make up` does. If another operator that serves the same CRD is
+given, it is compared too, on its own cluster. An observer in a separate process timestamps what happens. The command
+prints tables and writes `bench/results.json`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MEASUREMENT_ERRORS = (
     subprocess.SubprocessError,
     LocalClusterError,
 )
-"""Errors of a case that does not finish or of a cluster that does not start; the other cases are still measured."""
+"""Errors that end a case or prevent a cluster from starting; the other cases are still measured."""
 QUICK_ROUNDS = 3
 
 
@@ -141,7 +141,7 @@ def _measure_cases(
 def _measure_on_cluster(
     engine: str, nodes: int, remaining: list[AnyCase], rounds: int, other_operator: Operator | None
 ) -> Generator[Round | Finding, None, None]:
-    """Yield the measurements of the remaining cases on one cluster, and of the other operator on a second one.
+    """Yield the measurements of the remaining cases on one cluster, and those of the other operator on a second.
 
     Each case is removed from `remaining` when it is done.
     """
@@ -184,7 +184,7 @@ def _run_rounds(
 
 def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, number: int) -> Round:
     """Run one drain, from filling the nodes until they are schedulable again and empty."""
-    nodes = [f"node-{number}" for number in range(1, case.nodes + 1)]
+    nodes = [f"node-{node_number}" for node_number in range(1, case.nodes + 1)]
     workload = Workload(rig.client, case, nodes, f"node-{case.nodes + 1}")
     rig.observer.reset()
     pods = workload.deploy()
@@ -209,7 +209,7 @@ def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, number: int) -> Roun
 
 
 def format_error(error: BaseException) -> str:
-    """Return an error as one line."""
+    """Format an error as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -219,7 +219,7 @@ def print_progress(text: str) -> None:
 
 
 def _handle_sigterm(number: int, frame: object) -> None:
-    """Exit on SIGTERM as on Ctrl-C, so that the clusters are stopped."""
+    """Exit on SIGTERM as on Ctrl-C, so that the clusters are stopped first."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)
 

@@ -1,4 +1,4 @@
-"""The product's requests to the API server, from the audit log: by time, account, verb and resource.
+"""Reads the product's requests to the API server from the audit log: their time, account, verb and resource.
 
 The API server's metrics do not identify the client, but the audit log does. `localcluster/audit-policy.yaml` also logs
 the reads of the product's accounts.
@@ -31,8 +31,8 @@ class Request:
         received_at: When the API server received it, in seconds since 1970.
         account: The name of the ServiceAccount.
         verb, resource: For example `list` and `pods`; a subresource follows after a slash.
-        namespace, name: Of the object; "" if there is none.
-        is_not_found: Whether it was answered with 404.
+        namespace, name: The object's namespace and name; "" if there is none.
+        is_not_found: Whether the response status was 404.
     """
 
     received_at: float
@@ -50,14 +50,14 @@ class Request:
 
 
 class AuditLog:
-    """The product's requests since the creation of this object or the previous call of `read`."""
+    """A reader of the product's requests since the reader was created or `read` was last called."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._position = file.stat().st_size
 
     def read(self) -> list[Request]:
-        """Return the new requests in the order of their completion; a watch counts from the start of its response."""
+        """Return the new requests in order of completion; a watch is included once its response has started."""
         with self._file.open("rb") as log:
             log.seek(self._position)
             complete_lines, newline, _ = log.read().rpartition(b"\n")

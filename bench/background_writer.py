@@ -26,18 +26,18 @@ from kube.times import format_micro_time
 
 CONFIGMAPS_PATH = "/api/v1/namespaces/default/configmaps"
 CONFIGMAP_COUNT = 10
-"""The number of ConfigMaps that are written in turn."""
+"""Number of ConfigMaps to write in turn."""
 LEASES_PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 LEASE_SECONDS = 40
-"""The duration of a kubelet's lease, which the kubelet renews four times in that period."""
+"""Duration of a kubelet's lease; the kubelet renews it four times in this period."""
 CONFIGMAPS, HEARTBEATS = "configmaps", "heartbeats"
 
 
 @contextmanager
 def run_writer(kubeconfig: Path, writes_per_second: int, kind: str = CONFIGMAPS) -> Iterator[None]:
-    """Write `writes_per_second` objects per second while the block runs, in turn; write none if it is 0.
+    """Write `writes_per_second` objects per second, in turn, while the block runs; 0 means no writes.
 
-    Raises `RuntimeError` if fewer than 90 % were written, since the measurement does not match the case then.
+    Raises `RuntimeError` if fewer than 90 % were written, because the measurement then does not match the case.
     """
     if not writes_per_second:
         yield
@@ -65,13 +65,13 @@ async def write_until_sigterm(kubeconfig: str, kind: str, writes_per_second: int
     api = await Api.connect(kubeconfig)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    path, names, body_of = await TARGET_BUILDERS[kind](api)
-    await gather_all(*(api.create(path, {"metadata": {"name": name}, **body_of(0)}) for name in names))
+    path, names, build_body = await TARGET_BUILDERS[kind](api)
+    await gather_all(*(api.create(path, {"metadata": {"name": name}, **build_body(0)}) for name in names))
     print("writing", flush=True)
     started_at, sent = loop.time(), 0
     in_flight: set[asyncio.Task[object]] = set()
     while not stop.is_set():
-        in_flight.add(asyncio.create_task(api.patch(f"{path}/{names[sent % len(names)]}", body_of(sent))))
+        in_flight.add(asyncio.create_task(api.patch(f"{path}/{names[sent % len(names)]}", build_body(sent))))
         sent += 1
         in_flight = {task for task in in_flight if not _is_done(task)}
         await _wait_until(stop, started_at + sent / writes_per_second)
@@ -94,7 +94,7 @@ async def _build_configmap_target(_api: Api) -> WriteTarget:
 
 
 async def _build_lease_target(api: Api) -> WriteTarget:
-    """Return the writes of the leases that kubelets renew as their heartbeat.
+    """Return the target for writing the leases that kubelets renew as their heartbeat.
 
     Between heartbeats a kubelet only writes the node's status, about every five minutes.
     """
@@ -124,7 +124,7 @@ def _is_done(task: asyncio.Task[object]) -> bool:
 
 
 async def _wait_until(stop: asyncio.Event, deadline: float) -> None:
-    """Wait until this time of the loop's clock, or until `stop` is set."""
+    """Wait until this time on the event loop's clock, or until `stop` is set."""
     try:
         await asyncio.wait_for(stop.wait(), max(0.0, deadline - asyncio.get_running_loop().time()))
     except asyncio.TimeoutError:

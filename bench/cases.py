@@ -1,4 +1,4 @@
-"""The cases of the benchmark: drains, and observations of the product alone; selects the cases of a run."""
+"""Defines the benchmark's cases (drains, and observations of the product alone), and selects the cases of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ QUICK, USUAL, FULL = "quick", "usual", "full"
 SUBSETS = (QUICK, USUAL, FULL)
 """Each subset includes all cases of the previous one."""
 SAME_CLUSTER_DRAINERS = ("ours", "kubectl drain", "floor")
-"""Drainers that share a cluster with the background writes; the other operator has a cluster of its own."""
+"""Drainers that share a cluster with the background writes; the other operator has its own cluster."""
 LARGE_CLUSTER_NODES = 1000
 """Nodes of the large cluster."""
 
@@ -22,11 +22,12 @@ class DrainCase:
         name: The name in the results.
         nodes: The number of nodes to drain concurrently.
         pods: The number of pods per node.
-        max_unavailable: `maxUnavailable` of the budget over a node's pods, which move to another node; 0 for bare pods.
+        max_unavailable: `maxUnavailable` of the budget for a node's pods, which are recreated on another node; 0 for
+            bare pods without a budget.
         termination_seconds: The seconds that a pod takes to terminate.
         writes_per_second: The ConfigMaps per second that another client writes in the background.
-        evict_processes: The number of `evict` processes that share its events.
-        cluster_nodes: The number of nodes of the cluster; 0 for as many as the cases need.
+        evict_processes: The number of `evict` processes that share the function's events.
+        cluster_nodes: The number of nodes in the cluster; 0 for as many as the cases need.
         drainers: The names of the drainers to compare; all if empty.
         engines: The engines to measure on; all if empty.
         max_rounds: The maximum number of rounds; 0 for no limit.
@@ -123,14 +124,13 @@ CASES: tuple[AnyCase, ...] = (
 def select_cases(names: str, subset: str) -> tuple[AnyCase, ...]:
     """Return the cases with these comma-separated names, or those of the subset if `names` is empty.
 
-    A word that is not a name selects the cases whose names contain it. Raises `ValueError` for a word that no name
-    contains.
+    A word that is not a name selects the cases whose names contain it. Raises `ValueError` if no name contains a word.
     """
     if not names:
         subsets = SUBSETS[: SUBSETS.index(subset) + 1]
         return tuple(case for case in CASES if case.subset in subsets)
     selected = []
-    for word in (each.strip() for each in names.split(",")):
+    for word in (part.strip() for part in names.split(",")):
         matches = [case for case in CASES if word == case.name] or [case for case in CASES if word in case.name]
         if not matches:
             raise ValueError(f"no case name contains {word!r}: choose from {'; '.join(case.name for case in CASES)}")

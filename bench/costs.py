@@ -1,4 +1,4 @@
-"""The costs of a drain: events, API requests, CPU time and memory by process, and the events' waiting times."""
+"""Measures the costs of a drain: events, API requests, CPU time and memory by process, and events' waiting times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eventing.subscriptions import parse_function_name
 
 CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 JOURNAL_DELAY_SECONDS = 1.5
-"""Seconds after which an event is in the journal at the latest."""
+"""Maximum seconds until an emitted event is in the journal."""
 PODSOURCE = "podsource"
 PODSOURCE_COMMAND = b"eventing.podsource"
 WAITS_QUERY = """
@@ -40,7 +40,7 @@ FIRST_ATTEMPTS_QUERY = (
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a period.
+    """The costs (resource usage) during a period.
 
     Attributes:
         events: Number of events by type.
@@ -48,7 +48,7 @@ class Costs:
         cpu: CPU seconds by process.
         memory: Peak resident MiB of a process and its children since its start, by process.
         waits: Seconds from an event to the function's first attempt: median, 99th percentile, longest, and longest
-            except for `evict`. On the local delivery also the longest time that a request was queued in a function's
+            except for `evict`. With local delivery, also the longest time that a request was queued in a function's
             server.
     """
 
@@ -60,7 +60,7 @@ class Costs:
 
 
 class CostMeter:
-    """Measures the costs of a cluster from its creation on."""
+    """A meter of the cluster's costs since the meter was created."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -69,7 +69,7 @@ class CostMeter:
         self._events, self._cpu = _count_events(rig.journal), measure_cpu(rig)
 
     def read_costs(self) -> Costs:
-        """Return the costs so far; the requests count from the previous call."""
+        """Return the costs so far; requests are counted since the previous call."""
         requests, cpu = count_requests(self._log.read()), _subtract(measure_cpu(self._rig), self._cpu)
         memory = {name: measure_memory(pids) for name, pids in group_processes(self._rig.processes).items()}
         time.sleep(JOURNAL_DELAY_SECONDS)
@@ -96,7 +96,7 @@ def measure_cpu(rig: Rig) -> dict[str, float]:
 
 
 def group_processes(processes: Mapping[str, int]) -> dict[str, list[int]]:
-    """Return the process tree of each process; PodSource is listed separately, whichever process started it."""
+    """Return the process tree of each process; PodSource is listed separately, no matter which process started it."""
     groups: dict[str, list[int]] = {}
     for name, pid in processes.items():
         for descendant in list_process_tree(pid):
@@ -136,7 +136,7 @@ def measure_waits(journal: Path, started_at: float) -> dict[str, float]:
 
 
 def measure_queueing(journal: Path, log: Path, started_at: float) -> dict[str, float]:
-    """Return the longest time that a request was queued in a function's server, from its post to the first attempt.
+    """Return the longest time that a request was queued in a function's server, from the POST to the first attempt.
 
     Only first deliveries since `started_at` count. The result is empty if the delivery has no log.
     """
@@ -158,7 +158,7 @@ def measure_queueing(journal: Path, log: Path, started_at: float) -> dict[str, f
 
 
 def summarize_waits(waits: Sequence[float]) -> dict[str, float]:
-    """Return the median, the 99th percentile and the longest of sorted values."""
+    """Return the median, the 99th percentile and the maximum of sorted waiting times."""
     p99 = waits[min(len(waits) - 1, len(waits) * 99 // 100)]
     return {"median": round(statistics.median(waits), 3), "99 %": round(p99, 3), "longest": round(waits[-1], 3)}
 

@@ -22,7 +22,7 @@ from localcluster.programs import build
 _counter = itertools.count(1)
 DRAIN_FLAGS = ("--force", "--ignore-daemonsets", "--delete-emptydir-data")
 MAX_QUOTED_CHARS = 300
-"""Number of characters of a failed program's output to quote."""
+"""Maximum number of characters of a failed program's output to quote."""
 
 
 class Drainer(Protocol):
@@ -33,7 +33,7 @@ class Drainer(Protocol):
     def drain(self, case: DrainCase, nodes: Sequence[str], pods: Sequence[Object]) -> float:
         """Drain the nodes; return the time at which the drainer reported completion.
 
-        Raises `TimeoutError` after `TIMEOUT_SECONDS`, or `RuntimeError` with the output of a program.
+        Raises `TimeoutError` after `TIMEOUT_SECONDS`, or `RuntimeError` with a failed program's output.
         """
 
     def uncordon_nodes(self, nodes: Sequence[str]) -> float:
@@ -42,15 +42,15 @@ class Drainer(Protocol):
 
 def build_maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) -> list[Object]:
     """Return a NodeMaintenance for each pair of name and node; nodes without a name are skipped."""
-    head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
+    type_fields = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
     return [
-        {**head, "metadata": {"name": name}, "spec": {"nodeName": node, "reason": reason}}
+        {**type_fields, "metadata": {"name": name}, "spec": {"nodeName": node, "reason": reason}}
         for name, node in zip(names, nodes, strict=False)
     ]
 
 
 class ProductDrainer:
-    """Creates a NodeMaintenance for each node; done when the observer has seen the last one Succeeded."""
+    """Creates a NodeMaintenance for each node; done when the observer has seen that the last one is Succeeded."""
 
     name = "ours"
 
@@ -106,7 +106,7 @@ class KubectlDrainer:
 
 
 class FloorDrainer:
-    """Uses the bare client; done when the observer has seen the last pod gone."""
+    """Uses the bare client of `bench.floor`; done when the observer has seen that the last pod is gone."""
 
     name = "floor"
 

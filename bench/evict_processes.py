@@ -1,6 +1,6 @@
-"""Additional processes of `evict` with a load balancer in front of them all, as a Service is; only on Knative.
+"""Runs several `evict` processes behind a load balancer, as behind a Service; only on Knative.
 
-There the Trigger of `evict` names the address of its process, and Knative applies a change of that address.
+On Knative, the Trigger of `evict` contains the address of its process, and Knative applies changes to that address.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _start_server(stack: ExitStack, server: Server, address: str) -> None:
 
 
 def _build_copy(rig: Rig, address: str) -> Server:
-    """Return a server with the command and environment of the existing process, but another address."""
+    """Return a server with the command and environment of the existing process, but a different address."""
     pid = rig.processes[FUNCTION]
     command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     environment = {**_read_environment(pid), "BIND": address}
@@ -78,14 +78,14 @@ def _read_environment(pid: int) -> dict[str, str]:
 def _build_balancer(directory: Path, address: str, addresses: list[str]) -> Server:
     directory.mkdir()
     file = directory / "nginx.conf"
-    servers = " ".join(f"server {each};" for each in addresses)
+    servers = " ".join(f"server {server_address};" for server_address in addresses)
     file.write_text(BALANCER_CONFIG.format(folder=directory, servers=servers, address=address))
     command: list[str | Path] = [find_program("nginx"), "-p", directory, "-e", "stderr", "-c", file]
     return Server("balancer", command, directory / "nginx.log")
 
 
 def _set_subscriber(client: SyncClient, address: str) -> None:
-    """Make the Trigger call this address; return when Knative has applied it."""
+    """Point the Trigger at this address; return when Knative has applied the change."""
     url = f"http://{address}/"
     client.patch(f"{TRIGGERS_PATH}/{TRIGGER}", {"spec": {"subscriber": {"uri": url}}})
     wait_until(

@@ -1,4 +1,4 @@
-"""Figures of an observation with their limits, and the analysis of what happens between ticks. Pure functions."""
+"""Figures of an observation with their limits, and an analysis of the requests between ticks. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLACK_SECONDS = 0.1
 MAX_LISTED_REQUESTS = 3
 """Number of request kinds to list if there were requests where none are expected."""
 MAX_POD_LISTS = 20
-"""Limit of pod lists per tick, however many maintenances exist."""
+"""Maximum number of pod lists per tick, regardless of the number of maintenances."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """Return the progress line that is printed at once."""
+        """Return the progress line that is printed immediately."""
         limit = "" if self.limit is None else f" (limit {self.limit:g}{'' if self.is_within_limit else ', exceeded'})"
         return f"{self.engine}: {self.case}: {self.metric}: {self.value:g}{limit}"
 
@@ -64,15 +64,15 @@ class Tick:
 
 @dataclass(frozen=True)
 class IdlePeriod:
-    """Measurements of a product that has nothing to do.
+    """Measurements of the product while it has nothing to do.
 
     Attributes:
         ticks: The ticks in the period.
         requests: All API requests of its accounts, including watches.
         events: The number of the product's own events.
-        journal_rows: The number of journal rows for these.
+        journal_rows: The number of journal rows for these events.
         foreign_updates: The number of events for objects that another client wrote. A kubelet's status write causes one
-            if its node is under maintenance (rule 10: other nodes cause none). Answering them takes no request.
+            if its node is under maintenance (rule 10: other nodes cause none). Handling them takes no request.
     """
 
     ticks: Sequence[Tick]

@@ -1,8 +1,8 @@
 """The lower bound of a drain: a bare asynchronous client that gets the pods as input and evicts them.
 
 It cordons the nodes and then evicts. Pods without a budget are evicted all at once. Under a budget it evicts as many
-pods as the budget allows at that moment, with a short delay between two. Concurrent evictions under one budget collide
-in the API server, which costs half a second.
+pods as the budget allows at that moment, with a short delay between evictions. Without the delay, evictions under one
+budget conflict in the API server, which then waits for half a second.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kube.evictions import build_eviction, build_eviction_path
 from kube.paths import Object
 
 EVICTION_INTERVAL_SECONDS = 0.045
-"""Delay between two evictions under one budget."""
+"""Delay between evictions under the same budget."""
 
 
 async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespace: str, *, has_budgets: bool) -> None:
-    """Cordon the nodes and evict all these pods; return when every eviction was granted."""
+    """Cordon the nodes and evict all these pods; return when every eviction has been accepted."""
     await asyncio.gather(*(api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}) for node in nodes))
     if not has_budgets:
         await asyncio.gather(*(api.create(build_eviction_path(pod), build_eviction(pod)) for pod in pods))
@@ -35,7 +35,7 @@ async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespac
 
 
 async def _drain_budget(api: Api, namespace: str, budget: str, pending: deque[Object]) -> None:
-    """Evict the pods of one budget as the budget allows it."""
+    """Evict the pods under one budget as the budget allows it."""
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     async with aclosing(follow(api, path, field_selector=f"metadata.name={budget}")) as changes:
         async for change in changes:

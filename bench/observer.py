@@ -28,12 +28,14 @@ async def observe(kubeconfig: str) -> None:
     """Print changes forever."""
     api = await Api.connect(kubeconfig)
     unsynced, values = len(WATCHED_PATHS), dict[tuple[str, str], str]()
-    async for number, change in merge_streams(*(follow(api, path, transform=_strip_object) for path in WATCHED_PATHS)):
+    async for stream_index, change in merge_streams(
+        *(follow(api, path, transform=_strip_object) for path in WATCHED_PATHS)
+    ):
         if change.change_type == "SYNCED":
             unsynced -= 1
             if not unsynced:
                 _print_event("synced", "", "")
-        for kind, value in _describe_change(number, change):
+        for kind, value in _describe_change(stream_index, change):
             name = change.object["metadata"]["name"]
             if change.change_type == "DELETED":
                 values.pop(("phase", name), None)  # a new object with this name has no earlier phase
@@ -44,9 +46,9 @@ async def observe(kubeconfig: str) -> None:
             _print_event(kind, name, value)
 
 
-def _strip_object(item: Object) -> Object:
+def _strip_object(obj: Object) -> Object:
     """Return only the fields that are needed, so that watching ten thousand pods uses less CPU than draining them."""
-    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     return {
         "metadata": {name: metadata[name] for name in ("name", "uid", "resourceVersion")},
         "spec": {name: spec[name] for name in ("nodeName", "unschedulable", "taints") if name in spec},
@@ -54,16 +56,16 @@ def _strip_object(item: Object) -> Object:
     }
 
 
-def _describe_change(collection: int, change: Change) -> Iterator[tuple[str, str]]:
-    """Yield the kind and value of the output lines for a change of the collection with this number."""
+def _describe_change(stream_index: int, change: Change) -> Iterator[tuple[str, str]]:
+    """Yield the kind and value of each output line for a change in the watch stream with this index."""
     is_deleted = change.change_type == "DELETED"
     if change.change_type == "SYNCED":
         return
-    if collection == 0 and is_deleted:
+    if stream_index == 0 and is_deleted:
         yield "pod gone", change.object["spec"].get("nodeName", "")
-    if collection == 1:
+    if stream_index == 1:
         yield ("maintenance gone", "") if is_deleted else ("phase", get_phase(change.object))
-    if collection == 2 and not is_deleted:
+    if stream_index == 2 and not is_deleted:
         spec = change.object["spec"]
         yield "node", "out" if is_cordoned(change.object) or spec.get("taints") else "in"
 

@@ -1,4 +1,4 @@
-"""Starts the observer and keeps its output, so that measurements can get the time of an observed change."""
+"""Starts the observer and stores its output, so that measurements can look up when a change was observed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class ObserverProcess:
             self._reader_thread.join()
 
     def await_first(self, kind: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
-        """Return the time at which the change was first observed; wait for it.
+        """Wait for the change, and return the time at which it was first observed.
 
         Raises `TimeoutError` after `TIMEOUT_SECONDS`, and `RuntimeError` if the observer has exited.
         """
         return self.await_last(kind, [name], value, since=since)
 
     def await_last(self, kind: str, names: Iterable[str], value: str | None = None, *, since: float = 0.0) -> float:
-        """Return the time at which the last of these changes was first observed; wait for all.
+        """Wait for all these changes, and return the time at which the last of them was first observed.
 
         Raises the errors of `await_first`.
         """
@@ -64,35 +64,35 @@ class ObserverProcess:
                     return 0.0
             return max(times)
 
-        return self._await(find_last, kind, awaited[0] if len(awaited) == 1 else f"{len(awaited)} objects")
+        return self._wait_for(find_last, kind, awaited[0] if len(awaited) == 1 else f"{len(awaited)} objects")
 
     def await_in_service(self, nodes: Iterable[str], since: float) -> float:
-        """Return the time after `since` at which the last of these nodes was observed schedulable and untainted."""
+        """Wait until all these nodes are observed schedulable and untainted after `since`, and return the time."""
         return self.await_last("node", nodes, "in", since=since)
 
     def await_pods_gone(self, pods: set[str]) -> float:
-        """Return the time at which the last of these pods was observed to be gone."""
+        """Wait until all these pods are gone, and return when the last deletion was observed."""
 
         def find_last() -> float:
             observations = [self._seen["pod gone", name] for name in pods]
             return max(times[-1][0] for times in observations) if all(observations) else 0.0
 
-        return self._await(find_last, "pod gone", f"{len(pods)} pods")
+        return self._wait_for(find_last, "pod gone", f"{len(pods)} pods")
 
     def reset(self) -> None:
         """Discard all earlier observations."""
         with self._changed:
             self._seen.clear()
 
-    def _await(self, find_moment: Callable[[], float], kind: str, name: str) -> float:
+    def _wait_for(self, find_time: Callable[[], float], kind: str, name: str) -> float:
         with self._changed:
-            self._changed.wait_for(lambda: self._has_ended or find_moment(), TIMEOUT_SECONDS)
-            moment = find_moment()
-        if not moment and self._has_ended:
+            self._changed.wait_for(lambda: self._has_ended or find_time(), TIMEOUT_SECONDS)
+            observed_at = find_time()
+        if not observed_at and self._has_ended:
             raise RuntimeError(f"observer exited before it observed: {kind} {name}")
-        if not moment:
+        if not observed_at:
             raise TimeoutError(f"not observed within {TIMEOUT_SECONDS:.0f} s: {kind} {name}")
-        return moment
+        return observed_at
 
     def _read_lines(self) -> None:
         for line in self._process.stdout or ():

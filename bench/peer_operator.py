@@ -1,8 +1,8 @@
-"""Another operator that serves NodeMaintenance, as a drainer of its own, on a cluster that meets its requirements.
+"""Runs another operator that serves NodeMaintenance as a drainer, on a cluster that meets its requirements.
 
 The operator gets an administrator's kubeconfig, and the namespaces and the certificate that such operators expect. Its
-webhooks are not registered. Before the first round it must drain an empty node, so that it is as warm as the other
-drainers.
+webhooks are not registered. Before the first round it must drain an empty node, so that it is as warmed up as the
+other drainers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Operator:
 
 
 def parse_operator(command: str, crd: str) -> Operator | None:
-    """Return the operator of the variables OPERATOR (a program and its arguments) and OPERATOR_CRD; None without both.
+    """Return the operator that OPERATOR (a program and its arguments) and OPERATOR_CRD specify; None if both are unset.
 
     Raises `LocalClusterError` if only one is set, or if a file does not exist.
     """
@@ -84,13 +84,13 @@ def parse_operator(command: str, crd: str) -> Operator | None:
 def start_operator(
     operator: Operator | None, engine: str, nodes: int, directory: Path
 ) -> Iterator[list[tuple[Rig, Drainer]]]:
-    """Yield the operator as a drainer with its cluster while the block runs; yield nothing if `operator` is None.
+    """Yield the operator as a drainer, with its cluster, while the block runs; yield no drainer if `operator` is None.
 
     Raises `LocalClusterError` if the CRD is rejected, or if the operator does not drain an empty node.
 
     Args:
         operator: The operator.
-        engine: The engine whose rows list the operator.
+        engine: The engine in whose table rows the operator appears.
         nodes: The number of nodes.
         directory: A directory that does not exist yet.
     """
@@ -130,7 +130,7 @@ def run_operator(cluster: LocalCluster, operator: Operator, node: str) -> Iterat
     server = Server("operator", operator.command, LOG_FILE, build_environment(cluster))
     server.start()
     try:
-        _await_first_drain(cluster, operator, server, node)
+        _run_first_drain(cluster, operator, server, node)
         yield server
     finally:
         server.stop()
@@ -138,15 +138,15 @@ def run_operator(cluster: LocalCluster, operator: Operator, node: str) -> Iterat
 
 def build_environment(cluster: LocalCluster) -> dict[str, str]:
     """Return an operator's environment: its certificate is below TMPDIR, and Go's garbage collection is not tuned."""
-    temporary = cluster.directory / "operator"
-    certificates = temporary / CERTIFICATES_DIR
-    certificates.mkdir(parents=True, exist_ok=True)
+    temp_dir = cluster.directory / "operator"
+    certificates_dir = temp_dir / CERTIFICATES_DIR
+    certificates_dir.mkdir(parents=True, exist_ok=True)
     for kind in ("crt", "key"):  # any key pair works, since the webhooks are not called
-        shutil.copy(cluster.directory / "pki" / f"apiserver.{kind}", certificates / f"tls.{kind}")
+        shutil.copy(cluster.directory / "pki" / f"apiserver.{kind}", certificates_dir / f"tls.{kind}")
     return {
         **NO_PROXY_LOCAL_ENV,
         "GOGC": os.environ.get("GOGC", "100"),
-        "TMPDIR": str(temporary),
+        "TMPDIR": str(temp_dir),
         "KUBECONFIG": str(cluster.kubeconfig),
         "OPERATOR_NAMESPACE": NAMESPACE,
         "POD_NAMESPACE": NAMESPACE,
@@ -157,7 +157,7 @@ def build_environment(cluster: LocalCluster) -> dict[str, str]:
 
 
 class OperatorDrainer(ProductDrainer):
-    """Creates a NodeMaintenance for each node, as for the product; the operator drains the nodes."""
+    """Creates a NodeMaintenance for each node, as `ProductDrainer` does; the other operator drains the nodes."""
 
     name = "operator"
 
@@ -173,8 +173,8 @@ class OperatorDrainer(ProductDrainer):
             raise _build_error(self._operator, self._server, f"{case.name}: {error}") from None
 
 
-def _await_first_drain(cluster: LocalCluster, operator: Operator, server: Server, node: str) -> None:
-    """Make the operator drain a node and restore it."""
+def _run_first_drain(cluster: LocalCluster, operator: Operator, server: Server, node: str) -> None:
+    """Make the operator drain a node and restore it. Raises `LocalClusterError` if it does not."""
     client, path = cluster.get_client(), f"{MEDIK8S.path}/first"
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "first"}}
     client.create(MEDIK8S.path, {**body, "spec": {"nodeName": node, "reason": "benchmark"}})

@@ -1,4 +1,4 @@
-"""Results as rows, tables and a file: medians and ranges, and ratios between drainers in the same round."""
+"""Stores benchmark results, and summarizes them: medians and ranges, and ratios between drainers in the same round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_LISTED_PARTS = 8
 
 @dataclass(frozen=True)
 class Round:
-    """One drain.
+    """One drain by one drainer.
 
     Attributes:
         case: The name of the case.
@@ -46,7 +46,7 @@ class Round:
 
     @property
     def line(self) -> str:
-        """Return the progress line that is printed at once."""
+        """Return the progress line that is printed immediately."""
         return f"{self.engine}: {self.case}: {self.drainer}: {self.seconds:.2f} s"
 
 
@@ -60,7 +60,7 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """Return the progress line that is printed at once."""
+        """Return the progress line that is printed immediately."""
         return f"{self.engine}: {self.case}: not measured: {self.error}"
 
 
@@ -87,14 +87,14 @@ class Results:
         """Add a result.
 
         The first result of a case replaces the results of earlier runs. A failure also replaces this run's results of
-        the case, which are incomplete then. But a failure that is this run's first result keeps the results of earlier
-        runs.
+        the case, because they are incomplete. However, if a failure is this run's first result of the case, the results
+        of earlier runs are kept.
         """
         case = get_case_key(measurement)
         if isinstance(measurement, Failure) and case not in self._started_cases and self._has_rows(case):
             return
         if isinstance(measurement, Failure) or case not in self._started_cases:
-            self._drop(case)
+            self._remove_case(case)
         self._started_cases.add(case)
         if isinstance(measurement, Round):
             self.rounds.append(measurement)
@@ -108,15 +108,15 @@ class Results:
         measured: list[Measurement] = [*self.rounds, *self.findings]
         return case in map(get_case_key, measured)
 
-    def _drop(self, case: str) -> None:
+    def _remove_case(self, case: str) -> None:
         """Remove all results of a case."""
-        self.rounds = [each for each in self.rounds if get_case_key(each) != case]
-        self.findings = [each for each in self.findings if get_case_key(each) != case]
-        self.failures = [each for each in self.failures if get_case_key(each) != case]
+        self.rounds = [measurement for measurement in self.rounds if get_case_key(measurement) != case]
+        self.findings = [measurement for measurement in self.findings if get_case_key(measurement) != case]
+        self.failures = [measurement for measurement in self.failures if get_case_key(measurement) != case]
         self.earlier_environments.pop(case, None)
 
     def continue_run(self, environment: Mapping[str, Any]) -> Results:
-        """Return a copy for a run that continues with this date and host."""
+        """Return a copy to which a run on this date and host can add results."""
         measurements: list[Measurement] = [*self.rounds, *self.findings, *self.failures]
         cases = dict.fromkeys(map(get_case_key, measurements))
         environments = {case: self.earlier_environments.get(case, self.environment) for case in cases}
@@ -126,17 +126,18 @@ class Results:
         return Results(environment, self.rounds, self.findings, self.failures, earlier_environments)
 
     def sort(self) -> Results:
-        """Return a copy in the order of the engines and cases."""
+        """Return a copy sorted by engine and case."""
         engines, cases = [*ENGINES], [case.name for case in CASES]
 
-        def order(each: Measurement) -> tuple[int, int]:
-            return engines.index(each.engine), cases.index(each.case) if each.case in cases else len(cases)
+        def get_sort_key(measurement: Measurement) -> tuple[int, int]:
+            case = measurement.case
+            return engines.index(measurement.engine), cases.index(case) if case in cases else len(cases)
 
         return Results(
             self.environment,
-            sorted(self.rounds, key=order),
-            sorted(self.findings, key=order),
-            sorted(self.failures, key=order),
+            sorted(self.rounds, key=get_sort_key),
+            sorted(self.findings, key=get_sort_key),
+            sorted(self.failures, key=get_sort_key),
             self.earlier_environments,
         )
 
@@ -145,7 +146,7 @@ Measurement = Round | Finding | Failure
 
 
 def get_case_key(measurement: Measurement) -> str:
-    """Return the key of engine and case; each key is measured by a single run."""
+    """Return the key of the engine and case; a single run produced all results with the same key."""
     return f"{measurement.engine}: {measurement.case}"
 
 
@@ -168,46 +169,53 @@ def summarize_rounds(rounds: Iterable[Round]) -> list[list[str]]:
     for (engine, case, drainer), drainer_rounds in groups.items():
         other_drainers = {
             other_drainer: group
-            for (e, c, other_drainer), group in groups.items()
-            if (e, c) == (engine, case) and other_drainer != drainer
+            for (other_engine, other_case, other_drainer), group in groups.items()
+            if (other_engine, other_case) == (engine, case) and other_drainer != drainer
         }
         ratios = ", ".join(
             f"{compute_ratio(drainer_rounds, group):.2f} of {other_drainer}"
             for other_drainer, group in other_drainers.items()
         )
         times = [
-            format_range([each.seconds for each in drainer_rounds]),
-            format_range([each.lag_seconds for each in drainer_rounds]),
+            format_range([measured_round.seconds for measured_round in drainer_rounds]),
+            format_range([measured_round.lag_seconds for measured_round in drainer_rounds]),
         ]
         rows.append([engine, case, drainer, times[0], ratios if drainer == "ours" else "", times[1]])
-        rows[-1].append(format_range([each.restore_seconds for each in drainer_rounds]))
+        rows[-1].append(format_range([measured_round.restore_seconds for measured_round in drainer_rounds]))
     return rows
 
 
 def group_rounds(rounds: Iterable[Round]) -> dict[tuple[str, str, str], list[Round]]:
     """Return the rounds by engine, case and drainer."""
     groups: dict[tuple[str, str, str], list[Round]] = {}
-    for each in rounds:
-        groups.setdefault((each.engine, each.case, each.drainer), []).append(each)
+    for measured_round in rounds:
+        key = (measured_round.engine, measured_round.case, measured_round.drainer)
+        groups.setdefault(key, []).append(measured_round)
     return groups
 
 
 def compute_ratio(product_rounds: Sequence[Round], other_rounds: Sequence[Round]) -> float:
     """Return the median ratio of rounds with the same number, which ran one after another; NaN without such a pair."""
-    by_number = {each.number: each.seconds for each in other_rounds}
-    ratios = [each.seconds / by_number[each.number] for each in product_rounds if each.number in by_number]
+    seconds_by_number = {other_round.number: other_round.seconds for other_round in other_rounds}
+    ratios = [
+        product_round.seconds / seconds_by_number[product_round.number]
+        for product_round in product_rounds
+        if product_round.number in seconds_by_number
+    ]
     return statistics.median(ratios) if ratios else float("nan")
 
 
 def format_range(seconds: Sequence[float]) -> str:
-    """Return the median and the range as text."""
+    """Format the median and the range."""
     return f"{statistics.median(seconds):.2f} ({min(seconds):.2f}–{max(seconds):.2f})"
 
 
 def summarize_costs(rounds: Iterable[Round]) -> list[list[str]]:
-    """Return a row for each of the product's cases and kind of cost: its sum and its largest parts, as medians."""
+    """Return a row per case of the product and kind of cost: the total and the largest parts, as medians."""
     rows = []
-    for (engine, case, _), case_rounds in group_rounds(each for each in rounds if each.costs).items():
+    for (engine, case, _), case_rounds in group_rounds(
+        measured_round for measured_round in rounds if measured_round.costs
+    ).items():
         for kind in COST_KINDS:
             medians = compute_medians(case_rounds, kind)
             parts = sorted(medians.items(), key=lambda part: -part[1])[:MAX_LISTED_PARTS]
@@ -218,16 +226,19 @@ def summarize_costs(rounds: Iterable[Round]) -> list[list[str]]:
 
 
 def compute_typical_cost(rounds: Sequence[Round], kind: str, parts: Collection[str] | None = None) -> float:
-    """Return the median over the rounds of a kind of cost, in total or only of these parts."""
-    sums = (sum(n for name, n in each.costs.get(kind, {}).items() if parts is None or name in parts) for each in rounds)
+    """Return the median, over the rounds, of a kind of cost: in total, or only of these parts."""
+    sums = (
+        sum(cost for name, cost in measured_round.costs.get(kind, {}).items() if parts is None or name in parts)
+        for measured_round in rounds
+    )
     return statistics.median(sums)
 
 
 def compute_medians(rounds: Sequence[Round], kind: str) -> dict[str, float]:
     """Return the median of each part of a kind of cost; a round without a part counts as 0."""
-    parts = [each.costs.get(kind, {}) for each in rounds]
-    names = dict.fromkeys(name for each in parts for name in each)
-    return {name: statistics.median(each.get(name, 0) for each in parts) for name in names}
+    costs_by_round = [measured_round.costs.get(kind, {}) for measured_round in rounds]
+    names = dict.fromkeys(name for round_costs in costs_by_round for name in round_costs)
+    return {name: statistics.median(round_costs.get(name, 0) for round_costs in costs_by_round) for name in names}
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -240,7 +251,9 @@ def write_results(file: Path, results: Results) -> None:
     """Write all results as JSON, one round or finding per line, and replace the file atomically. Raises `OSError`."""
     entries = [f'"{name}": {json.dumps(getattr(results, name))}' for name in ("environment", "earlier_environments")]
     for name in ("rounds", "findings", "failures"):
-        lines = ",\n".join(json.dumps(asdict(each), ensure_ascii=False) for each in getattr(results, name))
+        lines = ",\n".join(
+            json.dumps(asdict(measurement), ensure_ascii=False) for measurement in getattr(results, name)
+        )
         entries.append(f'"{name}": [\n{lines}\n]')
     new_file = file.with_name(f"{file.name}.new")
     new_file.write_text("{\n" + ",\n".join(entries) + "\n}\n")
@@ -248,14 +261,14 @@ def write_results(file: Path, results: Results) -> None:
 
 
 def read_results(file: Path) -> Results:
-    """Return the results that `write_results` wrote. Raises `LocalClusterError` for any other file."""
+    """Return the results that `write_results` wrote. Raises `LocalClusterError` if the file has a different format."""
     try:
         content = json.loads(file.read_text())
         return Results(
             content["environment"],
-            [Round(**each) for each in content["rounds"]],
-            [Finding(**each) for each in content["findings"]],
-            [Failure(**each) for each in content["failures"]],
+            [Round(**fields) for fields in content["rounds"]],
+            [Finding(**fields) for fields in content["findings"]],
+            [Failure(**fields) for fields in content["failures"]],
             content.get("earlier_environments", {}),
         )
     except (ValueError, TypeError, KeyError) as error:

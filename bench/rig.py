@@ -1,4 +1,4 @@
-"""A cluster as `make up` starts it, including console and journal, in its own directory."""
+"""Starts a cluster for measurements in its own directory, as `make up` does, including console and journal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rig:
 
 @contextmanager
 def start_rig(engine: str, nodes: int, directory: Path, *, with_mutex: bool = False) -> Iterator[Rig]:
-    """Start such a cluster and yield it while the block runs; `with_mutex` adds the upgrade mutex.
+    """Start a cluster, and yield it while the block runs; `with_mutex` adds the upgrade mutex.
 
     Raises `subprocess.CalledProcessError` if it does not start, and `LocalClusterError` if it does not stop.
     """

@@ -1,4 +1,4 @@
-"""Creates and deletes a case's workload: bare pods, or Deployments with budgets and capacity on another node."""
+"""Creates and deletes a case's workload: bare pods, or Deployments with budgets and capacity on a spare node."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Workload:
             self._deploy_with_budget(f"web-{number}", node) if self._case.max_unavailable else self._create_bare_pods(
                 node
             )
-        wanted = self._case.pods * len(self._nodes)
-        pods = self._wait_until(self._pods_path, lambda ready: len(ready) >= wanted, matches=is_ready)
+        pod_count = self._case.pods * len(self._nodes)
+        pods = self._wait_until(self._pods_path, lambda ready_pods: len(ready_pods) >= pod_count, matches=is_ready)
         if self._case.max_unavailable:
-            self._wait_until(self._budgets_path, lambda found: all(map(self._is_budget_open, found.values())))
+            self._wait_until(self._budgets_path, lambda budgets: all(map(self._is_budget_open, budgets.values())))
             for number in range(len(self._nodes)):
                 self._allow_node(self._spare_node, f"web-{number}")
         return list(pods.values())
@@ -81,7 +81,7 @@ class Workload:
         )
 
     def _deploy_with_budget(self, name: str, node: str) -> None:
-        """Create a Deployment that is bound to the node until `_allow_node` adds another one, and its budget."""
+        """Create a Deployment and its budget; the pods are bound to the node until `_allow_node` allows another."""
         self._create_deployment(name, node, self._case.pods)
         budget = {"maxUnavailable": self._case.max_unavailable, "selector": {"matchLabels": {"app": name}}}
         self._client.create(self._budgets_path, {"metadata": {"name": name}, "spec": budget})
@@ -89,11 +89,11 @@ class Workload:
     def deploy_tolerant(self, name: str, node: str, replicas: int) -> None:
         """Create a Deployment that is bound to the node and tolerates all taints; return when all pods are Ready."""
         self._create_deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
-        wanted = len(self._nodes) * self._case.pods + replicas
-        self._wait_until(self._pods_path, lambda ready: len(ready) >= wanted, matches=is_ready)
+        pod_count = len(self._nodes) * self._case.pods + replicas
+        self._wait_until(self._pods_path, lambda ready_pods: len(ready_pods) >= pod_count, matches=is_ready)
 
     def remove_tolerations(self, name: str, other_node: str) -> None:
-        """Remove the tolerations of such a Deployment, and allow its pods on another node."""
+        """Remove a Deployment's tolerations, and also allow its pods on `other_node`."""
         self._allow_node(other_node, name)
         spec = {"template": {"spec": {"tolerations": None}}}
         self._client.patch(f"{self._deployments_path}/{name}", {"spec": spec})
@@ -151,7 +151,7 @@ def wait_until(
     Args:
         client: The API client.
         path: The path of the collection.
-        is_done: Called at each change, so it must be fast even for thousands of objects.
+        is_done: Called on every change, so it must be fast even for thousands of objects.
         timeout: The timeout.
         matches: Selects the objects that count.
     """
@@ -162,14 +162,14 @@ async def _watch_until(
     client: SyncClient, path: str, is_done: Callable[[dict[str, Object]], bool], matches: Callable[[Object], bool]
 ) -> dict[str, Object]:
     objects: dict[str, Object] = {}
-    synced = False
+    is_synced = False
     async with aclosing(follow(client.api, path)) as changes:
         async for change in changes:
-            synced = synced or change.change_type == "SYNCED"
+            is_synced = is_synced or change.change_type == "SYNCED"
             if change.change_type != "SYNCED":
                 objects.pop(change.object["metadata"]["name"], None)
                 if change.change_type != "DELETED" and matches(change.object):
                     objects[change.object["metadata"]["name"]] = change.object
-            if synced and is_done(objects):
+            if is_synced and is_done(objects):
                 return objects
     raise TimeoutError(f"watch of {path} ended before the condition was met")

@@ -1,6 +1,6 @@
-"""`make chaos`: minutes of random fault injection with continuous invariant checks, then a check of the final state.
+"""`make chaos`: injects random faults for some minutes while it checks invariants, and then checks the final state.
 
-The exit status is 1 if a run failed. The directory with the logs is then printed; otherwise it is removed.
+The exit status is 1 if a run failed. The log directory of a failed run is printed; that of a passed run is removed.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def main(engines: str, component: str, seed: int, runs: int, seconds: float | No
         delivery_engines.get_engine(engine).check()
     logging.getLogger("kube.client.list_watch").setLevel(logging.ERROR)  # broken watches are expected here
     failed_runs, duration_seconds = 0, seconds or DEFAULT_SECONDS[component]
-    for engine, number in itertools.product(engine_names, range(seed, seed + runs)):
+    for engine, run_seed in itertools.product(engine_names, range(seed, seed + runs)):
         delivery_engines.get_engine(engine).build((*DEFAULT_COMPONENTS, component))
         directory = Path(tempfile.mkdtemp(prefix=f"chaos-{engine}-"))
         if component == MUTEX:
-            report = upgrade_run.run_upgrade(engine, number, duration_seconds, directory, nodes, print_line)
+            report = upgrade_run.run_upgrade(engine, run_seed, duration_seconds, directory, nodes, print_line)
         else:
-            report = run_drains(engine, number, duration_seconds, directory, nodes, pods, print_line)
+            report = run_drains(engine, run_seed, duration_seconds, directory, nodes, pods, print_line)
         report_run(report, directory)
         failed_runs += not report.is_good
     if runs > 1:
@@ -82,7 +82,7 @@ def main(engines: str, component: str, seed: int, runs: int, seconds: float | No
 
 
 def print_line(line: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     print(line, flush=True)
 
 
@@ -120,7 +120,7 @@ def run_drains(
 
 
 def report_run(report: RunReport, directory: Path) -> None:
-    """Print the report; remove the directory of a good run, and print the directory of a failed one."""
+    """Print the report; then remove the run's directory if the run passed, or print its path if the run failed."""
     print_line("\n".join(format_report(report)))
     if report.is_good:
         shutil.rmtree(directory)
@@ -129,7 +129,7 @@ def report_run(report: RunReport, directory: Path) -> None:
 
 
 def await_settled(environment: ChaosEnvironment) -> tuple[float | None, list[str]]:
-    """Return the seconds until the state is correct and no problems.
+    """Wait until the cluster state is correct; return the seconds that this took, and no problems.
 
     After `SETTLE_TIMEOUT_SECONDS`, return None and the remaining problems.
     """
@@ -147,12 +147,12 @@ def await_settled(environment: ChaosEnvironment) -> tuple[float | None, list[str
 
 
 def list_current_problems(client: SyncClient) -> list[str]:
-    """Read the cluster and return the problems of its state."""
+    """Read the cluster and return the problems in its state."""
     nodes, leases, pods = (client.list(path)["items"] for path in (NODES_PATH, LEASES_PATH, PODS_PATH))
     maintenances = [
-        {"apiVersion": group.api_version, **item}
+        {"apiVersion": group.api_version, **maintenance}
         for group in (MEDIK8S, KUBEVIRT)
-        for item in client.list(group.path)["items"]
+        for maintenance in client.list(group.path)["items"]
     ]
     return list_problems(nodes, maintenances, leases, pods)
 

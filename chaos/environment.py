@@ -1,4 +1,4 @@
-"""A cluster with the product, a proxy that disturbs the delivery of events, and a proxy that injects API faults."""
+"""Starts a cluster with the product, a proxy that disturbs event delivery, and a proxy that injects API faults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChaosEnvironment:
         faults: The proxy for the functions' API requests.
         client: The administrator's API client.
         servers: The processes of the product, its engine and the console.
-        own_servers: The product's own processes among them.
+        own_servers: The product's own processes among `servers`.
         targets: The processes that each kind of crash may kill.
         restarter: Restarts processes that exit unexpectedly.
     """
@@ -78,7 +78,7 @@ class ChaosEnvironment:
 def start_environment(
     engine: str, directory: Path, nodes: int, component: str = MAINTENANCE
 ) -> Iterator[ChaosEnvironment]:
-    """Yield the environment on an engine, with this component; processes that exit unexpectedly are restarted."""
+    """Yield an environment with this engine and component; processes that exit unexpectedly are restarted."""
     with (
         delivery_engines.get_engine(engine).create_cluster(directory / "servers", nodes) as cluster,
         closing(FaultProxy(cluster.url, cluster.certificate)) as faults,
@@ -103,7 +103,7 @@ def start_environment(
 def _create_product(
     engine: str, cluster: LocalCluster, directory: Path, subscriber_url: str, api_url: str, component: str
 ) -> AnyProduct:
-    """Return the product, not started; its functions send API requests to `api_url`.
+    """Create the product without starting it; its functions send API requests to `api_url`.
 
     On the local engine, the delivery calls the functions at `subscriber_url`.
     """
@@ -130,7 +130,7 @@ def _build_console(cluster: LocalCluster, directory: Path, product: AnyProduct) 
 
 
 class _EventProxy:
-    """Receives the events for the functions; `network` is set later, since it needs the product's addresses."""
+    """Receives the events for the functions; `network` is set later, because it needs the product's addresses."""
 
     def __init__(self) -> None:
         self.network: EventNetwork | None = None
@@ -145,7 +145,7 @@ class _EventProxy:
 
 
 def deploy_apps(environment: ChaosEnvironment, apps: list[App]) -> None:
-    """Create the workload; return when every pod runs."""
+    """Create the workload; return when every pod is running."""
     environment.client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     environment.cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=30s")
     for app in apps:

@@ -1,4 +1,4 @@
-"""Carries out planned actions at their times: user actions one after another, and faults concurrently."""
+"""Performs planned actions at their times: user actions one after another, and faults concurrently."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.fault_proxy import CONNECTION_RESET, Fault
 from tests.receiver import ReceivedRequest, Response
 
 USER_RETRY_SECONDS = 30.0
-"""Timeout in seconds of a user's retries while the API server is down."""
+"""How long a user action is retried, in seconds, while the API server is down."""
 RESPONSE_FAULTS = (
     Fault(503, "the server is currently unable to handle the request"),
     Fault(429, "too many", 1),
     CONNECTION_RESET,
 )
 FAULT_PROBABILITY = 0.3
-"""The share of API requests that fail, and of events that are lost, while such a fault lasts."""
+"""The share of API requests that fail, and of events that are lost, while a fault of that kind lasts."""
 
 
 class FaultInjector:
@@ -51,13 +51,13 @@ class FaultInjector:
         self._network_mode: Handler = environment.network.forward
         self._user_pool, self._network_pool = ThreadPoolExecutor(1, "users"), ThreadPoolExecutor(1, "network")
         self._crash_pools: defaultdict[str, ThreadPoolExecutor] = defaultdict(lambda: ThreadPoolExecutor(1, "crashes"))
-        environment.faults.inject(self._corrupt_response)
+        environment.faults.inject(self._choose_fault)
         environment.network.handler = lambda request: (
             self._network_mode if time.monotonic() < self._network_faults_until else environment.network.forward
         )(request)
 
     def run_actions(self, actions: Iterable[Action], stop: threading.Event | None = None) -> None:
-        """Run all actions, or those before `stop` is set; return when the last one is done and all processes run."""
+        """Run all actions, or those before `stop` is set; return when all are done and all processes run."""
         started_at, stop = time.monotonic(), stop or threading.Event()
         submitted: list[tuple[Action, Future[None]]] = []
         for action in actions:
@@ -70,14 +70,14 @@ class FaultInjector:
                 self.done_counts[action.kind] += 1
             except (ApiError, LocalClusterError, OSError) as error:
                 self.failures[action.kind].append(f"{action.target}: {error}")
-        self._settle()
+        self._end_faults()
 
-    def _settle(self) -> None:
+    def _end_faults(self) -> None:
         for pool in (self._user_pool, self._network_pool, *self._crash_pools.values()):
             pool.shutdown()
         self._network_faults_until = self._faults_until = 0.0
         for server in self._environment.servers:
-            if server.may_restart():  # do not wait for the backoff of a server that exited by itself
+            if server.may_restart():  # do not wait for the backoff of a server that exited unexpectedly
                 server.start()
         self._environment.network.stop_faults()
         self._environment.faults.stop_faults()
@@ -92,13 +92,13 @@ class FaultInjector:
             return self._crash_pools[RESTART_API_SERVER].submit(self._restart_api_server, action.duration_seconds)
         if action.kind in NETWORK_WEIGHTS:
             return self._network_pool.submit(self._disturb_network, action)
-        return self._user_pool.submit(self._act_as_user, action)
+        return self._user_pool.submit(self._perform_user_action, action)
 
     def _restart_api_server(self, downtime_seconds: float) -> None:
         """Restart the API server and the controller manager.
 
-        Otherwise the controller manager's watches take up to a minute to recover, during which no budget allows
-        evictions.
+        If only the API server restarted, the controller manager's watches would take up to a minute to recover. During
+        that time no budget would allow evictions.
         """
         servers = {server.name: server for server in self._environment.cluster.servers}
         server = servers["kube-apiserver"]
@@ -123,18 +123,18 @@ class FaultInjector:
         network = self._environment.network
         return (network.drop if self._rng.random() < FAULT_PROBABILITY else network.forward)(request)
 
-    def _corrupt_response(self, _request: str) -> Fault | None:
+    def _choose_fault(self, _request: str) -> Fault | None:
         fails = time.monotonic() < self._faults_until and self._rng.random() < FAULT_PROBABILITY
         return self._rng.choice(RESPONSE_FAULTS) if fails else None
 
-    def _act_as_user(self, action: Action) -> None:
+    def _perform_user_action(self, action: Action) -> None:
         """Perform a user's action, with retries until the API server has accepted it."""
         actions: dict[str, Callable[[Action], Any]] = {
-            "start": self._create,
-            "double": self._create,
-            "stop": self._delete,
-            "replace": self._replace,
-            "uncordon": self._uncordon,
+            "start": self._create_maintenance,
+            "double": self._create_maintenance,
+            "stop": self._delete_maintenance,
+            "replace": self._replace_maintenance,
+            "uncordon": self._uncordon_node,
         }
         deadline = time.monotonic() + USER_RETRY_SECONDS
         while True:
@@ -150,13 +150,13 @@ class FaultInjector:
                     raise
                 time.sleep(0.2)
 
-    def _create(self, action: Action) -> None:
+    def _create_maintenance(self, action: Action) -> None:
         self._environment.client.create(GROUPS[action.api_version].path, _build_manifest(action))
 
-    def _delete(self, action: Action) -> None:
+    def _delete_maintenance(self, action: Action) -> None:
         self._environment.client.run(self._environment.client.api.request("DELETE", _get_maintenance_path(action)))
 
-    def _replace(self, action: Action) -> None:
+    def _replace_maintenance(self, action: Action) -> None:
         """Replace the object as `kubectl replace` does: fields that are not in the user's file are removed."""
         version = self._environment.client.get(_get_maintenance_path(action))["metadata"]["resourceVersion"]
         body = _build_manifest(action)
@@ -165,7 +165,7 @@ class FaultInjector:
             self._environment.client.api.request("PUT", _get_maintenance_path(action), body=body)
         )
 
-    def _uncordon(self, action: Action) -> None:
+    def _uncordon_node(self, action: Action) -> None:
         """Uncordon the node as `kubectl uncordon` does."""
         patch = [{"op": "add", "path": "/spec/unschedulable", "value": False}]
         self._environment.client.patch(build_node_path(action.node), patch, JSON_PATCH)

@@ -37,9 +37,9 @@ def list_problems(
     leases_by_node = {leases.parse_node_name(lease): lease for lease in lease_objects}
     node_names = [node["metadata"]["name"] for node in all_nodes]
     problems = [
-        f"NodeMaintenance {item['metadata']['name']} is still being deleted"
-        for item in all_maintenances
-        if objects.is_deleting(item)
+        f"NodeMaintenance {maintenance['metadata']['name']} is still being deleted"
+        for maintenance in all_maintenances
+        if objects.is_deleting(maintenance)
     ]
     problems += [
         f"node {name} does not exist, but still has a Lease"
@@ -49,17 +49,19 @@ def list_problems(
     for node in all_nodes:
         name = node["metadata"]["name"]
         node_maintenances = [
-            item for item in all_maintenances if objects.get_node_name(item) == name and not objects.is_deleting(item)
+            maintenance
+            for maintenance in all_maintenances
+            if objects.get_node_name(maintenance) == name and not objects.is_deleting(maintenance)
         ]
         problems += (
-            _check_maintained_node(node, node_maintenances, leases_by_node.get(name), all_pods)
+            _check_node_in_maintenance(node, node_maintenances, leases_by_node.get(name), all_pods)
             if node_maintenances
-            else _check_unmaintained_node(node, leases_by_node.get(name))
+            else _check_node_in_service(node, leases_by_node.get(name))
         )
     return problems
 
 
-def _check_unmaintained_node(node: Node, lease: Object | None) -> Iterator[str]:
+def _check_node_in_service(node: Node, lease: Object | None) -> Iterator[str]:
     """Yield the problems of a node without a NodeMaintenance."""
     name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
     taints = {(taint["key"], taint.get("effect")) for taint in node["spec"].get("taints") or []}
@@ -74,14 +76,17 @@ def _check_unmaintained_node(node: Node, lease: Object | None) -> Iterator[str]:
         yield f"node {name} has a Lease without a NodeMaintenance"
 
 
-def _check_maintained_node(
+def _check_node_in_maintenance(
     node: Node, maintenances: list[Maintenance], lease: Object | None, pods: list[Object]
 ) -> Iterator[str]:
-    """Yield the problems of a node with NodeMaintenances: one holds the lease and has drained it, the others wait."""
+    """Yield the problems of a node with NodeMaintenances: one must hold the lease and have drained it."""
     name = node["metadata"]["name"]
-    holders = [item for item in maintenances if lease is not None and leases.is_holder(lease, item)]
+    holders = [
+        maintenance for maintenance in maintenances if lease is not None and leases.is_holder(lease, maintenance)
+    ]
     if not holders:
-        yield f"node {name} has no Lease for any of {', '.join(item['metadata']['name'] for item in maintenances)}"
+        names = ", ".join(maintenance["metadata"]["name"] for maintenance in maintenances)
+        yield f"node {name} has no Lease for any of {names}"
         return
     (holder,) = holders
     holder_name = holder["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""Checks invariants of the observations in resourceVersion order: forbidden evictions and premature successes.
+"""Checks the observations, in resourceVersion order, for forbidden evictions and premature successes.
 
 The module does no I/O. The observations arrive out of order, so each check waits until everything that it needs has
 arrived.
@@ -21,8 +21,8 @@ from kube.times import parse_time
 GRACE_SECONDS = 2.0
 """Grace period in seconds.
 
-A request that was decided earlier may still arrive this long after its maintenance was deleted, its node was
-uncordoned, or its pod was terminating.
+An eviction request that was decided on earlier may still arrive this long after one of these events: its maintenance
+was deleted, its node was uncordoned, or its pod started to terminate.
 """
 MAX_DUPLICATE_SHARE = 0.01
 """Maximum share of the evicted pods whose eviction may be granted twice within `GRACE_SECONDS`."""
@@ -60,7 +60,7 @@ class MaintenanceHistory:
 
 @dataclass
 class Tally:
-    """The numbers of checks that were made, and of checks that were impossible because of a gap in a watch."""
+    """The numbers of checks that were made, and of those that a watch gap prevented; granted evictions by pod uid."""
 
     checked: Counter[str] = field(default_factory=Counter)
     unchecked: Counter[str] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ class Tally:
 
 
 class InvariantChecker:
-    """Takes observations; `check_until` returns the violations."""
+    """Records observations; `check_until` checks them and returns the violations."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -90,16 +90,18 @@ class InvariantChecker:
             ](observation)
 
     def check_until(self, end_time: float) -> list[str]:
-        """Return the violations among what happened before `end_time` and was not checked yet."""
-        due = [check for at, check in self._pending_checks if at < end_time]
+        """Run the pending checks for the time before `end_time`, and return the violations."""
+        due_checks = [check for at, check in self._pending_checks if at < end_time]
         self._pending_checks = [(at, check) for at, check in self._pending_checks if at >= end_time]
-        return [violation for check in due for violation in check()]
+        return [violation for check in due_checks for violation in check()]
 
     def check_totals(self) -> list[str]:
-        """Return the violations that only the whole run shows; call it after the last `check_until`."""
-        twice, pods = sum(count > 1 for count in self.tally.grants.values()), len(self.tally.grants)
-        if twice > MAX_DUPLICATE_SHARE * pods:
-            return [f"evictions of {twice} of {pods} pods were granted twice: more than {MAX_DUPLICATE_SHARE:.0%}"]
+        """Return the violations that only the totals of the run show; call it after the last `check_until`."""
+        duplicates, pod_count = sum(count > 1 for count in self.tally.grants.values()), len(self.tally.grants)
+        if duplicates > MAX_DUPLICATE_SHARE * pod_count:
+            return [
+                f"evictions of {duplicates} of {pod_count} pods were granted twice: more than {MAX_DUPLICATE_SHARE:.0%}"
+            ]
         return []
 
     def _record_node(self, observation: ObjectObservation) -> None:
@@ -120,16 +122,16 @@ class InvariantChecker:
         pod.deleted_version = pod.deleted_version or (observation.version if observation.is_deleted else None)
 
     def _record_maintenance(self, observation: ObjectObservation) -> None:
-        item = observation.item
-        created_at = parse_time(item["metadata"]["creationTimestamp"]).timestamp()
-        new_history = MaintenanceHistory(item["metadata"]["name"], get_node_name(item), created_at)
-        history = self._maintenances.setdefault(item["metadata"]["uid"], new_history)
-        if history.deletion_seen_at is None and (observation.is_deleted or is_deleting(item)):
+        maintenance = observation.item
+        created_at = parse_time(maintenance["metadata"]["creationTimestamp"]).timestamp()
+        new_history = MaintenanceHistory(maintenance["metadata"]["name"], get_node_name(maintenance), created_at)
+        history = self._maintenances.setdefault(maintenance["metadata"]["uid"], new_history)
+        if history.deletion_seen_at is None and (observation.is_deleted or is_deleting(maintenance)):
             history.deletion_seen_at = observation.seen_at
-        if not observation.is_deleted and get_phase(item) == SUCCEEDED != history.phase:
+        if not observation.is_deleted and get_phase(maintenance) == SUCCEEDED != history.phase:
             now = SeenVersion(observation.version, observation.seen_at)
             self._pending_checks.append((observation.seen_at, lambda: self._check_success(history, now)))
-        history.phase = get_phase(item)
+        history.phase = get_phase(maintenance)
 
     def _check_eviction(self, eviction: EvictionRequest) -> Iterator[str]:
         pod = self._pods.get(eviction.uid)
@@ -137,8 +139,8 @@ class InvariantChecker:
             self.tally.unchecked["evictions"] += eviction.is_granted
             return
         if eviction.requested_at > pod.terminating_at.seen_at + GRACE_SECONDS:
-            late = eviction.requested_at - pod.terminating_at.seen_at
-            yield f"pod {pod.name} was evicted again {late:.1f} s after it was terminating"
+            delay = eviction.requested_at - pod.terminating_at.seen_at
+            yield f"pod {pod.name} was evicted again {delay:.1f} s after it was terminating"
         elif eviction.is_granted:
             self.tally.grants[eviction.uid] += 1
             if self.tally.grants[eviction.uid] == 1:
@@ -159,16 +161,16 @@ class InvariantChecker:
             self.tally.unchecked["evictions"] += 1
             return
         self.tally.checked["evictions"] += 1
-        before = [
-            (when, is_under_maintenance)
-            for when, is_under_maintenance in self._nodes[pod.node]
-            if when.version < terminating_at.version
+        earlier_states = [
+            (changed_at, is_under_maintenance)
+            for changed_at, is_under_maintenance in self._nodes[pod.node]
+            if changed_at.version < terminating_at.version
         ]
-        if not before:
+        if not earlier_states:
             yield f"pod {pod.name} was evicted from node {pod.node} before the node was cordoned and tainted"
-        elif not before[-1][1] and eviction.requested_at > before[-1][0].seen_at + GRACE_SECONDS:
-            late = eviction.requested_at - before[-1][0].seen_at
-            yield f"pod {pod.name} was evicted {late:.1f} s after node {pod.node} was uncordoned"
+        elif not earlier_states[-1][1] and eviction.requested_at > earlier_states[-1][0].seen_at + GRACE_SECONDS:
+            delay = eviction.requested_at - earlier_states[-1][0].seen_at
+            yield f"pod {pod.name} was evicted {delay:.1f} s after node {pod.node} was uncordoned"
 
     @staticmethod
     def _is_active(maintenance: MaintenanceHistory, node: str, timestamp: float) -> bool:

@@ -1,4 +1,4 @@
-"""Observations of a cluster: objects in watches, evictions in the audit log, and gaps of the watches."""
+"""Observations of a cluster: objects in watches, evictions in the audit log, and gaps in the watches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRY_START = re.compile(r'(?=\{"kind":"Event","apiVersion":"audit\.k8s\.io/)')
 
 @dataclass(frozen=True)
 class ObjectObservation:
-    """An object as a watch showed it.
+    """An object as observed in a watch.
 
     Attributes:
         seen_at: The time of the observation, in seconds since 1970.
@@ -41,12 +41,12 @@ class ObjectObservation:
 
 @dataclass(frozen=True)
 class WatchGap:
-    """A gap of a watch: it broke and resumed from a list, which shows only the latest versions.
+    """A gap in a watch: the watch broke and resumed from a list, which shows only the latest versions.
 
     Attributes:
         after_version, until_version: The resourceVersions between which changes were missed.
-        started_at, ended_at: The times of the gap, in seconds since 1970; objects that were created and deleted in it
-            are not in the list.
+        started_at, ended_at: The start and end of the gap, in seconds since 1970. Objects that were created and deleted
+            during the gap are not in the list.
     """
 
     collection: str
@@ -58,7 +58,7 @@ class WatchGap:
 
 @dataclass(frozen=True)
 class EvictionRequest:
-    """A request of the product to evict a pod, with its arrival time; it was granted, or else refused by a budget."""
+    """A request by the product to evict a pod, with its arrival time; it was granted, or a budget prevented it."""
 
     requested_at: float
     pod: str
@@ -70,7 +70,7 @@ Observation = ObjectObservation | WatchGap | EvictionRequest
 
 
 def parse_evictions(text: str) -> Iterator[EvictionRequest]:
-    """Yield the product's evictions of existing pods in the entries of an audit log, without dry runs."""
+    """Yield the product's evictions of existing pods from an audit log, without dry runs."""
     for entry in ENTRY_START.split(text):
         if '"subresource":"eviction"' in entry and ACCOUNT_PREFIX in entry and "dryRun" not in entry:
             try:

@@ -26,13 +26,13 @@ WATCHED_COLLECTIONS = (
 )
 POLL_SECONDS, SYNC_TIMEOUT_SECONDS = 0.5, 30.0
 SETTLE_SECONDS = 20.0
-"""Seconds after which all observations of an instant have arrived, even if the API server was down in between."""
+"""Seconds after which all observations of an instant have arrived, even after a restart of the API server."""
 
 
 class ClusterObserver:
-    """Observes a cluster while the block runs; each violation is printed at once and added to `violations`.
+    """Observes a cluster while the block runs; each violation is printed immediately and added to `violations`.
 
-    Entering and leaving re-raise an error of an observer thread, since a dead observer would find no violations.
+    Entering and leaving re-raise an observer thread's error, because a dead observer would find no violations.
     Entering raises `TimeoutError` if the watches do not sync.
     """
 
@@ -44,7 +44,7 @@ class ClusterObserver:
         self._threads, self._futures = ThreadPoolExecutor(2, "observer"), list[Future[None]]()
 
     def __enter__(self) -> ClusterObserver:
-        self._futures = [self._threads.submit(work) for work in (self._watch, self._read_audit_log)]
+        self._futures = [self._threads.submit(target) for target in (self._watch, self._read_audit_log)]
         if not all(self._synced.acquire(timeout=SYNC_TIMEOUT_SECONDS) for _ in WATCHED_COLLECTIONS):
             self._stop()
             raise TimeoutError(f"watches did not sync within {SYNC_TIMEOUT_SECONDS:.0f} s")
@@ -59,8 +59,8 @@ class ClusterObserver:
     def _stop(self) -> None:
         self._stopping.set()
         self._threads.shutdown()
-        for work in self._futures:
-            work.result()
+        for future in self._futures:
+            future.result()
 
     def record(self, observation: Observation) -> None:
         """Pass an observation to the invariant checker."""
@@ -95,13 +95,16 @@ class ClusterObserver:
         return follow(client.api, path, transform=_strip_object, observer=detector)
 
     async def _record_changes(self, streams: list[AsyncGenerator[Change, None]], detectors: list[GapDetector]) -> None:
-        async for number, change in merge_streams(*streams):
+        async for stream_index, change in merge_streams(*streams):
             if change.change_type == "SYNCED":
                 self._synced.release()
             else:
-                detectors[number].record_object(
+                detectors[stream_index].record_object(
                     ObjectObservation(
-                        time.time(), WATCHED_COLLECTIONS[number][0], change.object, change.change_type == "DELETED"
+                        time.time(),
+                        WATCHED_COLLECTIONS[stream_index][0],
+                        change.object,
+                        change.change_type == "DELETED",
                     )
                 )
 
@@ -136,17 +139,17 @@ class GapDetector(StreamObserver):
         self._record(observation)
 
     def on_watch_closed(self) -> None:
-        """Record the start of a gap when the watch closes, unless a gap has started and nothing arrived since.
+        """Record the start of a gap when the watch closes, unless a gap has started and nothing has arrived since.
 
-        The next changes come from a new watch without a gap, or from a list.
+        The next changes come from a new watch that continues without a gap, or from a list.
         """
         if self._last_version > self._version_before_gap or not self._is_in_gap:
             self._version_before_gap, self._gap_started_at, self._is_in_gap = self._last_version, time.time(), True
 
     def on_listed(self) -> None:
-        """Report the gap, since a list shows only the latest version of each object.
+        """Report the gap, because a list shows only the latest version of each object.
 
-        The next close of the watch starts another gap, even if the list was empty.
+        When the watch closes again, a new gap starts, even if the list was empty.
         """
         self._record(
             WatchGap(self._collection, self._version_before_gap, self._last_version, self._gap_started_at, time.time())
@@ -154,11 +157,11 @@ class GapDetector(StreamObserver):
         self._is_in_gap = False
 
 
-def _strip_object(item: Object) -> Object:
+def _strip_object(obj: Object) -> Object:
     """Return only the fields that the invariant checks need."""
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "ownerReferences")
-    metadata = {name: item["metadata"][name] for name in names if name in item["metadata"]}
-    spec, status = item.get("spec") or {}, item.get("status") or {}
+    metadata = {name: obj["metadata"][name] for name in names if name in obj["metadata"]}
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
     return {
         "metadata": metadata,
         "spec": {name: spec[name] for name in ("nodeName", "unschedulable", "taints") if name in spec},

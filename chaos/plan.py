@@ -1,4 +1,4 @@
-"""The plan of a run: the actions, their times and the workload, all derived from the seed. Pure functions."""
+"""Plans a run: the actions, their times and the workload, all derived from the seed. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CRASH_WEIGHTS = {
     **{"kill functions": 2, "kill worker": 2, "kill delivery": 2, "kill source": 1, "kill console": 1},
     **{"kill controller": 1, "kill dispatcher": 2, RESTART_API_SERVER: 1},
 }
-"""SIGKILL of the processes of a kind that the engine has, with relative frequencies."""
+"""Kinds of crashes (SIGKILL of a process), with their relative frequencies; an engine may not have all of them."""
 NETWORK_WEIGHTS = {"refuse": 2, "twice": 2, "late": 2, "lose": 2, "unavailable": 1}
-"""Failed API responses, and events that are duplicated, delayed, lost or refused, for some seconds each."""
+"""Failed API responses, and duplicated, delayed, lost or rejected events, with their relative frequencies."""
 MEAN_INTERVAL_SECONDS = 1.0
 """Mean time between two actions, in seconds."""
 QUIET_START_SECONDS = 2.0
@@ -35,7 +35,7 @@ class Action:
     """One action of a user, or one fault.
 
     Attributes:
-        start_seconds: Seconds after the start.
+        start_seconds: Seconds after the start of the run.
         kind: A key of `USER_WEIGHTS`, `CRASH_WEIGHTS` or `NETWORK_WEIGHTS`.
         target: The NodeMaintenance, the process or the step concerned; "" if the kind determines it.
         node, api_version: The node and the API group of a NodeMaintenance.
@@ -122,12 +122,12 @@ def plan_actions(seed: int, duration_seconds: float, nodes: Sequence[str], proce
 
 
 def plan_upgrade_actions(seed: int, duration_seconds: float, processes: ProcessNames) -> list[Action]:
-    """Return all faults during an upgrade: no user actions, and no API server restarts, since an observer needs it."""
+    """Return the faults for an upgrade; they omit API server restarts, because an observer needs the API server."""
     return list(_Planner(Random(f"upgrade actions {seed}"), (), processes, UPGRADE_STEPS).plan_until(duration_seconds))
 
 
 class _Planner:
-    """Tracks the maintenances that will exist, so that a planned action has an existing target."""
+    """Tracks the maintenances that will exist, so that every planned action has an existing target."""
 
     def __init__(self, rng: Random, nodes: Sequence[str], processes: ProcessNames, steps: Sequence[str]) -> None:
         self._rng, self._nodes, self._processes, self._steps = rng, list(nodes), processes, steps
@@ -153,13 +153,13 @@ class _Planner:
         return self._plan_user_action(start_seconds, kind)
 
     def _plan_user_action(self, start_seconds: float, kind: str) -> Action:
-        """Return this action, a start if no maintenance exists to act on, or a stop if enough nodes are maintained."""
-        maintained = {node for node, _ in self._maintenances.values()}
-        if len(maintained) >= max(1, MAX_MAINTAINED_SHARE * len(self._nodes)) and kind == "start":
+        """Return this action; a start if no maintenance exists, or a stop if enough nodes are in maintenance."""
+        nodes_in_maintenance = {node for node, _ in self._maintenances.values()}
+        if len(nodes_in_maintenance) >= max(1, MAX_MAINTAINED_SHARE * len(self._nodes)) and kind == "start":
             kind = "stop"
         if not self._maintenances or kind == "start":
-            free = [node for node in self._nodes if node not in maintained]
-            return self._plan_creation(start_seconds, "start", self._rng.choice(free))
+            free_nodes = [node for node in self._nodes if node not in nodes_in_maintenance]
+            return self._plan_creation(start_seconds, "start", self._rng.choice(free_nodes))
         name = self._rng.choice(list(self._maintenances))
         node, group = self._maintenances[name]
         if kind == "double":

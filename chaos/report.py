@@ -20,7 +20,7 @@ class RunReport:
         duration_seconds: The duration of the fault injection.
         done_counts: The number of completed actions by kind.
         failures: The errors of failed actions by kind.
-        tally: The numbers of checks.
+        tally: The numbers of checks, and the granted evictions.
         violations: The violated invariants.
         settle_seconds: The seconds until the final state was correct; None if it never was.
         problems: The remaining problems of the final state.
@@ -44,14 +44,15 @@ class RunReport:
     def is_good(self) -> bool:
         """Return whether the run counts as passed.
 
-        Checks were made, no invariant was violated, the final state was correct, and no kind of action mostly failed.
+        A run passes if checks were made, no invariant was violated, the final state was correct, and no process exited
+        unexpectedly. In addition, no kind of action may have failed in most cases.
         """
         problems = self.violations or self.problems or self.exited_servers or self.unproven_kinds
         return not problems and self.settle_seconds is not None and bool(self.tally.checked.total())
 
     @property
     def unproven_kinds(self) -> list[str]:
-        """Return the kinds of actions that mostly failed, so that the run does not test them."""
+        """Return the kinds of actions that failed in most cases, so that the run does not test them."""
         return [kind for kind, failures in self.failures.items() if len(failures) > self.done_counts.get(kind, 0)]
 
 

@@ -1,4 +1,4 @@
-"""The processes that fault injection kills on each engine, by the kind of crash."""
+"""Selects the processes that fault injection kills on each engine, by kind of crash."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from localcluster.rabbitmq.planes import RabbitPlanes
 
 PODSOURCE, SHARED_PORT = "podsource", "port 8080"
 PROBES_LOG_LINE = "Probes server listening"
-"""What Knative's other programs log once they have taken the dispatcher's port, or continue without it."""
+"""What Knative's other processes log once they have bound the dispatcher's port, or continue without it."""
 RESTART_TIMEOUT_SECONDS = 60.0
-"""Timeout in seconds for a process that must start first."""
+"""Timeout in seconds until a killed process may be restarted."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CrashTarget:
     Attributes:
         kills_child: Whether to kill the server's first child instead.
         serial_group: Targets of the same group are killed one after another; "" for no group.
-        ready_log_line: What the log must contain before the next target of the group is killed; "" to skip that wait.
+        ready_log_line: Text that the log must contain before the group's next target is killed; "" to skip that wait.
     """
 
     server: Server
@@ -38,7 +38,7 @@ class CrashTarget:
     ready_log_line: str = ""
 
     def crash(self, downtime_seconds: float) -> None:
-        """Kill the process to simulate a crash; restart a server after `downtime_seconds`, once it may start."""
+        """Kill the process; restart a server after `downtime_seconds`, as soon as `may_restart` allows it."""
         if self.kills_child:
             _kill_child(self.server)
             return
@@ -52,7 +52,7 @@ class CrashTarget:
 
 
 AnyProduct = Product | EngineProduct
-"""The product on the local delivery, or on another engine."""
+"""The product with local delivery, or with another engine."""
 Targets = Mapping[str, Mapping[str, CrashTarget]]
 """For each kind of crash, the targets by name."""
 
@@ -71,7 +71,7 @@ def build_targets(product: AnyProduct, console: Server) -> Targets:
 
 
 def list_own_servers(product: AnyProduct, console: Server) -> list[Server]:
-    """Return the product's own processes, which must never exit unexpectedly, whatever fails around them.
+    """Return the product's own processes, which must never exit unexpectedly, regardless of other failures.
 
     The RabbitMQ Broker's ingress and dispatchers exit if RabbitMQ is down for some seconds. Knative's processes are not
     checked.
@@ -97,9 +97,9 @@ def _build_engine_targets(product: EngineProduct) -> Targets:
 
 
 def _build_knative_targets(planes: KnativePlanes, adapters: Mapping[str, Server]) -> dict[str, dict[str, CrashTarget]]:
-    """Serialize the crashes of the programs that use port 8080.
+    """Return Knative's targets, with serialized crashes of the processes that use port 8080.
 
-    Otherwise another program could take the dispatcher's port while the dispatcher is down.
+    Otherwise a different process could bind the dispatcher's port while the dispatcher is down.
     """
 
     def build_serial_target(server: Server) -> CrashTarget:

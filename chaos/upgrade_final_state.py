@@ -1,4 +1,4 @@
-"""Checks a finished upgrade by the mutex: one node at a time, each Job once, everything restored. Pure functions."""
+"""Checks a finished mutex upgrade: one node at a time, each Job once, everything restored. Pure functions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True)
 class UpgradeSnapshot:
-    """Everything that was observed of an upgrade of these workers.
+    """Everything that was observed during an upgrade.
 
     Attributes:
         upgrade: The planned upgrade.
         workers: The names of the workers.
         version: The new version.
         concurrent_nodes: Each set of nodes that were released and unfinished at the same time, if more than one.
-        released_nodes, upgraded_nodes: Names of nodes in the order in which they became so.
+        released_nodes, upgraded_nodes: Names of nodes, in the order of their release or upgrade.
         created_jobs: The Jobs that the API server has created.
         run, jobs, nodes: The objects at the end.
-        pools_before, pools: Selector and pause of each pool, before and at the end.
+        pools_before, pools: Selector and pause of each pool, before the upgrade and at the end.
         pool_claims: The claim on each pool at the end.
     """
 
@@ -87,18 +87,18 @@ def list_violations(snapshot: UpgradeSnapshot) -> Iterator[str]:
 
 
 def _list_early_releases(snapshot: UpgradeSnapshot) -> Iterator[str]:
-    """Yield the nodes that were released before a Job was complete, to the second, as the objects record it."""
+    """Yield a line for each node that was released before one of its Jobs completed, to the precision of a second."""
     recorded_nodes = snapshot.run.get("status", {}).get("record", {}).get("nodes", {})
     for job_object in snapshot.jobs:
         job, completed_at = identify_job(job_object), job_object.get("status", {}).get("completionTime", "never")
         released_at = recorded_nodes.get(job.node, {}).get("releasedAt", "")
         if job.kind == MAIN and released_at and released_at < completed_at:
-            early = f"node {job.node} was released at {released_at}"
-            yield f"{early}, before its Job of rule {job.rule} completed ({completed_at})"
+            release = f"node {job.node} was released at {released_at}"
+            yield f"{release}, before its Job of rule {job.rule} completed ({completed_at})"
 
 
 def list_problems(snapshot: UpgradeSnapshot) -> Iterator[str]:
-    """Yield one line for each problem of the final state."""
+    """Yield one line for each problem in the final state."""
     status = snapshot.run.get("status", {})
     if status.get("step") != FINISHED:
         failure = (status.get("record") or {}).get("failure", {}).get("message", "")

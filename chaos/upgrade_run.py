@@ -1,4 +1,4 @@
-"""A complete upgrade of many workers by the mutex under fault injection, on its own cluster with a fake OpenShift."""
+"""Runs a complete mutex upgrade of many workers under fault injection, on its own cluster with a fake OpenShift."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.openshift import FakeMco
 from tests.workload import AuditLog
 
 END_TIMEOUT_SECONDS = 240.0
-"""Timeout in seconds for the end of the run after the last action."""
+"""Timeout in seconds, after the last action, for the run to end."""
 END_STEPS = (FINISHED, "Failed")
 CANARY = "canary"
 
@@ -65,7 +65,7 @@ def run_upgrade(
 
 
 class _UpgradeScenario:
-    """An upgrade that is ready to begin, with its pools, rules and workers on the cluster."""
+    """An upgrade that is ready to begin: its pools, rules and workers exist on the cluster."""
 
     def __init__(self, environment: ChaosEnvironment, mutex: MutexEnvironment, upgrade: plan.Upgrade) -> None:
         self._environment, self._mutex, self._upgrade = environment, mutex, upgrade
@@ -87,21 +87,23 @@ class _UpgradeScenario:
         pools_before, audit = mutex.get_selectors_by_pool(), mutex.start_audit()
         with ReleaseWatcher(mutex.client) as watcher, FakeMco(mutex.client) as mco, ThreadPoolExecutor(1) as executor:
             mutex.cvo.set_desired_version(NEW_VERSION)
-            end = executor.submit(
-                self._await_end, (actions[-1].start_seconds if actions else 0.0) + END_TIMEOUT_SECONDS
+            end_future = executor.submit(
+                self._wait_for_end, (actions[-1].start_seconds if actions else 0.0) + END_TIMEOUT_SECONDS
             )
-            end.add_done_callback(lambda _: run_ended.set())
+            end_future.add_done_callback(lambda _: run_ended.set())
             injector.run_actions(actions, run_ended)
             faults_ended_at = time.monotonic()
-            settle_seconds = max(0.0, ended_at - faults_ended_at) if (ended_at := end.result()) is not None else None
+            settle_seconds = (
+                max(0.0, ended_at - faults_ended_at) if (ended_at := end_future.result()) is not None else None
+            )
             mutex.send_tick()
         return settle_seconds, self._build_snapshot(watcher, mco, audit, pools_before)
 
-    def _await_end(self, timeout: float) -> float | None:
+    def _wait_for_end(self, timeout: float) -> float | None:
         """Return the time at which the run ended, or None after `timeout`."""
         try:
             self._mutex.await_state(
-                self._path, lambda item: (item or {}).get("status", {}).get("step") in END_STEPS, timeout
+                self._path, lambda run: (run or {}).get("status", {}).get("step") in END_STEPS, timeout
             )
         except TimeoutError:
             return None

@@ -1,6 +1,6 @@
-"""The command group of `kubectl maintenance`; kubectl runs the script `kubectl-maintenance` on PATH as a plugin.
+"""Command group of `kubectl maintenance`: kubectl runs the executable `kubectl-maintenance` on PATH as a plugin.
 
-A command's module is imported only when that command is called, so that no command waits for another one's imports.
+Each command's module is imported only when that command is invoked, so no command waits for another's imports.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ The command's module in `console.commands` has the same name without hyphens. It
 
 
 class LazyGroup(CommandGroup):
-    """A click group of the commands in `COMMANDS`, which imports a command only when it is called."""
+    """A click group of the commands in `COMMANDS` that imports each command only when it is invoked."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command, or return None if no command has this name."""
@@ -70,7 +70,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; the help text names the program as kubectl calls it."""
+    """Run the CLI as `kubectl maintenance`, the name that users type and that the help texts show."""
     cli(prog_name="kubectl maintenance")
 
 

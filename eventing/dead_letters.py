@@ -20,7 +20,7 @@ DESTINATION_EXTENSION, CODE_EXTENSION, DATA_EXTENSION = (
     f"{EXTENSION_PREFIX}data",
 )
 MAX_DATA_CHARACTERS = 1024
-"""Maximum length in base64 characters; Knative truncates `knativeerrordata` at the same length."""
+"""Maximum length of the base64 data, in characters; Knative truncates `knativeerrordata` at the same length."""
 MAX_STATUS_DIGITS = 3
 """Maximum number of digits in a status code; `int()` rejects strings of several thousand digits."""
 
@@ -77,7 +77,7 @@ def to_original_event(event: BaseCloudEvent) -> CloudEvent:
 
 
 def _decode_data(data: object) -> str:
-    """Decode `knativeerrordata`; return it unchanged if it is not base64, as from some other brokers."""
+    """Decode `knativeerrordata`; return it unchanged if it is not base64, because some brokers do not encode it."""
     text = str(data or "")
     try:
         return base64.b64decode(text, validate=True).decode(errors="replace")

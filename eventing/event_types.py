@@ -1,4 +1,4 @@
-"""Event types in the short form that users read and type: without the common prefix."""
+"""Converts event types to and from the short form that users read and type, without the common prefix."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ All events are CloudEvents 1.0 with JSON data. The project's own events carry th
 
 * `maintenance`, `run`, `rule`, `target` or `round`: the uid of the object that the event is about.
 * `node`: the node's name, if the event is about a node and the name is a valid attribute value.
-* `partitionkey`: the node's name, otherwise that uid. Brokers that keep order use it.
+* `partitionkey`: the node's name, or that uid for an event without a node. Brokers that preserve order use it.
 * `cause`: the id of the event that triggered this one.
 * `traceparent`: see `eventing.trace_context`.
 * The replay marks of the triggering event, if it has any: see `eventing.replay_extensions`.
@@ -28,7 +28,7 @@ from eventing import replay_extensions, trace_context
 from eventing.http_binding import INVALID_CHARACTERS
 from eventing.object_extensions import EXTENSION_OF_KIND
 
-# Changes of API objects, from ApiServerSource in `mode: Resource`: data is the whole object; the extensions are
+# Changes to API objects, from ApiServerSource in `mode: Resource`: data is the whole object; the extensions are
 # kind, apiversion, name and namespace (X-4).
 RESOURCE_ADDED = "dev.knative.apiserver.resource.add"
 RESOURCE_UPDATED = "dev.knative.apiserver.resource.update"
@@ -37,7 +37,7 @@ RESOURCE_DELETED = "dev.knative.apiserver.resource.delete"
 REFERENCE_ADDED = "dev.knative.apiserver.ref.add"
 REFERENCE_UPDATED = "dev.knative.apiserver.ref.update"
 REFERENCE_DELETED = "dev.knative.apiserver.ref.delete"
-# The tick of PingSource.
+# The tick from PingSource.
 TICK = "dev.knative.sources.ping"
 
 # This project's events, in the order of a maintenance.
@@ -78,7 +78,7 @@ RUN_NODES_DONE = "dev.nodemaintenance.run.nodes_done"
 RUN_RESTORE_PENDING = "dev.nodemaintenance.run.restore_pending"
 RUN_RESTORED = "dev.nodemaintenance.run.restored"
 
-# Event of the function that labels nodes with their CPU models and features.
+# Event from the function that labels nodes with their CPU models and features.
 LABELS_DUE = "dev.nodemaintenance.labels.due"
 
 TYPE_DESCRIPTIONS = {
@@ -99,7 +99,7 @@ TYPE_DESCRIPTIONS = {
     "data: budget, budgetsVersion, podsVersion (only in the first hint)",
     VIRT_LAUNCHERS_WAIT_CHANGED: "virt-launcher pods on a node under maintenance wait for something else, or no longer "
     "wait",
-    NODE_DRAINED: "a new list shows no pod that must leave the node; "
+    NODE_DRAINED: "a new list of the node's pods contains none that must leave; "
     "data: evicted, podsVersion, maintenanceVersion, closed",
     MAINTENANCE_STEP_FAILED: "a step of a maintenance failed; data: step, error, begun, leaseErrors, waits",
     MAINTENANCE_RESTORE_PENDING: "a NodeMaintenance is deleted, no longer exists or has lost its Lease, and its node "
@@ -113,9 +113,9 @@ TYPE_DESCRIPTIONS = {
     RUN_VALIDATED: "all objects that a MutexRunConfig names exist and are valid, and it has no active run",
     UPGRADE_DETECTED: "the control plane is upgraded, or the run pauses early, and a worker is older; data: version",
     POOLS_CLAIMED: "the run has claimed its pools and recorded their original state",
-    POOLS_PAUSED: "no pool of the targets upgrades a node",
+    POOLS_PAUSED: "no pool in the targets upgrades a node",
     NODES_LABELLED: "each unreleased node of the run has a label for each rule",
-    POOLS_EDITED: "the canary selects the nodes without any of these labels, and the target's pools those with all",
+    POOLS_EDITED: "the canary selects the nodes with none of these labels, and the targets' pools the nodes with all",
     JOB_DUE: "a Job of a run must be created, or has ended",
     NODE_PREJOBS_DONE: "all Jobs before the upgrade of a node are complete",
     NODE_RELEASED: "the run's labels are removed from a node, so that it is upgraded",
@@ -126,12 +126,12 @@ TYPE_DESCRIPTIONS = {
     RUN_RESTORE_PENDING: "a MutexRunConfig that is deleted, invalid or without an upgrade still has claimed pools; "
     "or a node still has labels of a run that no longer exists",
     RUN_RESTORED: "the pools and nodes are in their state before the run",
-    LABELS_DUE: "a round over all nodes, which labels them with their CPUs, continues with the next page; "
+    LABELS_DUE: "a round that labels all nodes with their CPU models and features continues with the next page; "
     "data: after, began",
 }
 """Event type → its meaning and data. Lists every type that this project emits to the broker."""
 
-# Each function posts its attempts to `record` directly, without the broker; data: attempts.
+# Each function posts its attempts to `record` in this event, bypassing the broker; data: attempts.
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 TYPES_BY_FLAG = {
@@ -170,10 +170,10 @@ class ObjectReference:
     kind: str = "NodeMaintenance"
 
     @classmethod
-    def from_object(cls, item: Mapping[str, Any]) -> ObjectReference:
+    def from_object(cls, obj: Mapping[str, Any]) -> ObjectReference:
         """Build the reference to an API object."""
-        metadata, kind = item["metadata"], item.get("kind", "NodeMaintenance")
-        return cls(item["apiVersion"], metadata["name"], metadata["uid"], metadata.get("namespace", ""), kind)
+        metadata, kind = obj["metadata"], obj.get("kind", "NodeMaintenance")
+        return cls(obj["apiVersion"], metadata["name"], metadata["uid"], metadata.get("namespace", ""), kind)
 
     @property
     def extension(self) -> str:
@@ -205,11 +205,11 @@ def build_event(
 ) -> CloudEvent:
     """Build an event of type `event_type` about an object, and about a node if `node` is set, emitted by `step`.
 
-    The id derives from step, type, object, the cause's source and id, and `seed`, which distinguishes several events of
-    one cause. The same cause therefore gives the same id. Without cause and seed the id is random. A node name that is
-    not a valid attribute value is only in the data.
+    The id derives from step, type, object, the cause's source and id, and `seed`, which distinguishes several events
+    with the same cause. The same cause therefore gives the same id. Without cause and seed, the id is random. A node
+    name that is not a valid attribute value is only in the data.
     """
-    node_attribute = _validate_node_attribute(node)
+    node_attribute = _build_node_attribute(node)
     origin = f"{cause.get_source()}#{cause.get_id()}" if cause else ""
     identity = f"{step}|{event_type}|{reference.uid}|{origin}|{seed}"
     attributes: dict[str, Any] = {
@@ -233,7 +233,7 @@ def build_event(
     return CloudEvent(attributes, {**references, **(data or {})})
 
 
-def _validate_node_attribute(node: str) -> str:
+def _build_node_attribute(node: str) -> str:
     """Return the node's name, or "" if it is not a valid attribute value.
 
     A CRD schema may allow any string in `spec.nodeName`, but receivers reject an event with an invalid attribute.

@@ -1,4 +1,4 @@
-"""The gunicorn worker of all HTTP servers in this project: no client can occupy a thread indefinitely.
+"""The gunicorn worker for all HTTP servers in this project: no client can occupy a thread indefinitely.
 
 Only code that gunicorn loads imports this module: the functions' gunicorn settings and the console.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from gunicorn.workers import gthread
 
-gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.5  # type: ignore[misc] # the module reads it at each connection
+gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.5  # type: ignore[misc] # the module reads it for each connection
 """Seconds that a thread waits for a connection's first bytes (gunicorn's default: 5).
 
 After that the connection waits in the worker's poller, without a thread.

@@ -59,9 +59,9 @@ class UnsupportedMediaType(BadEvent):
 def decode_event(
     headers: Mapping[str, str], body: bytes, *, any_data: bool = False, max_bytes: int = MAX_BODY_BYTES
 ) -> BaseCloudEvent:
-    """Parse the CloudEvent 1.0 in a request or reply. Raises `BadEvent` with what is missing or malformed.
+    """Parse the CloudEvent 1.0 in a request or reply. Raises `BadEvent`, which names what is missing or malformed.
 
-    With `any_data` the data may be anything; otherwise it must be a JSON object or list.
+    With `any_data`, the data may be anything; otherwise it must be a JSON object or list.
     """
     if len(body) > max_bytes:
         raise EventTooLarge(f"body of {len(body)} bytes is too large: the limit is {max_bytes} bytes")
@@ -158,16 +158,16 @@ def _check_attributes_and_data(event: BaseCloudEvent, body: bytes) -> None:
 
 
 def _is_too_deep(data: object) -> bool:
-    """Return whether data is nested deeper than `MAX_DATA_DEPTH`; a recursive check could itself exceed the stack."""
+    """Return whether data is nested deeper than `MAX_DATA_DEPTH`; a recursive check could itself overflow the stack."""
     level: list[Any] = [[data]]
     for _ in range(MAX_DATA_DEPTH + 1):
-        inner = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
-        level = [each for each in inner if isinstance(each, (dict, list))]
+        inner = chain.from_iterable(value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for value in inner if isinstance(value, (dict, list))]
     return bool(level)
 
 
 def _format_reasons(error: BaseCloudEventException) -> str:
-    """Return all reasons in one line for the sender; the library groups them by attribute."""
+    """Join all reasons into one line for the sender; the library groups them by attribute."""
     reasons_by_attribute = getattr(error, "errors", None)
     if not reasons_by_attribute:
         return str(error)
@@ -185,6 +185,6 @@ def encode_structured(event: BaseCloudEvent) -> HTTPMessage:
 
 
 def encode_batch(events: Iterable[BaseCloudEvent]) -> HTTPMessage:
-    """Return several events, or none, as headers and body of one message (CloudEvents JSON batch format)."""
+    """Return the headers and body of one message with any number of events (CloudEvents JSON batch format)."""
     body = b"[" + b",".join(encode_structured(event).body for event in events) + b"]"
     return HTTPMessage({"content-type": BATCH_CONTENT_TYPE}, body)

@@ -1,4 +1,4 @@
-"""Structured logging of functions and local delivery: one JSON object per line on standard output (KNM-5, C31)."""
+"""Structured logging for functions and local delivery: one JSON object per line on standard output (KNM-5, C31)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOGGING_CONFIG: dict[str, Any] = {
 
 
 def configure() -> None:
-    """Configure logging by `LOGGING_CONFIG`, unless gunicorn or another host program has configured it already."""
+    """Configure logging with `LOGGING_CONFIG`, unless gunicorn or another host process has already configured it."""
     if not logging.getLogger().handlers:
         logging.config.dictConfig(LOGGING_CONFIG)
 
@@ -58,7 +58,7 @@ def bind_fields(**fields: Any) -> Iterator[None]:
 
 
 def parse_log_line(line: str) -> dict[str, Any] | None:
-    """Parse a line of such a log; return None for other text, as a child process may write to the same output."""
+    """Parse a JSON log line; return None for other text, which a child process may write to the same output."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -67,5 +67,5 @@ def parse_log_line(line: str) -> dict[str, Any] | None:
 
 
 def log(message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Write a log line of the local delivery."""
+    """Write a log line for the local delivery."""
     LOGGER.log(level, message, extra={"fields": fields})

@@ -1,4 +1,4 @@
-"""Kinds of objects that events are about, and the name of each in event data and as an extension."""
+"""Kinds of objects that events are about, and the name of each in event data and among the extensions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The extensions that mark an event as a replay: `replay`, which is the replay's id, and `dryrun`.
 
 Functions process a marked event like any other, but send the replies to the client that replays it, never to a broker.
-With `dryrun` the API server persists none of the writes. Replies inherit the marks. A marked reply that reaches a
-broker some other way therefore does not continue the chain either.
+With `dryrun`, the API server persists none of the writes. Replies inherit the marks. Even a marked reply that reaches a
+broker some other way therefore does not continue the chain.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ def is_dry_run(event: BaseCloudEvent) -> bool:
 
 
 def add_replay_extensions(event: BaseCloudEvent, replay_id: str, *, dry_run: bool) -> BaseCloudEvent:
-    """Return the event, with its own id, as part of the replay `replay_id`."""
+    """Return the event, with its id unchanged, marked as part of the replay `replay_id`."""
     marks = {REPLAY_EXTENSION: replay_id, **({DRY_RUN_EXTENSION: DRY_RUN_ALL} if dry_run else {})}
     return CloudEvent({**event.get_attributes(), **marks}, event.get_data())

@@ -1,6 +1,6 @@
-"""Signatures that prove that a program of this install emitted an event, whichever broker carried it.
+"""Signatures that prove that a component of this install emitted an event, whichever broker is used.
 
-All programs share the secret in `$SIGNING_KEY`; an event's extension `signature` holds the HMAC of its content. A
+All components share the secret in `$SIGNING_KEY`; an event's extension `signature` contains the HMAC of its content. A
 broker does not authenticate senders to subscribers. Anyone who may post to the broker or to a function can therefore
 claim any source. Without a secret, no event is signed and every event is accepted. Only the access control of brokers
 and functions then decides who may post.
@@ -22,7 +22,7 @@ SIGNATURE_EXTENSION = "signature"
 
 
 class InvalidSignature(BadEvent):
-    """The event was not emitted by a program of this install, or was changed since."""
+    """The event was not emitted by a component of this install, or was changed afterwards."""
 
     status = 403
 
@@ -36,7 +36,7 @@ def sign_event(event: BaseCloudEvent) -> BaseCloudEvent:
 
 
 def has_valid_signature(event: BaseCloudEvent) -> bool:
-    """Return whether a program of this install emitted the event unchanged; always True without a secret."""
+    """Return whether a component of this install emitted the event unchanged; always True without a secret."""
     key = os.environ.get(KEY_VARIABLE, "")
     return not key or hmac.compare_digest(
         str(event.get_extension(SIGNATURE_EXTENSION) or "").encode(), _compute_signature(event, key).encode()
@@ -44,7 +44,7 @@ def has_valid_signature(event: BaseCloudEvent) -> bool:
 
 
 def require_valid_signature(event: BaseCloudEvent) -> None:
-    """Raise `InvalidSignature` if no program of this install emitted the event."""
+    """Raise `InvalidSignature` if no component of this install emitted the event."""
     if not has_valid_signature(event):
         raise InvalidSignature(
             f"{SIGNATURE_EXTENSION} is missing or invalid: "
@@ -55,8 +55,8 @@ def require_valid_signature(event: BaseCloudEvent) -> None:
 def _compute_signature(event: BaseCloudEvent, key: str) -> str:
     """Return the HMAC of the event's source, id, type and data.
 
-    What brokers, replays and dead letters add is not signed, so that anyone can remove the marks of a replay. The reply
-    to a dry run, which is true only with its marks, must therefore never be signed.
+    Attributes added by brokers, replays and dead letters are not signed, so anyone can remove the marks of a replay.
+    The reply to a dry run is true only with its marks, and must therefore never be signed.
     """
     content = [event.get_source(), event.get_id(), event.get_type(), event.get_data()]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)

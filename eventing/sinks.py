@@ -1,4 +1,4 @@
-"""What Knative gives a sender in addition to the sink's address: trusted CAs, and a token that identifies it.
+"""TLS and authentication settings that Knative gives a sender besides the sink's URL: trusted CAs and a token.
 
 A SinkBinding sets both in the workload: `$K_CA_CERTS` with transport-encryption, a token with authentication-oidc.
 """
@@ -10,9 +10,9 @@ import ssl
 from pathlib import Path
 
 CA_CERTS_VARIABLE = "K_CA_CERTS"
-"""Variable with CA certificates in PEM, in addition to those that the image trusts."""
+"""Environment variable with CA certificates in PEM, in addition to those that the image trusts."""
 TOKEN_FILE_VARIABLE = "SINK_TOKEN"  # noqa: S105 - the name of a variable, not a token
-"""Variable with the path of the token file, if it is not the path that a SinkBinding mounts.
+"""Environment variable with the path of the token file, if it differs from the one that a SinkBinding mounts.
 
 The token is renewed in place, and is valid only for the sink's audience.
 """

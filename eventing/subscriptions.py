@@ -1,7 +1,7 @@
-"""Which functions subscribe to which events: the Triggers' filters, for readers of a journal without a cluster.
+"""The functions' subscriptions, as in the filters of their Triggers, for reading a journal without a cluster.
 
-A test compares this table with the manifests. As optional components may not be installed, the table lists only their
-subscriptions to events that exist with the component alone. It leaves out their subscriptions to the tick and to
+A test compares this table with the manifests. Because optional components may not be installed, the table lists only
+their subscriptions to events that exist only with the component. It omits their subscriptions to the tick and to
 `node.tainted`, and `record`, which subscribes to everything.
 """
 

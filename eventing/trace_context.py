@@ -1,8 +1,8 @@
-"""The trace of an event: W3C Trace Context in the CloudEvents extension `traceparent`.
+"""The trace that an event belongs to: W3C Trace Context in the CloudEvents extension `traceparent`.
 
 The extension identifies the attempt that emitted the event. A `traceparent` header belongs to one hop, and is not read
-here. An event that no trace led to, such as one that follows a watch event or a tick, belongs to its maintenance's own
-trace. The id of that trace is the maintenance's uid, so that users can find the trace by the uid.
+here. An event whose cause has no trace, such as a watch event or a tick, belongs to its maintenance's own trace. The id
+of that trace is the maintenance's uid, so that users can find the trace by the uid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRACEPARENT_PATTERN = re.compile(
 A later version may append text. It must be printable ASCII here, because the whole value becomes a header.
 """
 CURRENT_SPAN: ContextVar[tuple[str, str]] = ContextVar("current_span", default=("", ""))
-"""The maintenance's uid and the span of the current attempt."""
+"""The maintenance's uid, and the traceparent of the current attempt's span."""
 
 
 def get_traceparent(event: BaseCloudEvent) -> str:
@@ -37,7 +37,7 @@ def get_traceparent(event: BaseCloudEvent) -> str:
 
 
 def build_root_traceparent(object_uid: str) -> str:
-    """Return the traceparent of the first span in a maintenance's own trace; `object_uid` is the uid."""
+    """Return the traceparent of the first span in the trace of the maintenance with the uid `object_uid`."""
     try:
         trace = uuid.UUID(object_uid).hex
     except ValueError:  # not a UUID, so the API server did not assign it: hash it to the same length
@@ -48,7 +48,7 @@ def build_root_traceparent(object_uid: str) -> str:
 def select_traceparent(cause: BaseCloudEvent | None, object_uid: str) -> str:
     """Return the traceparent for a new event about a maintenance: the current span, else the cause's, else the root.
 
-    A span or cause that is about something else (a tick, a node, another maintenance) is not continued.
+    A span or cause that is about something else (a tick, a node, a different maintenance) is not continued.
     """
     uid, span = CURRENT_SPAN.get()
     if uid == object_uid and span:

@@ -15,7 +15,7 @@ def is_url(text: str) -> bool:
 
 
 def join_url(base: str, path: str) -> str:
-    """Return the URL of `path`, such as a function's name, below the URL `base`."""
+    """Return the URL of `path`, such as a function's name, relative to the URL `base`."""
     return f"{base.rstrip('/')}/{path.lstrip('/')}"
 
 

@@ -1,1 +1,1 @@
-"""The functions: each step consumes an event and returns the events that follow; `app` lists and serves them."""
+"""The functions: each consumes an event and returns the events that follow from it; `app` registers and serves them."""

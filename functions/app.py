@@ -1,7 +1,7 @@
-"""The list of all functions of all components, and the Flask app that serves them.
+"""Registry of the functions of all components, and the Flask app that serves them.
 
 With `FUNCTION=evict`, the app serves only that function, at `/` and `/evict`. If `FUNCTION` is unset, it serves all
-functions by path. Gunicorn (`functions.app:create_app()`), func's middleware or a test client runs the app.
+functions by path. Gunicorn (`functions.app:create_app()`), Knative func's middleware and the tests run the app.
 """
 
 from __future__ import annotations
@@ -171,21 +171,21 @@ FUNCTIONS = {
 
 
 def create_app(client: SyncClient | None = None) -> Flask:
-    """Create the Flask app; by default it uses the cluster that the environment names.
+    """Create the Flask app; by default, the API client uses the cluster that the environment configures.
 
-    Raises `SystemExit` for an invalid environment, as `select_functions` does.
+    Raises `SystemExit` if the environment is invalid; see `select_functions`.
     """
     logs.configure()
-    served = select_functions()
+    served_functions = select_functions()
     app = Flask("functions")
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     client = client or SyncClient()
     publisher, tracer = Publisher.from_environment(), AttemptTracer.from_environment()
-    for function in served:
+    for function in served_functions:
         view = build_view(function, client, publisher, tracer)
         app.add_url_rule(f"/{function.name}", function.name, view, methods=["POST"])
-    if len(served) == 1:
-        app.add_url_rule("/", "alone", app.view_functions[served[0].name], methods=["POST"])
+    if len(served_functions) == 1:
+        app.add_url_rule("/", "alone", app.view_functions[served_functions[0].name], methods=["POST"])
     health.add_health_routes(app, client)
     return app
 
@@ -193,8 +193,8 @@ def create_app(client: SyncClient | None = None) -> Flask:
 def select_functions() -> list[Function]:
     """Return the functions that the environment selects.
 
-    Raises `SystemExit` for an unknown FUNCTION or an invalid setting, and if the environment names a trace collector
-    but the OpenTelemetry library is not installed.
+    Raises `SystemExit` if FUNCTION is unknown, if a setting is invalid, or if a trace collector is configured but the
+    OpenTelemetry library is not installed.
     """
     name = os.environ.get("FUNCTION")
     if name and name not in FUNCTIONS:

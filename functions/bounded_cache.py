@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(OrderedDict[K, V]):
-    """Mapping with at most `maxsize` keys; writing one more evicts the key that was written the longest time ago.
+    """Mapping with at most `maxsize` keys; adding another key evicts the least recently written one.
 
     Not thread-safe.
     """

@@ -21,7 +21,7 @@ def require_data(event: BaseCloudEvent) -> Mapping[str, Any]:
 
 
 def get_metadata(event: BaseCloudEvent) -> Mapping[str, Any]:
-    """Return the `metadata` of the object that an API server event carries, {} if there is none."""
+    """Return the `metadata` of the object that an API server event carries, or {} if there is none."""
     metadata = require_data(event).get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
@@ -35,7 +35,7 @@ def is_nonempty_string(value: object) -> bool:
 
 
 def parse_resource_version(event: BaseCloudEvent, field: str) -> str:
-    """Return the resourceVersion in the data field `field`, "" if absent. Raises `BadEvent` if it is malformed.
+    """Return the resourceVersion in the data field `field`, or "" if absent. Raises `BadEvent` if it is malformed.
 
     Also returns "" if this installation did not sign the event: a list request for a resourceVersion that does not
     exist yet would block.

@@ -16,7 +16,7 @@ class Busy(Retry):
 
 
 class Failed(Exception):
-    """Raised if the step cannot be done; the component's failure event then reports it, and the status records it."""
+    """Raised if retrying the same event would not help; the component's failure handler reports the error."""
 
 
 def raise_retry(_step: str, _event: BaseCloudEvent, error: str) -> NoReturn:

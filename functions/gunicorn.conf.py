@@ -26,21 +26,21 @@ bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
 worker_class = DeadlineWorker
 threads = 16 if os.environ.get("FUNCTION") else 10
-"""Threads for one function, or for all functions.
+"""Number of threads of a process that serves one function, or all functions.
 
-More concurrent requests do not finish sooner: they share one core, and with too many of them all miss their deadlines.
-The deadline of a request that waits for a thread has not started yet.
+More threads would not help: the requests share one core, and with too many at once, all of them miss their deadlines.
+A request's deadline starts only when a thread handles the request.
 """
 keepalive = 75
-"""Seconds; longer than the brokers' idle timeout, so that the server closes no connection that a broker still uses."""
+"""Seconds; longer than the brokers' idle timeout, so that the server never closes a connection that a broker uses."""
 timeout = 30
 graceful_timeout = 25
-"""Seconds for requests in flight, and for attempts that are not published yet (functions/serving/attempts.py)."""
+"""Seconds for completing requests in flight and publishing the last attempts (functions/serving/attempts.py)."""
 logger_class = Logger
 logconfig_dict = logs.LOGGING_CONFIG
 """Makes gunicorn's own log lines JSON, like those of the functions (KNM-5)."""
 control_socket_disable = True
-"""The control socket would be in a home directory, which the pod's user does not have."""
+"""Gunicorn would create the control socket in a home directory, which the pod's user does not have."""
 
 
 def post_worker_init(_worker: object) -> None:

@@ -1,6 +1,6 @@
-"""Ensures that only one install of the product is active on a cluster, however many there are (DRN-15).
+"""Ensures that at most one install of the product is active on a cluster (DRN-15).
 
-The active install holds the install Lease. `begin` creates the Lease if it does not exist. At each tick, `resync` does
+The active install holds the install Lease. `begin` creates the Lease if it does not exist. On each tick, `resync` does
 the same, and also takes the Lease over from an install that is gone. Every function that consumes events from outside
 the event chain checks the holder before it acts. The other functions consume only events that such a function emitted.
 """
@@ -27,12 +27,12 @@ from kube.install_lease import ServiceAccount
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
 
 CONFIRMATION_TTL_SECONDS = 60.0
-"""Seconds for which a confirmed Lease is trusted without another read.
+"""Seconds for which a confirmed Lease is trusted without reading it again.
 
 Another install takes the Lease only if this install's ServiceAccount is gone or an administrator changes the Lease.
 """
 REPORT_INTERVAL_SECONDS = 600.0
-"""Minimum seconds between two reports of an install that it is passive."""
+"""Minimum seconds between two reports that this install is passive."""
 PASSIVE_INSTALL = Gauge(
     "nodemaintenance_install_passive", "1 if another install in the cluster is active, and this one is not"
 )
@@ -49,7 +49,7 @@ class InstallLeaseCache:
         self._reported_at: dict[str, float] = {}
 
     def get_account(self, client: SyncClient) -> ServiceAccount | None:
-        """Return this install's ServiceAccount; None if the API client authenticates as a person."""
+        """Return this install's ServiceAccount; None if the API client authenticates as a human user."""
         if client not in self._accounts:
             self._accounts[client] = install_lease.parse_service_account(client.run(whoami(client.api)))
         return self._accounts[client]
@@ -67,7 +67,7 @@ class InstallLeaseCache:
     def should_report_passive(self, channel: str) -> bool:
         """Return whether it is time to report by `channel` ("log" or "Event") that this install is passive.
 
-        Also sets the metric to passive, and remembers the time of the report.
+        Also sets the metric to passive, and stores the time of the report.
         """
         PASSIVE_INSTALL.set(1)
         with self._lock:
@@ -82,9 +82,10 @@ INSTALL_LEASE_CACHE = InstallLeaseCache()
 
 
 def is_active_install(client: SyncClient, *, acquire: bool = False) -> bool:
-    """Return whether this install may act: it holds the install Lease, or no install does. A person may always act.
+    """Return whether this install may act: it holds the install Lease, or no install does.
 
-    If `acquire` is true, the function creates a missing Lease. Raises `Retry` if another install creates it first.
+    A human user may always act. If `acquire` is true, the function creates a missing Lease. Raises `Retry` if another
+    install creates it first.
     """
     if INSTALL_LEASE_CACHE.is_confirmed(client):
         return True
@@ -104,7 +105,7 @@ def is_active_install(client: SyncClient, *, acquire: bool = False) -> bool:
 
 
 def _create_lease(account: ServiceAccount, client: SyncClient) -> None:
-    """Create the install Lease. Raises `Retry` if another install was faster or the namespace is missing."""
+    """Create the install Lease. Raises `Retry` if another install creates it first or the namespace is missing."""
     try:
         client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))
     except Conflict:
@@ -114,7 +115,7 @@ def _create_lease(account: ServiceAccount, client: SyncClient) -> None:
 
 
 def acquire_install_lease(client: SyncClient) -> bool:
-    """Return whether this install may act, and acquire the install Lease for it if possible.
+    """Acquire the install Lease if possible, and return whether this install may act.
 
     The Lease can be acquired if it has no holder, or if the holder's ServiceAccount is gone or belongs to this install.
     Raises `Retry` if another install acquires it first.
@@ -169,7 +170,7 @@ def _log_passive(account: ServiceAccount, holder: ServiceAccount) -> None:
 
 
 def _report_passive(account: ServiceAccount, holder: ServiceAccount, client: SyncClient) -> None:
-    """Report in the log, and by an Event on the Lease, that this install is passive."""
+    """Report in the log and in an Event on the Lease that this install is passive."""
     _log_passive(account, holder)
     if not INSTALL_LEASE_CACHE.should_report_passive("Event"):
         return

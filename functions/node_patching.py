@@ -1,4 +1,4 @@
-"""Patches a node: reads, sends the patch, and reads again if another client has written in between."""
+"""Patches a node: reads it, sends the patch, and starts again if another client has written in between."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from kube.paths import Object
 
 Snapshot = TypeVar("Snapshot")
 MAX_ATTEMPTS = 5
-"""Maximum number of attempts per event.
+"""Maximum number of attempts per event; after them, the step leaves the retry to the broker.
 
-Other controllers write taints in bursts after a cordon. After these attempts, the step leaves the retry to the broker.
+Other controllers write taints in bursts after a cordon.
 """
 
 
 def patch_node(
     name: str, plan_patch: Callable[[], tuple[Snapshot, list[Object]]], client: SyncClient
 ) -> tuple[Snapshot, bool]:
-    """Send the patch that `plan_patch` computes from what it reads, or nothing if that patch is empty (design rule 2).
+    """Send the patch that `plan_patch` computes from the state that it reads; send no empty patch (design rule 2).
 
     After a conflict, `plan_patch` reads all of its input again: the node and the maintenance (design rule 1). Returns
-    what `plan_patch` read last, and whether a patch was sent. Raises `Retry` if other clients keep changing the node.
+    the state that `plan_patch` read last, and whether a patch was sent. Raises `Retry` if other clients keep changing
+    the node.
     """
     for _ in range(MAX_ATTEMPTS):
         snapshot, patch = plan_patch()

@@ -1,4 +1,4 @@
-"""Strategies for coalescing hints, so that only one pass at a time runs per subject (design rule 8).
+"""Strategies for coalescing hints, so that only one pass per subject runs at a time (design rule 8).
 
 A hint is an event that reports only that something may have changed. A pass is one execution of a function: it reads
 the current state and does what can be done now.
@@ -17,7 +17,7 @@ from kube.resource_versions import find_newest
 Replies = list[BaseCloudEvent]
 """The events that one pass returns."""
 ResourceVersions = Mapping[str, str]
-"""The resourceVersions that a pass has seen, by their field names in event data."""
+"""The resourceVersions that a pass has seen, keyed by their field names in event data."""
 
 
 class PassKey(NamedTuple):
@@ -31,27 +31,28 @@ class PassStrategy(Protocol):
     """Strategy that defines how a function's hints coalesce and how the replies of its passes are merged."""
 
     def build_key(self, event: BaseCloudEvent) -> PassKey:
-        """Return the key of the pass that the event requires. Raises `BadEvent` if the event does not contain it."""
+        """Return the key of the pass that the event requires. Raises `BadEvent` if the event lacks the key's fields."""
 
     def select_newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """Return one hint that is at least as new as each of these hints."""
 
     def read_versions(self, replies: Replies) -> ResourceVersions:
-        """Return the state that a pass with these replies has seen, with the field names that hints use."""
+        """Return the resourceVersions that a pass with these replies has seen, keyed by the hints' field names."""
 
     def has_seen(self, versions: ResourceVersions, hint: BaseCloudEvent) -> bool:
-        """Return whether a pass that saw this state covers all that the hint reports; if not, the hint needs a pass."""
+        """Return whether a pass that saw this state covers everything that the hint reports; else it needs a pass."""
 
     def select_carried_over(self, replies: Replies) -> Replies:
-        """Return those replies of a pass that no later pass would repeat.
+        """Return the replies of a pass that no later pass would repeat.
 
-        If the request fails before they are sent, the next answer includes them.
+        If the request fails before they are sent, the next response includes them.
         """
 
     def merge(self, event: BaseCloudEvent, passes: Sequence[Replies], *, more: bool) -> Replies | None:
-        """Return the answer to `event` after these passes, given the replies of each.
+        """Merge the replies of these passes into the response to `event`.
 
-        If `more` is true, further hints have arrived since the last pass; returns None if no answer can express that.
+        If `more` is true, further hints have arrived since the last pass. In that case, returns None if no response
+        can request another pass.
         """
 
 
@@ -60,9 +61,9 @@ def _get_object_version(hint: BaseCloudEvent) -> str:
 
 
 class LatestStateStrategy:
-    """Strategy for passes that return everything that is due, so that the last answer replaces all earlier ones.
+    """Strategy for passes that return everything that is due, so that the last replies replace all earlier ones.
 
-    `build_serial_key` maps an event to the name of what its pass reads.
+    `build_serial_key` maps an event to the name of the state that its pass reads, such as `node n1`.
     """
 
     def __init__(self, build_serial_key: Callable[[BaseCloudEvent], str]) -> None:
@@ -78,7 +79,7 @@ class LatestStateStrategy:
         return next((hint for hint in hints if latest and _get_object_version(hint) == latest), hints[-1])
 
     def read_versions(self, _replies: Replies) -> ResourceVersions:
-        """Return an empty state: every hint needs a pass."""
+        """Return no versions: every hint needs a pass."""
         return {}
 
     def has_seen(self, _versions: ResourceVersions, _hint: BaseCloudEvent) -> bool:
@@ -90,7 +91,7 @@ class LatestStateStrategy:
         return []
 
     def merge(self, _event: BaseCloudEvent, passes: Sequence[Replies], *, more: bool) -> Replies | None:
-        """Return the last answer, or None if `more` is true, since the answer cannot request another pass."""
+        """Return the last pass's replies, or None if `more` is true, since they cannot request another pass."""
         return None if more else passes[-1]
 
 
@@ -105,7 +106,7 @@ class ChangeStrategy(LatestStateStrategy):
         return replies
 
     def merge(self, event: BaseCloudEvent, passes: Sequence[Replies], *, more: bool) -> Replies | None:
-        """Return all replies; of several with the same type, object and node, only the last."""
+        """Return all replies, but only the last of several with the same type, object and node."""
         if more:
             return super().merge(event, passes, more=more)
         return list({_get_deduplication_key(reply): reply for replies in passes for reply in replies}.values())

@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 CONSUMES = ()
-"""An empty tuple stands for all event types."""
+"""An empty tuple means all event types."""
 EMITS = ()
 REDELIVERED_EVENTS = Counter("nodemaintenance_events_redelivered_total", "Events that record received again")
 DEAD_LETTERS = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 JOURNAL_OPENING, JOURNAL_OPEN_TIMEOUT_SECONDS = FailFastLock(OSError), 5.0
-"""Lock for opening the journal, and the seconds that a thread waits for it.
+"""Lock for opening the journal, and the seconds for which a thread waits for it.
 
-Without the lock, two threads could open the process's journal twice.
+Without the lock, two threads could each open the process's journal.
 """
 
 
 def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
-    """Record the complete event, once; for `attempts.made`, record the attempts in it.
+    """Record the complete event once; for `attempts.made`, record the attempts that it contains.
 
-    Raises `Retry` while the journal cannot be written, and `BadEvent` for malformed attempts. Raises `InvalidSignature`
-    if the signature is invalid and the event carries attempts or names one of our programs as its source. The journal
-    must not show actions that never happened.
+    Raises `Retry` if the journal cannot be written, and `BadEvent` for malformed attempts. Raises `InvalidSignature`
+    if the signature is invalid and the event contains attempts or names one of our components as its source. The
+    journal must not show actions that never happened.
     """
-    arrived_at = datetime.now(timezone.utc)  # taken before the wait for the journal, which opens slowly
+    arrived_at = datetime.now(timezone.utc)  # taken first, because opening the journal is slow
     if replay_extensions.is_dry_run(event):
         return []
     if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE_PREFIX):
@@ -76,7 +76,7 @@ def _store_event(event: BaseCloudEvent, arrived_at: datetime) -> None:
 @cache
 def get_journal() -> Journal:
     """Return this process's journal, and open it on first use."""
-    from eventing.journal.store import Journal  # half of memory and startup time; only `record` needs it
+    from eventing.journal.store import Journal  # takes half of the memory and startup time; only `record` needs it
 
     return Journal.from_environment()
 

@@ -1,4 +1,4 @@
-"""Round-robin selection of a few items per tick, so that the cost of a tick stays constant (design rule 10)."""
+"""Round-robin selection of a few items per tick, which bounds the work of each tick (design rule 10)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 class RoundRobin:
     """Round-robin selection in the order of the items' uids, which remembers its position.
 
-    Only this process knows the position, and it starts at random. If each tick runs in a new process, the selection is
-    thus random, and no item is skipped forever. A position derived from the tick's time would skip some items if the
-    schedule and the number of items had a common divisor. Several processes rotate independently.
+    The position is kept in this process's memory, and it starts at random. If each tick runs in a new process, the
+    selection is thus random, and no item is skipped forever. A position derived from the tick's time would skip some
+    items if the schedule and the number of items had a common divisor. Several processes rotate independently.
     """
 
     def __init__(self, last_uid: str = "") -> None:
@@ -25,7 +25,7 @@ class RoundRobin:
 
     def take(self, items: Iterable[Object], count: int) -> list[Object]:
         """Return the next items, at most `count`."""
-        chosen = self._sort_from_last(items, _get_uid)[:count]
+        chosen = self._rotate_after_last(items, _get_uid)[:count]
         if chosen:
             self._last_uid = _get_uid(chosen[-1])
         return chosen
@@ -33,25 +33,25 @@ class RoundRobin:
     def rotate(self, items: Iterable[T], get_uid: Callable[[T], str]) -> list[T]:
         """Return all items in rotated order.
 
-        The first one is the item after the first one of the previous call, or after the uid passed to `resume_after`.
+        The order starts after the first item of the previous call, or after the uid passed to `resume_after`.
         """
-        rotated = self._sort_from_last(items, get_uid)
+        rotated = self._rotate_after_last(items, get_uid)
         if rotated:
             self._last_uid = get_uid(rotated[0])
         return rotated
 
     def resume_after(self, uid: str) -> None:
-        """Record the last item that was handled before the time ran out.
+        """Set the position to the last item that was handled before the time ran out.
 
         The next call to `rotate` then starts with the items that were not reached.
         """
         self._last_uid = uid
 
-    def _sort_from_last(self, items: Iterable[T], get_uid: Callable[[T], str]) -> list[T]:
+    def _rotate_after_last(self, items: Iterable[T], get_uid: Callable[[T], str]) -> list[T]:
         ordered = sorted(items, key=get_uid)
         start = bisect_right(ordered, self._last_uid, key=get_uid)
         return ordered[start:] + ordered[:start]
 
 
-def _get_uid(item: Object) -> str:
-    return str(item["metadata"]["uid"])
+def _get_uid(obj: Object) -> str:
+    return str(obj["metadata"]["uid"])

@@ -1,7 +1,7 @@
 """Batches the updates that several events make to one object: those that arrive during a write share the next write.
 
-Concurrent writes would conflict, and each conflict costs another read. No update is dropped: each event is answered
-after its update is written, and the broker redelivers the event if the write fails.
+Concurrent writes would conflict, and each conflict requires another read. No update is dropped: each event is answered
+only after its update is written, and the broker redelivers the event if the write fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PendingBatch(Generic[T]):
     """The updates of one write; the future `done` completes when the write has succeeded or failed."""
 
     def __init__(self) -> None:
-        self.parts: list[T] = []
+        self.updates: list[T] = []
         self.done: Future[None] = Future()
 
 
@@ -36,8 +36,8 @@ class WriteBatcher(Generic[T]):
         self._pending: dict[str, PendingBatch[T]] = {}
         self._in_flight: set[str] = set()
 
-    def write(self, key: str, part: T, write: WriteFunction[T]) -> None:
-        """Write `part` together with other updates that wait for the same object, and return after the write.
+    def write(self, key: str, update: T, write: WriteFunction[T]) -> None:
+        """Write `update` together with the other updates that wait for the same object, and return after the write.
 
         Raises `Retry` if the previous write takes too long, or if the write fails in another caller's thread. If this
         caller runs the write, its exception is raised unchanged.
@@ -45,16 +45,16 @@ class WriteBatcher(Generic[T]):
         with self._changed:
             is_first = key not in self._pending
             batch = self._pending.setdefault(key, PendingBatch())
-            batch.parts.append(part)
+            batch.updates.append(update)
         if is_first:
             self._write_batch(key, batch, write)
         else:
-            _await_batch(batch)
+            _wait_for_batch(batch)
 
     def _write_batch(self, key: str, batch: PendingBatch[T], write: WriteFunction[T]) -> None:
         try:
             with self._hold_key(key):
-                write(batch.parts)
+                write(batch.updates)
         except BaseException as error:
             batch.done.set_exception(Retry(str(error)))
             raise
@@ -62,9 +62,9 @@ class WriteBatcher(Generic[T]):
 
     @contextmanager
     def _hold_key(self, key: str) -> Iterator[None]:
-        """Wait until the previous write of `key` ends, then run the block as the next one.
+        """Wait until the previous write of `key` ends, then run the block as the next write.
 
-        Updates that arrive after the wait go into another write. Raises `Retry` if the wait takes too long.
+        Updates that arrive after the wait go into a later write. Raises `Retry` if the wait takes too long.
         """
         with self._changed:
             try:
@@ -82,7 +82,7 @@ class WriteBatcher(Generic[T]):
                 self._changed.notify_all()
 
 
-def _await_batch(batch: PendingBatch[T]) -> None:
+def _wait_for_batch(batch: PendingBatch[T]) -> None:
     try:
         batch.done.result(get_seconds_left())
     except TimeoutError:

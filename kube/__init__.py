@@ -1,1 +1,1 @@
-"""Rules for Kubernetes objects as plain dicts, and `client`, the package with the API client."""
+"""Pure functions on Kubernetes objects, which are plain dicts, and `client`, the API client package."""

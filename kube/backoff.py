@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 
 class ExponentialBackoff:
-    """Delays before retries: `first_seconds` seconds, then twice the previous delay, each capped by its own bound.
+    """Delays before retries: `first_seconds` seconds, then twice the previous delay.
 
-    A capped delay is doubled too, so the delays keep growing even if the bounds alternate.
+    Each call caps its own delay. The next delay is twice the capped one.
     """
 
     def __init__(self, first_seconds: float) -> None:
@@ -22,7 +22,7 @@ class ExponentialBackoff:
 
 
 def generate_delays(first_seconds: float, max_seconds: float) -> Iterator[float]:
-    """Yield the seconds to wait before each retry, without end, at most `max_seconds` each."""
+    """Yield an endless series of delays before retries, each at most `max_seconds` seconds."""
     backoff = ExponentialBackoff(first_seconds)
     while True:
         yield backoff.get_next_delay(max_seconds)

@@ -1,4 +1,4 @@
-"""Disruption budgets: which pods one pass may evict, by the eviction subresource's rules. Pure functions."""
+"""Decides which pods disruption budgets allow to be evicted, as the eviction subresource does. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kube.text_limits import truncate
 
 Budget = Mapping[str, Any]
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
-"""Path of the budgets of all namespaces."""
+"""API path of the PodDisruptionBudgets in all namespaces."""
 MAX_NAMESPACED_LISTS = 3
 """Maximum number of namespaces to list one by one; for more, one list of all namespaces is cheaper."""
 MAX_NAMES_CHARACTERS = 600
-"""Maximum characters for the names of one pod's budgets: there may be hundreds."""
+"""Maximum length of the list of one pod's budgets in a message, in characters: there may be hundreds of budgets."""
 WAIT_ANNOTATION_PREFIX = "nodemaintenance.dev/waits-"
 """Prefix of the annotations in which a virt-launcher pod's budget states why the pod waits.
 
@@ -26,11 +26,11 @@ The names after the prefix are `reason`, `message` and `node`, the node that the
 """
 WAITS_FOR_KUBEVIRT = "WaitsForKubeVirt"
 VIRT_LAUNCHER_REASONS = ("Migrating", "NotMigratable", "WaitsForSlot", "MigrationFailed", WAITS_FOR_KUBEVIRT)
-"""Reasons for which a virt-launcher pod can wait."""
+"""Reasons why a virt-launcher pod may have to wait."""
 PROGRESSING_REASONS = ("Migrating", "WaitsForSlot")
 """The `VIRT_LAUNCHER_REASONS` that indicate normal progress instead of a problem."""
 MAX_WAIT_MESSAGE_CHARACTERS = 600
-"""Maximum characters kept of such an annotation's message.
+"""Maximum length of the message from such an annotation, in characters.
 
 The messages that this project writes are shorter, but every client with write access can change them.
 """
@@ -39,7 +39,7 @@ CREATED_BY_LABEL = "kubevirt.io/created-by"
 MIGRATION_UID_LABEL = "kubevirt.io/migrationJobUID"
 """Label of a migration's target virt-launcher pod: the uid of the migration."""
 UNCOUNTED_PHASES = ("Pending", "Succeeded", "Failed")
-"""Pod phases for which the eviction subresource checks no budget."""
+"""Phases of pods for which the eviction subresource does not check budgets."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class BlockedPod:
         reason: One word, for example DisruptionBudget, MultipleBudgets, NamespaceTerminating, Forbidden or Error.
         message: Explanation for the administrator, naming what would unblock the pod.
         budget: Name of the budget, several names for MultipleBudgets, "" if no budget is the reason.
-        healthy, needed: The budget's numbers of healthy and of required pods, None if unknown.
+        healthy, needed: The budget's numbers of healthy and required pods, None if unknown.
         never_allows_disruption: Whether the budget admits no eviction, however many pods are ready.
         retry_after: RFC 3339 time of the next attempt, "" if an event triggers it.
     """
@@ -71,7 +71,7 @@ class BlockedPod:
         return f"{self.pod['namespace']}/{self.pod['name']}"
 
     def as_data(self) -> dict[str, Any]:
-        """Return the form used in event data; unknown counts and unset options are left out."""
+        """Return the representation used in event data, without unknown counts and unset fields."""
         fields = {"reason": self.reason, "message": self.message, "budget": self.budget}
         counts = {"healthy": self.healthy, "needed": self.needed}
         never_allows = {"allowsNone": True} if self.never_allows_disruption else {}
@@ -106,7 +106,7 @@ class EvictionPlan:
 
 
 def build_budget_paths(pods: Iterable[Pod]) -> list[str]:
-    """Return the paths of the lists that contain every budget of these pods; empty without pods."""
+    """Return the API paths whose lists contain every budget that may cover one of these pods."""
     namespaces = sorted({pod["metadata"]["namespace"] for pod in pods})
     if len(namespaces) > MAX_NAMESPACED_LISTS:
         return [BUDGETS_PATH]
@@ -114,7 +114,7 @@ def build_budget_paths(pods: Iterable[Pod]) -> list[str]:
 
 
 def build_budgets_path(namespace: str) -> str:
-    """Return the path of the budgets in a namespace."""
+    """Return the API path of the budgets in a namespace."""
     return f"/apis/policy/v1/namespaces/{encode_path_segment(namespace)}/poddisruptionbudgets"
 
 
@@ -139,8 +139,8 @@ def covers(budget: Budget, pod: Pod) -> bool:
 def is_migration_target(pod: Pod) -> bool:
     """Return whether a VMI is about to migrate to this pod.
 
-    The API server checks no budget for such a pending pod. The plan protects it anyway, because its eviction would fail
-    the migration.
+    The API server does not check budgets for such a pending pod. The plan protects it anyway, because its eviction
+    would make the migration fail.
     """
     labels = pod["metadata"].get("labels") or {}
     return MIGRATION_UID_LABEL in labels and (pod.get("status") or {}).get("phase") == "Pending"
@@ -163,7 +163,7 @@ def plan_evictions(
         if not covering:
             result.unbudgeted.append(pod)
         elif len(covering) > 1:
-            result.blocked.append(_build_blocked_by_several(pod, covering))
+            result.blocked.append(_build_pod_blocked_by_several(pod, covering))
         else:
             pods_by_budget[format_budget_key(covering[0])].append(pod)
             result.budgets_by_key[format_budget_key(covering[0])] = covering[0]
@@ -177,7 +177,7 @@ def plan_evictions(
 
 
 def split_admitted_pods(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """Split the pods under one budget into those that it admits now and those that must wait."""
+    """Split the pods under one budget into those that it allows to be evicted now and those that must wait."""
     status = budget.get("status") or {}
     if not has_current_status(budget):
         return [], list(pods)
@@ -284,7 +284,7 @@ def build_object_reference(pod: Pod) -> dict[str, str]:
     return {**build_name_reference(pod), "uid": get_uid(pod)}
 
 
-def _build_blocked_by_several(pod: Pod, budgets: list[Budget]) -> BlockedPod:
+def _build_pod_blocked_by_several(pod: Pod, budgets: list[Budget]) -> BlockedPod:
     """Build the `BlockedPod` of a pod that several budgets cover.
 
     If one of these budgets states what a virt-launcher pod waits for, its reason takes precedence over MultipleBudgets.

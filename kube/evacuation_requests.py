@@ -1,6 +1,7 @@
-"""Selects virt-launcher pods to evict although a budget refuses it, so that KubeVirt migrates them. Pure functions.
+"""Selects virt-launcher pods whose eviction is requested, although it will be refused, to make KubeVirt migrate them.
 
-KubeVirt's virt-api denies such an eviction too, but migrates the VMI. Without virt-api the eviction has no effect.
+KubeVirt's virt-api denies such an eviction, but starts to migrate the VMI. Without virt-api, the disruption budget
+blocks the eviction, which then has no effect. Pure functions.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from kube.pods import Pod, get_uid
 def add_evacuation_requests(
     plan: EvictionPlan, virt_launcher_pods: Iterable[Pod], is_due: Callable[[BlockedPod], bool]
 ) -> dict[str, BlockedPod]:
-    """Move the pods whose eviction is due from `blocked` to the queues of the plan.
+    """Move the pods whose eviction is due from the plan's `blocked` list to its queues.
 
-    Returns, by uid, the reason why each of these pods remains blocked although its eviction is sent.
+    Returns the moved `BlockedPod` objects by the pod's uid: these pods stay blocked although their eviction is sent.
     """
     requested = {item.pod["uid"]: item for item in plan.blocked if item.reason == WAITS_FOR_KUBEVIRT and is_due(item)}
     for pod in virt_launcher_pods:
@@ -30,5 +31,5 @@ def add_evacuation_requests(
 def replace_expected_refusals(
     blocked: Iterable[BlockedPod], expected_by_uid: Mapping[str, BlockedPod]
 ) -> list[BlockedPod]:
-    """Return the blocked pods, where requested ones keep their budget's reason: their refusal was expected."""
+    """Return the blocked pods, with each expected refusal replaced by its entry in `expected_by_uid`."""
     return [expected_by_uid.get(item.pod["uid"], item) for item in blocked]

@@ -1,4 +1,4 @@
-"""Eviction requests, the meaning of refused evictions, and the outcome of a batch (NMO-6). Pure functions."""
+"""Builds eviction requests, interprets refused ones, and defines the outcome of a batch (NMO-6). Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_MESSAGE_CHARACTERS = 1024
 A webhook may send megabytes, and a status lists hundreds of pods.
 """
 WEBHOOK_MESSAGE_PREFIX = "admission webhook"
-"""Prefix of the messages in which admission webhooks deny a request; their HTTP status can be any."""
+"""Prefix of the messages with which admission webhooks deny a request; the HTTP status of a denial varies."""
 FORBIDDEN_STATUSES = (401, 403)
 DISABLE_EVICTION_REASON = "DisableEviction"
 DELETION_REMEDY = "add manifests/components/deleting to the installation, or unset spec.drain.disableEviction"
@@ -31,8 +31,8 @@ class EvictionResult:
         evicted: Pods whose eviction was granted, as `{namespace, name, uid}`.
         already_gone: Pods that were already deleted, or evicted by another pass.
         blocked: Pods that cannot be evicted now, with the reason.
-        in_flight: Pods whose eviction was sent and is unanswered. The next batch takes the outcome.
-        deferred: Pods that the batch had no time for. They may be evicted at once.
+        in_flight: Pods whose eviction was sent but not answered yet. The next batch collects the outcome.
+        deferred: Pods that the batch had no time for. They may be evicted immediately.
     """
 
     evicted: list[dict[str, str]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class EvictionResult:
 
 
 def split_off_pod(plan: EvictionPlan, pod_name: str) -> tuple[EvictionPlan, EvictionPlan]:
-    """Split the plan into one without the pods named `pod_name`, and one with only those and nothing blocked."""
+    """Split the plan in two: one without the pods named `pod_name`, and one with only those, without blocked pods."""
     others = filter_plan(plan, lambda pod: pod["metadata"]["name"] != pod_name)
     own = filter_plan(plan, lambda pod: pod["metadata"]["name"] == pod_name)
     return others, replace(own, blocked=[])
@@ -57,29 +57,29 @@ def filter_plan(plan: EvictionPlan, predicate: Callable[[Pod], bool]) -> Evictio
 
 
 def build_pod_path(pod: Pod) -> str:
-    """Return the path of the pod."""
+    """Return the API path of the pod."""
     metadata = pod["metadata"]
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
 
 def build_eviction_path(pod: Pod) -> str:
-    """Return the path of the pod's eviction subresource."""
+    """Return the API path of the pod's eviction subresource."""
     return f"{build_pod_path(pod)}/eviction"
 
 
 def build_eviction(pod: Pod, *, budgeted: bool = False, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> Object:
-    """Build a policy/v1 Eviction of exactly this pod, with the grace period of the options.
+    """Build a policy/v1 Eviction for exactly this pod, with the grace period from `options`.
 
-    The uid precondition protects another pod of the same name. The resourceVersion precondition prevents two passes
-    from evicting a pod twice, whether they run concurrently or read a cached list. The first eviction changes the pod,
-    so the API server rejects the second one.
+    The uid precondition protects a different pod with the same name. The resourceVersion precondition prevents two
+    passes from evicting a pod twice, whether they run concurrently or read a cached list. The first eviction changes
+    the pod, so the API server rejects the second one.
 
     A pod under a budget gets no resourceVersion precondition. The API server compares the version only after it has
-    counted the pod against the budget, and a rejected eviction would use up one allowed disruption for two minutes. A
-    second eviction is harmless there, because the API server checks no budget for a terminating pod.
+    counted the pod against the budget. A rejected eviction would use up one allowed disruption for two minutes. A
+    second eviction is harmless there, because the API server does not check budgets for a terminating pod.
     """
     metadata = pod["metadata"]
-    is_counted = budgeted or (pod.get("status") or {}).get("phase") == "Pending"  # it may become ready and be counted
+    is_counted = budgeted or (pod.get("status") or {}).get("phase") == "Pending"  # may become ready meanwhile
     preconditions = {"uid": metadata["uid"], **({} if is_counted else {"resourceVersion": metadata["resourceVersion"]})}
     return {
         "apiVersion": "policy/v1",
@@ -104,9 +104,9 @@ def is_webhook_refusal(message: str) -> bool:
 
 
 def interpret_eviction_error(pod: Pod, status: int, error_message: str, body: Mapping[str, Any]) -> BlockedPod:
-    """Convert an error of the eviction subresource to the reason why the pod is blocked (X-6).
+    """Convert an error from the eviction subresource to the reason why the pod is blocked (X-6).
 
-    `status` is the HTTP status, `body` the `Status` object of the response. The message is the API server's own, except
+    `status` is the HTTP status, `body` the `Status` object in the response. The message is the API server's own, except
     for a namespace that is being deleted.
     """
     message = truncate(error_message, MAX_MESSAGE_CHARACTERS)
@@ -123,7 +123,7 @@ def interpret_eviction_error(pod: Pod, status: int, error_message: str, body: Ma
         return BlockedPod(build_object_reference(pod), "DisruptionBudget", text, _parse_budget_name(text))
     if status == 500 and "more than one PodDisruptionBudget" in message:
         return BlockedPod(build_object_reference(pod), "MultipleBudgets", message)
-    if status == 504 and "due to conflicts" in message:  # after twenty attempts in ten seconds
+    if status == 504 and "due to conflicts" in message:  # the API server gave up after 20 attempts in 10 s
         return BlockedPod(build_object_reference(pod), "Changing", message)
     if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
         return BlockedPod(
@@ -134,7 +134,7 @@ def interpret_eviction_error(pod: Pod, status: int, error_message: str, body: Ma
 
 
 def interpret_deletion_error(pod: Pod, status: int, error_message: str, body: Mapping[str, Any]) -> BlockedPod:
-    """Convert an error of a pod's deletion; a missing permission gets a message with the remedy (DRN-1a)."""
+    """Convert an error from the deletion of a pod; for a missing permission, add the remedy (DRN-1a)."""
     refusal = interpret_eviction_error(pod, status, error_message, body)
     if refusal.reason != "Forbidden" or is_webhook_refusal(refusal.message):
         return refusal
@@ -143,7 +143,7 @@ def interpret_deletion_error(pod: Pod, status: int, error_message: str, body: Ma
 
 
 def _parse_budget_name(message: str) -> str:
-    """Return the budget that the API server's message names, "" if it names none.
+    """Return the name of the budget in the API server's message, "" if it names none.
 
     The message reads "The disruption budget NAME needs 3 healthy pods and has 3 currently".
     """

@@ -1,4 +1,4 @@
-"""The Lease that decides which of several installs of this product may act on a cluster. Pure functions.
+"""The Lease that decides which of several installs of this project may act on a cluster. Pure functions.
 
 An install is identified by its namespace. The Lease names the ServiceAccount of the install that acquired it. Another
 install may take the Lease over after that account was deleted. The Lease therefore needs no renewals, and an idle
@@ -18,32 +18,32 @@ from kube.times import format_micro_time
 LEASE_NAME = "nodemaintenance-install"
 LEASE_PATH = f"{LEASES_PATH}/{LEASE_NAME}"
 PASSIVE_REASON = "InstallIsPassive"
-"""Reason of the Event that a second install records because it is passive."""
+"""Reason of the Event that a passive install records."""
 SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 
 
 class ServiceAccount(NamedTuple):
-    """A ServiceAccount."""
+    """Namespace and name of a ServiceAccount."""
 
     namespace: str
     name: str
 
     @property
     def path(self) -> str:
-        """Return the path of the ServiceAccount object."""
+        """Return the API path of the ServiceAccount."""
         return (
             f"/api/v1/namespaces/{encode_path_segment(self.namespace)}/serviceaccounts/{encode_path_segment(self.name)}"
         )
 
 
 def parse_service_account(user: str) -> ServiceAccount | None:
-    """Return the ServiceAccount with this user name, None for any other user, who belongs to no install."""
+    """Return the ServiceAccount with this user name, None for a user that is not a ServiceAccount."""
     namespace, _, name = user.removeprefix(SERVICE_ACCOUNT_PREFIX).partition(":")
     return ServiceAccount(namespace, name) if user.startswith(SERVICE_ACCOUNT_PREFIX) and name else None
 
 
 def parse_holder(lease: Mapping[str, Any]) -> ServiceAccount | None:
-    """Return the account that holds the install lease, None if it has no holder."""
+    """Return the ServiceAccount that holds the install lease, None if the Lease has no holder."""
     namespace, _, name = str((lease.get("spec") or {}).get("holderIdentity") or "").partition("/")
     return ServiceAccount(namespace, name) if name else None
 
@@ -74,7 +74,7 @@ def build_passive_message(account: ServiceAccount, holder: ServiceAccount) -> st
 
 
 def build_passive_event(account: ServiceAccount, holder: ServiceAccount, now: datetime) -> Object:
-    """Build the Event with that message about the Lease; repeated calls give the same name."""
+    """Build the Event about the Lease with the passive message; its name depends only on the two namespaces."""
     involved = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

@@ -1,4 +1,4 @@
-"""Builds Kubernetes Events that `kubectl describe` shows on their object; all components use it. Pure functions."""
+"""Builds the Kubernetes Events that `kubectl describe` shows for an object, for all components. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kube.text_limits import truncate
 from kube.times import format_time
 
 MAX_NAME_CHARACTERS, MAX_MESSAGE_CHARACTERS = 236, 900
-"""Maximum characters of the object's name in its Event's name, and of the message.
+"""Maximum length, in characters, of the object's name within the Event's name, and of the Event's message.
 
 An Event's name has at most 253 characters; the usual limit of a message is 1024.
 """
@@ -19,7 +19,7 @@ NORMAL_TYPE, WARNING_TYPE = "Normal", "Warning"
 
 
 def build_event_name(name: str, *key_parts: str) -> str:
-    """Return the name of an Event about the object `name`; the same `key_parts` always gives the same name."""
+    """Return the name of an Event about the object `name`; the same `key_parts` always give the same name."""
     digest = hashlib.sha256("|".join(key_parts).encode(errors="backslashreplace")).hexdigest()[:16]
     return f"{name[:MAX_NAME_CHARACTERS].rstrip('-.')}.{digest}"
 

@@ -10,7 +10,7 @@ def is_loopback_url(url: str) -> bool:
     """Return whether a URL points to `localhost`, 127.0.0.0/8 or ::1; kubectl uses no proxy for these."""
     try:
         return is_loopback_host(urlsplit(url).hostname or "")
-    except ValueError:  # another host name, or not a URL
+    except ValueError:  # a host name other than localhost, or not a URL
         return False
 
 

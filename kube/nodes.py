@@ -1,6 +1,6 @@
-"""Cordon, labels and taints of a node as JSON patches, which are empty if nothing would change.
+"""Builds the JSON patches for a node's cordon, labels and taints; they are empty if nothing would change.
 
-The rules are NMO-3, NMO-4, NMO-14 and NMO-27b.
+The requirements are NMO-3, NMO-4, NMO-14 and NMO-27b.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ NODES_PATH = "/api/v1/nodes"
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 NO_SCHEDULE = "NoSchedule"
 MAINTENANCE_LABEL = "nodemaintenance.dev/maintenance"
-"""Label of a node under maintenance: the uid of the NodeMaintenance.
+"""Label on a node under maintenance; its value is the uid of the NodeMaintenance.
 
 Event sources and `resync` select nodes by this label, so that other nodes cause no load (design rule 10).
 """
 EXCLUDE_LABEL = "remediation.medik8s.io/exclude-from-remediation"
 """Label that makes the medik8s remediators ignore a node: "true" during its maintenance."""
 EXCLUDED_BEFORE_LABEL = "nodemaintenance.dev/excluded-before"
-"""Label with the value of `EXCLUDE_LABEL` before the maintenance, `UNSET_VALUE` if the node did not have that label."""
+"""Label that stores the value that `EXCLUDE_LABEL` had before the maintenance, `UNSET_VALUE` if the node lacked it."""
 UNSET_VALUE = "unset"
 
 
 def build_node_path(name: str) -> str:
-    """Return the path of a node."""
+    """Return the API path of a node."""
     return f"{NODES_PATH}/{encode_path_segment(name)}"
 
 
@@ -38,7 +38,7 @@ def is_cordoned(node: Node) -> bool:
 
 
 def find_missing_taints(node: Node, drain_taint: str) -> list[Object]:
-    """Return the maintenance taints that the node lacks, in document 002's order (DRN-13).
+    """Return the maintenance taints that the node lacks, in the order of requirement document 002 (DRN-13).
 
     A taint with the same key and effect counts as present whatever its value, which is left unchanged (C4).
     """
@@ -51,10 +51,10 @@ def find_missing_taints(node: Node, drain_taint: str) -> list[Object]:
 
 
 def select_taints_to_log(node: Node, drain_taint: str) -> list[Object]:
-    """Return the taints that the log names before they are added, in document 002's order (DRN-13, NMO-17a).
+    """Return the taints to log before they are added, in the order of requirement document 002 (DRN-13, NMO-17a).
 
-    `node.kubernetes.io/unschedulable` is always named, because the controller manager also adds it to each cordoned
-    node and may be faster. A drain taint that the node already has is not named.
+    `node.kubernetes.io/unschedulable` is always logged, because the controller manager also adds it to each cordoned
+    node and may be faster. A drain taint that the node already has is not logged.
     """
     drain = [taint for taint in find_missing_taints(node, drain_taint) if taint["key"] == drain_taint]
     return [{"key": UNSCHEDULABLE_TAINT, "effect": NO_SCHEDULE}, *drain]
@@ -97,7 +97,7 @@ def build_cordon_patch(node: Node, maintenance_uid: str = "", stale_drain_taints
     """Build the JSON patch that cordons, labels and excludes the node; empty if nothing would change.
 
     `maintenance_uid` is the uid of the maintenance, or "" for a cordon without a maintenance, which sets no labels. If
-    the label names another maintenance, which did not restore the node, the patch also removes the drain taints
+    the label names an earlier maintenance, which did not restore the node, the patch also removes the drain taints
     `stale_drain_taints`, which would otherwise remain.
     """
     patch = _build_labels_patch(node, _build_maintenance_labels(node, maintenance_uid)) if maintenance_uid else []
@@ -131,10 +131,10 @@ def build_taint_patch(node: Node, drain_taint: str, maintenance_uid: str) -> lis
 
 
 def build_restore_patch(node: Node, drain_taints: Iterable[str], *, successor_uid: str = "") -> list[Object]:
-    """Build the JSON patch that removes the drain taints, the cordon, its taint and our labels.
+    """Build the JSON patch that removes the drain taints, the cordon, the unschedulable taint and our labels.
 
-    Drain taints are removed whatever their value. If `successor_uid` is set, to the uid of the node's next maintenance,
-    the cordon and its taint stay, and the label names that maintenance.
+    Drain taints are removed whatever their value. `successor_uid` is the uid of the node's next maintenance, if any:
+    then the cordon and the unschedulable taint stay, and the label names that maintenance.
     """
     keys: Collection[str] = {*drain_taints, *([] if successor_uid else [UNSCHEDULABLE_TAINT])}
     patch = _build_untaint_patch(node, keys)
@@ -148,7 +148,7 @@ def build_restore_patch(node: Node, drain_taints: Iterable[str], *, successor_ui
 
 
 def _build_preconditions(node: Node) -> list[Object]:
-    """Build the JSON patch tests for the node's uid and for the maintenance label as it was read.
+    """Build the JSON patch tests which ensure that the node's uid and maintenance label are still as they were read.
 
     Cordoning and restoring a node change its label. The API server thus rejects a patch that was computed before such a
     change (design rule 12).
@@ -184,7 +184,7 @@ def _build_maintenance_labels(node: Node, maintenance_uid: str) -> dict[str, str
 
 
 def _build_restored_labels(node: Node) -> dict[str, str | None]:
-    """Return our labels after a restore, None for those to remove; `EXCLUDE_LABEL` gets its earlier value."""
+    """Return our labels after a restore, None for those to remove; `EXCLUDE_LABEL` gets its previous value."""
     labels = _get_labels(node)
     before = (
         {EXCLUDE_LABEL: None if labels[EXCLUDED_BEFORE_LABEL] == UNSET_VALUE else labels[EXCLUDED_BEFORE_LABEL]}
@@ -209,7 +209,7 @@ def _build_labels_patch(node: Node, desired: Mapping[str, str | None]) -> list[O
 
 
 def _build_taints_patch(node: Node, taints: list[Object]) -> list[Object]:
-    """Build the write of the taint list, which fails if the taints changed since they were read (NMO-4)."""
+    """Build the operations that replace the taints; the patch fails if they changed since they were read (NMO-4)."""
     return [
         {"op": "test", "path": "/spec/taints", "value": node["spec"].get("taints")},
         {"op": "add", "path": "/spec/taints", "value": taints},
@@ -217,7 +217,7 @@ def _build_taints_patch(node: Node, taints: list[Object]) -> list[Object]:
 
 
 def _build_untaint_patch(node: Node, keys: Collection[str]) -> list[Object]:
-    """Build the removal of the NoSchedule taints with these keys, whatever their value; empty if none exists."""
+    """Build the operations that remove the NoSchedule taints with these keys, whatever their value; empty for none."""
     taints = node["spec"].get("taints") or []
     kept = [taint for taint in taints if not (taint["key"] in keys and taint.get("effect") == NO_SCHEDULE)]
     return _build_taints_patch(node, kept) if len(kept) < len(taints) else []

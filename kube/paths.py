@@ -1,4 +1,4 @@
-"""The type of an API object, and the API server's paths and field selectors. Pure functions."""
+"""The type of API objects, and functions that build API paths and field selectors. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from urllib.parse import quote
 Object = dict[str, Any]
 """An API object, decoded from JSON."""
 MALFORMED_OBJECT_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
-"""Exceptions that the rules raise for an object that violates its schema."""
+"""Exceptions that the functions in `kube` raise for an object that violates its schema."""
 DEFAULT_NAMESPACE = "node-maintenance"
-"""Default namespace of the product; an overlay may use another one."""
+"""Default namespace of this project; an overlay may use a different one."""
 LEASE_NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"
 """Namespace of the node leases.
 
@@ -19,13 +19,13 @@ The medik8s remediators read the same variable, so that one setting moves their 
 """
 LEASES_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 PODS_PATH = "/api/v1/pods"
-"""Path of the pods of all namespaces."""
+"""API path of the pods in all namespaces."""
 
 
 def encode_path_segment(name: str) -> str:
-    """Return a name as one path segment.
+    """Encode a name as one path segment.
 
-    The name may be arbitrary text and must not lead to another resource. Characters that could do so are replaced,
+    The name may be arbitrary text and must not lead to a different resource. Characters that could do so are replaced,
     which gives a name that no object has.
     """
     harmless = name.replace("/", ":").replace("%", ":") if name.strip(".") else ":"
@@ -33,7 +33,7 @@ def encode_path_segment(name: str) -> str:
 
 
 def build_events_path(namespace: str) -> str:
-    """Return the path of the Events in a namespace."""
+    """Return the API path of the Events in a namespace."""
     return f"/api/v1/namespaces/{encode_path_segment(namespace)}/events"
 
 
@@ -48,5 +48,5 @@ def build_node_name_selector(node_name: str) -> str:
 
 
 def build_pods_on_node_query(node_name: str) -> tuple[str, str]:
-    """Return the path and the field selector of the pods on a node."""
+    """Return the API path and the field selector that list the pods on a node."""
     return PODS_PATH, build_node_name_selector(node_name)

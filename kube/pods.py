@@ -44,13 +44,13 @@ class DrainRefusal:
 
 @dataclass(frozen=True)
 class PodClassification:
-    """The pods of a node, grouped by what a drain does with them.
+    """The pods on a node, grouped by what a drain does with them.
 
     Attributes:
         leaving: Pods to evict, and terminating ones. DaemonSet pods are included unless the options ignore them.
         daemonset_pods: DaemonSet pods that stay.
-        bare: Pods of `leaving` that no controller will recreate.
-        with_local_storage: Pods of `leaving` whose emptyDir data will be lost.
+        bare: Pods in `leaving` that no controller will recreate.
+        with_local_storage: Pods in `leaving` whose emptyDir data will be lost.
         refusals: Reasons why a drain with these options must not start, empty if it may.
     """
 
@@ -63,7 +63,7 @@ class PodClassification:
 
 DEFAULT_DRAIN_OPTIONS = DrainOptions()
 UNMANAGED_MESSAGE = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet"
-"""The wording of kubectl at the time when the replaced operators were written."""
+"""kubectl's wording from the time when the operators that this project replaces were written."""
 
 
 def format_key(pod: Pod) -> str:
@@ -93,7 +93,7 @@ def get_controller(pod: Pod) -> Mapping[str, Any] | None:
 
 
 def is_mirror_pod(pod: Pod) -> bool:
-    """Return whether the pod is a static pod's mirror on the API server, which only the kubelet can end (NMO-9)."""
+    """Return whether the pod is the mirror of a static pod, which only the kubelet can stop (NMO-9)."""
     return MIRROR_ANNOTATION in (pod["metadata"].get("annotations") or {})
 
 
@@ -103,7 +103,7 @@ def is_daemonset_pod(pod: Pod) -> bool:
 
 
 def is_finished(pod: Pod) -> bool:
-    """Return whether the pod succeeded or failed, so that its removal loses no work."""
+    """Return whether the pod succeeded or failed, so that removing it loses no work."""
     return (pod.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
@@ -118,7 +118,7 @@ def tolerates(pod: Pod, taint_key: str, effect: str) -> bool:
 
 
 def tolerates_everything(pod: Pod) -> bool:
-    """Return whether the pod tolerates taints of every key."""
+    """Return whether the pod tolerates taints with any key."""
     keyless = (toleration for toleration in pod["spec"].get("tolerations") or [] if not toleration.get("key"))
     return any(toleration.get("operator") == "Exists" for toleration in keyless)
 
@@ -150,7 +150,7 @@ def is_never_evicted(pod: Pod, orphan_uids: Collection[str] = ()) -> bool:
 def classify_pods(
     pods: Iterable[Pod], options: DrainOptions = DEFAULT_DRAIN_OPTIONS, orphan_uids: Collection[str] = ()
 ) -> PodClassification:
-    """Classify the pods of one node.
+    """Classify the pods on one node.
 
     `orphan_uids` are the uids of DaemonSet pods whose DaemonSet was deleted (NMO-7).
     """
@@ -210,7 +210,7 @@ def build_warnings(
 
 
 def build_warning_line(classification: PodClassification) -> str:
-    """Return the warnings in one line, worded as by the operators that this project replaces (NMO-8a).
+    """Return the warnings in one line, in the wording of the operators that this project replaces (NMO-8a).
 
     The line is "" if there is nothing to warn about.
     """

@@ -1,4 +1,4 @@
-"""Comparison of resource versions: which state of a collection is the newest (KEP-5504). Pure functions."""
+"""Compares resource versions, to find the newest state of a collection (KEP-5504). Pure functions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def truncate(text: str, max_characters: int) -> str:
 def take_within_bytes(items: Iterable[Object], max_bytes: int, *, ascii_only: bool = False) -> list[Object]:
     """Return the leading items whose JSON takes at most `max_bytes` bytes in total.
 
-    The size is that of UTF-8, or with `ascii_only` that of ASCII, as used in event data.
+    The JSON is measured in UTF-8, or with `ascii_only` in ASCII, as used in event data.
     """
     kept: list[Object] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""Timestamps in the format of Kubernetes: RFC 3339 in UTC."""
+"""Formats and parses timestamps as Kubernetes does: RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse_time(timestamp: str) -> datetime:
 
 
 def parse_time_or_none(timestamp: object) -> datetime | None:
-    """Parse a timestamp, or return None for an invalid one, which another program may have written."""
+    """Parse a timestamp, or return None for an invalid one, which another client may have written."""
     try:
         return parse_time(timestamp) if isinstance(timestamp, str) else None
     except (ValueError, OverflowError):

@@ -74,9 +74,9 @@ POD_LIST_DECODER = msgspec.json.Decoder(_PodList)
 """Decoder for pod lists that builds only the fields read by `trim_pod_for_drain`, a tenth of each pod."""
 
 
-def keep_whole(item: Object) -> Object:
+def keep_whole(obj: Object) -> Object:
     """Return the object unchanged."""
-    return item
+    return obj
 
 
 def trim_pod(pod: Mapping[str, Any]) -> Object:
@@ -90,7 +90,7 @@ def trim_pod(pod: Mapping[str, Any]) -> Object:
 
 
 def trim_pod_for_drain(pod: Mapping[str, Any]) -> Object:
-    """Return `trim_pod` plus the other fields that a drain needs.
+    """Return the fields that `trim_pod` keeps and the others that a drain needs.
 
     These are the node name, the finalizers, the creation time and the tolerations, which may allow the pod to return.
     """

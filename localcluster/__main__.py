@@ -1,7 +1,7 @@
 """Command line `python -m localcluster up|build`, which the Makefile calls.
 
 `python -m localcluster.up` has the commands for a running cluster. The commands here import the modules that start a
-cluster inside their functions: on a busy machine that takes seconds, and the first line of output should not wait.
+cluster only when they run: on a busy machine, the imports take seconds, which must not delay the first line of output.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def build_command(engine: str, real_nodes: int) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("spec")
 def supervise(directory: Path, spec: str) -> None:
-    """Own the servers until SIGTERM; `up` starts this process."""
+    """Run as the supervisor, which owns the servers until SIGTERM; `up` starts this process."""
     from localcluster.up import supervisor
 
     supervisor.supervise(directory, cluster_spec.parse_spec(spec))

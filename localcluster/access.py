@@ -33,7 +33,7 @@ P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551 
 
 
 def ensure_event_signing_key(directory: Path) -> str:
-    """Return the secret with which the product's programs on this cluster sign events; create it on first use."""
+    """Return the key with which the product on this cluster signs events; create it on first use."""
     file = directory / "signing.key"
     if not file.exists():
         write_secret(file, secrets.token_urlsafe(32))
@@ -41,7 +41,7 @@ def ensure_event_signing_key(directory: Path) -> str:
 
 
 def make_username(account: str) -> str:
-    """Return the user name of one of the product's ServiceAccounts."""
+    """Return the user name of a ServiceAccount in the product's namespace."""
     return f"system:serviceaccount:{NAMESPACE}:{account}"
 
 
@@ -102,8 +102,8 @@ def write_proxied_kubeconfig(proxy_url: str, kubeconfig: Path, url: str, file: P
 def write_service_account_key(file: Path) -> None:
     """Write a new P-256 private key as PEM.
 
-    The DER structure (RFC 5915) holds version 1, the 32 octets of the scalar and the curve's name. The public key is
-    optional there, so this needs no cryptography package.
+    The DER structure (RFC 5915) contains version 1, the 32 octets of the scalar and the curve's name. It may omit the
+    public key, so this function needs no cryptography package.
     """
     scalar = (secrets.randbelow(P256_ORDER - 1) + 1).to_bytes(32, "big")
     der = bytes.fromhex("30310201010420") + scalar + bytes.fromhex("a00a06082a8648ce3d030107")

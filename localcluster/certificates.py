@@ -1,6 +1,6 @@
 """The certificates of a cluster's servers, each signed by a CA whose private key is not stored.
 
-The API server can generate its own certificates, but with RSA keys. Generating two of them adds tenths of a second to
+The API server can generate its own certificates, but with RSA keys. Generating two such keys adds tenths of a second to
 its startup, and each TLS handshake then takes fifteen times as long.
 """
 
@@ -17,14 +17,14 @@ SERVING_NAMES = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "
 """The API server's names and addresses; the last is its Service's cluster IP, the first address of `SERVICE_CIDR`."""
 
 
-def write_certificate(name: str, names: Sequence[str], certificate: Path, key: Path) -> str:
-    """Issue a certificate for these names, write it and its key, and return the CA certificate, all as PEM."""
+def write_certificate(component_name: str, server_names: Sequence[str], certificate: Path, key: Path) -> str:
+    """Issue a certificate for these server names, write it and its key, and return the CA certificate, all as PEM."""
     from kube.certificates import key_pairs  # slow to import, and most commands start no cluster
     from kube.certificates.components import Component
 
-    now, component = datetime.now(timezone.utc), Component(name, timedelta(days=VALIDITY_DAYS))
+    now, component = datetime.now(timezone.utc), Component(component_name, timedelta(days=VALIDITY_DAYS))
     ca = key_pairs.create_ca(component, now)
-    pair = key_pairs.issue_serving_certificate(ca, names, component, now)
+    pair = key_pairs.issue_serving_certificate(ca, server_names, component, now)
     access.write_secret(key, pair.key)
     certificate.write_text(pair.certificate)
     return ca.certificate

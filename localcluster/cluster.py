@@ -29,13 +29,13 @@ from localcluster.servers import LOOPBACK, ServerFactory
 
 PORT_NAMES = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 CREATE_BATCH_SIZE = 100
-"""Nodes created concurrently: the API client times out after ten seconds, and a busy server answers slowly."""
+"""Number of nodes created concurrently: the API client times out after ten seconds, and a busy server is slow."""
 FAKE_NODE_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 """The taint on kwok's nodes that leaves ordinary pods to the real nodes."""
 
 
 class LocalCluster(Startable):
-    """A cluster in a directory of its own; several can run concurrently.
+    """A cluster in its own directory; several clusters can run concurrently.
 
     The servers end with `stop()`, with the `with` block, or when the process that started them exits, even if it
     crashes.
@@ -51,7 +51,7 @@ class LocalCluster(Startable):
         kubeconfig: The administrator's kubeconfig.
         url: The API server's URL.
         audit_log: The path of the audit log.
-        servers: The server processes; each has a log of its own.
+        servers: The server processes; each has its own log.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LocalCluster(Startable):
         self._start_control_plane()
         self._start_controllers()
         self.add_nodes(self._initial_nodes)
-        self._await_controllers()
+        self._wait_for_controllers()
 
     def stop(self) -> None:
         """Stop all servers; the directory and its logs stay."""
@@ -171,12 +171,12 @@ class LocalCluster(Startable):
         return done
 
     def apply(self, items: Sequence[Object], *options: str) -> None:
-        """Apply objects server-side, as JSON, which takes an eightieth of the time to serialize that YAML takes."""
+        """Apply objects server-side, as JSON: serializing them as YAML would take 80 times as long."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         self.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
 
     def await_crds(self, *crds: str) -> None:
-        """Return when these CustomResourceDefinitions are Established; without arguments, when all of them are.
+        """Wait until these CustomResourceDefinitions, or all without arguments, are Established.
 
         `kubectl wait` does the same, but fails on a CustomResourceDefinition so new that it has no conditions.
         """
@@ -240,7 +240,7 @@ class LocalCluster(Startable):
             self._server_factory.build_kwok(),
         )
 
-    def _await_controllers(self) -> None:
+    def _wait_for_controllers(self) -> None:
         """Wait for the two servers with a health endpoint, and for the ServiceAccount that pods in `default` need."""
         for name in ("kube-controller-manager", "kube-scheduler"):
             url = f"https://{LOOPBACK}:{self._ports[name]}/healthz"
@@ -261,7 +261,7 @@ class LocalCluster(Startable):
 
 @cache
 def _load_node_template() -> str:
-    """Return node.yaml as JSON: it is parsed a thousand times, and parsing YAML is slow."""
+    """Return node.yaml as JSON: it is parsed for each of up to a thousand nodes, and parsing YAML is slow."""
     return json.dumps(yaml.safe_load(Path(__file__).with_name("node.yaml").read_text()))
 
 

@@ -1,4 +1,4 @@
-"""The engines that `DELIVERY` can name: the programs each needs, its API server flags, and how it installs the product.
+"""The engines that `DELIVERY` can name: the binaries each needs, its API server flags, and how it installs the product.
 
 Importing this module is cheap: each engine is imported only when it is selected, and the product only when it is
 started.
@@ -63,7 +63,7 @@ class Engine:
     check: Callable[[], None] = lambda: None
 
     def build(self, components: Components = DEFAULT_COMPONENTS, with_real_nodes: bool = False) -> None:
-        """Build missing programs, also those of real nodes if `with_real_nodes`, and fetch the components' CRDs."""
+        """Build missing binaries, including those of real nodes if `with_real_nodes`; fetch the components' CRDs."""
         build.build_all([build.KUBERNETES, *self.toolsets, *([build.NODES] if with_real_nodes else [])])
         from localcluster.components import crds
 

@@ -1,4 +1,4 @@
-"""The product on an engine with a real broker: a process per function, source adapters, and a data plane in parts."""
+"""The product on an engine with a real broker: a process per function, source adapters, and the broker's data plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localcluster.functions import FunctionProcesses, list_functions
 from localcluster.processes import Server, Startable, kill_all, start_and_await_log
 
 WATCHING_LOG_LINE = "Starting in resilient mode"
-"""What the adapter of an ApiServerSource logs once it watches."""
+"""The message that the adapter of an ApiServerSource logs once it watches."""
 
 
 class DataPlane(Protocol):
@@ -115,7 +115,7 @@ class EngineProduct(Startable):
         self.kill_data_plane()
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
-        """Make every Trigger call its function at another address; dead letters keep their address."""
+        """Make every Trigger call its function at a different address; dead letters keep their address."""
         raise NotImplementedError
 
     def _render_manifests(

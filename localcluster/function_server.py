@@ -37,7 +37,7 @@ class FunctionConfig:
         journal: The file or URL of the journal.
         record_url: The address of the function `record`.
         signing_key: The secret that signs events; "" disables signing.
-        token_file: The file with the token for the sink, which may be absent; "" if a SinkBinding mounts it.
+        token_file: The file with the token for the sink; the file may be absent. "" if a SinkBinding mounts the token.
     """
 
     sink_url: str

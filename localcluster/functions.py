@@ -1,4 +1,4 @@
-"""The functions as processes, each with a token of its own ServiceAccount, as in a cluster."""
+"""The functions as processes, each with a token for its own ServiceAccount, as in a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_functions(components: Components) -> tuple[str, ...]:
     """Return the names of the functions that belong to these components or to no component."""
     excluded = [component for component in ALL_COMPONENTS if component not in components]
     prefixes = tuple(f"functions.{component.replace('-', '_')}." for component in excluded)
-    return tuple(name for name, each in FUNCTIONS.items() if not each.step.__module__.startswith(prefixes))
+    return tuple(name for name, function in FUNCTIONS.items() if not function.step.__module__.startswith(prefixes))
 
 
 DEFAULT_FUNCTIONS = list_functions(DEFAULT_COMPONENTS)

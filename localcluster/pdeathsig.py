@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h; the setting survives exec
 
 
 def main(owner_pid: int, command: list[str]) -> None:
-    """Request SIGKILL for the moment when the owner dies, then exec the program."""
+    """Make the kernel send SIGKILL to this process when the owner dies, then exec the program."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):

@@ -22,7 +22,7 @@ from localcluster.errors import LocalClusterError
 PDEATHSIG_PROGRAM = Path(__file__).with_name("pdeathsig.py")
 POLL_SECONDS = 0.02
 POLL_BACKOFF_FACTOR, MAX_POLL_SECONDS = 4, 0.5
-"""The poll interval as a multiple of the last probe's duration, and its maximum in seconds."""
+"""The poll interval is this multiple of the last probe's duration, up to the maximum in seconds."""
 STOP_TIMEOUT_SECONDS = 5.0
 # Below the kernel's ephemeral port range, so that no outgoing connection takes a port before its server does.
 PORT_RANGE = range(20_000, 32_000)
@@ -34,8 +34,8 @@ _forker.submit(os.getpid).result()
 # The ports that this process has handed out, each reserved by an abstract socket, which the kernel frees with the
 # process. Until a server listens, nothing else shows other processes that its port is taken.
 _port_reservations: list[socket.socket] = []
-# File descriptors that every child inherits besides its log. While a lock on one is held, a child is alive (see
-# `up.state_directory`).
+# File descriptors that every child inherits besides its log. A lock on such a file is held while any child is alive
+# (see `up.state_directory`).
 inherited_fds: list[int] = []
 
 
@@ -65,9 +65,10 @@ StartableType = TypeVar("StartableType", bound="Startable")
 
 
 class Startable:
-    """A context manager that starts something on entry and stops it on exit; a failed start stops what was started.
+    """Base class for context managers that start something on entry and stop it on exit.
 
-    A subclass implements `_bring_up`, and `stop`, which must work at any stage of a start.
+    If the start fails, everything that was started is stopped. A subclass implements `_bring_up`, and `stop`, which
+    must work at any stage of a start.
     """
 
     def start(self) -> None:
@@ -95,8 +96,7 @@ class Startable:
         self.stop()
 
 
-# The Go programs here are many and small and share few cores. With the default, they spent a sixth of their time in
-# garbage collection.
+# Many small Go processes share few cores here. With Go's default, a sixth of their time went into garbage collection.
 GO_ENV = {"GOGC": "400"}
 
 
@@ -119,7 +119,7 @@ class Server:
         cwd: Path | None = None,
     ) -> None:
         self.name = name
-        self.command = [str(word) for word in command]
+        self.command = [str(argument) for argument in command]
         self.log = log
         self.env = {**os.environ, **GO_ENV, **(env or {})}
         self.cwd = cwd
@@ -154,7 +154,7 @@ class Server:
             return self.should_run.is_set()
 
     def await_start(self) -> subprocess.Popen[bytes]:
-        """Wait until the process is wanted; return it, even if it has exited already."""
+        """Wait until the server should run; return its process, even if that has exited already."""
         self.should_run.wait()
         if self.process is None:
             raise LocalClusterError(f'server "{self.name}" was not started')
@@ -213,7 +213,7 @@ class Server:
 
 
 def await_ready(name: str, is_ready: Callable[[], bool], servers: Sequence[Server], timeout: float = 180.0) -> None:
-    """Return as soon as `is_ready()` holds. Raises `LocalClusterError` if a server exits, and at the timeout."""
+    """Return as soon as `is_ready()` is true. Raises `LocalClusterError` if a server exits, or at the timeout."""
     deadline = time.monotonic() + timeout
     while True:
         probed_at = time.monotonic()
@@ -231,18 +231,18 @@ def await_ready(name: str, is_ready: Callable[[], bool], servers: Sequence[Serve
 
 
 def kill_all(servers: Sequence[Server]) -> None:
-    """Kill the servers one after another, the last started first."""
+    """Kill the servers one after another, in reverse start order."""
     for server in reversed(servers):
         server.kill()
 
 
 def start_and_await_log(log_line: str, servers: Iterable[Server]) -> None:
     """Start the stopped servers; return when each has logged `log_line`. Raises `LocalClusterError` if one exits."""
-    down = [(server, _get_file_size(server.log)) for server in servers if not server.is_alive]
-    for server, _ in down:
+    stopped = [(server, _get_file_size(server.log)) for server in servers if not server.is_alive]
+    for server, _ in stopped:
         server.start()
-    for server, size in down:
-        await_ready(server.name, _LogContains(log_line, server.log, size), [server])
+    for server, log_size in stopped:
+        await_ready(server.name, _LogContains(log_line, server.log, log_size), [server])
 
 
 class _LogContains:

@@ -32,8 +32,7 @@ def install_manifests(
 ) -> None:
     """Apply the CRDs, namespaces and RBAC; return when the kinds are served.
 
-    For components in `components` that are not installed by default, also apply their CRDs, if any, and the RBAC of
-    their sources.
+    For each optional component in `components`, also apply its CRDs, if any, and the RBAC of its sources.
 
     Args:
         with_v1alpha1: Whether to also apply the CRD of the oldest API version.
@@ -94,7 +93,7 @@ class Product(Startable):
         self.delivery = self._build_delivery(cluster, delivery_port, flow_manifests)
 
     def _build_delivery(self, cluster: LocalCluster, port: int, flow_manifests: Sequence[Path]) -> Server:
-        manifests = [word for path in flow_manifests for word in ("--manifests", path)]
+        manifests = [argument for path in flow_manifests for argument in ("--manifests", path)]
         options = ("--functions", self._subscriber_url, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
         environment = {
             **NO_PROXY_LOCAL_ENV,
@@ -121,8 +120,8 @@ class Product(Startable):
         """Start both processes concurrently; return when both are ready."""
         self.functions.start()
         self.delivery.start()
-        self._await_ready(self.functions, self.functions_url)
-        self._await_ready(self.delivery, self.broker_url)
+        self._wait_until_ready(self.functions, self.functions_url)
+        self._wait_until_ready(self.delivery, self.broker_url)
 
     def stop(self) -> None:
         """Stop both processes gracefully, the delivery first."""
@@ -132,12 +131,12 @@ class Product(Startable):
     def start_functions(self) -> None:
         """Start the functions' server; return when it is ready."""
         self.functions.start()
-        self._await_ready(self.functions, self.functions_url)
+        self._wait_until_ready(self.functions, self.functions_url)
 
     def start_delivery(self) -> None:
         """Start the delivery; return when it is ready."""
         self.delivery.start()
-        self._await_ready(self.delivery, self.broker_url)
+        self._wait_until_ready(self.delivery, self.broker_url)
 
     def kill(self) -> None:
         """Kill both processes at once; a graceful stop takes seconds."""
@@ -152,7 +151,7 @@ class Product(Startable):
         """Kill the delivery to simulate a crash."""
         self.delivery.kill()
 
-    def _await_ready(self, server: Server, url: str) -> None:
+    def _wait_until_ready(self, server: Server, url: str) -> None:
         await_ready(server.name, lambda: is_ready(url), [server], timeout=30)
 
 

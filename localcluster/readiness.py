@@ -1,4 +1,4 @@
-"""Readiness checks: of a server by its health endpoint, of a node and of a CRD by their conditions."""
+"""Readiness checks: for a server by its health endpoint, for a node and a CRD by their conditions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kube.paths import Object
 CRDS_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 READINESS_PATH = "/health/readiness"
-"""The readiness endpoint of all the product's programs."""
+"""The readiness endpoint, the same for every server of the product."""
 REQUEST_TIMEOUT_SECONDS = 5.0
 
 
 def is_responding(url: str, certificate: Path | None = None, headers: Mapping[str, str] | None = None) -> bool:
-    """Return whether a GET succeeds; `certificate` is the one to trust if the server uses TLS."""
+    """Return whether a GET succeeds; `certificate` is the certificate to trust if the server uses TLS."""
     with requests.Session() as session:
         session.trust_env = False  # a proxy in the environment is for external hosts only
         session.verify = str(certificate) if certificate else True
@@ -32,7 +32,7 @@ def is_responding(url: str, certificate: Path | None = None, headers: Mapping[st
 
 
 def is_ready(url: str) -> bool:
-    """Return whether the product's program at this address is ready."""
+    """Return whether the product's server at this address is ready."""
     return is_responding(url.rstrip("/") + READINESS_PATH)
 
 
@@ -45,7 +45,7 @@ def is_node_ready(node: Object) -> bool:
 
 
 def list_unestablished(client: SyncClient, crds: Collection[str]) -> list[str]:
-    """Describe each of these CustomResourceDefinitions, by default of all, that is not Established, with the reason."""
+    """Describe each CustomResourceDefinition that is not Established, among `crds` or, if that is empty, among all."""
     try:
         items = [client.get(f"{CRDS_PATH}/{name}") for name in crds] if crds else client.list(CRDS_PATH)["items"]
     except (NotFound, Unavailable) as error:
@@ -63,4 +63,8 @@ def _is_established(crd: Object) -> bool:
 
 def _format_reason(crd: Object) -> str:
     conditions = crd.get("status", {}).get("conditions") or []
-    return "".join(f": {each['message']}" for each in conditions if each["status"] == "False" and each.get("message"))
+    return "".join(
+        f": {condition['message']}"
+        for condition in conditions
+        if condition["status"] == "False" and condition.get("message")
+    )

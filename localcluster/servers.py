@@ -1,4 +1,4 @@
-"""The command line of each server; `cluster` starts the servers."""
+"""Builds the command line of each server; `cluster` starts the servers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NO_PROXY_LOCAL_ENV = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBA
 NO_PROXY_ALL_ENV = {"NO_PROXY": "*", "no_proxy": "*"}
 SERVICE_CIDR = "10.0.0.0/24"
 POD_CIDR = "10.64.0.0/12"
-# Fake nodes are never lost, so they need no lease. A lease would also delay the next kwok after a killed one, which
-# would not manage the node until the lease expires.
+# Fake nodes are never lost, so they need no Lease. If kwok is killed and restarted, a Lease would also keep the new
+# process from managing the node until the Lease expires.
 FAKE_NODE_LEASE_SECONDS = 0
 NODE_MONITOR_GRACE = "24h"
-# Next to real nodes, which can be lost, the fake nodes have leases like theirs.
+# In a cluster with real nodes, which can be lost, the fake nodes have the same Leases as the real ones.
 LEASE_SECONDS, REAL_NODE_MONITOR_GRACE = 40, "40s"
 # Tests create and delete objects in bursts; the default limits (20 to 50 requests per second) would slow the servers.
 CLIENT_RATE_FLAGS = ("--kube-api-qps=500", "--kube-api-burst=1000")
@@ -32,7 +32,7 @@ class ServerFactory:
     """Builds the server processes of one cluster.
 
     Args:
-        programs: The directory of the built programs.
+        programs: The directory of the built binaries.
         directory: The cluster's directory.
         ports: The port of each server.
         audit_enabled: Whether the API server writes an audit log.
@@ -78,7 +78,7 @@ class ServerFactory:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=local={peer}",
             "--unsafe-no-fsync",
-            # Milliseconds. A single member has no followers to keep alive. It elects itself after one heartbeat
+            # In milliseconds. A single member has no followers to keep alive. It elects itself after one heartbeat
             # interval, and each heartbeat costs CPU time.
             "--heartbeat-interval=100",
             "--election-timeout=500",

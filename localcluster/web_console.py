@@ -23,7 +23,7 @@ class WebConsole(Startable):
         options: Further options of the command.
         functions_url: The base URL of the functions, each below its name; "" if their Triggers have the addresses.
         broker_url: The broker's URL.
-        user: The Kubernetes user as which the console acts.
+        user: The Kubernetes user that the console acts as.
         address: The address to listen on.
     """
 

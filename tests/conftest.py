@@ -1,4 +1,4 @@
-"""One real cluster and one product for all tests of an xdist worker, and the rules for sharing the machine."""
+"""Fixtures with one real cluster and one product per xdist worker, and hooks that let workers share the machine."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.receiver import Receiver
 from tests.scheduling import GroupScheduling, MachineLock, find_group
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")  # real servers use the same cores, so a slow draw is not an error
-os.environ.pop("DATABASE_URL", None)  # a journal of the user's environment must not be used
+settings.load_profile("busy")  # real servers run on the same cores, so slow data generation is not an error
+os.environ.pop("DATABASE_URL", None)  # tests must not use a journal from the user's environment
 ROOT = Path(__file__).parents[1]
 LEGACY_CRD_NAME = "nodemaintenances.kubevirt.io"
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A shell starts background processes with SIGINT ignored. Child processes that tests interrupt would inherit that.
+# Shells start background processes with SIGINT ignored, and child processes that tests interrupt would inherit that.
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -40,7 +40,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort a worker's tests: the longest group first, tests marked `alone` at the end of each file.
+    """Sort a worker's tests: the longest group first, and tests marked `alone` at the end of each file.
 
     The order of files is kept, so that module fixtures are set up once. The requirements that the tests prove are
     collected before tests are deselected.
@@ -61,7 +61,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Hold the shared lock during the setup of a test that runs alone."""
+    """Hold the machine's shared lock during the setup of a test marked `alone`."""
     with get_machine_lock(item).hold_shared() if requires_exclusive_machine(item) else nullcontext():
         yield
 
@@ -75,18 +75,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Hold the shared lock during the teardown of a test that runs alone."""
+    """Hold the machine's shared lock during the teardown of a test marked `alone`."""
     with get_machine_lock(item).hold_shared() if requires_exclusive_machine(item) else nullcontext():
         yield
 
 
 def requires_exclusive_machine(item: pytest.Item) -> bool:
-    """Return whether a test measures time."""
+    """Return whether a test is marked `alone`, because it measures time."""
     return item.get_closest_marker("alone") is not None
 
 
 def get_machine_lock(item: pytest.Item) -> MachineLock:
-    """Return the lock that the workers share."""
+    """Return the machine lock that all workers share."""
     assert item.config.cache
     return MachineLock(item.config.cache.mkdir("machine"))
 
@@ -100,7 +100,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="session")
 def installed_cluster(cluster: LocalCluster) -> LocalCluster:
-    """Return that cluster with the CRDs and RBAC rules installed."""
+    """Return the cluster with the CRDs and RBAC rules installed."""
     localproduct.install_manifests(cluster)
     return cluster
 
@@ -122,7 +122,7 @@ def legacy_crd(installed_cluster: LocalCluster) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def product(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    """Yield the running functions and local delivery on that cluster."""
+    """Yield the running product on the installed cluster: the functions and the local delivery."""
     with Product(installed_cluster, Path(tmp_path_factory.mktemp("product"))) as running:
         yield running
         running.kill()
@@ -130,7 +130,7 @@ def product(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
-    """Yield a PostgreSQL server; a missing program is an error that names the package to install."""
+    """Yield a running PostgreSQL server; if it is not installed, raise an error that names the missing package."""
     with PostgreSQL() as running:
         yield running
 
@@ -144,7 +144,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the location of an empty journal, once in SQLite and once in PostgreSQL."""
+    """Return the path or URL of an empty journal, once in SQLite and once in PostgreSQL."""
     if request.param == "sqlite":
         return str(tmp_path / "journal.db")
     server: PostgreSQL = request.getfixturevalue("postgresql")

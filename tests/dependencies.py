@@ -30,7 +30,7 @@ TOOLSETS: dict[str, tuple[Toolset, ...]] = {
         *(build.RABBITMQ, build.RABBITMQ_CONTROLLER, build.RABBITMQ_WEBHOOK, build.RABBITMQ_OPERATORS),
     ),
 }
-"""Make target → the programs that its tests start."""
+"""The toolsets whose binaries the tests of each make target start."""
 DOWNLOADS: tuple[Callable[[], object], ...] = (
     *(
         fetch_knative_crds,
@@ -41,9 +41,9 @@ DOWNLOADS: tuple[Callable[[], object], ...] = (
     ),
     *(install.EVENTING.load_manifests, install.SERVING.load_manifests),
 )
-"""Downloads of other projects' CRDs and manifests; each does nothing if its files exist."""
+"""Functions that download other projects' CRDs and manifests; each does nothing if its files exist."""
 IMAGE_TARGETS = ("e2e-real", "e2e-installs")
-"""Targets whose tests run the product's image."""
+"""Make targets whose tests run the product's image."""
 
 
 def prepare_dependencies(target: str) -> None:
@@ -52,8 +52,8 @@ def prepare_dependencies(target: str) -> None:
     with build.hold_build_lock("Go"):
         toolchain.ensure_go(build.get_cache_dir())  # before the downloads, each of which would install it
     with ThreadPoolExecutor(len(DOWNLOADS)) as threads:
-        for done in [threads.submit(download) for download in DOWNLOADS]:
-            done.result()
+        for future in [threads.submit(download) for download in DOWNLOADS]:
+            future.result()
     if target in IMAGE_TARGETS:
         print("building the product's image, unless it exists: about a minute", flush=True)
         product_image.ensure_archive()

@@ -1,4 +1,4 @@
-"""A real admission webhook for evictions, which can delay, reject or never answer a request."""
+"""A real admission webhook for evictions, which can delay or reject a request, or never respond to it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from tests.receiver import ReceivedRequest, Receiver, Response
 
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 PROBE_POD = "none"
-"""Name of a pod that does not exist; its reviewed eviction shows that the webhook is in force."""
+"""Name of a pod that does not exist; once its eviction reaches the webhook, the webhook is in effect."""
 
 
 @contextmanager
 def serve_webhook(
     cluster: LocalCluster, namespace: str, handle: Callable[[ReceivedRequest], Response], timeout_seconds: int
 ) -> Iterator[Receiver]:
-    """Serve `handle` as the webhook for evictions in a namespace while the block runs; yield its server.
+    """Serve `handle` as the webhook for evictions in a namespace while the `with` block runs; yield its server.
 
     The API server waits up to `timeout_seconds` for each response.
     """
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pki = cluster.directory / "pki"
     tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
-    with closing(Receiver(default_answer=handle, tls=tls)) as reviewer:
-        client_config = {"url": f"{reviewer.url}/", "caBundle": base64.b64encode(cluster.certificate.encode()).decode()}
+    with closing(Receiver(default_answer=handle, tls=tls)) as webhook_server:
+        client_config = {
+            "url": f"{webhook_server.url}/",
+            "caBundle": base64.b64encode(cluster.certificate.encode()).decode(),
+        }
         hook = {
             "name": "slow.example.com",
             "clientConfig": client_config,
@@ -44,27 +47,27 @@ def serve_webhook(
         }
         cluster.get_client().create(WEBHOOKS_PATH, {"metadata": {"name": namespace}, "webhooks": [hook]})
         try:
-            _await_in_force(cluster, namespace, reviewer)
-            yield reviewer
+            _wait_until_called(cluster, namespace, webhook_server)
+            yield webhook_server
         finally:
             cluster.get_client().run(cluster.get_client().api.request("DELETE", f"{WEBHOOKS_PATH}/{namespace}"))
 
 
-def _await_in_force(cluster: LocalCluster, namespace: str, reviewer: Receiver) -> None:
-    """Request the eviction of a pod that does not exist, until the webhook receives such a request."""
+def _wait_until_called(cluster: LocalCluster, namespace: str, webhook_server: Receiver) -> None:
+    """Request the eviction of a pod that does not exist until the API server calls the webhook for it."""
     arguments = ("create", "--raw", f"/api/v1/namespaces/{namespace}/pods/{PROBE_POD}/eviction", "-f", "-")
     metadata = {"name": PROBE_POD, "namespace": namespace}
     body = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
 
-    def is_reviewed() -> bool:
+    def is_called() -> bool:
         cluster.kubectl(*arguments, input=body, check=False)
-        return bool(reviewer.requests)
+        return bool(webhook_server.requests)
 
-    await_ready("the webhook", is_reviewed, cluster.servers)
+    await_ready("the webhook", is_called, cluster.servers)
 
 
 def is_probe(request: ReceivedRequest) -> bool:
-    """Return whether the request is only the check that the webhook is in force."""
+    """Return whether the request is only the check that the webhook is in effect."""
     return f'"{PROBE_POD}"'.encode() in request.body
 
 

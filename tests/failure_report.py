@@ -1,4 +1,4 @@
-"""Writes a file with the tests that failed, for `tests/second_try.py`, if the run was complete.
+"""A pytest plugin that writes a file with the failed tests, for `tests/second_try.py`, if the run was complete.
 
 After an incomplete run, for example one that crashed, it is unknown which other tests would have failed.
 """
@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 REPORT_VARIABLE = "FAILURE_REPORT"
-"""The environment variable that contains the file's path."""
+"""Environment variable that contains the file's path."""
 COMPLETE_RUN_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-"""Exit statuses of a run in which each selected test ran. A run whose workers all crashed has such a status, too."""
+"""Exit statuses of a run in which each selected test ran; a run whose workers all crashed also has one of them."""
 
 
 class FailureReport:
-    """A pytest plugin that collects the failures of a run, in the process that controls the workers."""
+    """A pytest plugin that collects the failures of a run in the process that controls the workers."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -27,7 +27,7 @@ class FailureReport:
         self._reasons: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a failure, and whether this is the test's last report.
+        """Record the failure if the report has one, and the test as finished if the report is its last one.
 
         The last report is that of the teardown, or xdist's report that the worker crashed.
         """
@@ -38,7 +38,7 @@ class FailureReport:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
-        """Write the file, as test id → reason, after a complete run."""
+        """Write each failed test with its reason to the file after a complete run."""
         yield
         if exitstatus in COMPLETE_RUN_STATUSES and len(self._finished) >= session.testscollected:
             self._file.write_text(json.dumps(self._reasons))
@@ -52,7 +52,7 @@ def _format_reason(report: pytest.TestReport) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugin if the environment names a file."""
+    """Register the plugin if the environment variable is set."""
     file = os.environ.get(REPORT_VARIABLE)
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureReport(Path(file)))

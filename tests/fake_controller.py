@@ -1,6 +1,6 @@
-"""Base class of simulated controllers: they reconcile when an object changes, and idle otherwise.
+"""Base class for simulated controllers, which reconcile when an object changes and are idle otherwise.
 
-They read their state from the cluster only, so that they can be killed and restarted at any time.
+They keep no state outside the cluster, so they can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from kube.paths import Object
 from tests.waiting import run_until_set
 
 MAX_IDLE_SECONDS = 10.0
-"""Maximum seconds between two reconciliations if nothing changes; some controllers write a heartbeat every minute."""
+"""Maximum seconds between reconciliations if nothing changes; some controllers write a heartbeat every minute."""
 RETRY_SECONDS = 1.0
-"""Seconds until a rejected step is retried."""
+"""Seconds after which a failed step is retried."""
 P = TypeVar("P", bound="FakeController")
 
 
 class FakeController:
     """A controller that reconciles in a thread while its `with` block runs.
 
-    A subclass sets `watched` to the collections that it watches, as path → label selector.
+    A subclass sets `watched` to a mapping from the path of each watched collection to a label selector.
 
     Attributes:
         errors: Messages of the requests that the API server rejected.
@@ -37,9 +37,11 @@ class FakeController:
 
     def __init__(self, client: SyncClient, min_interval_seconds: float = 0.1) -> None:
         self._admin = client
-        self._seconds, self._idle_seconds = min_interval_seconds, 0.0
+        self._min_interval_seconds, self._idle_seconds = min_interval_seconds, 0.0
         self._stopping, self._changed = threading.Event(), threading.Event()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._run, self._watch_collections)]
+        self._threads = [
+            threading.Thread(target=target, daemon=True) for target in (self._run, self._watch_collections)
+        ]
         self.errors: list[str] = []
 
     def __enter__(self: P) -> P:
@@ -62,11 +64,14 @@ class FakeController:
             self._changed.clear()
             self._idle_seconds = MAX_IDLE_SECONDS
             self._try_step(self.reconcile)
-            if not self._stopping.wait(self._seconds):
+            if not self._stopping.wait(self._min_interval_seconds):
                 self._changed.wait(self._idle_seconds)
 
     def _try_step(self, step: Callable[[], None]) -> None:
-        """Run one step; after a conflict or a deletion by another client, the next reconciliation retries it."""
+        """Run one step; if it fails, the next reconciliation follows after `RETRY_SECONDS`.
+
+        Conflicts and deletions by other clients are not recorded as errors.
+        """
         try:
             step()
         except (Conflict, NotFound):
@@ -77,15 +82,15 @@ class FakeController:
 
     def _watch_collections(self) -> None:
         self._admin.run(
-            run_until_set(self._stopping, *(self._watch_collection(*each) for each in self.watched.items()))
+            run_until_set(self._stopping, *(self._watch_collection(*collection) for collection in self.watched.items()))
         )
 
     async def _watch_collection(self, path: str, labels: str) -> None:
-        """Set `_changed` at each change of the collection; retry while the collection is not served."""
+        """Set `_changed` on every change to the collection; retry while the collection is not served."""
         while True:
             try:
                 async with aclosing(
-                    follow(self._admin.api, path, label_selector=labels, transform=_keep_version)
+                    follow(self._admin.api, path, label_selector=labels, transform=_extract_version)
                 ) as changes:
                     async for _ in changes:
                         self._changed.set()
@@ -93,6 +98,6 @@ class FakeController:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-def _keep_version(item: Object) -> Object:
+def _extract_version(obj: Object) -> Object:
     """Return the fields that identify a version of an object."""
-    return {"metadata": {name: item["metadata"][name] for name in ("uid", "resourceVersion")}}
+    return {"metadata": {name: obj["metadata"][name] for name in ("uid", "resourceVersion")}}

@@ -1,4 +1,4 @@
-"""The shared part of the KubeVirt simulations: the collections that they watch, and how they write to VMIs."""
+"""Base class for the KubeVirt simulations: the collections that they watch, and helpers that write to VMIs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kube.virtualization.vmis import API_VERSION, MIGRATIONS_PATH, VMIS_PATH
 from tests.fake_controller import FakeController
 
 BOOT_ANNOTATION = "fake-virt/booted"
-"""On a VMI: when its guest booted, and in which virt-launcher pod. Unchanged as long as the guest runs."""
+"""Annotation of a VMI: when its guest booted, and in which virt-launcher pod; unchanged as long as the guest runs."""
 NOT_MIGRATABLE_ANNOTATION = "fake-virt/not-migratable"
-"""On a VMI: why it cannot be migrated."""
+"""Annotation of a VMI: why it cannot be migrated."""
 FAILING_ANNOTATION = "fake-virt/failing"
-"""On a node: migrations to it fail."""
+"""Annotation of a node: migrations to it fail."""
 HOLDING_ANNOTATION = "fake-virt/holding"
-"""On a node: migrations to it do not finish."""
+"""Annotation of a node: migrations to it do not finish."""
 MIGRATION_LABEL = MIGRATION_UID_LABEL
-"""KubeVirt's label of a migration's virt-launcher pod: the uid of the migration."""
+"""KubeVirt's label of the virt-launcher pod that a migration creates: the uid of the migration."""
 Item = Mapping[str, Any]
 """A read-only object."""
 
 
 class FakeKubeVirtController(FakeController):
-    """A fake controller of VMIs, migrations and virt-launcher pods."""
+    """A fake controller for VMIs, migrations and virt-launcher pods."""
 
     watched: ClassVar[Mapping[str, str]] = {
         VMIS_PATH: "",
@@ -53,7 +53,7 @@ class FakeKubeVirtController(FakeController):
         return annotation in (self._admin.get(build_node_path(node))["metadata"].get("annotations") or {})
 
     def _patch_instance(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
-        """Patch a VMI, provided that it is unchanged since it was read; its status is not a subresource."""
+        """Patch a VMI unless it has changed since it was read; its status is not a subresource."""
         metadata_patch = {"resourceVersion": instance["metadata"]["resourceVersion"], **metadata}
         path = get_object_path(instance, "virtualmachineinstances")
         instance.update(self._admin.patch(path, {"metadata": metadata_patch, "status": status}))
@@ -65,7 +65,7 @@ def format_now() -> str:
 
 
 def get_phase(instance: Item) -> str:
-    """Return the phase of a VMI, "" if it has none yet."""
+    """Return the phase of a VMI, or "" if it has none yet."""
     return str((instance.get("status") or {}).get("phase") or "")
 
 
@@ -81,7 +81,7 @@ def build_running_status(instance: Item, launcher: Item) -> Object:
 
 
 def build_interfaces(launcher: Item) -> list[Object]:
-    """Return the network interfaces of a guest, with the address of its virt-launcher pod."""
+    """Build the network interfaces of a guest, which have the address of its virt-launcher pod."""
     return [{"name": "default", "mac": "02:00:00:00:00:01", "ipAddress": launcher["status"].get("podIP", "")}]
 
 
@@ -94,11 +94,11 @@ def build_conditions(instance: Item, *, ready: bool = True) -> list[Object]:
 
 
 def get_pods_path(instance: Item) -> str:
-    """Return the API path of the pods in the object's namespace."""
+    """Return the API path of the pods in the VMI's namespace."""
     return f"/api/v1/namespaces/{instance['metadata']['namespace']}/pods"
 
 
-def get_object_path(item: Item, plural: str) -> str:
+def get_object_path(obj: Item, plural: str) -> str:
     """Return the API path of a VirtualMachine, a VMI or a migration."""
-    metadata = item["metadata"]
+    metadata = obj["metadata"]
     return f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"

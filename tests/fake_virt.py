@@ -1,7 +1,7 @@
-"""*fake-virt*: simulates the part of KubeVirt that a drain depends on. For tests only.
+"""*fake-virt* simulates the part of KubeVirt that a drain depends on. It is only for tests.
 
 A VirtualMachine gets its VMI according to its run strategy. A VMI gets a virt-launcher pod, which kwok runs. A
-migration (VMIM) creates a second virt-launcher pod on another node and moves the VMI there. An annotation on the VMI
+migration (VMIM) creates a second virt-launcher pod on a different node and moves the VMI there. A VMI's annotation
 decides whether it can be migrated. Another annotation records the guest's boot: a migration keeps it, a restart
 replaces it. The state is read from the cluster only, so the process can be killed and restarted at any time.
 """
@@ -35,12 +35,12 @@ from tests.fake_kubevirt_base import (
 VIRTUAL_MACHINES_PATH = f"/apis/{API_VERSION}/virtualmachines"
 LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher"}
 FIRST_NODE_ANNOTATION = "fake-virt/first-node"
-"""On a VirtualMachine or VMI: the node of its first virt-launcher pod. Without it, the scheduler chooses."""
+"""Annotation of a VirtualMachine or VMI: the node of its first virt-launcher pod, instead of the scheduler's choice."""
 RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
-"""Run strategies for which a failed VMI is created again. `Running` is a document's spelling (C15)."""
+"""Run strategies for which a failed VMI is recreated. `Running` is the spelling of one of the documents (C15)."""
 
 PRINTABLE_STATUS = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
-"""Phase of the VMI → `printableStatus` of the VirtualMachine; any other phase is `Starting`."""
+"""`printableStatus` of a VirtualMachine for each phase of its VMI; all other phases give `Starting`."""
 
 
 class FakeVirt(FakeKubeVirtController):
@@ -54,7 +54,7 @@ class FakeVirt(FakeKubeVirtController):
             self._list_items(path) for path in (VIRTUAL_MACHINES_PATH, VMIS_PATH, MIGRATIONS_PATH)
         )
         launchers = self._list_launchers()
-        vmis_by_key = {get_key(each): each for each in instances}
+        vmis_by_key = {get_key(instance): instance for instance in instances}
         for vm in vms:
             self._try_step(partial(self._ensure_instance, vm, vmis_by_key.get(get_key(vm))))
             self._try_step(partial(self._write_vm_status, vm, vmis_by_key.get(get_key(vm))))
@@ -94,7 +94,7 @@ class FakeVirt(FakeKubeVirtController):
         self._admin.delete(path, uid=metadata["uid"])
 
     def _ensure_instance(self, vm: Object, instance: Object | None) -> None:
-        """Create the VMI of a VirtualMachine if its run strategy requires one; delete a failed VMI first."""
+        """Create the VMI of a VirtualMachine if its run strategy requires one; delete a failed VMI, to recreate it."""
         strategy, metadata = get_run_strategy(vm), vm["metadata"]
         if instance is not None and get_phase(instance) == "Failed" and strategy in RESTARTING_STRATEGIES:
             self._admin.delete(get_object_path(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
@@ -140,7 +140,7 @@ class FakeVirt(FakeKubeVirtController):
             self._patch_instance(instance, build_running_status(instance, launcher), annotations=boot)
 
     def _check_running_instance(self, instance: Object, launchers: list[Object]) -> None:
-        """End a VMI without a virt-launcher pod on its node; update the conditions of a running one."""
+        """Fail or delete a VMI that has no virt-launcher pod on its node; update the conditions of other VMIs."""
         node = instance["status"]["nodeName"]
         if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
             if instance["metadata"].get("ownerReferences"):
@@ -172,18 +172,22 @@ class FakeVirt(FakeKubeVirtController):
         elif is_ready(target) and not self._has_annotation(target["spec"]["nodeName"], HOLDING_ANNOTATION):
             self._finish_migration(migration, instance, target, [pod for pod in launchers if pod is not target])
 
-    def _finish_migration(self, migration: Object, instance: Object, target: Object, others: list[Object]) -> None:
+    def _finish_migration(
+        self, migration: Object, instance: Object, target: Object, other_launchers: list[Object]
+    ) -> None:
         """Finish a migration: move the VMI and delete the source pod, or fail if the target node is marked failing."""
         node = target["spec"]["nodeName"]
-        failed = self._has_annotation(node, FAILING_ANNOTATION)
+        is_failing = self._has_annotation(node, FAILING_ANNOTATION)
         state = {**migration["status"]["migrationState"], "endTimestamp": format_now(), "completed": True}
-        state |= {"failed": True} if failed else {}
-        location = {} if failed else {"nodeName": node, "interfaces": build_interfaces(target)}
+        state |= {"failed": True} if is_failing else {}
+        location = {} if is_failing else {"nodeName": node, "interfaces": build_interfaces(target)}
         self._patch_instance(
             instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **location}
         )
-        self._write_migration_status(migration, {"phase": "Failed" if failed else "Succeeded", "migrationState": state})
-        for pod in [target] if failed else others:
+        self._write_migration_status(
+            migration, {"phase": "Failed" if is_failing else "Succeeded", "migrationState": state}
+        )
+        for pod in [target] if is_failing else other_launchers:
             self._admin.delete(f"{get_pods_path(instance)}/{pod['metadata']['name']}", uid=pod["metadata"]["uid"])
 
     def _write_migration_status(self, migration: Object, status: Object) -> None:
@@ -192,7 +196,7 @@ class FakeVirt(FakeKubeVirtController):
 
 
 def get_run_strategy(vm: Item) -> str:
-    """Return the run strategy of a VirtualMachine; `running: true` is the same as Always (C15)."""
+    """Return the run strategy of a VirtualMachine; `running: true` is equivalent to `Always` (C15)."""
     spec = vm["spec"]
     return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
@@ -215,12 +219,12 @@ def build_instance(vm: Item) -> Object:
 
 
 def get_first_node(vm: Item) -> str:
-    """Return the node of a VirtualMachine's first start, "" for any node."""
+    """Return the node on which a VirtualMachine must start first, or "" for any node."""
     return str((vm["metadata"].get("annotations") or {}).get(FIRST_NODE_ANNOTATION) or "")
 
 
 def build_launcher_pod(name: str, instance: Item, spec: Object, labels: Mapping[str, str]) -> Object:
-    """Build a virt-launcher pod of a VMI."""
+    """Build a virt-launcher pod for a VMI."""
     metadata = instance["metadata"]
     owner = {"apiVersion": API_VERSION, "kind": instance["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {
@@ -234,7 +238,7 @@ def build_launcher_pod(name: str, instance: Item, spec: Object, labels: Mapping[
 
 
 def build_anti_affinity(node: str) -> Object:
-    """Build an affinity that excludes a node."""
+    """Build a node affinity that excludes a node."""
     expression = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -1,8 +1,8 @@
-"""Simulates KubeVirt's virt-handlers and virt-launchers next to its real virt-controller. For tests only.
+"""*fake-virt-handler* simulates KubeVirt's virt-handlers and virt-launchers next to a real virt-controller, for tests.
 
-As on a real node, it advertises devices and marks the node as schedulable for VMIs. It boots a guest when its
+It advertises devices on each node, and labels the node as schedulable for VMIs. It boots a guest when its
 virt-launcher pod is ready, reports whether the VMI can be migrated, and completes a migration that virt-controller has
-handed over. A virt-launcher pod whose guest has left completes by itself, without a deletion.
+handed over. A virt-launcher pod whose guest has been migrated away completes by itself; it is not deleted.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ HEARTBEAT_PERIOD = timedelta(minutes=1)
 DEVICES = {f"devices.kubevirt.io/{name}": "1k" for name in ("kvm", "tun", "vhost-net")}
 LIVE_MIGRATABLE = "LiveMigratable"
 NODE_NAME_LABEL = "kubevirt.io/nodeName"
-"""Label of a VMI: the name of its node."""
+"""Label of a VMI that contains the name of its node."""
 MIGRATION_PORTS = {"49152": 0}
-"""Port at which a migration's target listens."""
+"""Port on which a migration's target listens."""
 
 
 class FakeVirtHandler(FakeKubeVirtController):
     """A thread that simulates all virt-handlers while its `with` block runs."""
 
-    def __init__(self, client: SyncClient, seconds: float = 0.1) -> None:
-        super().__init__(client, seconds)
+    def __init__(self, client: SyncClient, min_interval_seconds: float = 0.1) -> None:
+        super().__init__(client, min_interval_seconds)
         self.completed: set[str] = set()
-        """Names of the virt-launcher pods that completed by themselves."""
+        """Names of the virt-launcher pods that this handler has completed."""
         self.completed_at: list[float] = []
 
     def reconcile(self) -> None:
         """Advance every node, VMI and virt-launcher pod by one step."""
         for node in self._admin.list(NODES_PATH, resource_version="0")["items"]:
             self._try_step(partial(self._register_node, node))
-        migrations = {get_vmi_key(item): item for item in self._list_items(MIGRATIONS_PATH) if not is_finished(item)}
+        active_migrations = [migration for migration in self._list_items(MIGRATIONS_PATH) if not is_finished(migration)]
+        migrations = {get_vmi_key(migration): migration for migration in active_migrations}
         launchers = self._list_launchers()
         for instance in self._list_items(VMIS_PATH):
             pods, migration = launchers.get(instance["metadata"]["uid"], []), migrations.get(get_key(instance))
@@ -75,10 +76,10 @@ class FakeVirtHandler(FakeKubeVirtController):
             self._admin.patch(path, {"metadata": metadata})
 
     def _advance_instance(self, instance: Object, pods: list[Object], migration: Item | None) -> None:
-        """Advance a VMI by one step, and complete the virt-launcher pods that it has left."""
-        alive = [pod for pod in pods if not is_terminating(pod) and not is_pod_finished(pod)]
+        """Advance a VMI by one step, and complete the virt-launcher pods from which it was migrated away."""
+        active_pods = [pod for pod in pods if not is_terminating(pod) and not is_pod_finished(pod)]
         current_pod = next(
-            (pod for pod in alive if get_node_name(pod) == instance.get("status", {}).get("nodeName")), None
+            (pod for pod in active_pods if get_node_name(pod) == instance.get("status", {}).get("nodeName")), None
         )
         if instance["metadata"].get("deletionTimestamp"):
             if get_phase(instance) in ("Scheduled", "Running"):
@@ -89,12 +90,12 @@ class FakeVirtHandler(FakeKubeVirtController):
         elif current_pod is not None and get_phase(instance) == "Running":
             self._advance_migration(instance, migration)
             self._write_migratable_condition(instance)
-            self._complete_left_launchers(instance, alive, migration)
+            self._complete_abandoned_launchers(instance, active_pods, migration)
 
-    def _complete_left_launchers(self, instance: Item, alive: list[Object], migration: Item | None) -> None:
+    def _complete_abandoned_launchers(self, instance: Item, active_pods: list[Object], migration: Item | None) -> None:
         """Complete the virt-launcher pods that are neither on the VMI's node nor the target of its migration."""
         uid = migration["metadata"]["uid"] if migration else ""
-        for pod in alive:
+        for pod in active_pods:
             is_on_other_node = get_node_name(pod) not in ("", instance["status"]["nodeName"])
             if is_on_other_node and pod["metadata"]["labels"].get(MIGRATION_LABEL) != uid:
                 self._complete_pod(instance, pod)
@@ -118,7 +119,7 @@ class FakeVirtHandler(FakeKubeVirtController):
             self._patch_instance(instance, {"conditions": build_handler_conditions(instance)})
 
     def _advance_migration(self, instance: Object, migration: Item | None) -> None:
-        """Do the next step of the target's virt-handler, then of the source's, in a migration that was handed over."""
+        """Advance a handed-over migration by one step of the target's virt-handler, then by one of the source's."""
         state = instance["status"].get("migrationState") or {}
         if state.get("abortRequested") and "endTimestamp" not in state:
             self._patch_instance(
@@ -139,25 +140,32 @@ class FakeVirtHandler(FakeKubeVirtController):
         if self._has_annotation(node, HOLDING_ANNOTATION):
             return
         if self._has_annotation(node, FAILING_ANNOTATION):
-            failed = {**build_end_state(), "failed": True, "failureReason": "the target is to fail"}
-            self._patch_instance(instance, {"migrationState": failed})
+            failed_state = {
+                **build_end_state(),
+                "failed": True,
+                "failureReason": "the target node is marked as failing",
+            }
+            self._patch_instance(instance, {"migrationState": failed_state})
             return
         target_state = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": format_now()}
         state = {**target_state, **build_end_state()}
-        location = {"nodeName": node, "evacuationNodeName": None}  # else virt-api takes the next drain for this one
+        location = {
+            "nodeName": node,
+            "evacuationNodeName": None,
+        }  # otherwise virt-api mistakes the next drain for this one
         self._patch_instance(instance, {"migrationState": state, **location}, labels={NODE_NAME_LABEL: node})
 
     def _complete_pod(self, instance: Item, pod: Object) -> None:
-        """Set the virt-launcher pod to Succeeded, because its guest has left."""
+        """Set the virt-launcher pod's phase to Succeeded, because its guest was migrated away."""
         terminated = {"exitCode": 0, "reason": "Completed", "startedAt": format_now(), "finishedAt": format_now()}
         containers = [
-            {**each, "ready": False, "started": False, "state": {"running": None, "terminated": terminated}}
-            for each in pod["status"].get("containerStatuses", [])
+            {**container, "ready": False, "started": False, "state": {"running": None, "terminated": terminated}}
+            for container in pod["status"].get("containerStatuses", [])
         ]
         unready = {"status": "False", "reason": "PodCompleted"}
         conditions = [
-            {**each, **(unready if each["type"] in ("Ready", "ContainersReady") else {})}
-            for each in pod["status"].get("conditions", [])
+            {**condition, **(unready if condition["type"] in ("Ready", "ContainersReady") else {})}
+            for condition in pod["status"].get("conditions", [])
         ]
         status = {"phase": "Succeeded", "containerStatuses": containers, "conditions": conditions}
         name = pod["metadata"]["name"]
@@ -167,19 +175,19 @@ class FakeVirtHandler(FakeKubeVirtController):
 
 
 def build_end_state() -> Object:
-    """Return the migration state fields of a finished migration."""
+    """Build the fields that end a migration in the VMI's `migrationState`."""
     return {"endTimestamp": format_now(), "completed": True}
 
 
 def build_handler_conditions(instance: Item) -> list[Object]:
-    """Return the VMI's conditions with this handler's `LiveMigratable`; the others are virt-controller's."""
+    """Return the VMI's conditions with this handler's `LiveMigratable`; virt-controller writes the others."""
     conditions: list[Object] = instance["status"].get("conditions") or []
-    (migratable,) = (each for each in build_conditions(instance) if each["type"] == LIVE_MIGRATABLE)
-    if any(migratable.items() <= each.items() for each in conditions):
+    (migratable,) = (condition for condition in build_conditions(instance) if condition["type"] == LIVE_MIGRATABLE)
+    if any(migratable.items() <= condition.items() for condition in conditions):
         return conditions
     # Without timestamps the API server would reject virt-controller's patches, which test for the whole condition.
     times = {"lastProbeTime": format_now(), "lastTransitionTime": format_now()}
-    return [*(each for each in conditions if each["type"] != LIVE_MIGRATABLE), {**migratable, **times}]
+    return [*(condition for condition in conditions if condition["type"] != LIVE_MIGRATABLE), {**migratable, **times}]
 
 
 def has_devices(node: Item) -> bool:

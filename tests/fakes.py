@@ -1,10 +1,10 @@
-"""`python -m tests.fakes PART` simulates another project's controller on the cluster of `$KUBECONFIG`.
+"""`python -m tests.fakes CONTROLLER` simulates another project's controller on the cluster of `$KUBECONFIG`.
 
-`fake-cvo` creates the ClusterVersion and moves the control plane to the desired version. `fake-mco` creates the two
+`fake-cvo` creates the ClusterVersion and upgrades the control plane to the desired version. `fake-mco` creates the two
 default pools and upgrades nodes. It also labels each node as a worker with its version, which node-feature-discovery
 does on a real cluster. `fake-virt` starts, migrates and restarts virtual machines. `fake-virt-handler` does the work of
-KubeVirt's virt-handlers next to the real KubeVirt control plane. Each part reads its state from the cluster only, so it
-can be killed and restarted at any time.
+KubeVirt's virt-handlers next to the real KubeVirt control plane. Each controller keeps no state outside the
+cluster, so it can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.fake_virt_handler import FakeVirtHandler
 from tests.openshift import MASTER, FakeCvo, FakeMco, build_pool
 
 FIRST_VERSION = "4.15.9"
-"""The version with which the cluster is installed."""
+"""The version at which the cluster is installed."""
 CONTROL_PLANE_SECONDS = 2.0
 """Duration of a control-plane upgrade."""
 MIN_INTERVAL_SECONDS = 0.5
@@ -35,7 +35,7 @@ MIN_INTERVAL_SECONDS = 0.5
 
 
 def main() -> None:
-    """Run the part that the command line names until the process is stopped."""
+    """Run the simulated controller that the command line selects until the process is stopped."""
     fakes = {
         "fake-cvo": run_fake_cvo,
         "fake-mco": run_fake_mco,
@@ -54,22 +54,22 @@ def run_fake_cvo(client: SyncClient) -> None:
         client.get(f"{CLUSTER_VERSIONS_PATH}/version")
     except NotFound:
         cvo.install(FIRST_VERSION)
-    for version in iter_changes(client, CLUSTER_VERSIONS_PATH):
-        if next_version := get_next_state(version):
+    for cluster_version in iter_changes(client, CLUSTER_VERSIONS_PATH):
+        if next_version := get_next_state(cluster_version):
             if next_version[1] == "Completed":
                 time.sleep(CONTROL_PLANE_SECONDS)
             cvo.write_status(*next_version)
 
 
-def get_next_state(version: Object) -> tuple[str, str] | None:
-    """Return the next version and state of a ClusterVersion, or None if it is up to date.
+def get_next_state(cluster_version: Object) -> tuple[str, str] | None:
+    """Return the next version and state in the history of a ClusterVersion, or None if it is up to date.
 
     A desired version becomes Partial first, then Completed.
     """
-    history = version.get("status", {}).get("history")
+    history = cluster_version.get("status", {}).get("history")
     if not history:
         return FIRST_VERSION, "Completed"
-    desired = version["spec"].get("desiredUpdate", {}).get("version")
+    desired = cluster_version["spec"].get("desiredUpdate", {}).get("version")
     if desired and desired != history[0]["version"]:
         return desired, "Partial"
     return (history[0]["version"], "Completed") if history[0]["state"] == "Partial" else None
@@ -77,19 +77,23 @@ def get_next_state(version: Object) -> tuple[str, str] | None:
 
 def run_fake_mco(client: SyncClient) -> None:
     """Create the pools, then label and upgrade nodes."""
-    next(version for version in iter_changes(client, CLUSTER_VERSIONS_PATH) if version.get("status", {}).get("history"))
+    next(
+        cluster_version
+        for cluster_version in iter_changes(client, CLUSTER_VERSIONS_PATH)
+        if cluster_version.get("status", {}).get("history")
+    )
     for body in (
         build_pool(MASTER, {"node-role.kubernetes.io/control-plane": ""}),
         build_pool("worker", {WORKER_LABEL: ""}),
     ):
         try:
             client.create(POOLS_PATH, body)
-        except Conflict:  # it existed before this start
+        except Conflict:  # created by an earlier process
             continue
     with FakeMco(client, MIN_INTERVAL_SECONDS):
         for node in iter_changes(client, NODES_PATH, UNVERSIONED_SELECTOR):
-            newest = client.get(f"{CLUSTER_VERSIONS_PATH}/version")["status"]["history"][0]["version"]
-            labels = {WORKER_LABEL: "", VERSION_LABEL: newest}
+            current_version = client.get(f"{CLUSTER_VERSIONS_PATH}/version")["status"]["history"][0]["version"]
+            labels = {WORKER_LABEL: "", VERSION_LABEL: current_version}
             client.patch(build_node_path(node["metadata"]["name"]), {"metadata": {"labels": labels}})
 
 
@@ -113,7 +117,7 @@ def run_fake(fake: FakeKubeVirtController) -> None:
 
 
 def iter_changes(client: SyncClient, path: str, labels: str = "") -> Iterator[Object]:
-    """Yield the objects of a collection, and each of them again when it changes."""
+    """Yield each object of a collection, and again whenever it changes."""
     changes = follow(client.api, path, label_selector=labels)
     while True:
         change = client.run(changes.__anext__())

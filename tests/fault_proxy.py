@@ -1,4 +1,4 @@
-"""A proxy for a real API server that simulates the faults of networks, API priority and fairness, and webhooks."""
+"""A proxy for a real API server that simulates faults of the network, of API priority and fairness, and of webhooks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_RESPONSE, CONNECTION_RESET, DELAYED = Fault(0), Fault(-1), Fault(-2)
 
 
 class FaultProxy:
-    """An HTTP proxy at `url` for the API server; `rule` selects the requests that get a fault, and the fault."""
+    """An HTTP proxy for the API server; `rule` returns the fault for a request, or None to forward the request."""
 
     def __init__(self, server: str, certificate: str) -> None:
         self._server, self._tls = server, ssl.create_default_context(cadata=certificate)
@@ -65,7 +65,7 @@ class FaultProxy:
 
     @contextmanager
     def delay_request(self, delayed_request: str, seconds: float) -> Iterator[None]:
-        """Delay the request that matches by that many seconds before it is forwarded."""
+        """Delay forwarding `delayed_request` by this many seconds while the `with` block runs."""
         timer = threading.Timer(seconds, self.stop_faults)
 
         def rule(request: str) -> Fault | None:
@@ -79,7 +79,7 @@ class FaultProxy:
         timer.join()
 
     def stop_faults(self) -> None:
-        """Stop injecting faults: reset the connections that got no response, and forward the delayed requests."""
+        """Stop injecting faults: reset the connections without a response, and forward the delayed requests."""
         self.inject(lambda _request: None)
         self._loop.call_soon_threadsafe(self._release_delayed)
 
@@ -87,8 +87,8 @@ class FaultProxy:
         self._released.set()
         self._released = asyncio.Event()
 
-    def _run_coroutine(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(30)
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     async def _start_proxy(self) -> tuple[web.AppRunner, str]:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls, limit=0))
@@ -105,9 +105,9 @@ class FaultProxy:
         await self._session.close()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        name = describe_request(request.method, request.path)
-        self.request_counts[name] += 1
-        fault = self.rule(f"{name} {self.request_counts[name]}")
+        request_name = describe_request(request.method, request.path)
+        self.request_counts[request_name] += 1
+        fault = self.rule(f"{request_name} {self.request_counts[request_name]}")
         if fault is DELAYED:
             await self._released.wait()
             fault = None
@@ -142,7 +142,7 @@ class FaultProxy:
 
 
 def describe_request(method: str, path: str) -> str:
-    """Return a request's verb and resource: `get nodes`, `patch nodemaintenances/status`, `create pods/eviction`."""
+    """Return a request's verb and resource, such as `get nodes`, or `create pods/eviction` for a subresource."""
     segments = path.split("/")[3 if path.startswith("/api/") else 4 :] or [path]
     if segments[0] == "namespaces" and len(segments) > 2:
         segments = segments[2:]

@@ -1,7 +1,7 @@
-"""`make cluster-functest NODE=name`: runs one maintenance, from start to end, on a node of the current cluster.
+"""`make cluster-functest NODE=name` runs one complete maintenance of a node in the current cluster.
 
-The cluster is that of the current kubeconfig. The test drains the named node and no other, and restores it even if the
-test fails. `python -m tests.functest NODE` exits with status 0 if all checks passed.
+The current kubeconfig selects the cluster. The test drains only the named node, and restores it even if the test
+fails. `python -m tests.functest NODE` exits with status 0 if all checks passed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kube.nodes import NODES_PATH, build_node_path, is_cordoned, is_in_maintenan
 from kube.paths import Object
 
 DRAIN_TIMEOUT_SECONDS = 600.0
-"""Time limit of the drain; the pods of a real node need their grace periods."""
+"""Maximum duration of the drain; the pods on a real node use their grace periods."""
 BEGIN_TIMEOUT_SECONDS = 60.0
 """Seconds after which the test prints what to check if the maintenance has not begun."""
 RESTORE_TIMEOUT_SECONDS = 60.0
@@ -39,19 +39,19 @@ MAX_LISTED_NODES = 10
 
 
 class FunctestError(Exception):
-    """Raised if the test cannot run, or if the product fails it."""
+    """Raised if the test cannot run, or if a check of the product fails."""
 
 
 def run_functest(name: str) -> None:
-    """Run the test on the node with that name. Raises `FunctestError`."""
+    """Run the test on the node with this name. Raises `FunctestError`."""
     try:
         with closing(SyncClient()) as cluster:
-            before = _get_testable_node(cluster, name)
+            original_node = _get_testable_node(cluster, name)
             maintenance = _build_maintenance(name)
             try:
                 _run_maintenance(cluster, cluster.create(MEDIK8S.path, maintenance))
-            finally:  # also if the response to the creation was lost
-                _restore_node(cluster, maintenance, before)
+            finally:  # even if only the response to the creation was lost
+                _restore_node(cluster, maintenance, original_node)
     except ApiError as error:
         raise FunctestError(error.message) from None
 
@@ -73,7 +73,9 @@ def _get_testable_node(cluster: SyncClient, name: str) -> Object:
         names = ", ".join(sorted(nodes)[:MAX_LISTED_NODES])
         raise FunctestError(f"{problem}: run make cluster-functest NODE=name with one of {names}")
     maintained = {
-        m.get_node_name(item) for group in GROUPS.values() for item in _list_maintenances(cluster, group.path)
+        m.get_node_name(maintenance)
+        for group in GROUPS.values()
+        for maintenance in _list_maintenances(cluster, group.path)
     }
     if is_cordoned(nodes[name]) or name in maintained:
         raise FunctestError(f'node "{name}" is cordoned or has a NodeMaintenance: uncordon it, or delete that, first')
@@ -84,38 +86,38 @@ def _get_testable_node(cluster: SyncClient, name: str) -> Object:
 def _list_maintenances(cluster: SyncClient, path: str) -> list[Object]:
     """Return the NodeMaintenances at `path`; only the tested API group must be served."""
     try:
-        items: list[Object] = cluster.list(path)["items"]
+        maintenances: list[Object] = cluster.list(path)["items"]
     except NotFound:
         if path == MEDIK8S.path:
             raise FunctestError("the product is not installed on this cluster: run `make deploy`") from None
         return []
-    return items
+    return maintenances
 
 
 def _run_maintenance(cluster: SyncClient, maintenance: Object) -> None:
-    """Wait until the maintenance has ended; check that it succeeded and that the node is cordoned and tainted."""
-    printed = ""
+    """Wait until the drain has ended; check that it succeeded and that the node is cordoned and tainted."""
+    printed_line = ""
 
-    def has_begun(item: Object | None) -> bool:
-        nonlocal printed
-        line = format_state(item or {})
-        if line != printed:
-            printed = line
+    def has_begun(current: Object | None) -> bool:
+        nonlocal printed_line
+        line = format_state(current or {})
+        if line != printed_line:
+            printed_line = line
             print(f"  {line}", flush=True)
-        return item is None or bool(m.get_phase(item))
+        return current is None or bool(m.get_phase(current))
 
-    def has_ended(item: Object | None) -> bool:
-        return has_begun(item) and (item is None or m.get_phase(item) in (m.SUCCEEDED, m.FAILED))
+    def has_ended(current: Object | None) -> bool:
+        return has_begun(current) and (current is None or m.get_phase(current) in (m.SUCCEEDED, m.FAILED))
 
     path, name = m.build_path(maintenance), m.get_node_name(maintenance)
     print(f"{maintenance['metadata']['name']}: draining node {name}", flush=True)
     deadline = time.monotonic() + DRAIN_TIMEOUT_SECONDS
-    if not _await_object(cluster, path, has_begun, BEGIN_TIMEOUT_SECONDS)[0]:
+    if not _wait_for_object(cluster, path, has_begun, BEGIN_TIMEOUT_SECONDS)[0]:
         print(f"  still new after {BEGIN_TIMEOUT_SECONDS:.0f} s: {NOT_BEGUN_HINT}", flush=True)
-    in_time, latest = _await_object(cluster, path, has_ended, deadline - time.monotonic())
-    item = latest or {}
-    _check(in_time, format_timeout(item))
-    status = item.get("status") or {}
+    in_time, latest = _wait_for_object(cluster, path, has_ended, deadline - time.monotonic())
+    latest = latest or {}
+    _check(in_time, format_timeout(latest))
+    status = latest.get("status") or {}
     _check(status.get("phase") == m.SUCCEEDED, f"the phase is {status.get('phase')}: {status.get('lastError')}")
     is_complete = status.get("drainProgress") == 100 and not status.get("pendingPods")
     _check(is_complete, f"the phase is Succeeded, but pods remain: {status}")
@@ -126,31 +128,31 @@ def _run_maintenance(cluster: SyncClient, maintenance: Object) -> None:
     )
 
 
-def format_state(item: Object) -> str:
+def format_state(maintenance: Object) -> str:
     """Return the phase, the progress and the last error of a maintenance in one line."""
-    status = item.get("status") or {}
+    status = maintenance.get("status") or {}
     line = f"{status.get('phase') or 'new'}, {status.get('drainProgress') or 0} %, {status.get('lastError') or ''}"
     return line.rstrip(", ")
 
 
-def format_timeout(item: Object) -> str:
-    """Return an error message for a maintenance that did not end in time, with the reason if it is known."""
-    reason = summarize_blockers(item.get("status") or {}) or ("" if m.get_phase(item) else NOT_BEGUN_HINT)
-    return f"{m.get_phase(item) or 'new'} after {DRAIN_TIMEOUT_SECONDS:.0f} s{': ' if reason else ''}{reason}"
+def format_timeout(maintenance: Object) -> str:
+    """Return an error message for a drain that did not end in time, with the reason if it is known."""
+    reason = summarize_blockers(maintenance.get("status") or {}) or ("" if m.get_phase(maintenance) else NOT_BEGUN_HINT)
+    return f"{m.get_phase(maintenance) or 'new'} after {DRAIN_TIMEOUT_SECONDS:.0f} s{': ' if reason else ''}{reason}"
 
 
 def _delete_maintenance(cluster: SyncClient, path: str) -> Object | None:
-    """Delete the object, and retry until the API server accepts the request.
+    """Delete the maintenance, and retry until the API server accepts the request.
 
-    Return the object as it was before, or None if that is unknown.
+    Return the maintenance as it was before its deletion, or None if that is unknown.
     """
     deadline = time.monotonic() + RESTORE_TIMEOUT_SECONDS
     for delay in generate_delays(0.5, 5.0):
         try:
-            found = cluster.run(get_or_none(cluster.api.get(path)))
-            if found:
-                cluster.delete(path, uid=found["metadata"]["uid"])
-            return found
+            deleted_maintenance = cluster.run(get_or_none(cluster.api.get(path)))
+            if deleted_maintenance:
+                cluster.delete(path, uid=deleted_maintenance["metadata"]["uid"])
+            return deleted_maintenance
         except NotFound:
             return None  # another client deleted it first
         except Unavailable:
@@ -161,11 +163,11 @@ def _delete_maintenance(cluster: SyncClient, path: str) -> Object | None:
 
 
 def _restore_node(cluster: SyncClient, maintenance: Object, original_node: Object) -> None:
-    """Delete the maintenance, and check that the node is restored to its state before the test."""
+    """Delete the maintenance, and check that the node is in the same state as before the test."""
     name = m.get_node_name(maintenance)
-    found = _delete_maintenance(cluster, m.build_path(maintenance))
-    is_deleted, _ = _await_object(
-        cluster, m.build_path(maintenance), lambda item: item is None, RESTORE_TIMEOUT_SECONDS
+    deleted_maintenance = _delete_maintenance(cluster, m.build_path(maintenance))
+    is_deleted, _ = _wait_for_object(
+        cluster, m.build_path(maintenance), lambda current: current is None, RESTORE_TIMEOUT_SECONDS
     )
     maintenance_name = maintenance["metadata"]["name"]
     _check(
@@ -176,11 +178,11 @@ def _restore_node(cluster: SyncClient, maintenance: Object, original_node: Objec
     node = cluster.get(build_node_path(name))
     is_restored = node["spec"].get("taints") == original_node["spec"].get("taints") and not is_cordoned(node)
     _check(is_restored, f"the node is not in its state before the test: {node['spec']}")
-    print(format_result(name, found), flush=True)
+    print(format_result(name, deleted_maintenance), flush=True)
 
 
 def format_result(node: str, maintenance: Object | None) -> str:
-    """Return the final line about the node; `maintenance` is its maintenance at the deletion."""
+    """Return the last line of the output; `maintenance` is the state of the maintenance when it was deleted."""
     was_cordoned = maintenance is None or m.is_reported_cordoned(maintenance)
     return f"node {node} {'is schedulable again' if was_cordoned else 'was never cordoned'}"
 
@@ -190,7 +192,7 @@ def _check(condition: bool, message: str) -> None:
         raise FunctestError(message)
 
 
-def _await_object(
+def _wait_for_object(
     cluster: SyncClient, path: str, predicate: Callable[[Object | None], bool], seconds: float
 ) -> tuple[bool, Object | None]:
     """Wait for the object at `path` to satisfy `predicate`; return whether it did in time, and its last state.
@@ -217,7 +219,8 @@ def _await_object(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a cancelled job restores the node, too
+    # a job that is cancelled must also restore the node
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         run_functest("".join(sys.argv[1:2]))
     except FunctestError as error:

@@ -1,4 +1,4 @@
-"""`make fuzz`: sends thousands of invalid requests to the endpoints of a running product, and compares drain times.
+"""`make fuzz` sends thousands of invalid requests to the endpoints of a running product, and compares drain times.
 
 Usage: `python -m tests.fuzz TRIES SEED`; the same seed gives the same requests. Half of the events name an existing
 maintenance. The exit status is 1 if there is a finding: an exited process, a 5xx status, a traceback, or a drain that
@@ -48,34 +48,34 @@ FORM_FIELDS = (
     "confirm",
 )
 MAX_SLOWDOWN = 2.0
-"""Maximum ratio of the drain times; a factor of two allows for a busy machine."""
+"""Maximum ratio of the drain times after and before the requests; a factor of two allows for a busy machine."""
 RequestSender = Callable[[requests.Session], requests.Response]
 
 
 class RandomRequests:
-    """An endless iterator over the endpoints of the product, each with a random request."""
+    """An endless iterable of the product's endpoints, each with a function that sends a random request to it."""
 
     def __init__(
         self, product: Product, console: WebConsole, random: Random, maintenance: ObjectReference, node: str
     ) -> None:
-        self._product, self._console, self._chance = product, console, random
-        self._hostile = InvalidEventGenerator(random, maintenance, node)
+        self._product, self._console, self._random = product, console, random
+        self._generator = InvalidEventGenerator(random, maintenance, node)
 
     def __iter__(self) -> Iterator[tuple[str, RequestSender]]:
-        """Yield an endpoint's name and a function that sends a request to it, without end."""
+        """Yield endlessly an endpoint's name and a function that sends a request to it."""
         while True:
             yield "broker", self._build_event_request(self._product.broker_url, KNOWN_TYPES)
             for name, function in FUNCTIONS.items():
-                kinds = function.consumes or (*KNOWN_TYPES, ATTEMPTS_MADE)
-                yield name, self._build_event_request(self._product.get_function_url(name), kinds)
+                event_types = function.consumes or (*KNOWN_TYPES, ATTEMPTS_MADE)
+                yield name, self._build_event_request(self._product.get_function_url(name), event_types)
             yield "console", self._build_page_request()
 
     def _build_event_request(self, url: str, event_types: tuple[str, ...]) -> RequestSender:
-        request = self._hostile.build_request(event_types)
+        request = self._generator.build_request(event_types)
         return lambda session: session.post(url, request.body, headers=dict(request.headers), timeout=30)
 
     def _build_page_request(self) -> RequestSender:
-        random = self._chance
+        random = self._random
         page = random.choice(PAGES).replace("{}", quote(_choose_text(random)) or "1")
         fields = {random.choice(FORM_FIELDS): _choose_text(random) for _ in range(random.randrange(4))}
         url, post = f"{self._console.url}{page}", random.random() < 0.3
@@ -109,26 +109,29 @@ def _compare_drains(
     environment.create_pods(node, 1, finalizers=["example.com/hold"])
     path = environment.create_maintenance(node, name="fuzzed")
     reference = ObjectReference.from_object(
-        environment.await_state(path, lambda item: bool((item.get("status") or {}).get("phase")))
+        environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))
     )
-    before = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
+    seconds_before = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
     servers = [*environment.product.servers, console.server]
     pids = [server.pid for server in servers]
     response_counts, findings = _send_requests(
         RandomRequests(environment.product, console, random, reference, node), request_count
     )
     environment.await_delivered()
-    after = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
+    seconds_after = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
     for (endpoint, status), count in sorted(response_counts.items()):
         print(f"{endpoint:10} {status}  {count:6}")
     print(
-        f"a drain took {_format_seconds(before)} s before and {_format_seconds(after)} s after "
+        f"a drain took {_format_seconds(seconds_before)} s before and {_format_seconds(seconds_after)} s after "
         f"{sum(response_counts.values())} requests"
     )
     if [server.pid for server in servers] != pids or not all(server.is_alive for server in servers):
         findings.append("a process exited")
-    if min(after) > MAX_SLOWDOWN * max(before):
-        findings.append(f"a drain takes {min(after):.2f} s, but took at most {max(before):.2f} s before the requests")
+    if min(seconds_after) > MAX_SLOWDOWN * max(seconds_before):
+        findings.append(
+            f"a drain takes {min(seconds_after):.2f} s, "
+            f"but took at most {max(seconds_before):.2f} s before the requests"
+        )
     return findings
 
 
@@ -152,7 +155,7 @@ def _send_requests(
 
 
 def _time_drain(environment: ChainEnvironment) -> float:
-    """Drain a node with ten pods; return the seconds from the creation of the maintenance to Succeeded."""
+    """Drain a node with ten pods; return the seconds from the maintenance's creation until it is Succeeded."""
     node = environment.create_node()
     environment.create_pods(node, 10)
     start_time = time.monotonic()

@@ -62,38 +62,38 @@ BLOCKED_POD = {
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP request to a function or the broker."""
+    """An HTTP request to a function or the broker."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class InvalidEventGenerator:
-    """A generator of requests about one NodeMaintenance, which may exist or not; half of them carry its attributes."""
+    """Generates invalid requests about a NodeMaintenance, which may not exist; half of them have its attributes."""
 
     def __init__(self, random: Random, maintenance: events.ObjectReference, node: str) -> None:
-        self._chance = random
+        self._random = random
         self._maintenance, self._node = maintenance, node
 
     def build_request(self, event_types: Sequence[str] = KNOWN_TYPES) -> Request:
-        """Return the next request; its event type is one of `event_types` unless it was replaced."""
-        attributes, random = self._build_attributes(event_types), self._chance
+        """Return a random request, whose event type is one of `event_types` unless it was randomly replaced."""
+        attributes, random = self._build_attributes(event_types), self._random
         body = random.choice(BODIES) if random.random() < 0.1 else json.dumps(self._build_data()).encode()
         if random.random() < 0.3:
             return self._build_structured_request(attributes)
         headers = {f"ce-{name}": quote(value.encode(errors="surrogatepass")) for name, value in attributes.items()}
-        kind = headers.pop("ce-datacontenttype", "application/json")
-        return Request({**headers, "content-type": kind}, body)
+        content_type = headers.pop("ce-datacontenttype", "application/json")
+        return Request({**headers, "content-type": content_type}, body)
 
     def _build_structured_request(self, attributes: Mapping[str, Any]) -> Request:
         event = {**attributes, "data": self._build_data()}
-        if self._chance.random() < 0.3:
-            event[self._chance.choice(ATTRIBUTES)] = self._chance.choice(INVALID_VALUES)
+        if self._random.random() < 0.3:
+            event[self._random.choice(ATTRIBUTES)] = self._random.choice(INVALID_VALUES)
         return Request({"content-type": "application/cloudevents+json"}, json.dumps(event).encode())
 
     def _build_attributes(self, event_types: Sequence[str]) -> dict[str, str]:
         """Return the attributes of a valid event, with some of them replaced, added or removed."""
-        random = self._chance
+        random = self._random
         attributes = {
             **{"specversion": "1.0", "id": f"hostile-{random.random()}", "source": "/hostile"},
             **{"type": random.choice(event_types), "datacontenttype": "application/json"},
@@ -110,25 +110,25 @@ class InvalidEventGenerator:
         return attributes
 
     def _choose_text(self) -> str:
-        random = self._chance
+        random = self._random
         if random.random() < 0.8:
             return random.choice(TEXTS)
         return "".join(chr(random.choice((random.randrange(256), random.randrange(0x11000)))) for _ in range(8))
 
     def _build_data(self) -> Any:
         """Return the data of a valid event, with some values replaced."""
-        data: Any = copy.deepcopy(self._chance.choice(self._build_valid_data()))
-        for _ in range(self._chance.choice((0, 1, 1, 1, 2, 4))):
+        data: Any = copy.deepcopy(self._random.choice(self._build_valid_data()))
+        for _ in range(self._random.choice((0, 1, 1, 1, 2, 4))):
             data = self._corrupt(data)
         return data
 
     def _corrupt(self, value: Any) -> Any:
         """Return a copy of the value in which one part is replaced or removed."""
-        random = self._chance
+        random = self._random
         if isinstance(value, dict) and value and random.random() < 0.85:
             name = random.choice(list(value))
             if random.random() < 0.15:
-                return {key: item for key, item in value.items() if key != name}
+                return {key: entry for key, entry in value.items() if key != name}
             return {**value, name: self._corrupt(value[name])}
         if isinstance(value, list) and value and random.random() < 0.7:
             index = random.randrange(len(value))

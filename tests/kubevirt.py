@@ -1,4 +1,4 @@
-"""VMIs and migrations for tests on a cluster with KubeVirt's CRDs."""
+"""Builds and creates VMIs and migrations for tests on a cluster with KubeVirt's CRDs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def get_migrations_path(namespace: str) -> str:
 
 
 def build_migration(name: str, vmi_name: str) -> Object:
-    """Build a migration as an administrator creates it."""
+    """Build a migration like one that an administrator creates."""
     return {
         "apiVersion": API_VERSION,
         "kind": MIGRATION_KIND,

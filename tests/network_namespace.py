@@ -1,8 +1,8 @@
-"""Runs each pytest worker in its own network namespace with only a loopback interface: Knative needs fixed ports.
+"""Runs each pytest worker in its own network namespace, since Knative needs fixed ports.
 
-`python -m tests.network_namespace 4 ARGUMENT...` runs pytest with that many workers, or with one worker if the system
-does not permit network namespaces. `python tests/network_namespace.py ARGUMENT...` is the Python interpreter of one
-worker.
+The only interface in a namespace is loopback. `python -m tests.network_namespace 4 ARGUMENT...` runs pytest with four
+workers, or with one worker if the system does not permit network namespaces. Each worker uses
+`python tests/network_namespace.py ARGUMENT...` as its Python interpreter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCRIPT_PATH = Path(__file__).resolve()
 
 
 def build_pytest_options(worker_count: int) -> list[str]:
-    """Return the pytest options for that many workers, each in its own network, or for one worker without it."""
+    """Return the pytest options for workers with one network namespace each, or for one worker without a namespace."""
     python = [sys.executable, str(SCRIPT_PATH)]
     result = subprocess.run([*python, "-c", ""], capture_output=True, text=True, check=False)
     if result.returncode:
@@ -52,11 +52,11 @@ def enter_network_namespace() -> None:
         fcntl.ioctl(any_socket, SIOCSIFADDR, struct.pack("16s16s", b"lo:own", address))
 
 
-def _unshare(kinds: int) -> None:
+def _unshare(flags: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(kinds):
-        number = ctypes.get_errno()
-        raise OSError(number, f"unshare: {os.strerror(number)}")
+    if libc.unshare(flags):
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, f"unshare: {os.strerror(error_number)}")
 
 
 def _write_id_map(kind: str, id_number: int) -> None:
@@ -73,4 +73,4 @@ if __name__ == "__main__":
         except OSError as error:
             sys.exit(str(error))
         arguments = sys.argv[1:]
-    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - becoming it is the point
+    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - replaces this process

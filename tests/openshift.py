@@ -1,4 +1,4 @@
-"""*fake-mco* and *fake-cvo*: simulate the parts of OpenShift that an upgrade run depends on. For tests only.
+"""*fake-mco* and *fake-cvo* simulate the parts of OpenShift that an upgrade run depends on. They are only for tests.
 
 `fake-mco` upgrades a node whose pool is not paused: after a delay it writes the version label. Like the real operator,
 it prefers a node's custom pool over the pool `worker`, and never upgrades a node of a paused pool. The real operator
@@ -45,7 +45,7 @@ class FakeCvo:
         self._admin = client
 
     def install(self, version: str) -> None:
-        """Create the ClusterVersion at this version, without a desired update."""
+        """Create the ClusterVersion with this version and without a desired update."""
         body = {
             "apiVersion": "config.openshift.io/v1",
             "kind": "ClusterVersion",
@@ -56,28 +56,28 @@ class FakeCvo:
         self.write_status(version, "Completed")
 
     def set_desired_version(self, version: str, state: str = "Completed", reached: str = "") -> None:
-        """Set the desired version, and a control plane that has reached it or, with `state` Partial, is upgrading."""
+        """Set the desired version, and report the control plane as upgraded to it or, if `state` is Partial, upgrading.
+
+        If `reached` is set, it is reported instead of the desired version.
+        """
         spec = {"desiredUpdate": {"version": version} if version else None}
         self._admin.patch(f"{CLUSTER_VERSIONS_PATH}/version", {"spec": spec})
         self.write_status(reached or version, state)
 
     def write_status(self, version: str, state: str) -> None:
-        """Write the control plane's version, and whether its upgrade is complete."""
+        """Write the control plane's version and the state of its upgrade to the status."""
         update = {"state": state, "version": version, "image": IMAGE, "startedTime": EPOCH, "verified": True}
-        done = EPOCH if state == "Completed" else None
+        completion_time = EPOCH if state == "Completed" else None
         status = {
-            "history": [{**update, "completionTime": done}],
+            "history": [{**update, "completionTime": completion_time}],
             "desired": {"version": version, "image": IMAGE},
             "observedGeneration": 1,
             "versionHash": "x",
             "availableUpdates": None,
         }
         path = f"{CLUSTER_VERSIONS_PATH}/version"
-        with_status = {
-            **self._admin.get(path),
-            "status": status,
-        }  # a patch cannot write the nulls that the schema requires
-        self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=with_status))
+        body = {**self._admin.get(path), "status": status}  # a patch cannot write the nulls that the schema requires
+        self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=body))
 
 
 class FakeMco(FakeController):
@@ -85,41 +85,41 @@ class FakeMco(FakeController):
 
     watched: ClassVar[Mapping[str, str]] = {CLUSTER_VERSIONS_PATH: "", POOLS_PATH: "", NODES_PATH: WORKER_LABEL}
 
-    def __init__(self, client: SyncClient, seconds: float = 0.05) -> None:
-        super().__init__(client, seconds)
-        self._holding: set[str] = set()
-        self._rendered: dict[str, float] = {}
+    def __init__(self, client: SyncClient, min_interval_seconds: float = 0.05) -> None:
+        super().__init__(client, min_interval_seconds)
+        self._skipped_nodes: set[str] = set()
+        self._rendered_at: dict[str, float] = {}
         self.upgraded: list[str] = []
 
     def skip_nodes(self, *names: str) -> None:
-        """Do not upgrade these nodes, even if their pools are not paused."""
-        self._holding = set(names)
+        """Stop upgrading these nodes, even if their pools are not paused; earlier names are forgotten."""
+        self._skipped_nodes = set(names)
         self._changed.set()
 
     def reconcile(self) -> None:
-        """Upgrade the nodes whose pools are not paused, as a machine-config-daemon does."""
+        """Upgrade the nodes whose pools are not paused, as machine-config-daemons do."""
         desired_version = get_reached_version(self._admin.get(f"{CLUSTER_VERSIONS_PATH}/version"))
         if not desired_version:
             return
-        rendered = self._rendered.setdefault(desired_version, time.monotonic() + RENDER_SECONDS)
-        if (seconds_left := rendered - time.monotonic()) > 0:
+        rendered_at = self._rendered_at.setdefault(desired_version, time.monotonic() + RENDER_SECONDS)
+        if (seconds_left := rendered_at - time.monotonic()) > 0:
             self._idle_seconds = seconds_left
             return
         pools = self._admin.list(POOLS_PATH, resource_version="0")["items"]
         for node in self._admin.list(NODES_PATH, label_selector=WORKER_LABEL, resource_version="0")["items"]:
             name, labels = node["metadata"]["name"], node["metadata"]["labels"]
-            if labels.get(VERSION_LABEL) == desired_version or name in self._holding:
+            if labels.get(VERSION_LABEL) == desired_version or name in self._skipped_nodes:
                 continue
-            live = self._admin.get(build_node_path(name))["metadata"]["labels"]
-            if may_upgrade(live, pools):
+            current_labels = self._admin.get(build_node_path(name))["metadata"]["labels"]
+            if may_upgrade(current_labels, pools):
                 self._admin.patch(build_node_path(name), {"metadata": {"labels": {VERSION_LABEL: desired_version}}})
                 self.upgraded.append(name)
 
 
-def get_reached_version(version: Object) -> str:
-    """Return the desired version if the control plane has reached it, "" otherwise."""
-    desired_version = str(version["spec"].get("desiredUpdate", {}).get("version", ""))
-    latest_update = (version.get("status", {}).get("history") or [{}])[0]
+def get_reached_version(cluster_version: Object) -> str:
+    """Return the desired version if the control plane has reached it, otherwise ""."""
+    desired_version = str(cluster_version["spec"].get("desiredUpdate", {}).get("version", ""))
+    latest_update = (cluster_version.get("status", {}).get("history") or [{}])[0]
     return (
         desired_version
         if (latest_update.get("version"), latest_update.get("state")) == (desired_version, "Completed")
@@ -128,7 +128,7 @@ def get_reached_version(version: Object) -> str:
 
 
 def may_upgrade(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:
-    """Return whether a node with these labels may be upgraded: by its custom pools, or by `worker` if it has none."""
-    selecting_pools = [each for each in pools if matches(each["spec"].get("nodeSelector"), labels)]
-    custom = [each for each in selecting_pools if each["metadata"]["name"] != "worker"] or selecting_pools
-    return bool(custom) and not any(each["spec"].get("paused") for each in custom)
+    """Return whether the node's pools are unpaused; the pool `worker` counts only if the node has no custom pool."""
+    selecting_pools = [pool for pool in pools if matches(pool["spec"].get("nodeSelector"), labels)]
+    effective_pools = [pool for pool in selecting_pools if pool["metadata"]["name"] != "worker"] or selecting_pools
+    return bool(effective_pools) and not any(pool["spec"].get("paused") for pool in effective_pools)

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server from Debian's packages, as a separate process with its own directory."""
+"""A real PostgreSQL server from Debian's packages, which runs as a separate process with its own directory."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ DATABASE_NUMBERS = itertools.count(1)
 
 
 class PostgreSQL(Startable):
-    """One server; `start` after `kill` finds the same data."""
+    """A PostgreSQL server; `start` after `kill` uses the same data."""
 
     def __init__(self) -> None:
         programs = find_program("initdb").resolve().parent
         self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # other users cannot access pytest's directories
         self.port = reserve_port()
-        self._as_user = _build_user_prefix(self._folder)
+        self._user_prefix = _build_user_prefix(self._folder)
         data = self._folder / "data"
         log = self._folder / "log"
         initdb_options = ("-A", "trust", "-U", "test", "-E", "UTF8", "--no-locale")
-        init: list[str | Path] = [*self._as_user, programs / "initdb", "-D", data, *initdb_options]
-        self._init = Server("initdb", init, log)
+        init_command: list[str | Path] = [*self._user_prefix, programs / "initdb", "-D", data, *initdb_options]
+        self._initdb = Server("initdb", init_command, log)
         options = (f"-cport={self.port}", f"-clisten_addresses={LOOPBACK}", "-cunix_socket_directories=")
-        serve: list[str | Path] = [*self._as_user, programs / "postgres", "-D", data, *options]
-        self._server = Server("postgres", serve, log)
+        serve_command: list[str | Path] = [*self._user_prefix, programs / "postgres", "-D", data, *options]
+        self._server = Server("postgres", serve_command, log)
 
     def _bring_up(self) -> None:
         if not (self._folder / "data").exists():
-            self._init.start()
-            assert self._init.process
-            assert self._init.process.wait(60) == 0, self._init.describe_log_tail()
+            self._initdb.start()
+            assert self._initdb.process
+            assert self._initdb.process.wait(60) == 0, self._initdb.describe_log_tail()
         self._server.start()
         await_ready("PostgreSQL", self._is_responding, [self._server], 60)
 
@@ -69,7 +69,7 @@ class PostgreSQL(Startable):
         return self._build_url(name)
 
     def create_reader_url(self, url: str) -> str:
-        """Return the URL of the same database for a user who may only read its tables."""
+        """Create a user who may only read the database's tables, and return the database's URL for that user."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("DROP ROLE IF EXISTS reader")
             connection.execute("CREATE ROLE reader LOGIN IN ROLE pg_read_all_data")

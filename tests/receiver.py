@@ -1,4 +1,4 @@
-"""An HTTP server that records requests, in the role of a broker's subscriber, a broker or a span collector."""
+"""An HTTP server that records requests, for tests in which it acts as a subscriber, a broker or a span collector."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-TIMEOUT_SECONDS = 120.0  # timeout of a wait, in seconds
-SHUTDOWN_POLL_SECONDS = 0.02  # shutdown poll interval, in seconds; the default would cost each test half a second
+TIMEOUT_SECONDS = 120.0  # maximum time to wait for requests
+SHUTDOWN_POLL_SECONDS = 0.02  # with the default, each test would take up to half a second longer
 
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """One received request; header names are in lower case, and `client_port` is the client's port."""
+    """A received request; header names are in lower case."""
 
     path: str
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class Receiver:
     """A server that accepts any path and records the requests in order of arrival.
 
     `answers[path]` builds the response for that path, `default_answer` for all other paths. With `tls` the server
-    speaks HTTPS.
+    uses HTTPS.
     """
 
     def __init__(

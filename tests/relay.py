@@ -1,4 +1,4 @@
-"""A TCP relay in front of a server, which can be cut so that the server appears unreachable."""
+"""A TCP relay in front of a server, which can be interrupted so that the server appears unreachable."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ CHUNK_BYTES = 64 * 1024
 
 
 class Relay:
-    """A relay from `address` (loopback by default) to a local port."""
+    """A relay that listens on `address` (loopback by default) and forwards connections to a local port."""
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
-        self._to = port
+        self._target_port = port
         self._cut = self._is_unresponsive = False
-        self._open: set[socket.socket] = set()
+        self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._server = socket.create_server((address, 0))
         self.port = int(self._server.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Close all connections, and every new one at once."""
+        """Close all connections, and close every new one at once."""
         with self._lock:
             self._cut = True
-            for connection in self._open:
+            for connection in self._connections:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
@@ -52,11 +52,11 @@ class Relay:
                     client.close()
                     continue
                 if self._is_unresponsive:
-                    self._open.add(client)
+                    self._connections.add(client)
                     continue
-                server = socket.create_connection(("127.0.0.1", self._to))
+                server = socket.create_connection(("127.0.0.1", self._target_port))
                 with self._lock:
-                    self._open |= {client, server}
+                    self._connections |= {client, server}
                 for pair in ((client, server), (server, client)):
                     threading.Thread(target=self._forward, args=pair, daemon=True).start()
 
@@ -69,4 +69,4 @@ class Relay:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
                 connection.close()
-                self._open.discard(connection)
+                self._connections.discard(connection)

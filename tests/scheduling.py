@@ -1,4 +1,4 @@
-"""Assigns groups of tests to xdist workers, and lets some tests use the machine exclusively.
+"""Assigns groups of tests to xdist workers, and lets some tests have exclusive use of the machine.
 
 A group contains the tests that use the same cluster, so that no worker starts a cluster for a single test. Tests wait
 most of the time, so there is one worker more than cores. With more workers, functions would miss their limit of 1.6 s
@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 ENGINES = ("knative+components", "rabbitmq+components", "knative", "rabbitmq")
-"""Engines that an end-to-end test names among its parameters; a group's name can contain one."""
+"""Engines with which end-to-end tests are parametrized; a group's name can contain one."""
 END_TO_END = "tests/e2e"
 GROUPS = (
     (f"{END_TO_END}[knative]",),
@@ -47,33 +47,33 @@ GROUPS = (
     ("tests/kube", "tests/func"),
     ("tests",),
 )
-"""Groups of tests. A test belongs to the group that names its file or else the nearest parent directory.
+"""Groups of tests. A test belongs to the group that names its file or, failing that, its nearest parent directory.
 
 A name with the test's engine takes precedence over the same name without it.
 """
 
 
 def find_group(test: str) -> int:
-    """Return the index in `GROUPS` of a test id; its path is relative to the repository's root."""
+    """Return the index in `GROUPS` of a test's group; the path in the test ID is relative to the repository root."""
     name, _, parameters = test.partition("::")
     engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
     paths = (name, *map(str, Path(name).parents))
-    candidates = [each + suffix for each in paths for suffix in ((f"[{engine}]", "") if engine else ("",))]
-    return next(number for each in candidates for number, names in enumerate(GROUPS) if each in names)
+    candidates = [path + suffix for path in paths for suffix in ((f"[{engine}]", "") if engine else ("",))]
+    return next(index for candidate in candidates for index, names in enumerate(GROUPS) if candidate in names)
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """A scheduler that assigns each group as a whole to the first free worker."""
+    """An xdist scheduler that assigns each group as a whole to the next free worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return the group of a test as its scope."""
+        """Return the index of the test's group as its scope."""
         return str(find_group(nodeid))
 
     def _reschedule(self, node: WorkerController) -> None:
         """Assign the next group to a worker that has at most one test left.
 
-        The base class does so at two tests left. A worker would then reserve more small groups at the end than it has
-        time for, while other workers are idle.
+        The base class already does so when two tests are left. At the end of a run, a worker would then reserve several
+        small groups while other workers are idle.
         """
         if self.workqueue and self._pending_of(self.assigned_work[node]) > 1:
             return
@@ -81,18 +81,18 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
 
 class MachineLock:
-    """A lock across processes that many tests hold together, or one test alone.
+    """A lock across processes that either many tests share or one test holds exclusively.
 
     Args:
-        directory: A directory that all workers of this work tree share.
+        directory: The directory of the lock files, which all workers of this work tree share.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._gate_file, self._lock_file = directory / "door", directory / "room"
+        self._gate_file, self._lock_file = directory / "gate", directory / "lock"
 
     @contextmanager
     def hold_shared(self) -> Iterator[None]:
-        """Hold the lock together with others; wait while a test holds or requests it exclusively."""
+        """Hold the lock together with other tests; wait while a test holds or requests it exclusively."""
         with self._hold(fcntl.LOCK_SH):
             yield
 
@@ -104,7 +104,7 @@ class MachineLock:
 
     @contextmanager
     def _hold(self, operation: int) -> Iterator[None]:
-        """Acquire the lock. A waiting process holds the gate file, so that a later one cannot overtake it."""
+        """Hold the lock; a waiting process locks the gate file, so that later processes cannot overtake it."""
         with self._lock_file.open("w") as lock_file:
             with self._gate_file.open("w") as gate_file:
                 fcntl.flock(gate_file, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""Runs the tests of make targets for `.ci/run`; retries each failed test once, and reports and counts the retries.
+"""Runs the tests of make targets for `.ci/run`, and retries each failed test once; reports and counts the retries.
 
-`python -m tests.second_try TARGET...` ends with 1 if a test fails twice or a run is incomplete. It also does if more
-tests needed a second try than `MAX_SECOND_TRIES_OF_MAKE_TEST` and `MAX_SECOND_TRIES` allow. build/second-tries.txt has
-a line for each such test.
+`python -m tests.second_try TARGET...` exits with status 1 if a test fails twice, if a run is incomplete, or if more
+tests needed a second try than `MAX_SECOND_TRIES_OF_MAKE_TEST` and `MAX_SECOND_TRIES` allow. build/second-tries.txt
+has a line for each test that needed a second try.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from pathlib import Path
 from tests.failure_report import REPORT_VARIABLE
 
 MAX_SECOND_TRIES_OF_MAKE_TEST, MAX_SECOND_TRIES = 3, 10
-"""Maximum number of tests that may need a second try: of `make test`, and in total."""
+"""Maximum number of tests that may need a second try: tests of `make test`, and all tests."""
 REPORT_FILE = Path("build/second-tries.txt")
 FAILURES_FILE = Path("build/failures.json")
 SELECTION_VARIABLES = ("ARGS", "PYTEST_ADDOPTS")
-"""Environment variables that select tests; removed, so that a run includes all tests."""
+"""Environment variables that select tests; they are unset, so that a run includes all tests."""
 
 
 @dataclass(frozen=True)
 class SecondTry:
-    """One test that failed at first.
+    """A test that failed on its first try.
 
     Attributes:
         test: The test's id.
-        first: The reason of its first failure.
-        second: The reason of its second failure, "" if it passed.
+        first_reason: The reason for the first failure.
+        second_reason: The reason for the second failure, or "" if the second try passed.
         is_in_make_test: Whether `make test` runs it.
     """
 
     test: str
-    first: str
-    second: str
+    first_reason: str
+    second_reason: str
     is_in_make_test: bool
 
     def format_line(self) -> str:
         """Return the test's line in the report."""
         target = "make test" if self.is_in_make_test else "another target"
-        return f"{self.test} ({target}): first failed ({self.first}), then {self.format_outcome()}"
+        return f"{self.test} ({target}): first failed ({self.first_reason}), then {self.format_outcome()}"
 
     def format_outcome(self) -> str:
-        """Return how the second try ended."""
-        return f"failed again ({self.second})" if self.second else "passed"
+        """Return the outcome of the second try."""
+        return f"failed again ({self.second_reason})" if self.second_reason else "passed"
 
 
 def find_failure_reason(tries: Collection[SecondTry]) -> str:
-    """Return why these second tries fail the run, "" if they do not."""
-    again = [each.test for each in tries if each.second]
-    make_test_count = sum(each.is_in_make_test for each in tries)
-    if again:
-        return f"failed twice: {', '.join(again)}"
+    """Return why these second tries make the run fail, or "" if they do not."""
+    failed_twice = [second_try.test for second_try in tries if second_try.second_reason]
+    make_test_count = sum(second_try.is_in_make_test for second_try in tries)
+    if failed_twice:
+        return f"failed twice: {', '.join(failed_twice)}"
     if make_test_count > MAX_SECOND_TRIES_OF_MAKE_TEST:
         return f"{make_test_count} tests of make test needed a second try, at most {MAX_SECOND_TRIES_OF_MAKE_TEST} may"
     if len(tries) > MAX_SECOND_TRIES:
@@ -65,7 +65,7 @@ def find_failure_reason(tries: Collection[SecondTry]) -> str:
 
 
 def run_targets(targets: Collection[str]) -> int:
-    """Run the targets in turn, stop at the first one that fails, and print the report."""
+    """Run the targets one after another until one fails, print the report, and return the exit status."""
     FAILURES_FILE.parent.mkdir(exist_ok=True)
     REPORT_FILE.unlink(missing_ok=True)
     tries: list[SecondTry] = []
@@ -74,7 +74,7 @@ def run_targets(targets: Collection[str]) -> int:
         reason = _run_target(target, tries) or find_failure_reason(tries)
         if reason:
             break
-    REPORT_FILE.write_text("".join(f"{each.format_line()}\n" for each in tries))
+    REPORT_FILE.write_text("".join(f"{second_try.format_line()}\n" for second_try in tries))
     print(f"tests that needed a second try: {len(tries) or 'none'}\n{REPORT_FILE.read_text()}", end="", flush=True)
     if reason:
         print(f"error: {reason}", file=sys.stderr)
@@ -84,7 +84,7 @@ def run_targets(targets: Collection[str]) -> int:
 def _run_target(target: str, tries: list[SecondTry]) -> str:
     """Run one target and retry its failed tests; add the second tries to `tries`.
 
-    Return why the run fails, "" if it does not.
+    Return why the run fails, or "" if it does not.
     """
     failures = _run_make(target)
     if failures is None:
@@ -94,22 +94,25 @@ def _run_target(target: str, tries: list[SecondTry]) -> str:
     if len(tries) + len(failures) > MAX_SECOND_TRIES:
         return f"{len(failures)} tests of make {target} failed, too many for a second try"
     print(f"second try: {', '.join(failures)}", flush=True)
-    again = _run_make(target, "ARGS=--last-failed")
-    if again is None:
+    second_failures = _run_make(target, "ARGS=--last-failed")
+    if second_failures is None:
         return f"the second try of make {target} ended before its tests did"
-    if other_failures := again.keys() - failures.keys():
+    if other_failures := second_failures.keys() - failures.keys():
         return f"other tests of make {target} failed at the second try: {', '.join(sorted(other_failures))}"
     make_test_ids = _list_make_test_ids()
-    tries += [SecondTry(test, first, again.get(test, ""), test in make_test_ids) for test, first in failures.items()]
+    tries += [
+        SecondTry(test, first_reason, second_failures.get(test, ""), test in make_test_ids)
+        for test, first_reason in failures.items()
+    ]
     return ""
 
 
-def _run_make(*words: str) -> Mapping[str, str] | None:
-    """Run make; return the failed tests with the reason of each, or None if not all tests ran."""
+def _run_make(*args: str) -> Mapping[str, str] | None:
+    """Run make, and return each failed test with its reason, or None if not all tests ran."""
     FAILURES_FILE.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name not in SELECTION_VARIABLES}
     environment[REPORT_VARIABLE] = str(FAILURES_FILE.resolve())
-    status = subprocess.run(["make", *words], env=environment, check=False).returncode
+    status = subprocess.run(["make", *args], env=environment, check=False).returncode
     if not FAILURES_FILE.exists():
         return None
     failures: dict[str, str] = json.loads(FAILURES_FILE.read_text())
@@ -117,7 +120,7 @@ def _run_make(*words: str) -> Mapping[str, str] | None:
 
 
 def _list_make_test_ids() -> set[str]:
-    """Return the ids of the tests that `make test` runs."""
+    """Return the IDs of the tests that `make test` runs."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--no-header"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {line for line in output.splitlines() if "::" in line}

@@ -1,4 +1,4 @@
-"""Locations of the source files of steps, for tests that read them."""
+"""Paths of the steps' source files, for tests that read them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ ROOT = Path(__file__).parents[1]
 
 
 def list_steps(component: str) -> set[str]:
-    """Return the names of a component's steps."""
+    """Return the names of the steps that belong to a component."""
     return {name for name, function in FUNCTIONS.items() if f".{component}." in function.step.__module__}
 
 
 OPT_IN_STEPS = list_steps("mutex") | list_steps("virtualization") | list_steps("cpu_labels")
-"""The steps of the components that a default install does not contain."""
+"""The steps of the components that a default install does not include."""
 
 
 def get_source_path(step: str) -> Path:
@@ -33,6 +33,6 @@ def get_rbac_path(account: str) -> Path:
 
 
 def get_test_path(step: str) -> Path:
-    """Return the path of the test module of a step."""
+    """Return the path of a step's test module."""
     source = get_source_path(step).relative_to(ROOT)
     return ROOT / "tests" / source.with_name(f"test_{source.name}")

@@ -1,4 +1,4 @@
-"""Tests marked `abreast` run concurrently, and each has its own result."""
+"""Tests that the tests marked `abreast` run concurrently, and that each has its own result."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def test_is_apart():
 """
 
 
-def test_marked_tests_run_concurrently_and_failure_names_its_test(tmp_path: Path) -> None:
+def test_marked_tests_run_concurrently_and_report_their_own_failures(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.concurrent_tests import pytest_pyfunc_call\n")
     (tmp_path / "test_meeting.py").write_text(TEST_FILE_SOURCE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
 
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
 
-    assert "test_meeting.py::test_compares[8]" in done.stdout
-    assert "1 failed, 3 passed" in done.stdout
+    assert "test_meeting.py::test_compares[8]" in result.stdout
+    assert "1 failed, 3 passed" in result.stdout

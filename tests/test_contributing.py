@@ -1,4 +1,4 @@
-"""The paths and make targets that docs/contributing.md names exist."""
+"""Tests that the paths and make targets named in docs/contributing.md exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.test_package_structure import COMPONENTS
 
 PAGE_TEXT = (ROOT / "docs" / "contributing.md").read_text()
 EXAMPLE_WORDS = ("stamp", "COMPONENT", ".cluster")
-"""Words in paths that need not exist: an example step, a placeholder for a component, and the output of `make up`."""
+"""Parts of paths that need not exist: an example step, a placeholder for a component, the output of `make up`."""
 NAMED_PATHS = re.findall(r"`((?:[a-z0-9_.]+/)+[\w.-]*|[\w-]+\.(?:md|toml))`", PAGE_TEXT)
 PATHS = sorted({path for path in NAMED_PATHS if not any(word in path for word in EXAMPLE_WORDS)})
 TARGETS = sorted(set(re.findall(r"`?make ([a-z][\w-]*)", PAGE_TEXT)))
@@ -19,25 +19,25 @@ TARGETS = sorted(set(re.findall(r"`?make ([a-z][\w-]*)", PAGE_TEXT)))
 
 @pytest.mark.parametrize("path", PATHS)
 def test_path_named_by_page_exists(path: str) -> None:
-    """Check that each path that docs/contributing.md names exists."""
+    """Check that each path named in docs/contributing.md exists."""
     assert (ROOT / path).exists()
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_make_target_named_by_page_exists(target: str) -> None:
-    """Check that each make target that docs/contributing.md names exists in the Makefile."""
+    """Check that each make target named in docs/contributing.md exists in the Makefile."""
     assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_page_names_every_package() -> None:
-    """docs/contributing.md names every package of the product, except those of the components."""
-    folders = {
+    """Check that docs/contributing.md names every package of the product, except those of components."""
+    packages = {
         path.parent
         for package in ("functions", "eventing", "kube", "console")
         for path in (ROOT / package).rglob("*.py")
     }
-    subfolders = {folder.relative_to(ROOT).as_posix() for folder in folders if folder.parent != ROOT}
+    subpackages = {package.relative_to(ROOT).as_posix() for package in packages if package.parent != ROOT}
 
     components = {f"{parent}/{component}" for parent in ("functions", "kube") for component in COMPONENTS}
 
-    assert {folder for folder in subfolders if f"`{folder}/`" not in PAGE_TEXT} <= components
+    assert {package for package in subpackages if f"`{package}/`" not in PAGE_TEXT} <= components

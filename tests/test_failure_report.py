@@ -1,4 +1,4 @@
-"""Failed tests are reported only after a complete run; otherwise it is unknown which other tests would fail."""
+"""Tests that failed tests are reported only after a complete run; otherwise, more tests could have failed."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ ONE_WORKER_OPTIONS = ("-p", "xdist", "-n", "1")
 def run_pytest(
     folder: Path, second_test_body: str, *options: str, conftest_suffix: str = ""
 ) -> tuple[int, dict[str, str] | None]:
-    """Run three tests, of which the first fails; return the exit status and the report, or None without a report."""
+    """Run three tests, the first of which fails; return the exit status, and the report (None if there is none)."""
     (folder / "conftest.py").write_text(CONFTEST + conftest_suffix)
     (folder / "test_some.py").write_text(TEST_FILE_TEMPLATE.format(second=second_test_body))
     (folder / "pytest.ini").write_text("[pytest]\n")
     report = folder / "report.json"
     command = [sys.executable, "-m", "pytest", "-q", *options, "--rootdir", str(folder), str(folder)]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", REPORT_VARIABLE: str(report)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
-    return done.returncode, json.loads(report.read_text()) if report.exists() else None
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+    return result.returncode, json.loads(report.read_text()) if report.exists() else None
 
 
-def test_a_complete_run_reports_each_failed_test_with_its_reason(tmp_path: Path) -> None:
+def test_complete_run_reports_each_failed_test_with_its_reason(tmp_path: Path) -> None:
     assert run_pytest(tmp_path, "pass") == (1, {FIRST_TEST_ID: "call: assert False"})
 
 
-def test_a_run_without_a_failure_reports_none(tmp_path: Path) -> None:
+def test_report_of_run_without_failures_is_empty(tmp_path: Path) -> None:
     assert run_pytest(tmp_path, "pass", "-k", "second") == (0, {})
 
 
 @pytest.mark.slow
-def test_test_that_crashed_its_worker_is_reported_as_failed(tmp_path: Path) -> None:
-    status, report = run_pytest(tmp_path, CRASH_STATEMENT, *ONE_WORKER_OPTIONS)
+def test_test_that_crashes_its_worker_is_reported_as_failed(tmp_path: Path) -> None:
+    exit_code, report = run_pytest(tmp_path, CRASH_STATEMENT, *ONE_WORKER_OPTIONS)
 
-    assert status == 1
+    assert exit_code == 1
     assert report
     assert set(report) == {FIRST_TEST_ID, SECOND_TEST_ID}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("second", "options", "conftest_suffix", "status"),
+    ("second_test_body", "options", "conftest_suffix", "expected_exit_code"),
     [
         ("raise KeyboardInterrupt", (), "", 2),
         ("pass", (), CONFTEST_WITH_INTERNAL_ERROR, 3),
@@ -72,11 +72,14 @@ def test_test_that_crashed_its_worker_is_reported_as_failed(tmp_path: Path) -> N
     ],
     ids=["interrupted", "internal-error", "first-failure", "crashed-workers"],
 )
-def test_an_incomplete_run_has_no_report(
-    tmp_path: Path, second: str, options: tuple[str, ...], conftest_suffix: str, status: int
+def test_incomplete_run_writes_no_report(
+    tmp_path: Path, second_test_body: str, options: tuple[str, ...], conftest_suffix: str, expected_exit_code: int
 ) -> None:
     """Check that an interrupted or crashed run writes no report.
 
-    When xdist gives up on crashing workers, the exit status is that of failed tests.
+    When xdist stops replacing crashed workers, the exit status is that of a run with failed tests.
     """
-    assert run_pytest(tmp_path, second, *options, conftest_suffix=conftest_suffix) == (status, None)
+    assert run_pytest(tmp_path, second_test_body, *options, conftest_suffix=conftest_suffix) == (
+        expected_exit_code,
+        None,
+    )

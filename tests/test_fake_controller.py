@@ -1,4 +1,4 @@
-"""A fake controller reconciles when an object changes, and rarely otherwise."""
+"""Tests that a fake controller reconciles when an object changes, and only rarely otherwise."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ from localcluster.cluster import LocalCluster
 from tests.fake_controller import MAX_IDLE_SECONDS, FakeController
 
 QUIET_SECONDS = 1.0
-"""Seconds within which a change would have been seen."""
+"""Seconds within which the controller would have noticed a change."""
 UNSERVED_PATH = "/apis/nowhere.example/v1/things"
 
 
 class CountingController(FakeController):
-    """A controller that counts its reconciliations and raises a given number of rejections."""
+    """A controller that records its reconciliations, the first of which fail with a rejection if this is requested."""
 
     watched: ClassVar[Mapping[str, str]] = {NODES_PATH: "", UNSERVED_PATH: ""}
 
     def __init__(self, local_cluster: LocalCluster, rejection_count: int = 0) -> None:
         super().__init__(local_cluster.get_client(), 0.01)
         self.reconciliations: queue.Queue[float] = queue.Queue()
-        self._refusals = rejection_count
+        self._rejections_left = rejection_count
 
     def reconcile(self) -> None:
         self.reconciliations.put(time.monotonic())
-        if self._refusals:
-            self._refusals -= 1
+        if self._rejections_left:
+            self._rejections_left -= 1
             raise Rejected(403, "not for you")
 
-    def await_idle(self) -> None:
-        """Return when no reconciliation occurred for a while; fail if that takes as long as the idle interval."""
-        began = time.monotonic()
+    def wait_until_idle(self) -> None:
+        """Wait until no reconciliation has occurred for a while; fail if this takes as long as the idle interval."""
+        started_at = time.monotonic()
         while True:
             try:
                 self.reconciliations.get(timeout=QUIET_SECONDS)
             except queue.Empty:
-                assert time.monotonic() - began < MAX_IDLE_SECONDS
+                assert time.monotonic() - started_at < MAX_IDLE_SECONDS
                 return
 
 
 @pytest.mark.slow
 def test_only_a_change_causes_reconciliation(cluster: LocalCluster) -> None:
-    """Check that a change causes a reconciliation and that none follows without one; one watched kind is missing."""
-    with CountingController(cluster) as part:
-        part.await_idle()
+    """Check that only a change causes a reconciliation, even if one of the watched kinds is not installed."""
+    with CountingController(cluster) as controller:
+        controller.wait_until_idle()
         cluster.get_client().patch(
             build_node_path("node-1"), {"metadata": {"annotations": {"tests/fake_controller": "seen"}}}
         )
 
-        part.reconciliations.get(timeout=5)
-        part.await_idle()
+        controller.reconciliations.get(timeout=5)
+        controller.wait_until_idle()
 
-    assert part.errors == []
+    assert controller.errors == []
 
 
 @pytest.mark.slow
 def test_rejected_step_is_recorded_and_retried(cluster: LocalCluster) -> None:
-    with CountingController(cluster, rejection_count=3) as part:
+    with CountingController(cluster, rejection_count=3) as controller:
         for _ in range(4):
-            part.reconciliations.get(timeout=5)
+            controller.reconciliations.get(timeout=5)
 
-    assert part.errors == ["not for you"] * 3
+    assert controller.errors == ["not for you"] * 3
 
 
 def test_stopped_controller_does_not_reconcile(cluster: LocalCluster) -> None:
-    with CountingController(cluster) as part:
-        part.reconciliations.get(timeout=5)
+    with CountingController(cluster) as controller:
+        controller.reconciliations.get(timeout=5)
 
-    while not part.reconciliations.empty():
-        part.reconciliations.get()
+    while not controller.reconciliations.empty():
+        controller.reconciliations.get()
     cluster.get_client().patch(
         build_node_path("node-1"), {"metadata": {"annotations": {"tests/fake_controller": "late"}}}
     )
     with pytest.raises(queue.Empty):
-        part.reconciliations.get(timeout=QUIET_SECONDS)
+        controller.reconciliations.get(timeout=QUIET_SECONDS)

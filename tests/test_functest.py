@@ -1,4 +1,4 @@
-"""The messages of `make cluster-functest`; the tests in `tests/localcluster` run it on a cluster."""
+"""Tests for the messages of `make cluster-functest`; the tests in `tests/localcluster` run it on a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build_maintenance(**status: object) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("item", "message"),
+    ("maintenance", "message"),
     [
         (build_maintenance(), f"new after 600 s: {functest.NOT_BEGUN_HINT}"),
         (build_maintenance(phase="Running"), "Running after 600 s"),
@@ -33,8 +33,8 @@ def build_maintenance(**status: object) -> Object:
         ),
     ],
 )
-def test_timeout_message_has_reason(item: Object, message: str) -> None:
-    assert functest.format_timeout(item) == message
+def test_timeout_message_contains_reason(maintenance: Object, message: str) -> None:
+    assert functest.format_timeout(maintenance) == message
 
 
 @pytest.mark.parametrize(

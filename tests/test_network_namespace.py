@@ -1,4 +1,4 @@
-"""Each worker of the end-to-end tests has its own loopback interface, so that all can use the same ports."""
+"""Tests that each worker of the end-to-end tests has its own loopback interface, so that all can use the same ports."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connectio
 @pytest.fixture
 def network_namespaces_permitted() -> None:
     """Skip the test if the system does not permit network namespaces."""
-    done = subprocess.run([sys.executable, SCRIPT_PATH, "-c", ""], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(done.stderr)
+    result = subprocess.run([sys.executable, SCRIPT_PATH, "-c", ""], capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.skip(result.stderr)
 
 
 @pytest.mark.usefixtures("network_namespaces_permitted")
 def test_worker_has_own_network_and_same_user() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, SCRIPT_PATH, "-c", LOOPBACK_SCRIPT], capture_output=True, text=True, check=True
     )
 
-    user, group, network = done.stdout.split()
+    user, group, network_namespace_id = result.stdout.split()
     assert (int(user), int(group)) == (os.getuid(), os.getgid())
-    assert network != os.readlink("/proc/self/ns/net")
+    assert network_namespace_id != os.readlink("/proc/self/ns/net")
 
 
 @pytest.mark.usefixtures("network_namespaces_permitted")
-def test_each_worker_uses_network_namespace_script() -> None:
+def test_interpreter_of_each_worker_is_network_namespace_script() -> None:
     assert build_pytest_options(4) == ["--dist", "load", "--tx", f"4*popen//python={sys.executable} {SCRIPT_PATH}"]
 
 
-def test_one_worker_if_network_namespaces_are_not_permitted(
+def test_only_one_worker_runs_if_network_namespaces_are_not_permitted(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     script = tmp_path / "refused.py"

@@ -1,4 +1,4 @@
-"""The package structure: allowed imports, one name for each step, and a limited number of modules per package."""
+"""Tests for the package structure: allowed imports, one name per step, and a limited number of modules per package."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from functions.app import FUNCTIONS
 from tests.sources import ROOT, get_rbac_path, get_source_path, get_test_path
 
 COMPONENTS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels")
-"""Optional components and `maintenance`. Each has a package in `functions` and, for its rules, one in `kube`."""
+"""`maintenance` and the optional components; each has a package in `functions` and one for its rules in `kube`."""
 RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS} | {"cpu_labels": "kube/cpu"}
-"""Component → the package of its rules. The rules for CPUs cover more than labels."""
+"""The package with each component's rules; those for CPUs cover more than labels."""
 EVENTING_PACKAGES = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
 KUBE_PACKAGES = ("kube", "kube/client", *RULES_PACKAGES.values())
 ALLOWED_IMPORTS = {
@@ -36,7 +36,7 @@ ALLOWED_IMPORTS = {
         f"functions/{component}": ("functions", f"functions/{component}", "eventing", "kube", "kube/client", folder)
         for component, folder in RULES_PACKAGES.items()
     },
-    # Admission checks NodeMaintenances before they exist, with the rules that apply to them later.
+    # Admission validates NodeMaintenances with the rules that apply to them after their creation.
     "kube/admission": ("kube", "kube/maintenance", "kube/admission"),
     "functions/admission": (
         *("functions", "functions/admission", "eventing"),
@@ -48,25 +48,25 @@ ALLOWED_IMPORTS = {
     "console/web": ("console/web", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/operations": ("console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
 }
-"""Package → packages whose modules its own modules may import."""
+"""The packages whose modules each package may import."""
 IMPORT_EXCEPTIONS = {
-    # A component's one module that reads from the API server.
+    # The only module of a component's rules that reads from the API server.
     **{f"{folder}/lookup.py": ("kube/client",) for folder in RULES_PACKAGES.values()},
-    # A release of a node depends on who maintains it, and a drain finds that with the same rules.
+    # The release of a node depends on its NodeMaintenances, which are found with the same rules as in a drain.
     "kube/mutex/lookup.py": ("kube/client", "kube/maintenance"),
     "kube/virtualization/lookup.py": (
         "kube/client",
         "kube/maintenance",
-    ),  # whose drain moves a node's virt-launcher pods
-    "functions/admission/__main__.py": ("functions/serving",),  # the program that serves the webhook
+    ),  # a drain moves a node's virt-launcher pods
+    "functions/admission/__main__.py": ("functions/serving",),  # serves the webhook
     "functions/app.py": (
         "functions/serving",
         *(f"functions/{component}" for component in COMPONENTS),
     ),  # the list of all functions
-    "console/commands/console.py": ("console/web",),  # the command that serves the pages
-    "console/operations/in_process.py": ("functions", "functions/serving"),  # replay within the process, for a debugger
+    "console/commands/console.py": ("console/web",),  # serves the web console
+    "console/operations/in_process.py": ("functions", "functions/serving"),  # replays within the process, for debugging
 }
-"""Module → packages that it may import in addition to those of its package, with the reason."""
+"""The packages that a module may import in addition to those allowed for its package, with the reason."""
 PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "tests")
 PRODUCT_PACKAGES = PACKAGES[:4]
 MAX_MODULES = 16
@@ -76,7 +76,7 @@ LAZY_IMPORTS = (
     *("yaml", "requests", "urllib3", "charset_normalizer", "cryptography"),
     *("kubernetes.client.configuration", "kubernetes.aio.client.models", "pydantic", "oauthlib", "websocket"),
 )
-"""Libraries, and parts of them, that a function does not need, or needs only after its start."""
+"""Libraries and parts of libraries that a function does not need at all, or only after its start."""
 
 
 def get_relative_name(path: Path) -> str:
@@ -108,7 +108,7 @@ def find_package(imported: str) -> str:
 
 @pytest.mark.parametrize("path", MODULES, ids=get_relative_name)
 def test_module_imports_only_allowed_packages(path: Path) -> None:
-    """Design, packages: a module imports only the packages that `ALLOWED_IMPORTS` and `IMPORT_EXCEPTIONS` allow."""
+    """Check that a module imports only packages that `ALLOWED_IMPORTS` or `IMPORT_EXCEPTIONS` allows."""
     imported = {find_package(name) for name in list_imports(path) if name.split(".")[0] in PACKAGES}
     allowed = ALLOWED_IMPORTS[get_relative_name(path.parent)] + IMPORT_EXCEPTIONS.get(get_relative_name(path), ())
 
@@ -116,7 +116,7 @@ def test_module_imports_only_allowed_packages(path: Path) -> None:
 
 
 def test_import_rules_match_existing_packages() -> None:
-    """Check that every package with modules has an entry, and that every exception belongs to a module that uses it."""
+    """Check that every package has allowed imports, and that every exception is used by its module."""
     assert {get_relative_name(path.parent) for path in MODULES} <= ALLOWED_IMPORTS.keys()
     for module, packages in IMPORT_EXCEPTIONS.items():
         if (ROOT / module).exists():
@@ -124,26 +124,26 @@ def test_import_rules_match_existing_packages() -> None:
 
 
 def test_only_client_config_imports_kubernetes() -> None:
-    """Design, packages: only `kube/client/config.py` imports the package `kubernetes`."""
+    """Check that only `kube/client/config.py` imports the package `kubernetes`."""
     assert [get_relative_name(path) for path in MODULES if "kubernetes" in list_packages(path)] == [
         "kube/client/config.py"
     ]
 
 
-def test_rules_import_no_client() -> None:
-    """Design, packages: rules are pure functions; their modules import no HTTP client, `asyncio` or `threading`."""
+def test_rule_modules_import_no_client() -> None:
+    """Check that the rules can be pure functions: their modules import no HTTP client, `asyncio` or `threading`."""
     rules = [path for path in MODULES if get_relative_name(path.parent) in ("kube", *RULES_PACKAGES.values())]
-    impure = {
+    impure_modules = {
         get_relative_name(path)
         for path in rules
         if list_packages(path) & {"aiohttp", "requests", "asyncio", "threading"}
     }
 
-    assert impure <= {f"{folder}/lookup.py" for folder in RULES_PACKAGES.values()}
+    assert impure_modules <= {f"{folder}/lookup.py" for folder in RULES_PACKAGES.values()}
 
 
-def test_operations_import_neither_terminal_nor_page() -> None:
-    """Design, packages: operations that commands and pages share import neither click, Flask nor rich."""
+def test_operations_import_neither_terminal_nor_web_libraries() -> None:
+    """Check that the operations shared by commands and pages import neither click, Flask nor rich."""
     operations = [path for path in MODULES if get_relative_name(path.parent) == "console/operations"]
     pages = [path for path in MODULES if get_relative_name(path.parent) == "console/web"]
 
@@ -153,7 +153,7 @@ def test_operations_import_neither_terminal_nor_page() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES[:-1])
 def test_package_has_limited_number_of_modules(package: str) -> None:
-    """Design, packages: a package with more than about 15 modules has more than one purpose and must be split."""
+    """Check that no package has more than `MAX_MODULES` modules; a larger package has several purposes."""
     modules = [path for path in (ROOT / package).rglob("*.py") if path.stem != "__init__"]
     counts = Counter(get_relative_name(path.parent) for path in modules)
 
@@ -161,7 +161,7 @@ def test_package_has_limited_number_of_modules(package: str) -> None:
 
 
 def test_test_packages_mirror_product_packages() -> None:
-    """Design, packages: the tests of a package are in a package of the same name below `tests`."""
+    """Check that the tests for a package are in a package of the same name below `tests`."""
     modules = [path for package in PRODUCT_PACKAGES for path in (ROOT / "tests" / package).rglob("*.py")]
     folders = {path.parent.relative_to(ROOT / "tests") for path in modules}
 
@@ -170,55 +170,55 @@ def test_test_packages_mirror_product_packages() -> None:
 
 @cache
 def load_eventing_manifests() -> list[dict[str, Any]]:
-    """Return all Knative Eventing objects of the manifests."""
+    """Return all Knative Eventing objects in the manifests."""
     files = [ROOT / "manifests/base/eventing/triggers.yaml", *ROOT.glob("manifests/components/*/eventing.yaml")]
-    return [item for file in files for item in yaml.safe_load_all(file.read_text())]
+    return [manifest for file in files for manifest in yaml.safe_load_all(file.read_text())]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_step_has_one_name_everywhere(name: str) -> None:
-    """Design, packages: file, function, route, Trigger, ServiceAccount and test of a step share its name."""
+def test_step_has_same_name_everywhere(name: str) -> None:
+    """Check that a step's module, function, route, Trigger, ServiceAccount and test module have the step's name."""
     source = ast.parse(get_source_path(name).read_text())
     rbac_objects = list(yaml.safe_load_all(get_rbac_path(name).read_text()))
-    triggers = [item for item in load_eventing_manifests() if item["kind"] == "Trigger"]
+    triggers = [manifest for manifest in load_eventing_manifests() if manifest["kind"] == "Trigger"]
     step = name.replace("-", "_")  # the names of Kubernetes objects have hyphens, those of Python functions underscores
 
     assert any(isinstance(node, ast.FunctionDef) and node.name == step for node in source.body)
     assert FUNCTIONS[name].step.__name__ == get_source_path(name).stem == step
-    assert any(item["kind"] == "ServiceAccount" and item["metadata"]["name"] == name for item in rbac_objects)
-    assert any(item["spec"]["subscriber"]["ref"]["name"] == name for item in triggers)
+    assert any(rbac["kind"] == "ServiceAccount" and rbac["metadata"]["name"] == name for rbac in rbac_objects)
+    assert any(trigger["spec"]["subscriber"]["ref"]["name"] == name for trigger in triggers)
     assert get_test_path(name).exists()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_step_docstring_has_in_out_and_touches(name: str) -> None:
-    """Design rule 7: each step's module docstring has the sections In, Out and Touches."""
+    """Check that each step's module docstring has the sections In, Out and Touches."""
     documentation = ast.get_docstring(ast.parse(get_source_path(name).read_text())) or ""
 
-    assert all(word in documentation for word in ("In: ", "Out: ", "Touches: "))
+    assert all(section in documentation for section in ("In: ", "Out: ", "Touches: "))
 
 
 def list_loaded_modules(code: str, names: Iterable[str]) -> list[str]:
-    """Return those of the modules that are imported after a new process has run this code."""
+    """Return which of these modules a new process has imported after it has run this code."""
     code = f"{code}; import sys; print(*[name for name in {tuple(names)!r} if name in sys.modules])"
     return subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
 
 
-def test_functions_start_without_lazy_imports() -> None:
-    """Importing the functions imports neither a database nor a command line; a cold start waits for imports."""
+def test_functions_start_without_importing_lazy_imports() -> None:
+    """Check that importing the functions imports none of `LAZY_IMPORTS`, because a cold start waits for imports."""
     assert list_loaded_modules("import functions.app", LAZY_IMPORTS) == []
 
 
 @pytest.mark.parametrize("module", ["functions.app", "eventing.local.broker"])
 def test_ssl_contexts_are_created_lazily(module: str) -> None:
-    """Importing these modules makes aiohttp's default SSL contexts lazy."""
-    code = f"import {module}, aiohttp.connector as it; print(type(it._SSL_CONTEXT_VERIFIED).__name__)"
+    """Check that importing these modules makes aiohttp create its default SSL contexts lazily."""
+    code = f"import {module}, aiohttp.connector as connector; print(type(connector._SSL_CONTEXT_VERIFIED).__name__)"
 
     assert list_loaded_modules(code, ()) == ["LazySSLContext"]
 
 
 def test_make_up_and_status_import_no_heavy_modules() -> None:
-    """Check that `make up` and `make status` start without HTTP libraries and without the functions."""
+    """Check that `make up` and `make status` import neither HTTP libraries nor the functions."""
     code = "import localcluster.__main__; from localcluster.up import down, start, status"
 
     assert list_loaded_modules(code, (*LAZY_IMPORTS, "aiohttp", "asyncio", "flask", "localcluster.cluster")) == []

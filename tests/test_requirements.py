@@ -1,4 +1,4 @@
-"""Every claimed requirement is proved by a test, and docs/requirements.md lists the tests."""
+"""Tests that every claimed requirement is proved by a test, and that docs/requirements.md lists these tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.proofs import (
 
 @pytest.fixture(scope="module")
 def generated_page(pytestconfig: pytest.Config) -> str:
-    """Return the up-to-date page, from this run's collected tests if it has collected all of them.
+    """Return the up-to-date page, based on the tests that this run has collected if it has collected all of them.
 
     Otherwise a separate process collects them, since pytest cannot collect within a run.
     """
@@ -48,12 +48,14 @@ def test_make_test_proves_each_requirement_unless_a_reason_is_given(generated_pa
     assert bool(row.split(" | ")[2]) != (requirement in NOT_IN_MAKE_TEST)
 
 
-def test_the_page_is_up_to_date(generated_page: str) -> None:
-    """docs/requirements.md is up to date; `make requirements` updates it."""
+def test_requirements_page_is_up_to_date(generated_page: str) -> None:
+    """Check that docs/requirements.md is up to date; `make requirements` updates it."""
     assert PAGE.read_text() == generated_page
 
 
-def test_partial_run_does_not_collect_all(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_run_of_whole_test_suite_collects_all_tests(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Check that only a run of the whole test suite provides the page's content."""
     options = {"args": ["tests"], "lf": False, "ignore": None}
     cases: tuple[dict[str, object], ...] = (
@@ -73,8 +75,8 @@ def test_partial_run_does_not_collect_all(pytestconfig: pytest.Config, monkeypat
     assert results == [True, False, False, False, False]
 
 
-def test_page_lists_proofs_by_target_and_tests_left_out_by_make_test() -> None:
-    proofs: dict[str, list[str]] = {each: [] for each in REQUIREMENTS}
+def test_page_lists_proofs_by_make_target_and_tests_outside_make_test() -> None:
+    proofs: dict[str, list[str]] = {requirement: [] for requirement in REQUIREMENTS}
     proofs["X-1"] = ["tests/test_a.py::test_b", "tests/test_a.py::test_c"]
     targets = {"tests/test_a.py::test_b": "test", "tests/test_a.py::test_c": "test-all"}
 
@@ -85,16 +87,16 @@ def test_page_lists_proofs_by_target_and_tests_left_out_by_make_test() -> None:
     assert "| [tests/test_a.py](../tests/test_a.py) | test-all | test_c |" in rows
 
 
-def test_every_requirement_has_a_row() -> None:
-    """Check that each id belongs to a chapter, so that the page has its row."""
-    rows = render_page(Collection({each: [] for each in REQUIREMENTS}, {})).splitlines()
+def test_page_has_a_row_for_every_requirement() -> None:
+    """Check that each requirement belongs to a chapter, so that the page has a row for it."""
+    rows = render_page(Collection({requirement: [] for requirement in REQUIREMENTS}, {})).splitlines()
 
     requirement_rows = [row for row in rows if row.startswith("| ") and not row.startswith(("| id ", "| file "))]
     assert [row.split(" | ")[0][2:] for row in requirement_rows] == [*REQUIREMENTS]
 
 
 @pytest.mark.parametrize("ids", [(), ("NMO-999",), ("NMO-1", "nmo-2")])
-def test_unknown_requirement_id_is_rejected(ids: tuple[str, ...]) -> None:
-    """Raise an error for an unknown or missing id when the tests are collected."""
+def test_unknown_or_missing_requirement_id_is_rejected(ids: tuple[str, ...]) -> None:
+    """Check that an unknown or missing requirement ID is an error when the tests are collected."""
     with pytest.raises(ValueError, match="requirement ids"):
         proves(*ids)

@@ -1,4 +1,4 @@
-"""Tests run concurrently, each group in one worker, except for tests that need the machine exclusively."""
+"""Tests for the concurrent execution of test groups, and for the lock of tests that need the machine exclusively."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sources import ROOT
 
 
 class LockHolder:
-    """A holder of the lock in its own thread, which holds it until `release` is called."""
+    """A thread that holds the lock until `release` is called."""
 
     def __init__(self, lock: AbstractContextManager[None]) -> None:
         self.acquired, self._done = threading.Event(), threading.Event()
@@ -30,7 +30,7 @@ class LockHolder:
         self._thread.join(10)
 
 
-def test_lock_has_several_shared_holders(tmp_path: Path) -> None:
+def test_lock_can_have_several_shared_holders(tmp_path: Path) -> None:
     first_holder, second_holder = (LockHolder(MachineLock(tmp_path).hold_shared()) for _ in range(2))
 
     assert first_holder.acquired.wait(5)
@@ -70,7 +70,7 @@ def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
     assert all((ROOT / name.partition("[")[0]).exists() for names in GROUPS for name in names)
 
 
-def test_the_first_group_that_names_a_file_takes_it() -> None:
+def test_file_belongs_to_group_that_names_it_or_its_nearest_directory() -> None:
     assert "tests/chain/test_audit.py" in GROUPS[find_group("tests/chain/test_audit.py::test_a")]
     assert GROUPS[find_group("tests/chain/test_speed.py::test_a")] == ("tests/chain",)
     assert GROUPS[find_group("tests/test_package_structure.py::test_a")] == ("tests",)
@@ -78,7 +78,7 @@ def test_the_first_group_that_names_a_file_takes_it() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_e2e_tests_of_one_engine_form_one_group(engine: str) -> None:
-    """Check that an engine's end-to-end tests belong to one group; elsewhere, an engine's name has no effect."""
+    """Check that an engine's end-to-end tests belong to one group; in other tests, an engine's name has no effect."""
     names = ("test_permissions.py", "test_drains.py")
     (group,) = {
         find_group(f"tests/e2e/{name}::test_a[{parameters}]")

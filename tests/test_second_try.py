@@ -1,4 +1,4 @@
-"""`.ci/run` retries a failed test once and reports the retry; a shell script replaces make."""
+"""Tests that `.ci/run` retries a failed test once and reports the retry; a shell script replaces make."""
 
 from __future__ import annotations
 
@@ -49,71 +49,73 @@ def work_tree(tmp_path: Path) -> Path:
 
 
 def run_ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Run `.ci/run` with a make that executes the shell cases `cases`; return the result and the make calls."""
+    """Run `.ci/run` with a fake `make` that has these shell `case` branches; return the result and make's arguments."""
     make = tree / "path" / "make"
     make.write_text(MAKE_SCRIPT.format(cases=cases))
     make.chmod(0o755)
     path = f"{make.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run([tree / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
-    return done, (tree / "calls").read_text().splitlines()
+    result = subprocess.run([tree / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
+    return result, (tree / "calls").read_text().splitlines()
 
 
 def test_retried_test_is_reported_with_both_outcomes(work_tree: Path) -> None:
-    done, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {PASSING_CASE} test-all) {FAILING_CASE}')
+    result, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {PASSING_CASE} test-all) {FAILING_CASE}')
 
     assert calls == ["lint", "test-all", "test-all ARGS=--last-failed", "e2e"]
     line = f"{TEST_ID} (make test): first failed (call: assert 1 == 2), then passed\n"
     assert (work_tree / REPORT_FILE).read_text() == line
-    assert f"tests that needed a second try: 1\n{line}" in done.stdout
-    assert done.returncode == 0
+    assert f"tests that needed a second try: 1\n{line}" in result.stdout
+    assert result.returncode == 0
 
 
-def test_a_test_that_fails_twice_ends_the_run(work_tree: Path) -> None:
-    done, calls = run_ci(work_tree, f"test-all*) {FAILING_CASE}")
+def test_run_fails_if_a_test_fails_twice(work_tree: Path) -> None:
+    result, calls = run_ci(work_tree, f"test-all*) {FAILING_CASE}")
 
     assert calls == ["lint", "test-all", "test-all ARGS=--last-failed"]
-    assert done.returncode == 1
-    assert "then failed again (call: assert 1 == 2)" in done.stdout
-    assert done.stderr.endswith(f"error: failed twice: {TEST_ID}\n")
+    assert result.returncode == 1
+    assert "then failed again (call: assert 1 == 2)" in result.stdout
+    assert result.stderr.endswith(f"error: failed twice: {TEST_ID}\n")
 
 
-def test_another_test_that_fails_at_the_second_try_ends_the_run(work_tree: Path) -> None:
-    """Check that `.ci/run` fails if a test fails at the second try that had not run at first.
+def test_run_fails_if_a_different_test_fails_at_second_try(work_tree: Path) -> None:
+    """Check that `.ci/run` fails if a test that had not run on the first try fails on the second try.
 
     The target has two pytest runs; the second one starts only if the first one passes.
     """
-    other = FAILING_CASE.replace("test_b", "test_c")
+    other_failing_case = FAILING_CASE.replace("test_b", "test_c")
 
-    done, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {other} test-all) {FAILING_CASE}')
+    result, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {other_failing_case} test-all) {FAILING_CASE}')
 
     assert calls == ["lint", "test-all", "test-all ARGS=--last-failed"]
-    assert done.returncode == 1
-    assert done.stderr == "error: other tests of make test-all failed at the second try: tests/test_a.py::test_c\n"
+    assert result.returncode == 1
+    assert result.stderr == "error: other tests of make test-all failed at the second try: tests/test_a.py::test_c\n"
 
 
-def test_a_run_that_was_killed_gets_no_second_try(work_tree: Path) -> None:
-    done, calls = run_ci(work_tree, "test-all) kill -KILL $$;;")
+def test_killed_run_gets_no_second_try(work_tree: Path) -> None:
+    result, calls = run_ci(work_tree, "test-all) kill -KILL $$;;")
 
     assert calls == ["lint", "test-all"]
-    assert done.returncode == 1
-    assert done.stderr == "error: make test-all ended before its tests did\n"
+    assert result.returncode == 1
+    assert result.stderr == "error: make test-all ended before its tests did\n"
 
 
-def test_a_run_without_a_report_is_incomplete(work_tree: Path) -> None:
-    """pytest exits with status 0 without a report if all workers were killed before the first test."""
-    done, _ = run_ci(work_tree, "test-all) ;;")
+def test_run_without_report_is_incomplete(work_tree: Path) -> None:
+    """Check that a run without a report fails: pytest exits with 0 if its workers were killed before the first test."""
+    result, _ = run_ci(work_tree, "test-all) ;;")
 
-    assert done.returncode == 1
-    assert done.stderr == "error: make test-all ended before its tests did\n"
+    assert result.returncode == 1
+    assert result.stderr == "error: make test-all ended before its tests did\n"
 
 
-def test_last_line_reports_that_real_nodes_were_not_tested(work_tree: Path) -> None:
-    done, _ = run_ci(work_tree, "")
+def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Path) -> None:
+    result, _ = run_ci(work_tree, "")
 
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[-1] == ("not run: make e2e-real, because this host cannot run real nodes: no root")
-    assert "tests that needed a second try: none\n" in done.stdout
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1] == (
+        "not run: make e2e-real, because this host cannot run real nodes: no root"
+    )
+    assert "tests that needed a second try: none\n" in result.stdout
 
 
 @pytest.mark.parametrize(

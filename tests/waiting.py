@@ -1,4 +1,4 @@
-"""Waits with a watch until the objects on the API server satisfy a predicate.
+"""Functions that wait, with a watch, until objects on the API server satisfy a predicate.
 
 An idle API server takes up to a tenth of a second to list the latest state. Reading one object, or starting a watch at
 a known version, takes a millisecond. Tests wait thousands of times, so they list only if no version is known.
@@ -21,7 +21,7 @@ from kube.client.sync_client import SyncClient
 from kube.paths import Object
 
 SECONDS = 120.0
-"""Default timeout; the state usually arrives within a second, so this allows for a busy machine."""
+"""Default timeout; the expected state usually occurs within a second, so this allows for a busy machine."""
 T = TypeVar("T")
 Predicate = Callable[[dict[str, Object]], bool]
 
@@ -42,8 +42,8 @@ def retry_action(action: Callable[[], object], wait: Callable[[], T], seconds: f
 
 
 async def run_until_set(stop_event: threading.Event, *coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run endless coroutines concurrently until `stop_event` is set, or until one of them raises; raise that error."""
-    tasks = [asyncio.ensure_future(work) for work in coroutines]
+    """Run endless coroutines concurrently until `stop_event` is set or one of them raises an error, which is raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     while not (stop_event.is_set() or any(task.done() for task in tasks)):
         await asyncio.sleep(0.05)
     ended_tasks = [task for task in tasks if task.done()]
@@ -55,40 +55,40 @@ async def run_until_set(stop_event: threading.Event, *coroutines: Coroutine[Any,
 
 
 class KnownState:
-    """A known state of a collection: its objects, and the resourceVersion at which a watch starts.
+    """The known state of a collection: its objects, and the resourceVersion at which a watch starts.
 
-    The default version is the oldest one of the objects.
+    The default version is the oldest resourceVersion of the objects.
     """
 
-    def __init__(self, items: Iterable[Object], version: str = "") -> None:
-        self.items = {item["metadata"]["name"]: item for item in items}
-        self.version = version or str(min(map(_get_version, self.items.values())))
+    def __init__(self, objects: Iterable[Object], version: str = "") -> None:
+        self.objects = {obj["metadata"]["name"]: obj for obj in objects}
+        self.version = version or str(min(map(_get_version, self.objects.values())))
 
-    def apply_event(self, kind: str, item: Object) -> bool:
+    def apply_event(self, event_type: str, obj: Object) -> bool:
         """Apply a watch event; return whether it is newer than the known state.
 
         The watch starts at the version of the oldest object, so it repeats events that are already known.
         """
-        if kind == "BOOKMARK":
+        if event_type == "BOOKMARK":
             return False
-        name = item["metadata"]["name"]
-        if kind == "DELETED":
-            return self.items.pop(name, None) is not None
-        old = self.items.get(name)
-        if old is not None and _get_version(item) <= _get_version(old):
+        name = obj["metadata"]["name"]
+        if event_type == "DELETED":
+            return self.objects.pop(name, None) is not None
+        known_object = self.objects.get(name)
+        if known_object is not None and _get_version(obj) <= _get_version(known_object):
             return False
-        self.items[name] = item
+        self.objects[name] = obj
         return True
 
 
-def _get_version(item: Object) -> int:
-    return int(item["metadata"]["resourceVersion"])
+def _get_version(obj: Object) -> int:
+    return int(obj["metadata"]["resourceVersion"])
 
 
 def wait_for_object(
     client: SyncClient, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS
 ) -> Object:
-    """Wait until the object at `path` satisfies `predicate`; return it, or {} if it does not exist.
+    """Wait until the object at `path` satisfies `predicate`; return the object, or {} if it does not exist.
 
     The predicate gets None for an object that does not exist. Raises `TimeoutError`.
     """
@@ -96,26 +96,26 @@ def wait_for_object(
     current = _read_current(client, path)
     if current is not None and predicate(current.get(name)):
         return current.get(name, {})
-    items_by_name = wait_for_collection(
+    objects_by_name = wait_for_collection(
         client,
         collection,
-        lambda items: predicate(items.get(name)),
+        lambda objects: predicate(objects.get(name)),
         seconds,
         fields=f"metadata.name={name}",
         known=KnownState(current.values()) if current else None,
     )
-    return items_by_name.get(name, {})
+    return objects_by_name.get(name, {})
 
 
 def _read_current(client: SyncClient, path: str) -> dict[str, Object] | None:
-    """Return the object at `path` by its name, {} if it does not exist, or None if the server is unavailable."""
+    """Return the object at `path` under its name, {} if it does not exist, or None if the server is unavailable."""
     try:
-        item = client.get(path)
+        obj = client.get(path)
     except NotFound:
         return {}
     except Unavailable:
         return None
-    return {item["metadata"]["name"]: item}
+    return {obj["metadata"]["name"]: obj}
 
 
 def wait_for_collection(
@@ -128,9 +128,9 @@ def wait_for_collection(
     labels: str = "",
     known: KnownState | None = None,
 ) -> dict[str, Object]:
-    """Wait until the collection at `path`, as name → object, satisfies `predicate`; return it.
+    """Wait until the objects at `path` satisfy `predicate`, which gets them by name; return them by name.
 
-    With `known`, only later changes are checked. Raises `TimeoutError`.
+    If `known` is given, only later changes are checked. Raises `TimeoutError`.
     """
     collection_wait = _CollectionWait(client.api, path, predicate, fields, labels)
     try:
@@ -141,7 +141,7 @@ def wait_for_collection(
 
 
 class _CollectionWait:
-    """The collection that a test waits for; `state` is its last known state."""
+    """A wait for a collection; `state` is the collection's latest known state, as objects by name."""
 
     def __init__(self, api: Api, path: str, predicate: Predicate, fields: str, labels: str) -> None:
         self._api, self._path, self._predicate = api, path, predicate
@@ -149,23 +149,23 @@ class _CollectionWait:
         self.state: dict[str, Object] = {}
 
     async def wait(self, known: KnownState | None) -> None:
-        """Return when the collection satisfies the predicate."""
+        """Wait until the collection satisfies the predicate."""
         if known is None or not await self._wait_after(known):
             await self._wait_with_list()
 
     async def _wait_after(self, known: KnownState) -> bool:
-        """Return whether a watch from the known version satisfied the predicate.
+        """Watch from the known version, and return whether the predicate was satisfied.
 
-        Return False if the watch ended or its version has expired.
+        It was not if the watch ended early, for example because the version has expired.
         """
-        self.state = known.items
+        self.state = known.objects
         watch = self._api.watch(
             self._path, resource_version=known.version, field_selector=self._fields, label_selector=self._labels
         )
         try:
             async with aclosing(cast("WatchStream", watch)) as changes:
-                async for kind, item in changes:
-                    if known.apply_event(kind, item) and self._predicate(self.state):
+                async for event_type, obj in changes:
+                    if known.apply_event(event_type, obj) and self._predicate(self.state):
                         return True
         except (NotFound, Unavailable):
             pass

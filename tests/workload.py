@@ -1,4 +1,4 @@
-"""Nodes, namespaces, pods, budgets, workloads and NodeMaintenances of a test on a real cluster, and its audit log.
+"""Creates the nodes, namespaces, pods, budgets and NodeMaintenances of a test on a real cluster; reads its audit log.
 
 All waiting uses watches.
 """
@@ -28,20 +28,20 @@ from tests.waiting import SECONDS, KnownState, wait_for_collection, wait_for_obj
 OWN_USER_PREFIX = "system:serviceaccount:node-maintenance:"
 """Prefix of the user names of the product's ServiceAccounts."""
 READ_VERBS = ("get", "list", "watch")
-"""Read-only verbs; the audit log also contains those of the product."""
+"""Read-only verbs; the API server also logs the product's reads."""
 SELF_REVIEW_RESOURCE = "selfsubjectreviews"
-"""Resource that a client creates to ask for its own user name; the API server stores nothing."""
+"""Resource that a client creates to query its own user name; the API server does not persist it."""
 STALE_WRITE_STATUSES = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""Status codes of a write based on stale data: a stale resourceVersion, or a failed `test` of a JSON patch."""
+"""Status codes of writes based on stale data: a stale resourceVersion, or a failed `test` in a JSON patch."""
 NODE_BATCH_SIZE = 8
-"""Number of nodes that are created together, which takes hardly longer than one; tests take them one by one."""
+"""Number of nodes that are created at once, which takes hardly longer than creating one; each test takes its own."""
 _name_numbers = itertools.count(1)
 _free_nodes: WeakKeyDictionary[LocalCluster, list[str]] = WeakKeyDictionary()
 _free_nodes_lock = threading.Lock()
 
 
 class Workload:
-    """A namespace of one test on a real cluster, and the objects that the test creates."""
+    """A test's namespace on a real cluster, and the objects that the test creates."""
 
     def __init__(self, local_cluster: LocalCluster, client: SyncClient) -> None:
         self.local_cluster = local_cluster
@@ -53,8 +53,8 @@ class Workload:
     def delete_objects(self) -> None:
         """Delete this test's Deployments and nodes.
 
-        The controllers of remaining Deployments would retry their pods whenever a node changes. Listing the nodes of
-        hundreds of earlier tests would take ten times as long.
+        The controllers of remaining Deployments would retry to create pods whenever a node changes. Requests that list
+        nodes would take ten times as long with the nodes of hundreds of earlier tests.
         """
         for path in self._deployments:
             self.delete(path)
@@ -64,7 +64,7 @@ class Workload:
         self._nodes.clear()
 
     def create_namespace(self) -> str:
-        """Create another namespace, wait until it accepts pods, and return its name."""
+        """Create a namespace, wait until pods can be created in it, and return its name."""
         name = f"work-{next(_name_numbers)}"
         created = self.client.create("/api/v1/namespaces", {"metadata": {"name": name}})
         accounts, empty = (
@@ -90,12 +90,12 @@ class Workload:
     def create_bare_pods(
         self, node: str, *names: str, namespace: str = "", ready: bool = True, **options: Any
     ) -> list[Object]:
-        """Create bare pods on `node` (see `build_pod`); return them when all are Ready, or at once without `ready`."""
+        """Create bare pods on `node` (see `build_pod`); if `ready` is set, wait until they are Ready; return them."""
         bodies = [build_pod(node, name, **options) for name in names]
         return self.create_pods(namespace or self.namespace, bodies, ready=ready)
 
     def create_pods(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
-        """Create these pods; return them when all are Ready, or at once without `ready`."""
+        """Create these pods; if `ready` is set, wait until they are Ready; return them."""
         path = f"/api/v1/namespaces/{namespace}/pods"
         created = self.client.gather_all(*(self.client.api.create(path, body) for body in bodies))
         if not (ready and created):
@@ -111,34 +111,34 @@ class Workload:
     def create_budget(
         self, name: str, labels: Mapping[str, str], min_available: int, *, expected_healthy: int, namespace: str = ""
     ) -> Object:
-        """Create a PodDisruptionBudget with `minAvailable`; return it when it has `expected_healthy` healthy pods."""
+        """Create a PodDisruptionBudget with `minAvailable`; return it once it has `expected_healthy` healthy pods."""
         path = f"/apis/policy/v1/namespaces/{namespace or self.namespace}/poddisruptionbudgets"
         spec = {"minAvailable": min_available, "selector": {"matchLabels": dict(labels)}}
         self.client.create(path, {"metadata": {"name": name}, "spec": spec})
 
-        def is_counted(budget: Object | None) -> bool:
+        def is_reconciled(budget: Object | None) -> bool:
             status = (budget or {}).get("status") or {}
             return bool(status.get("observedGeneration")) and status.get("currentHealthy") == expected_healthy
 
-        return self.wait_for_object(f"{path}/{name}", is_counted)
+        return self.wait_for_object(f"{path}/{name}", is_reconciled)
 
     def create_deployment(self, name: str, node: str, replicas: int) -> list[Object]:
-        """Create a Deployment whose pods can only run on `node`; return its pods when they are Ready."""
+        """Create a Deployment whose pods can only run on `node`; return its pods once they are Ready."""
         spec = {"replicas": replicas, **_build_pod_template_spec(name, node)}
         path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
         self.client.create(path, {"metadata": {"name": name}, "spec": spec})
         self._deployments.append(f"{path}/{name}")
-        return self._await_ready_pods(name, replicas)
+        return self._wait_for_ready_pods(name, replicas)
 
     def create_daemonset(self, name: str, node: str) -> Object:
-        """Create a DaemonSet on `node` only; return its pod when it is Ready."""
+        """Create a DaemonSet that runs only on `node`; return its pod once it is Ready."""
         self.client.create(
             f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets",
             {"metadata": {"name": name}, "spec": _build_pod_template_spec(name, node)},
         )
-        return self._await_ready_pods(name, 1)[0]
+        return self._wait_for_ready_pods(name, 1)[0]
 
-    def _await_ready_pods(self, app: str, count: int) -> list[Object]:
+    def _wait_for_ready_pods(self, app: str, count: int) -> list[Object]:
         current_pods = self.wait_for_collection(
             f"/api/v1/namespaces/{self.namespace}/pods",
             lambda pods: sum(is_ready(pod) for pod in pods.values()) >= count,
@@ -155,7 +155,7 @@ class Workload:
         drain: Object | None = None,
         **metadata: Any,
     ) -> Object:
-        """Create a NodeMaintenance of `node`, with `spec.drain` if it is given, and return it."""
+        """Create a NodeMaintenance of `node`, with `spec.drain` if `drain` is given, and return it."""
         body = {
             "apiVersion": group.api_version,
             "kind": "NodeMaintenance",
@@ -169,11 +169,11 @@ class Workload:
         return self.client.get(build_maintenance_path(maintenance))
 
     def delete(self, path: str) -> None:
-        """Request the deletion of the object at `path`, whatever its uid."""
+        """Request the deletion of the object at `path` without a check of its uid."""
         self.client.run(self.client.api.request("DELETE", path))
 
     def remove_maintenance(self, maintenance: Object) -> None:
-        """Remove a NodeMaintenance without a cleanup: remove its finalizers, and delete it."""
+        """Remove a NodeMaintenance without restoring its node: remove its finalizers, and delete it."""
         path = build_maintenance_path(maintenance)
         self.client.patch(path, {"metadata": {"finalizers": []}})
         self.delete(path)
@@ -181,7 +181,7 @@ class Workload:
     def wait_for_object(
         self, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS
     ) -> Object:
-        """Wait until the object at `path` satisfies `predicate`; return it, or {} if it does not exist.
+        """Wait until the object at `path` satisfies `predicate`; return the object, or {} if it does not exist.
 
         The predicate gets None for an object that does not exist.
         """
@@ -197,9 +197,9 @@ class Workload:
         labels: str = "",
         known: KnownState | None = None,
     ) -> dict[str, Object]:
-        """Wait until the collection at `path`, as name → object, satisfies `predicate`; return it.
+        """Wait until the objects at `path` satisfy `predicate`, which gets them by name; return them by name.
 
-        With `known`, only later changes are checked.
+        If `known` is given, only later changes are checked.
         """
         return wait_for_collection(self.client, path, predicate, seconds, fields=fields, labels=labels, known=known)
 
@@ -231,7 +231,7 @@ def build_pod(
 
 
 def _build_pod_template_spec(app: str, node: str) -> Object:
-    """Build selector and template of a workload whose pods can only run on `node`."""
+    """Build the selector and the pod template of a workload whose pods can only run on `node`."""
     return {
         "selector": {"matchLabels": {"app": app}},
         "template": {
@@ -245,7 +245,7 @@ def _build_pod_template_spec(app: str, node: str) -> Object:
 
 
 class AuditLog:
-    """The writes in the API server's audit log since this object was created, including rejected ones. Thread-safe."""
+    """The writes in the API server's audit log since this object was created, including rejected ones; thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -254,7 +254,7 @@ class AuditLog:
         self._lock = threading.Lock()
 
     def read_entries(self) -> list[Object]:
-        """Return all entries in the order of their completion. Each line is parsed once, since the log can be long."""
+        """Return all entries in order of completion; each line is parsed only once, since the log can be long."""
         with self._lock, self._file.open("rb") as log:
             log.seek(self._end)
             lines, newline, _ = log.read().rpartition(b"\n")
@@ -268,15 +268,15 @@ class AuditLog:
             return list(self._entries)
 
     def list_writes_by(self, prefix: str = OWN_USER_PREFIX) -> list[Object]:
-        """Return the writes by users whose name begins with `prefix`, except those of the install Lease.
+        """Return the writes by users whose name begins with `prefix`, except writes to the install Lease.
 
-        A function renews that Lease when its time is over, independently of the test.
+        A function renews this Lease before it expires, independently of the test.
         """
         entries = [entry for entry in self.read_entries() if entry["user"].get("username", "").startswith(prefix)]
         return [entry for entry in entries if entry["objectRef"].get("name") != install_lease.LEASE_NAME]
 
     def list_persisted_writes(self) -> list[Object]:
-        """Return the entries that were not a dry run."""
+        """Return the entries of all writes except dry runs."""
         return [entry for entry in self.read_entries() if not is_dry_run(entry)]
 
     def list_evictions(self, *names: str) -> list[Object]:
@@ -286,22 +286,22 @@ class AuditLog:
 
 
 def is_dry_run(entry: Object) -> bool:
-    """Return whether the entry is a dry run. A DELETE carries its options in the body."""
+    """Return whether the entry is a dry run; a DELETE request has its options in the body."""
     if entry["verb"] == "delete":
         return bool((entry.get("requestObject") or {}).get("dryRun") == ["All"])
     return "dryRun=All" in entry["requestURI"]
 
 
 def start_audit(cluster: LocalCluster) -> AuditLog:
-    """Return an audit log that contains the writes from now on."""
+    """Return an audit log that contains the writes from now on, not earlier ones."""
     return AuditLog(cluster.audit_log)
 
 
 def summarize_writes(entries: list[Object]) -> list[tuple[str, str, str]]:
-    """Return audit entries as (verb, resource or resource/subresource, name), without overtaken writes.
+    """Return audit entries as (verb, resource or resource/subresource, name), without writes based on stale data.
 
-    The API server rejects a write if another client changed the object in between. For example, the controller manager
-    taints a node as soon as it is cordoned, and the product then repeats its patch.
+    The API server rejects a write if another client has changed the object since it was read. For example, the
+    controller manager taints a node as soon as it is cordoned, and the product then repeats its patch.
     """
     current = [entry for entry in entries if entry["responseStatus"]["code"] not in STALE_WRITE_STATUSES]
     return [

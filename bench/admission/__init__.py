@@ -1,1 +1,1 @@
-"""Latency of the admission webhook for the API server, compared with a webhook that checks nothing."""
+"""Measures the latency of the admission webhook, compared with a no-op webhook."""

@@ -1,4 +1,4 @@
-"""Latency that the webhook adds to a creation: on a small cluster, and with 1000 nodes and 500 maintenances."""
+"""Measures the latency that the webhook adds to creating a NodeMaintenance, on a small and on a large cluster."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ Figure = tuple[str, float, float | None]
 """A label, a value, and its limit if there is one."""
 REQUESTS_PER_SECOND, DURATION_SECONDS = 50, 10
 CACHED_LIMIT_MS, LISTED_LIMIT_MS = 20.0, 150.0
-"""Limits of the 99th percentile in milliseconds: for answers from the watch cache, and for answers that need a list."""
+"""Limits for the 99th percentile in milliseconds: reviews answered from the watch cache, and those that need a list."""
 POD_COUNT = 100
 MAX_NODES = 100
 """Maximum number of nodes that the requests iterate over."""
 
 
 def measure_latency(rig: Rig, name: str, free_nodes: Sequence[str], maintained_nodes: Sequence[str]) -> list[Figure]:
-    """Return the latencies of each kind of answer.
+    """Return the latencies for each kind of response.
 
-    Raises `RuntimeError` if an answer is not the expected one.
+    Raises `RuntimeError` if a response is not the expected one.
 
     Args:
         name: The name of the case.
         free_nodes: Nodes without a maintenance.
         maintained_nodes: Nodes with a maintenance.
     """
-    [full, *empty] = free_nodes
-    workload = Workload(rig.client, DrainCase(name, pods=POD_COUNT), [full], full)
+    [full_node, *empty_nodes] = free_nodes
+    workload = Workload(rig.client, DrainCase(name, pods=POD_COUNT), [full_node], full_node)
     workload.deploy()
-    expected_answers: list[tuple[str, str, Sequence[str], float]] = [
+    expected_responses: list[tuple[str, str, Sequence[str], float]] = [
         (REFUSED, "an unknown node", ["no-such-node"], CACHED_LIMIT_MS),
         *(
             [(REFUSED, "a second maintenance", maintained_nodes[:MAX_NODES], CACHED_LIMIT_MS)]
             if maintained_nodes
             else []
         ),
-        (ALLOWED, "a node without pods", empty[:MAX_NODES], CACHED_LIMIT_MS),
-        (WARNED, f"a node with {POD_COUNT} pods", [full], LISTED_LIMIT_MS),
+        (ALLOWED, "a node without pods", empty_nodes[:MAX_NODES], CACHED_LIMIT_MS),
+        (WARNED, f"a node with {POD_COUNT} pods", [full_node], LISTED_LIMIT_MS),
     ]
     load_average = os.getloadavg()[0]
     figures: list[Figure] = [("load average of the machine at the start", round(load_average, 1), None)]
     with start_noop_webhook(rig) as url:
-        figures += _build_figures("floor", _send_reviews(rig, url, empty[:MAX_NODES], ALLOWED), None)
-        for answer, description, nodes, limit in expected_answers:
-            label, cpu_before = f"{answer}, {description}", costs.measure_cpu(rig)["validate"]
-            latencies = _send_reviews(rig, get_webhook_url(rig), nodes, answer)
+        figures += _build_figures("floor", _send_reviews(rig, url, empty_nodes[:MAX_NODES], ALLOWED), None)
+        for expected_response, description, nodes, limit in expected_responses:
+            label, cpu_before = f"{expected_response}, {description}", costs.measure_cpu(rig)["validate"]
+            latencies = _send_reviews(rig, get_webhook_url(rig), nodes, expected_response)
             figures += _build_figures(label, latencies, limit)
             cpu_milliseconds = (costs.measure_cpu(rig)["validate"] - cpu_before) / len(latencies.milliseconds) * 1000
             figures.append((f"{label}: CPU milliseconds per request", round(cpu_milliseconds, 1), None))
-        figures += _build_figures("floor, at the end", _send_reviews(rig, url, empty[:MAX_NODES], ALLOWED), None)
+        figures += _build_figures("floor, at the end", _send_reviews(rig, url, empty_nodes[:MAX_NODES], ALLOWED), None)
     workload.delete()
     return figures
 
@@ -89,11 +89,11 @@ def _get_certificates_dir(rig: Rig) -> Path:
     return rig.directory / "product" / "admission"
 
 
-def _send_reviews(rig: Rig, url: str, nodes: Sequence[str], expected_answer: str) -> Latencies:
+def _send_reviews(rig: Rig, url: str, nodes: Sequence[str], expected_response: str) -> Latencies:
     latencies = asyncio.run(
         send_reviews(url, _get_certificates_dir(rig) / "ca.crt", nodes, REQUESTS_PER_SECOND, DURATION_SECONDS)
     )
-    latencies.check_answers(expected_answer)
+    latencies.check_answers(expected_response)
     return latencies
 
 

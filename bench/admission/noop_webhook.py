@@ -1,4 +1,4 @@
-"""A webhook that allows everything without reading it: the minimum cost of HTTPS and JSON on this host.
+"""A webhook that allows every request unread: its latency is the minimum for HTTPS and JSON on this host.
 
 `python -m bench.admission.noop_webhook DIRECTORY HOST` serves with the certificate in DIRECTORY, prints its port, and
 exits on SIGTERM.

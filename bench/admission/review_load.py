@@ -1,4 +1,4 @@
-"""Sends AdmissionReviews as the API server does, at a constant rate whatever the latency, and measures the latency."""
+"""Sends AdmissionReviews as the API server does, at a constant rate regardless of latency, and measures the latency."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kube.admission.reviews import API_VERSION
 from kube.paths import Object
 
 WARMUP_REQUESTS = 20
-"""Concurrent requests before the measurement, which open the connections, as the API server keeps them open."""
+"""Concurrent requests before the measurement, which open the connections; the API server also keeps its own open."""
 MAX_CONNECTIONS = 20
 ALLOWED, WARNED, REFUSED = "allowed", "warned", "refused"
-"""The kinds of answers: allowed without a warning, allowed with warnings, or refused."""
+"""The kinds of responses: allowed without a warning, allowed with warnings, or refused."""
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """The latency of each request in milliseconds, and the numbers of refusals and of answers with a warning."""
+    """The latency of each request in milliseconds, and the numbers of refused and of warned requests."""
 
     milliseconds: Sequence[float]
     refused: int = 0
@@ -42,17 +42,17 @@ class Latencies:
         ordered = sorted(self.milliseconds)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
-    def check_answers(self, expected_answer: str) -> None:
-        """Raise `RuntimeError` unless every request got this answer; otherwise the latencies are meaningless."""
+    def check_answers(self, expected_response: str) -> None:
+        """Raise `RuntimeError` unless every request got this response; otherwise the latencies are meaningless."""
         count = len(self.milliseconds)
-        expected_counts = {ALLOWED: (0, 0), WARNED: (0, count), REFUSED: (count, 0)}[expected_answer]
+        expected_counts = {ALLOWED: (0, 0), WARNED: (0, count), REFUSED: (count, 0)}[expected_response]
         if (self.refused, self.warned) != expected_counts:
             counts = f"{self.refused} were {REFUSED} and {self.warned} {WARNED}"
-            raise RuntimeError(f"expected all {count} reviews to be {expected_answer}: {counts}")
+            raise RuntimeError(f"expected all {count} reviews to be {expected_response}: {counts}")
 
 
 def build_review(node: str, number: int) -> Object:
-    """Return the AdmissionReview of a new NodeMaintenance for this node."""
+    """Return the AdmissionReview for the creation of a NodeMaintenance for this node."""
     (maintenance,) = build_maintenances([f"review-{number}"], [node], "benchmark")
     resource = {"group": "nodemaintenance.medik8s.io", "version": "v1beta1", "resource": "nodemaintenances"}
     request = {"uid": f"review-{number}", "operation": "CREATE", "resource": resource, "object": maintenance}
@@ -62,7 +62,7 @@ def build_review(node: str, number: int) -> Object:
 async def send_reviews(
     url: str, ca: Path, nodes: Sequence[str], requests_per_second: int, duration_seconds: int
 ) -> Latencies:
-    """Send reviews for these nodes in turn. Raises `RuntimeError` for an answer that is not a review."""
+    """Send reviews for these nodes in turn. Raises `RuntimeError` if a response status is not 200."""
     context = ssl.create_default_context(cafile=str(ca))
     async with ClientSession(connector=TCPConnector(ssl=context, limit=MAX_CONNECTIONS)) as session:
 
@@ -79,7 +79,7 @@ async def send_reviews(
 
 
 async def run_at_rate(call: Callable[[int], Awaitable[Object]], calls_per_second: int, count: int) -> Latencies:
-    """Call `call` at a constant rate, even while earlier calls still run; measure each latency from the due time."""
+    """Call `call` at a constant rate, even while earlier calls still run; measure latency from the scheduled time."""
     loop, milliseconds = asyncio.get_running_loop(), list[float]()
     started_at = loop.time()
 

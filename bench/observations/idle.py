@@ -38,16 +38,16 @@ Figure = tuple[str, float, float | None]
 MINUTE_SECONDS = 60.0
 TICK_SECONDS = 15.0
 SETTLE_SECONDS = 3 * TICK_SECONDS
-"""Seconds in which earlier activity ends."""
+"""Time for earlier activity to end."""
 MAINTENANCE_COUNT, BATCH_SIZE, IDLE_MINUTES = 500, 25, 2
 TOLERANT_DEPLOYMENT, TOLERANT_POD_COUNT, OTHER_POD_COUNT, MAINTENANCE_NAME = "tolerant", 5, 10, "recreated-pods"
 STATUS_READS, STATUS_READ_SECONDS = 5, 0.5
 MAX_EVICTIONS, MAX_CORES = (20, 10, 10), 0.05
-"""Limits of the evictions in each minute, and of the CPU cores that API server and functions use beyond idle."""
+"""Limits for evictions in each minute, and for the CPU cores that API server and functions use in addition to idle."""
 HEARTBEAT_SECONDS = 10
 HEARTBEAT_STAGE_PREFIX = "node-heartbeat.stage.kwok.x-k8s.io"
 STATUS_DELAY_ANNOTATIONS = {f"{HEARTBEAT_STAGE_PREFIX}/delay": "10s", f"{HEARTBEAT_STAGE_PREFIX}/jitter-delay": "590s"}
-"""Makes kwok write node status as a kubelet does, besides the lease: about every five minutes if nothing changed."""
+"""Annotations that make kwok write node status as a kubelet does: about every five minutes if nothing changed."""
 TICKS_QUERY = """
     SELECT min(attempts.at), max(attempts.at + attempts.seconds) - min(attempts.at) FROM attempts
     JOIN events ON events.id = attempts.event AND events.source = attempts.source
@@ -57,7 +57,7 @@ EVENTS_QUERY = """
     SELECT coalesce(sum(type NOT LIKE 'dev.knative.%'), 0), coalesce(sum(type LIKE 'dev.knative.%'), 0)
     FROM events WHERE type != ? AND arrived >= ? AND arrived < ?
 """
-"""The number of the product's own events, and of the sources' events about objects."""
+"""Counts the product's own events, and the sources' events about objects."""
 ATTEMPTS_QUERY = """
     SELECT count(*) FROM attempts LEFT JOIN events ON events.id = attempts.event AND events.source = attempts.source
     WHERE coalesce(events.type, '') NOT LIKE 'dev.knative.%' AND attempts.at >= ? AND attempts.at < ?
@@ -70,13 +70,13 @@ def observe(rig: Rig, case: Observation) -> list[Finding]:
 
 
 def _measure_idle(rig: Rig) -> list[Figure]:
-    """Observe an idle product for a minute, after its startup has finished."""
+    """Observe the idle product for a minute, after its startup has finished."""
     time.sleep(TICK_SECONDS)
     return _observe_idle(rig, MINUTE_SECONDS)
 
 
 def _observe_idle(rig: Rig, duration_seconds: float) -> list[Figure]:
-    """Return the figures of an idle product over `duration_seconds`."""
+    """Return the figures of the idle product over `duration_seconds`."""
     log, cpu_before, started_at = AuditLog(costs.get_audit_log(rig)), costs.measure_cpu(rig), time.time()
     time.sleep(duration_seconds)
     cores, ended_at = _measure_cores(rig, cpu_before, time.time() - started_at), time.time()
@@ -111,7 +111,7 @@ def _select_functions(cpu: dict[str, float]) -> Iterable[float]:
 def _measure_idle_maintenances(rig: Rig) -> list[Figure]:
     """Observe finished maintenances while the kubelets of all nodes send heartbeats."""
     nodes, started_at = _list_node_names(rig), time.monotonic()
-    with _hold_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
+    with _create_drained_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
         duration = time.monotonic() - started_at
         figures = _observe_with_heartbeats(rig, nodes)
     return [
@@ -139,17 +139,17 @@ def _list_node_names(rig: Rig) -> list[str]:
 
 
 @contextmanager
-def _hold_maintenances(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
-    """Hold maintenances that have drained these nodes, which have no pods, while the block runs."""
+def _create_drained_maintenances(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
+    """Create maintenances that drain these nodes, which have no pods, and delete them after the block."""
     client = rig.client
     bodies = build_maintenances([f"drained-{number}" for number in range(len(nodes))], nodes, "benchmark")
-    for first in range(0, len(nodes), BATCH_SIZE):
-        batch = bodies[first : first + BATCH_SIZE]
+    for start in range(0, len(nodes), BATCH_SIZE):
+        batch = bodies[start : start + BATCH_SIZE]
         run_concurrently(client, (client.api.create(MEDIK8S.path, body) for body in batch))
         rig.observer.await_last("phase", [body["metadata"]["name"] for body in batch], SUCCEEDED)
     yield
-    for first in range(0, len(nodes), BATCH_SIZE):
-        names = [body["metadata"]["name"] for body in bodies[first : first + BATCH_SIZE]]
+    for start in range(0, len(nodes), BATCH_SIZE):
+        names = [body["metadata"]["name"] for body in bodies[start : start + BATCH_SIZE]]
         run_concurrently(client, (client.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
         rig.observer.await_last("maintenance gone", names)
 
@@ -157,7 +157,7 @@ def _hold_maintenances(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
 def _measure_large_admission(rig: Rig) -> list[Figure]:
     """Measure the latency for nodes with and without a maintenance, while 500 maintenances exist."""
     nodes = _list_node_names(rig)
-    with _hold_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
+    with _create_drained_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
         return latency.measure_latency(
             rig, LARGE_ADMISSION_LOAD.name, nodes[MAINTENANCE_COUNT:], nodes[:MAINTENANCE_COUNT]
         )
@@ -194,7 +194,7 @@ class _RecreatedPods:
         )
         return [
             *figures,
-            ("recreated pods without a reason in the status", self._count_unexplained(), 0),
+            ("recreated pods without a reason in the status", self._count_unreported_pods(), 0),
             self._finish_drain(),
         ]
 
@@ -207,21 +207,21 @@ class _RecreatedPods:
         evictions = [request for request in log.read() if request.operation == "create pods/eviction"]
         return sum(request.name.startswith(TOLERANT_DEPLOYMENT) for request in evictions), cores
 
-    def _count_unexplained(self) -> int:
-        """Return the number of tolerant pods that the status does not report as blocked, the lowest of several reads.
+    def _count_unreported_pods(self) -> int:
+        """Return the number of tolerant pods that the status does not report as blocked: the lowest of several reads.
 
-        Just after its eviction a pod is being recreated and is not blocked, so a single read may be too high.
+        Just after its eviction a pod is being recreated and is not blocked, so the result of one read may be too high.
         """
         lowest = TOLERANT_POD_COUNT
         for _ in range(STATUS_READS):
             status = self._client.get(f"{MEDIK8S.path}/{MAINTENANCE_NAME}")["status"]
-            explained = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == "Returns"]
-            lowest = min(lowest, TOLERANT_POD_COUNT - len(explained))
+            reported = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == "Returns"]
+            lowest = min(lowest, TOLERANT_POD_COUNT - len(reported))
             time.sleep(STATUS_READ_SECONDS)
         return lowest
 
     def _finish_drain(self) -> Figure:
-        """Remove the tolerations and return how long the drain then takes to end; restore the node."""
+        """Remove the tolerations, restore the node, and return how long the drain took after the removal."""
         started_at = time.monotonic()
         self._workload.remove_tolerations(TOLERANT_DEPLOYMENT, "node-2")
         duration = self._observer.await_first("phase", MAINTENANCE_NAME, SUCCEEDED) - started_at

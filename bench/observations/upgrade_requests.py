@@ -1,4 +1,4 @@
-"""Duration and API requests per node of an upgrade mutex run over workers in pools, with fake OpenShift operators."""
+"""Measures the duration and API requests per node of an upgrade mutex run, with fake OpenShift operators."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Figure = tuple[str, float, float | None]
 POOL_COUNT, OBJECT_NAME, CANARY, NEW_VERSION = 5, "bench", "canary", "4.16.4"
 POOL_LABEL = "bench.example.com/pool"
 MAX_REQUESTS_PER_NODE = 120.0
-"""Limit of requests per node for any number of nodes, with one Job before each upgrade and one after it."""
+"""Limit for requests per node, for any number of nodes, with one Job before each upgrade and one after it."""
 MAX_LISTED_REQUESTS = 3
-"""Number of request kinds to list, the most frequent ones."""
+"""Number of the most frequent request kinds to list."""
 READY_TIMEOUT_SECONDS, TIMEOUT_SECONDS_PER_NODE = 60.0, 15.0
 """Timeouts: until the run waits for its upgrade, and per node of the upgrade."""
 
@@ -43,11 +43,13 @@ def measure_upgrade(rig: Rig, workers: Sequence[str]) -> list[Figure]:
     log, started_at = AuditLog(costs.get_audit_log(rig)), time.monotonic()
     patch = {"spec": {"desiredUpdate": {"version": NEW_VERSION}}}
     rig.client.patch(f"{CLUSTER_VERSIONS_PATH}/version", patch)
-    _await_step(rig, run, "Finished", TIMEOUT_SECONDS_PER_NODE * len(workers))
+    _wait_for_step(rig, run, "Finished", TIMEOUT_SECONDS_PER_NODE * len(workers))
     duration = time.monotonic() - started_at
     time.sleep(costs.JOURNAL_DELAY_SECONDS)
     requests, worker_count = count_requests(log.read()), len(workers)
-    most_frequent = sorted(requests.items(), key=lambda item: -item[1])[:MAX_LISTED_REQUESTS]
+    most_frequent = sorted(requests.items(), key=lambda operation_and_count: -operation_and_count[1])[
+        :MAX_LISTED_REQUESTS
+    ]
     return [
         ("seconds for each node", round(duration / worker_count, 2), None),
         ("requests for each node", round(sum(requests.values()) / worker_count, 1), MAX_REQUESTS_PER_NODE),
@@ -84,7 +86,7 @@ def _prepare_run(rig: Rig, workers: Sequence[str]) -> str:
         rig, RUN_KIND, {"canary": {"name": CANARY}, "mutexRules": references, "mutexTargets": references}
     )
     path = build_path(RUN_KIND, DEFAULT_NAMESPACE, OBJECT_NAME)
-    _await_step(rig, path, "Waiting", READY_TIMEOUT_SECONDS)
+    _wait_for_step(rig, path, "Waiting", READY_TIMEOUT_SECONDS)
     return path
 
 
@@ -98,5 +100,5 @@ def _build_job_spec() -> Object:
     return {"template": {"spec": pod}, "backoffLimit": 0}
 
 
-def _await_step(rig: Rig, run_path: str, step: str, timeout: float) -> None:
-    wait_for_object(rig.client, run_path, lambda item: (item or {}).get("status", {}).get("step") == step, timeout)
+def _wait_for_step(rig: Rig, run_path: str, step: str, timeout: float) -> None:
+    wait_for_object(rig.client, run_path, lambda run: (run or {}).get("status", {}).get("step") == step, timeout)

@@ -1,7 +1,7 @@
 """`make performance`: writes docs/performance.md and its plots from the latest results of `make bench`.
 
 Without new results it uses those that the page already shows. The page is rendered from `template.md` in this
-directory, where a name in double braces is replaced with a generated part.
+directory, where each name in double braces is replaced by a generated part.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def render_page(run_results: Results) -> str:
 
 
 def format_environment(environment: Mapping[str, Any]) -> str:
-    """Return when and on what host something was measured, as text."""
+    """Format the date and host of measurements."""
     return ", ".join(f"{name} {value}" for name, value in environment.items())
 
 

@@ -1,4 +1,4 @@
-"""The limits that a run must meet: seconds and ratios, hint events, requests, memory. Pure functions."""
+"""Checks the limits that a run must meet: durations and ratios, hint events, requests, memory. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from functions.app import FUNCTIONS
 
 PRODUCT_DRAINER, LOCAL_ENGINE = "ours", "local"
 REFERENCE_DRAINERS = ("operator", "kubectl drain")
-"""Drainers for the ratios; the first one that was measured counts."""
+"""Reference drainers for the ratios, in order of preference; the first measured one is used."""
 MAX_RATIOS = {"10 pods": (0.25, 0.4), "100 pods": (0.8, 1.0), BUDGET_OF_TEN.name: (0.4, 0.5)}
-"""For each case, the maximum share of the reference's time, on the local delivery and on the other engines."""
+"""For each case, the maximum share of the reference's time, with local delivery and with the other engines."""
 MAX_FLOOR_RATIOS = {"100 pods": 1.3}
-"""The maximum share of the lower bound's time, on the local delivery."""
+"""The maximum share of the lower bound's time, with local delivery."""
 MAX_SECONDS = {"20 nodes at once with 5 s termination": (7.0, 8.0)}
 MAX_LAG_SECONDS = (0.05, 0.1)
-"""Seconds from the end of the last pod until Succeeded."""
+"""Maximum seconds from the end of the last pod until Succeeded, with local delivery and with the other engines."""
 HINT_TYPES = (*watcher.EMITTED_TYPES, PODS_EVICTED)
 MAX_HINTS_PER_DRAIN, MAX_HINTS_PER_POD = 10, 3
 MAX_REQUESTS_PER_NODE, MAX_REQUESTS_PER_POD, MAX_SERIAL_REQUESTS_PER_POD = 30, 1.2, 8
@@ -48,7 +48,7 @@ RoundGroups = Mapping[tuple[str, str, str], Sequence[Round]]
 
 
 def _check_case(engine: str, case: DrainCase | None, groups: RoundGroups) -> Iterator[Finding]:
-    """Yield the checked figures of the product's rounds of a case; none if the case no longer exists."""
+    """Yield the checked figures of the product's rounds in a case; yield none if the case no longer exists."""
     if case is None:
         return
     ours, index = groups[engine, case.name, PRODUCT_DRAINER], 0 if engine == LOCAL_ENGINE else 1
@@ -94,7 +94,7 @@ def _check_memory_and_waits(engine: str, case: str, rounds: Sequence[Round]) -> 
 
 
 def compute_max_requests(case: DrainCase) -> float:
-    """Return the maximum number of the product's API requests for such a drain."""
+    """Return the maximum number of the product's API requests for a drain of this case."""
     pods = case.nodes * case.pods
     if case.max_unavailable == 1:
         return MAX_SERIAL_REQUESTS_PER_POD * pods
@@ -102,8 +102,8 @@ def compute_max_requests(case: DrainCase) -> float:
 
 
 def _compute_median(rounds: Sequence[Round]) -> float:
-    return round(statistics.median(each.seconds for each in rounds), 2)
+    return round(statistics.median(measured_round.seconds for measured_round in rounds), 2)
 
 
 def _compute_lag(rounds: Sequence[Round]) -> float:
-    return round(statistics.median(each.lag_seconds for each in rounds), 3)
+    return round(statistics.median(measured_round.lag_seconds for measured_round in rounds), 3)

@@ -1,4 +1,4 @@
-"""The plots of docs/performance.md: for each engine the duration of each drainer, and the product's API requests.
+"""Draws the plots of docs/performance.md: for each engine the duration of each drainer, and the product's API requests.
 
 The same results produce the same file. A digest in the file identifies the results, independent of the library's
 version.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_INCHES, ROW_HEIGHT_INCHES, MARGIN_INCHES = 9.0, 0.16, 1.1
-"""Inches."""
+"""Dimensions of a plot."""
 LABEL_WIDTH_CHARS, VALUE_MARGIN_SHARE = 34, 0.1
 """Characters per line of a case's name, and the share of the axis that is left free for the last value."""
 DRAINER_STYLES = {
@@ -31,7 +31,7 @@ DRAINER_STYLES = {
     "operator": ("#7a3fa0", "^"),
     "floor": ("#777777", "d"),
 }
-"""Colour and marker of each drainer, in the order of the legend."""
+"""Color and marker of each drainer, in the order of the legend."""
 ANNOTATION_STYLE: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
 """The position of a value next to its marker."""
 RC_SETTINGS: dict[Any, Any] = {
@@ -42,7 +42,7 @@ RC_SETTINGS: dict[Any, Any] = {
 }
 
 Series = Mapping[str, Mapping[str, Sequence[float]]]
-"""For each name in the legend and each case: minimum, median, maximum."""
+"""Legend name → case → minimum, median, maximum."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Plot:
 
         step = len(self.series) + 1
         for number, (name, values_by_case) in enumerate(self.series.items()):
-            colour, marker = DRAINER_STYLES.get(name, ("#b00020", "|"))
+            marker_color, marker = DRAINER_STYLES.get(name, ("#b00020", "|"))
             positions = [cases.index(case) * step + number for case in values_by_case]
             lowest, median, highest = (list(values) for values in zip(*values_by_case.values(), strict=True))
-            axes.hlines(positions, lowest, highest, color=colour, linewidth=2)
-            axes.plot(median, positions, marker, color=colour, markersize=7, label=name)
+            axes.hlines(positions, lowest, highest, color=marker_color, linewidth=2)
+            axes.plot(median, positions, marker, color=marker_color, markersize=7, label=name)
             for position, value, end in zip(positions, median, highest, strict=True):
                 axes.annotate(_format_value(value), (end, position), **ANNOTATION_STYLE)
         axes.set_xscale("log")
@@ -111,7 +111,7 @@ class Plot:
 
 def build_plots(results: Results) -> list[Plot]:
     """Return the plots of a run: two for each engine with a drain."""
-    engines = dict.fromkeys(each.engine for each in results.rounds)
+    engines = dict.fromkeys(measured_round.engine for measured_round in results.rounds)
     return [
         plot
         for engine in engines
@@ -120,16 +120,16 @@ def build_plots(results: Results) -> list[Plot]:
 
 
 def _format_value(value: float) -> str:
-    """Return a value with three significant digits, or rounded to an integer from 100 on."""
+    """Format a value with three significant digits, or as an integer if it is at least 100."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _build_times_plot(results: Results, engine: str) -> Plot:
     series: dict[str, dict[str, Sequence[float]]] = {}
-    groups = group_rounds(each for each in results.rounds if each.engine == engine)
+    groups = group_rounds(measured_round for measured_round in results.rounds if measured_round.engine == engine)
     for drainer in sorted({drainer for _, _, drainer in groups}, key=[*DRAINER_STYLES].index):
         series[drainer] = {
-            case: _compute_range([each.seconds for each in rounds])
+            case: _compute_range([measured_round.seconds for measured_round in rounds])
             for (_, case, round_drainer), rounds in groups.items()
             if round_drainer == drainer
         }
@@ -138,9 +138,11 @@ def _build_times_plot(results: Results, engine: str) -> Plot:
 
 
 def _build_requests_plots(results: Results, engine: str) -> Iterator[Plot]:
-    rounds = group_rounds(each for each in results.rounds if each.engine == engine and each.costs)
+    rounds = group_rounds(
+        measured_round for measured_round in results.rounds if measured_round.engine == engine and measured_round.costs
+    )
     ours = {
-        case: _compute_range([sum(each.costs["requests"].values()) for each in case_rounds])
+        case: _compute_range([sum(measured_round.costs["requests"].values()) for measured_round in case_rounds])
         for (_, case, _), case_rounds in rounds.items()
     }
     allowed = {case: [compute_max_requests(DRAIN_CASES[case])] * 3 for case in ours if case in DRAIN_CASES}

@@ -1,4 +1,4 @@
-"""The tables of a run in Markdown, for a terminal and for docs/performance.md. Pure functions."""
+"""Renders the tables of a run in Markdown, for a terminal and for docs/performance.md. Pure functions."""
 
 from __future__ import annotations
 

@@ -63,9 +63,9 @@ def build_table(entries: list[Object]) -> RenderableType:
     """Build a table with one row per Secret."""
     if not entries:
         return Text("No certificates found.")
-    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for column in COLUMNS:
-        rows.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold")
     for entry in entries:
-        rows.add_row(*(escape(str(entry[field] or "-")) for field in COLUMNS.values()))
-    return rows
+        table.add_row(*(escape(str(entry[field] or "-")) for field in COLUMNS.values()))
+    return table

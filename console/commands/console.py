@@ -112,7 +112,7 @@ def console(
       kubectl maintenance console
       kubectl maintenance console --listen 127.0.0.1:8090 --journal .cluster/product/journal.db
     """
-    from console.web.server import Settings, serve  # this import takes half a second
+    from console.web.server import Settings, serve  # slow import: about 500 ms
 
     authenticating_proxy = _build_proxy(**proxy)
     is_local = _is_local(listen)

@@ -23,10 +23,10 @@ from eventing.replay.redrive import awaits_redrive
 
 
 @click.command
-@click.option("--all", "everything", is_flag=True, help="Also list dead letters that were redriven.")
+@click.option("--all", "include_redriven", is_flag=True, help="Also list dead letters that were redriven.")
 @journal_option
 @output_option
-def deadletters(everything: bool, journal: str, output: str) -> None:
+def deadletters(include_redriven: bool, journal: str, output: str) -> None:
     """List dead letters, each with its event, its function and the reason.
 
     \b
@@ -38,7 +38,7 @@ def deadletters(everything: bool, journal: str, output: str) -> None:
         dead_letters = [
             build_dead_letter_fields(entry)
             for entry in opened_journal.iter_entries(Query(dead_letters_only=True))
-            if everything or awaits_redrive(entry)
+            if include_redriven or awaits_redrive(entry)
         ]
     if output == "json":
         show_json({"deadLetters": dead_letters})
@@ -50,9 +50,9 @@ def build_table(dead_letters: Sequence[Mapping[str, Any]], now: datetime) -> Ren
     """Build a table with one row per dead letter."""
     if not dead_letters:
         return Text("No dead letters found.")
-    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for column in ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON"):
-        rows.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold")
     for fields in dead_letters:
         reason = " ".join(fields["reason"].split()) + ("" if fields["open"] else " (redriven)")
         function = fields["function"] or fields["destination"]
@@ -65,5 +65,5 @@ def build_table(dead_letters: Sequence[Mapping[str, Any]], now: datetime) -> Ren
             str(fields["code"]),
             reason,
         )
-        rows.add_row(*map(escape, cells))
-    return rows
+        table.add_row(*map(escape, cells))
+    return table

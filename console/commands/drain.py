@@ -116,7 +116,7 @@ async def _evict_pods(
 
 
 def _report_dry_run(node: str, classification: PodClassification, preview: DrainPreview, output: str) -> Object:
-    """Show and return the report of a dry run: the pods that would leave, and what each would wait for."""
+    """Show and return the report of a dry run: what would happen to each pod."""
     full_preview = preview._replace(
         ignored=[(pod, DAEMON_SET_REASON) for pod in sorted(classification.daemonset_pods, key=format_key)]
     )

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 DEFAULT_LIMIT = 2000
-"""Default maximum number of events; the format jsonl has no default limit."""
+"""Default maximum number of events; the jsonl format has no default limit."""
 IMPORT_PARAMETERS = ("file", "journal")
 """The only parameters that are valid with --import."""
 
 
 @dataclass(frozen=True)
 class EventFilters:
-    """The filters that the command line sets; an empty value does not filter."""
+    """The filters set on the command line; an empty value means no filter."""
 
     node: str = ""
     maintenance: str = ""
@@ -49,7 +49,7 @@ class EventFilters:
     def build_query(self, output: str) -> Query:
         """Build the journal query for this output format."""
         limit = self.limit if self.limit is not None else 0 if output == "jsonl" else DEFAULT_LIMIT
-        types = tuple(expand_type(kind) for kind in self.event_types)
+        types = tuple(expand_type(event_type) for event_type in self.event_types)
         return Query(
             self.node,
             self.maintenance,
@@ -132,9 +132,13 @@ def _check_period(since: datetime | None, until: datetime | None) -> None:
 def _check_import_options() -> None:
     """Raise `UsageError` if --import is combined with a filter or output option, which would have no effect."""
     long_options = {str(param.name): max(param.opts, key=len) for param in click.get_current_context().command.params}
-    others = [option for name, option in long_options.items() if name not in IMPORT_PARAMETERS and is_given(name)]
-    if others:
-        raise click.UsageError(f"--import only adds events to the journal, and shows none: omit {', '.join(others)}")
+    ineffective_options = [
+        option for name, option in long_options.items() if name not in IMPORT_PARAMETERS and is_given(name)
+    ]
+    if ineffective_options:
+        raise click.UsageError(
+            f"--import only adds events to the journal, and shows none: omit {', '.join(ineffective_options)}"
+        )
 
 
 def _show_events(journal: Journal, query: Query, output: str) -> None:
@@ -160,7 +164,7 @@ def _collect_arrivals(entries: Iterable[Entry], arrivals: list[datetime]) -> Ite
 
 
 def _print_entries(journal: Journal, entries: Iterable[Entry], output: str) -> None:
-    """Print the entries, keeping only the printed fields: the data of all events may not fit into memory."""
+    """Print the entries, and keep only the printed fields, because the data of all events may not fit in memory."""
     now = datetime.now(timezone.utc)
     if output == "json":
         show_json_list(entry_to_json(entry, now) for entry in entries)
@@ -173,7 +177,7 @@ def _print_entries(journal: Journal, entries: Iterable[Entry], output: str) -> N
 
 
 def _warn_unknown_filters(journal: Journal, query: Query, count: int) -> None:
-    """Warn, if no event was found, about filters that match nothing in the journal, such as a misspelled name."""
+    """Warn about filters that match nothing in the journal, such as a misspelled name, if no event was found."""
     if count:
         return
     if query.node and not journal.select(Query(node=query.node, limit=1)):
@@ -181,7 +185,7 @@ def _warn_unknown_filters(journal: Journal, query: Query, count: int) -> None:
     if query.maintenance and not journal.select(Query(maintenance=query.maintenance, limit=1)):
         message = f'NodeMaintenance "{query.maintenance}" not found in the journal, by name or uid'
         click.echo(f"{message}: see kubectl maintenance status.", err=True)
-    if unknown_types := [kind for kind in query.types if kind not in KNOWN_TYPES]:
+    if unknown_types := [event_type for event_type in query.types if event_type not in KNOWN_TYPES]:
         known_types = ", ".join(map(shorten_type, KNOWN_TYPES))
         click.echo(f"Unknown event type {', '.join(unknown_types)}: the known types are {known_types}.", err=True)
 
@@ -189,7 +193,7 @@ def _warn_unknown_filters(journal: Journal, query: Query, count: int) -> None:
 def _import_events(journal: Journal, file: BinaryIO) -> None:
     """Import the file into the journal.
 
-    The import reads the file twice. The function therefore copies it first, because a pipe can be read only once.
+    The import reads the file twice, but a pipe can be read only once. The file is therefore copied first.
     """
     with TemporaryFile() as copy:
         copyfileobj(file, copy)

@@ -54,7 +54,7 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
     path = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
     index = _write_archive(path, namespace, logs, journal)
     note(f"{path}: {format_count(len(index['files']), 'file')}", output)
-    if not any(each["file"].startswith("logs/") for each in index["files"]):
+    if not any(entry["file"].startswith("logs/") for entry in index["files"]):
         note(
             "The archive contains no logs: if functions do not run in pods, name the log directory with --logs.", output
         )
@@ -102,7 +102,7 @@ def _add_log(archive: Archive, log: Path) -> None:
 
 def _add_journal(archive: Archive, journal: Journal) -> None:
     """Add the recorded events; if the journal cannot be read completely, note that in the index instead."""
-    from eventing.journal.store import JournalError  # imported only here: its libraries load slowly
+    from eventing.journal.store import JournalError  # slow import, needed only with a journal
 
     try:
         archive.add_lines("journal.jsonl", map(_redact_line, export_lines(journal, Query())), "the journal")
@@ -111,14 +111,14 @@ def _add_journal(archive: Archive, journal: Journal) -> None:
 
 
 def _redact_line(line: bytes) -> bytes:
-    """Remove from a journal line the values that the archive omits from all objects."""
+    """Redact a journal line in the same way as the archived objects."""
     return json.dumps(redact_values(json.loads(line))).encode() + b"\n"
 
 
 def _list_problems(index: dict[str, Any]) -> list[str]:
-    """Return one message for all missing permissions with the remedy, and one for each other failed read."""
+    """Return one message, with a remedy, for all missing permissions, and one message per other failed read."""
     problems = []
-    if denied := [item["permission"] for item in index["missingPermissions"]]:
+    if denied := [entry["permission"] for entry in index["missingPermissions"]]:
         problems.append(f"ask an administrator for the rights to {', '.join(denied)}")
-    problems += [f"{item['what']}: {' '.join(item['message'].split())}" for item in index["notRead"]]
+    problems += [f"{entry['what']}: {' '.join(entry['message'].split())}" for entry in index["notRead"]]
     return problems

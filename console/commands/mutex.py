@@ -1,4 +1,4 @@
-"""`kubectl maintenance mutex`: shows upgrade runs of OpenShift's workers, and resumes a run that has stopped."""
+"""`kubectl maintenance mutex`: shows upgrade runs of OpenShift's workers, and resumes a stopped run."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ async def _read_state(api: Api, name: str) -> Object:
 
 
 async def _watch_state(api: Api, name: str, output: str) -> None:
-    chosen = format_full_name(await upgrade_runs.get_run(api, name)) if name else ""
-    screen = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
-    with screen as show_state:
+    full_name = format_full_name(await upgrade_runs.get_run(api, name)) if name else ""
+    display = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
+    with display as show_state:
         async with aclosing(upgrade_runs.watch_runs(api)) as states:
             async for runs in states:
-                reports = [build_report(run) for run in runs if chosen in ("", format_full_name(run))]
-                show_state(reports[0] if chosen and reports else {"runs": reports})
+                reports = [build_report(run) for run in runs if full_name in ("", format_full_name(run))]
+                show_state(reports[0] if full_name and reports else {"runs": reports})
 
 
 def _render_state(state: Object) -> RenderableType:

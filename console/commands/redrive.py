@@ -30,7 +30,7 @@ from kube.text_limits import format_count
 
 @click.command
 @click.argument("ids", type=NonEmptyText(), nargs=-1, metavar="[ID]...")
-@click.option("--all", "everything", is_flag=True, help="Redrive all open dead letters.")
+@click.option("--all", "all_open", is_flag=True, help="Redrive all open dead letters.")
 @functions_option("functions_url", "the addresses in the Triggers")
 @broker_option
 @namespace_option
@@ -40,7 +40,7 @@ from kube.text_limits import format_count
 @cluster_options
 def redrive(
     ids: tuple[str, ...],
-    everything: bool,
+    all_open: bool,
     functions_url: str,
     broker: str,
     namespace: str,
@@ -58,7 +58,7 @@ def redrive(
       kubectl maintenance redrive ID
       kubectl maintenance redrive --all --yes
     """
-    if bool(ids) == everything:
+    if bool(ids) == all_open:
         raise click.UsageError("name the ids of dead letters, or use --all")
     with open_journal(journal) as opened_journal, open_client() as client:
         dead_letters = list_awaiting_redrive(opened_journal, ids)
@@ -81,14 +81,14 @@ def redrive(
 
 
 def _build_fields(result: RedriveResult) -> dict[str, Any]:
-    now = (
+    outcome = (
         result.attempt.as_data() if result.attempt else {"note" if result.is_already_done else "error": result.problem}
     )
     return {
         **build_dead_letter_fields(result.item.dead_letter),
         "open": result.failed,
         "url": result.item.function_url,
-        "now": now,
+        "now": outcome,
     }
 
 

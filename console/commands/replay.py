@@ -1,4 +1,4 @@
-"""`kubectl maintenance replay`: posts recorded events again, and compares the new responses with the recorded ones."""
+"""`kubectl maintenance replay`: replays recorded events, and compares the new responses with the recorded ones."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
             _confirm_writes(calls)
         changes = client.run(read_changes(client.api, find_objects(entries)))
         results = _replay_calls(calls, changes, options, client, output)
-    _finish(results, len(calls) - len(results), changes, options, output)
+    _report_and_exit(results, len(calls) - len(results), changes, options, output)
 
 
 def _check_function_location(options: TargetOptions) -> None:
@@ -106,7 +106,7 @@ def _confirm_writes(calls: Sequence[Call]) -> None:
 def _replay_calls(
     calls: Sequence[Call], changes: ObjectChanges, options: ReplayOptions, client: SyncClient, output: str
 ) -> list[ReplayResult]:
-    """Make the calls in the order of the recording, and show each result as it arrives."""
+    """Make the calls in recorded order, and show each result as it arrives."""
     if output == "table":
         _show_gone_objects(changes)
     results = []
@@ -137,16 +137,16 @@ def _call_function(entry: Entry, target: Target, options: ReplayOptions, client:
     return replay_event(entry, target.function, target.url, replay_id=options.replay_id, dry_run=options.dry_run)
 
 
-def _finish(
+def _report_and_exit(
     replay_results: Sequence[ReplayResult],
     skipped_calls: int,
     changes: ObjectChanges,
     options: ReplayOptions,
     output: str,
 ) -> None:
-    """Print the summary and raise the exception for the exit status.
+    """Print the summary and, unless the replay succeeded, raise the exception that sets the exit status.
 
-    `skipped_calls` is the number of calls that were not made because an endpoint is not a function.
+    `skipped_calls` is the number of calls that were not made because an endpoint is not one of our functions.
     """
     note(format_summary(replay_results, dry_run=options.dry_run), output)
     if output == "json":

@@ -1,4 +1,4 @@
-"""`kubectl maintenance start NODE`: creates the NodeMaintenance; the functions do the rest."""
+"""`kubectl maintenance start NODE`: creates the NodeMaintenance, which the functions then process."""
 
 from __future__ import annotations
 
@@ -122,17 +122,19 @@ def start(
     check_timeout(wait=wait, remedy="add --wait")
     if wait and dry_run:
         raise click.UsageError("--dry-run starts no drain that --wait could wait for: omit one of them")
-    drain = {FIELD_OF_FLAG[flag]: value for flag, value in flags.items()}
+    drain_fields = {FIELD_OF_FLAG[flag]: value for flag, value in flags.items()}
 
     async def create_and_follow(api: Api) -> Object:
         requester = await whoami(api)
         create_api = api.with_dry_run() if dry_run else api
-        options, node_vmis = parse_drain_options({"spec": build_drain_spec(drain)}), await read_vmis(api, node)
+        options, node_vmis = parse_drain_options({"spec": build_drain_spec(drain_fields)}), await read_vmis(api, node)
         needs_preview = dry_run or options != DEFAULT_DRAIN_OPTIONS
         preview = await preview_drain(api, node, options, node_vmis.reports) if needs_preview else EMPTY_PREVIEW
         node_vmis = node_vmis.exclude(preview.remaining_vms)
         with collect_warnings() as warnings:
-            created = await create_maintenance(create_api, GROUPS[group], node, name or node, reason, requester, drain)
+            created = await create_maintenance(
+                create_api, GROUPS[group], node, name or node, reason, requester, drain_fields
+            )
         for warning in (*warnings, *node_vmis.list_warnings(GROUPS[group]), *_iter_warnings(preview, node, options)):
             warn(warning)
         if moves := node_vmis.describe_moves(GROUPS[group]):
@@ -151,7 +153,7 @@ def start(
 
 
 def _iter_warnings(preview: DrainPreview, node: str, options: DrainOptions) -> Iterator[str]:
-    """Yield warnings about the pods of this drain, including any that could not be read."""
+    """Yield warnings about the drain's pods and about failed reads."""
     yield from preview.errors
     if preview.selects_none:
         yield f'pod selector {options.pod_selector} matches no pod that would leave node "{node}"'
@@ -195,8 +197,8 @@ def _format_timeout(node: str, timeout: float, maintenance: Object) -> str:
 async def _follow_until_drained(api: Api, latest: list[Object], output: str) -> Object:
     """Show the progress, and return the NodeMaintenance once its node is drained.
 
-    In: `latest`, a list with the created object. The function replaces that object with each newer state, so that the
-    caller still has the last one after a timeout.
+    In: `latest`, a list with the created object. The function replaces that object with each newer version, so that the
+    caller still has the last version after a timeout.
 
     Raises `ClickException` if the maintenance fails or is deleted.
     """
@@ -206,27 +208,29 @@ async def _follow_until_drained(api: Api, latest: list[Object], output: str) -> 
         render_awaited,
     )
 
-    screen = (
-        show_live(lambda item: render_awaited(item, datetime.now(timezone.utc)), format_line)
+    display = (
+        show_live(lambda maintenance: render_awaited(maintenance, datetime.now(timezone.utc)), format_line)
         if output == "table"
         else nullcontext(_show_nothing)
     )
     (created,) = latest
     uid, name = created["metadata"]["uid"], format_full_name(created)
-    with screen as show_state:
-        async with aclosing(watch_maintenances(api, get_node_name(created))) as states:
-            async for state in states:
-                item = next((item for item in state if item["metadata"]["uid"] == uid), None)
-                if item is None or is_deleting(item):
+    with display as show_state:
+        async with aclosing(watch_maintenances(api, get_node_name(created))) as updates:
+            async for maintenances in updates:
+                maintenance = next(
+                    (maintenance for maintenance in maintenances if maintenance["metadata"]["uid"] == uid), None
+                )
+                if maintenance is None or is_deleting(maintenance):
                     raise click.ClickException(f"{name} was deleted before its node was drained")
-                latest[0] = item
-                show_state(escape_all(item))
-                if get_condition(item, "Drained").get("status") == "True":
-                    return item
-                if get_phase_label(item) == FAILED:
-                    raise click.ClickException(f"{name} failed: {item['status'].get('lastError')}")
+                latest[0] = maintenance
+                show_state(escape_all(maintenance))
+                if get_condition(maintenance, "Drained").get("status") == "True":
+                    return maintenance
+                if get_phase_label(maintenance) == FAILED:
+                    raise click.ClickException(f"{name} failed: {maintenance['status'].get('lastError')}")
     raise click.ClickException(f"the watch on {name} ended: see kubectl maintenance status")
 
 
-def _show_nothing(item: Object) -> None:
+def _show_nothing(maintenance: Object) -> None:
     """Show nothing: the JSON output is printed at the end."""

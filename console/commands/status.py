@@ -1,6 +1,6 @@
 """`kubectl maintenance status [NODE]`: shows the nodes in maintenance, each drain's progress, and what blocks it.
 
-For a single node it also shows the virtual machines, which it reads again after each change of the node's maintenance.
+For a single node it also shows the virtual machines, which it re-reads whenever the node's maintenance changes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def status(node: str, watch: bool, output: str) -> None:
 
 
 async def _read_state(api: Api, node: str) -> Object:
-    """Return the current state. Raises `Refusal` for a node that does not exist and that no maintenance names."""
+    """Return the current state. Raises `Refusal` if the node does not exist and no maintenance names it."""
     state = await _build_state(api, node, await list_maintenances(api, node or None))
     if state.get("state") == STATE_GONE and not state["maintenances"]:
         raise build_unknown_node(node)
@@ -67,7 +67,7 @@ async def _build_state(api: Api, node: str, found_maintenances: list[Object]) ->
 
     If the virtual machines cannot be read, `virtualMachinesUnknown` with the reason replaces `virtualMachines`.
     """
-    items = [strip_managed_fields(item) for item in found_maintenances]
+    items = [strip_managed_fields(maintenance) for maintenance in found_maintenances]
     if not node:
         return {"maintenances": items}
     vmis = await read_vmis(api, node)
@@ -77,8 +77,8 @@ async def _build_state(api: Api, node: str, found_maintenances: list[Object]) ->
 
 
 async def _watch_state(api: Api, node: str, output: str) -> None:
-    screen = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
-    with screen as show_state:
+    display = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
+    with display as show_state:
         async with aclosing(watch_maintenances(api, node or None)) as states:
             async for maintenances in states:
                 show_state(await _build_state(api, node, maintenances))
@@ -94,4 +94,7 @@ def _render_state(state: Object) -> RenderableType:
 
 
 def _format_lines(state: Object) -> str:
-    return "\n".join(format_line(item) for item in escape_all(state["maintenances"])) or "No maintenances found."
+    return (
+        "\n".join(format_line(maintenance) for maintenance in escape_all(state["maintenances"]))
+        or "No maintenances found."
+    )

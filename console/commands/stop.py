@@ -40,14 +40,22 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
         set_interrupt_note(
             lambda: f"maintenances marked for deletion end without this command: see kubectl maintenance status {node}"
         )
-        ended, kept = await end_maintenances(api, node), list[Object]()
+        ended, still_existing = await end_maintenances(api, node), list[Object]()
         if wait:
-            kept = await run_with_timeout(timeout, _wait_for_kept(api, node, ended), lambda: _format_timeout(ended))
-            for item in kept:
-                note(explain_kept(item), output)
+            still_existing = await run_with_timeout(
+                timeout, _wait_until_released(api, node, ended), lambda: _format_timeout(ended)
+            )
+            for maintenance in still_existing:
+                note(explain_kept(maintenance), output)
         report = build_node_report(node, await get_or_none(api.get(build_node_path(node))))
-        keepers = {format_full_name(item): get_finalizers(item) for item in kept}
-        return {**report, "deleted": [format_full_name(item) for item in ended], "keptBy": keepers}
+        finalizers_by_name = {
+            format_full_name(maintenance): get_finalizers(maintenance) for maintenance in still_existing
+        }
+        return {
+            **report,
+            "deleted": [format_full_name(maintenance) for maintenance in ended],
+            "keptBy": finalizers_by_name,
+        }
 
     report = run_with_api(end_and_wait)
     for name in report["deleted"]:
@@ -59,20 +67,20 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
         show_json(report)
 
 
-async def _wait_for_kept(api: Api, node: str, ended_maintenances: list[Object]) -> list[Object]:
-    """Wait until all these maintenances are released; return those that another controller's finalizer keeps.
+async def _wait_until_released(api: Api, node: str, ended_maintenances: list[Object]) -> list[Object]:
+    """Wait until all these maintenances are released; return those that other controllers' finalizers still keep.
 
     A maintenance counts as released when the functions have removed their finalizers, after restoring the node.
     """
-    uids = {item["metadata"]["uid"] for item in ended_maintenances}
-    async with aclosing(watch_maintenances(api, node)) as states:
-        async for state in states:
-            remaining = [item for item in state if item["metadata"]["uid"] in uids]
+    uids = {maintenance["metadata"]["uid"] for maintenance in ended_maintenances}
+    async with aclosing(watch_maintenances(api, node)) as updates:
+        async for maintenances in updates:
+            remaining = [maintenance for maintenance in maintenances if maintenance["metadata"]["uid"] in uids]
             if not select_unreleased(remaining):
                 return remaining
     raise click.ClickException(f"the watch on {node} ended: see kubectl maintenance status {node}")
 
 
 def _format_timeout(ended_maintenances: list[Object]) -> str:
-    names = ", ".join(format_full_name(item) for item in ended_maintenances)
+    names = ", ".join(format_full_name(maintenance) for maintenance in ended_maintenances)
     return f"{names} is marked for deletion, but no function has restored the node: check that the functions run"

@@ -45,15 +45,15 @@ def uncordon(node: str, output: str) -> None:
 
 
 async def _uncordon_node(api: Api, node_name: str) -> tuple[bool, Object]:
-    """Uncordon the node, and return whether that changed it, and the node's report.
+    """Uncordon the node, and return whether it changed, together with the node report.
 
     If the node carries our maintenance label, the patch also removes that label and the drain taints. Without the
-    label, another actor set the drain taints, and they stay. Raises `ClickException` while the node is in maintenance,
+    label, the drain taints belong to another actor and stay. Raises `ClickException` while the node is in maintenance,
     because that maintenance would cordon it again.
     """
-    for other in select_unreleased(await list_maintenances(api, node_name)):
+    for maintenance in select_unreleased(await list_maintenances(api, node_name)):
         raise click.ClickException(
-            f'node "{node_name}" is in maintenance by {format_full_name(other)}: '
+            f'node "{node_name}" is in maintenance by {format_full_name(maintenance)}: '
             f"to end it, run kubectl maintenance stop {node_name}"
         )
     for _ in range(MAX_ATTEMPTS):

@@ -1,4 +1,4 @@
-"""The .tar.gz archive of a must-gather, with an index of its contents and of everything that could not be read."""
+"""Writes a must-gather's .tar.gz archive, with an index of its contents and of everything that could not be read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UnreadItem:
 
 
 class Archive:
-    """A .tar.gz that is being written; as a context manager, it adds the index on exit, even after an error.
+    """A .tar.gz archive being written. As a context manager, it adds the index on exit, even after an error.
 
     Raises `OSError` if the file already exists or cannot be written.
     """
@@ -65,22 +65,22 @@ class Archive:
         self._output_file.close()
 
     def add_file(self, name: str, content: bytes, source: str, item_count: int | None = None) -> None:
-        """Add a file; `source` names the origin of the content, `item_count` is the number of objects in it."""
+        """Add a file; `source` is the origin of the content, and `item_count` the number of objects in it."""
         self._write_file(name, content)
-        counted = {} if item_count is None else {"items": item_count}
-        self.files.append({"file": name, "from": source, "bytes": len(content), **counted})
+        count_field = {} if item_count is None else {"items": item_count}
+        self.files.append({"file": name, "from": source, "bytes": len(content), **count_field})
 
     def add_json(self, name: str, value: Any, source: str, item_count: int | None = None) -> None:
-        """Add a value as JSON."""
+        """Add a file that contains the value as JSON."""
         self.add_file(name, _encode_json(value), source, item_count)
 
     def add_lines(self, name: str, lines: Iterable[bytes], source: str) -> None:
-        """Add any number of lines, through a temporary file: tar needs the size before the content."""
-        with TemporaryFile() as whole:
-            count = sum(1 for line in lines if whole.write(line))
-            size = whole.tell()
-            whole.seek(0)
-            self._tar.addfile(_build_tar_info(name, size), whole)
+        """Add a file of lines, buffered in a temporary file because tar needs the size before the content."""
+        with TemporaryFile() as buffer:
+            count = sum(1 for line in lines if buffer.write(line))
+            size = buffer.tell()
+            buffer.seek(0)
+            self._tar.addfile(_build_tar_info(name, size), buffer)
         self.files.append({"file": name, "from": source, "bytes": size, "items": count})
 
     def note_not_installed(self, permission: str) -> None:

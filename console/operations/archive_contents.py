@@ -1,7 +1,7 @@
 """Reads the cluster data of a must-gather: lists of objects, and logs, each with the permission that it requires.
 
-The module does not read Secrets. From all other objects it removes the values of environment variables and the startup
-data of virtual machines.
+The module never reads Secrets. It removes environment variables' values and virtual machines' startup data from all
+objects that it reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kube.virtualization import vmis
 PRODUCT_LABEL = "app.kubernetes.io/part-of=node-maintenance"
 """Label selector of the product's own pods."""
 MAX_LOG_LINES = "100000"
-"""Number of latest log lines to read per container; they cover days in a typical cluster."""
+"""Maximum number of recent log lines per container; in a typical cluster they cover several days."""
 REDACTED = "(redacted)"
 
 
@@ -80,7 +80,7 @@ RUN_LISTINGS = [
 """Objects that upgrade runs depend on; read only if the cluster has objects of the upgrade mutex."""
 CAPABILITY_LISTING = Listing("cpu-labels/capabilities", "v1", "configmaps", labels=capabilities.CAPABILITIES_LABEL)
 HYPERCONVERGED_LISTING = Listing("cpu-labels/hyperconvergeds", hyperconverged.API_VERSION, "hyperconvergeds")
-"""Settings of the CPU labels; read only if a ConfigMap describes the CPU capabilities of nodes."""
+"""Settings for the CPU labels; read only if a ConfigMap describes nodes' CPU capabilities."""
 VMI_LISTING = Listing("virtualization/virtualmachineinstances", vmis.API_VERSION, "virtualmachineinstances")
 VM_LISTINGS = [
     *(
@@ -122,7 +122,7 @@ async def gather_cluster(api: Api, archive: Archive, namespace: str) -> None:
         await _gather_list(api, archive, HYPERCONVERGED_LISTING)
     for listing in VM_LISTINGS if await _gather_list(api, archive, VMI_LISTING) else []:
         await _gather_list(api, archive, listing)
-    for node in sorted({get_node_name(item) for item in maintenances} - {""}):
+    for node in sorted({get_node_name(maintenance) for maintenance in maintenances} - {""}):
         listing = Listing(f"pods/{encode_path_segment(node)}", "v1", "pods", fields=build_pods_on_node_query(node)[1])
         await _gather_list(api, archive, listing)
     for listing in PRODUCT_LISTINGS:
@@ -147,16 +147,16 @@ async def _gather_list(api: Api, archive: Archive, listing: Listing) -> list[Obj
 
 
 async def _gather_logs(api: Api, archive: Archive, pods: Iterable[Object]) -> None:
-    """Add one log file per container of these pods, and one for the previous run of a restarted container."""
+    """Add one log file per container of these pods, and a second one for a restarted container's previous run."""
     for pod in pods:
-        restarted = {
-            item["name"]
-            for item in (pod.get("status") or {}).get("containerStatuses") or []
-            if item.get("restartCount")
+        restarted_containers = {
+            status["name"]
+            for status in (pod.get("status") or {}).get("containerStatuses") or []
+            if status.get("restartCount")
         }
         for container in pod["spec"]["containers"]:
             await _gather_log(api, archive, pod, container["name"], {})
-            if container["name"] in restarted:
+            if container["name"] in restarted_containers:
                 await _gather_log(api, archive, pod, container["name"], {"previous": "true"})
 
 
@@ -182,9 +182,9 @@ def _build_unread(permission: str, error: ApiError) -> UnreadItem:
 
 
 def redact_values(value: Any) -> Any:
-    """Return a copy without possible secrets: environment variables' values, and startup data of virtual machines.
+    """Return a copy without possible secrets: environment variables' values and virtual machines' startup data.
 
-    The function also searches strings that contain JSON, such as annotations that hold a whole object. It drops
+    The function also searches strings that contain JSON, such as annotations that contain a whole object. It drops
     `managedFields` and the annotations in which `kubectl apply` and similar tools keep a copy of the object.
     """
     if isinstance(value, str):
@@ -193,15 +193,15 @@ def redact_values(value: Any) -> Any:
         return [redact_values(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: redact_values(child) for key, child in value.items() if key not in DROPPED_KEYS}
-    kept |= {key: REDACTED for key in REDACTED_KEYS if key in kept}
-    if isinstance(kept.get("env"), list):
-        kept["env"] = [_redact_variable(variable) for variable in kept["env"]]
-    return kept
+    redacted = {key: redact_values(child) for key, child in value.items() if key not in DROPPED_KEYS}
+    redacted |= {key: REDACTED for key in REDACTED_KEYS if key in redacted}
+    if isinstance(redacted.get("env"), list):
+        redacted["env"] = [_redact_variable(variable) for variable in redacted["env"]]
+    return redacted
 
 
 def _redact_text(text: str) -> str:
-    """Return a text unchanged, except for secrets in JSON; replace JSON that is nested too deeply to search."""
+    """Return the text with secrets redacted if it is JSON; redact all of it if the JSON is nested too deeply."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -233,6 +233,6 @@ REDACTED_KEYS = (
 )
 """Fields and annotations of virtual machines that may contain credentials.
 
-They hold cloud-init data, an Ignition config (an annotation that virt-launcher pods also carry), and the HTTP headers
-for downloading disks. Sysprep data is in a Secret or a ConfigMap that the virtual machine only names.
+They contain cloud-init data, an Ignition config (an annotation that virt-launcher pods also carry), and the HTTP
+headers for downloading disks. Sysprep data is in a Secret or a ConfigMap that the virtual machine only names.
 """

@@ -1,12 +1,12 @@
-"""Redrives dead letters, for the commands and the web console: finds each function's address and delivers the event.
+"""Redrives dead letters for the commands and the web console: finds each function's address and delivers the event.
 
 A dead letter names the address that it could not be delivered to. That address is not trustworthy, because any client
-that may post to `record` can write it. The address therefore comes from the Triggers, and the dead letter only
-determines the function.
+that is allowed to post to the `record` function can forge it. The address therefore comes from the Triggers, and the
+dead letter only determines the function.
 
-Two concurrent attempts to redrive a dead letter deliver it once, if they run in the same process. The same holds for
-several processes with one PostgreSQL, such as the console's pods. Processes that share a SQLite file may deliver it
-twice, which the functions tolerate.
+Concurrent redrives of one dead letter deliver it only once if they run in the same process. The same applies to
+processes that share a PostgreSQL database, such as the console's pods. Processes that share a SQLite file may deliver
+it twice; the functions tolerate this.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RedriveItem:
     """One dead letter to redrive.
 
     Attributes:
-        function_url: The address of its function; "" if it is unknown, for the reason in `problem`.
+        function_url: The function's address, or "" if it is unknown for the reason in `problem`.
     """
 
     dead_letter: Entry
@@ -52,7 +52,7 @@ class RedriveResult:
     """The outcome of one redrive: the attempt, or the problem if no attempt was made.
 
     Attributes:
-        is_already_done: Whether the event has meanwhile been redriven to this function, so that nothing is left to do.
+        is_already_done: Whether another redrive has already delivered the event to this function.
     """
 
     item: RedriveItem
@@ -67,17 +67,17 @@ class RedriveResult:
 
 
 def list_awaiting_redrive(journal: Journal, ids: tuple[str, ...]) -> list[Entry]:
-    """Return the open dead letters, all or those with these ids, without their data; a redrive reads each in full."""
+    """Return the open dead letters (all, or those with these ids) without event data, which a redrive reads later."""
     return list(map(strip_data, filter_awaiting_redrive(journal.iter_entries(Query(dead_letters_only=True, ids=ids)))))
 
 
 def build_items(
     dead_letters: Iterable[Entry], functions_url: str, namespace: str, client: SyncClient
 ) -> list[RedriveItem]:
-    """Return the target of each dead letter: its function, if a Trigger delivers such an event to that function.
+    """Return each dead letter with its target: the failed function, if a Trigger delivers such events to it.
 
-    The address is the URL `functions_url` plus the function's name; if `functions_url` is "", the Triggers name the
-    addresses. Raises `NoResult` if no Trigger exists.
+    The address is `functions_url` plus the function's name, or the address in the Trigger if `functions_url` is "".
+    Raises `NoResult` if no Trigger exists.
     """
     dead_letters = list(dead_letters)
     if not dead_letters:
@@ -92,7 +92,7 @@ def build_items(
 
 
 def build_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveItem:
-    """Return the target of one dead letter; the addresses of the event's other subscribers do not matter."""
+    """Return one dead letter with its target; the event's other subscribers need no address."""
     function = find_failed_function(dead_letter)
     if function not in resolver.list_functions(to_original_event(dead_letter.event)):
         return RedriveItem(
@@ -106,7 +106,7 @@ def build_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveItem:
 
 
 def redrive_all(items: Sequence[RedriveItem], broker_url: str, journal: Journal) -> Iterator[RedriveResult]:
-    """Redrive the dead letters one by one, and record each attempt at once; a failure does not stop the others.
+    """Redrive the dead letters one by one, and record each attempt immediately; a failure does not stop the others.
 
     A dead letter gets no attempt if it is already being redriven, has been redriven, or was removed from the journal.
     """
@@ -133,7 +133,7 @@ def _redrive_item(item: RedriveItem, broker_url: str, journal: Journal) -> Redri
 
 @contextmanager
 def _try_claim(seq: int, journal: Journal) -> Iterator[bool]:
-    """Yield whether only this call redrives the dead letter, in this process and in others on the same PostgreSQL."""
+    """Yield whether this call has claimed the dead letter exclusively, also among processes on one PostgreSQL."""
     with IN_PROGRESS_LOCK:
         is_new = seq not in IN_PROGRESS
         IN_PROGRESS.add(seq)
@@ -150,7 +150,7 @@ def _try_claim(seq: int, journal: Journal) -> Iterator[bool]:
 def _read_current(dead_letter: Entry, journal: Journal) -> Entry | None:
     """Return the recorded dead letter in full, or None if it no longer exists.
 
-    Its number may now belong to another event, if the journal's file was replaced or pruned completely.
+    Its number may now belong to a different event if the journal's file was replaced or pruned completely.
     """
     keys = get_event_keys(dead_letter.event)
     entries = journal.select(Query(dead_letters_only=True, seqs=(dead_letter.seq,)))
@@ -158,7 +158,7 @@ def _read_current(dead_letter: Entry, journal: Journal) -> Entry | None:
 
 
 class BackgroundRedrive:
-    """A redrive in a thread of its own, with readable progress; it calls `on_result` with each result."""
+    """A redrive in its own thread. Callers can read its progress, and it calls `on_result` with each result."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class BackgroundRedrive:
                 self._on_result(RedriveResult(item, None, self._error))
 
     def wait(self, timeout: float) -> None:
-        """Wait until all dead letters are redriven, at most `timeout`."""
+        """Wait until all dead letters are redriven, for at most `timeout` seconds."""
         self._thread.join(timeout)
 
     @property
@@ -194,7 +194,7 @@ class BackgroundRedrive:
 
     @property
     def error(self) -> str:
-        """Return the error that stopped the thread early, "" if there is none."""
+        """Return the error that stopped the thread early, or "" if there is none."""
         return self._error
 
 
@@ -204,14 +204,14 @@ def find_broker_url(client: SyncClient, namespace: str) -> str:
 
     path = f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers"
     brokers = client.run(get_or_none(client.api.list(path)))
-    for item in brokers["items"] if brokers else []:
-        if url := ((item.get("status") or {}).get("address") or {}).get("url"):
+    for broker in brokers["items"] if brokers else []:
+        if url := ((broker.get("status") or {}).get("address") or {}).get("url"):
             return str(url)
     raise NoResult(f"no Broker in namespace {namespace} has an address: name one with --broker or $BROKER")
 
 
 def build_dead_letter_fields(dead_letter: Entry) -> dict[str, Any]:
-    """Return one dead letter as JSON data."""
+    """Return the dead letter's fields as JSON data."""
     failure = dead_letter.dead_letter
     return {
         "event": dead_letter.event.get_id(),

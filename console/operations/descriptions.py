@@ -1,4 +1,4 @@
-"""Texts about maintenances, nodes and blocked pods, for the terminal and the web console. Pure functions."""
+"""Builds texts about maintenances, nodes and blocked pods, for the terminal and the web console. Pure functions."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def get_phase_label(maintenance: Maintenance) -> str:
 
 def explain_kept(maintenance: Maintenance) -> str:
     """Explain why a released maintenance still exists."""
-    keepers = ", ".join(get_finalizers(maintenance))
-    return f"{format_full_name(maintenance)} is released, but exists until these finalizers are removed: {keepers}"
+    finalizers = ", ".join(get_finalizers(maintenance))
+    return f"{format_full_name(maintenance)} is released, but exists until these finalizers are removed: {finalizers}"
 
 
 def format_age(since: str, now: datetime) -> str:
@@ -63,7 +63,7 @@ def build_node_report(node_name: str, node: Object | None) -> Object:
 
 
 def summarize_blockers(status: Mapping[str, Any]) -> str:
-    """Return what blocks a drain, in one sentence, or "" if nothing does."""
+    """Return a sentence about what blocks a drain, or "" if nothing does."""
     blocked = status.get("blockedPods") or []
     if not blocked:
         return str(status.get("lastError") or "")
@@ -74,10 +74,10 @@ def summarize_blockers(status: Mapping[str, Any]) -> str:
 
 def suggest_remedy(blocked_pod: Mapping[str, Any]) -> str:
     """Return what would unblock a pod, and the time of the next attempt if one is scheduled."""
-    after = parse_time_or_none(blocked_pod.get("retryAfter"))
+    retry_after = parse_time_or_none(blocked_pod.get("retryAfter"))
     return (
-        f"{_suggest_unblocking(blocked_pod)}; next attempt at {after:%H:%M:%S} UTC"
-        if after
+        f"{_suggest_unblocking(blocked_pod)}; next attempt at {retry_after:%H:%M:%S} UTC"
+        if retry_after
         else _suggest_unblocking(blocked_pod)
     )
 

@@ -1,4 +1,4 @@
-"""Previews what a drain does to the pods of a node, by the same rules as the `evict` function."""
+"""Previews what a drain does to the pods on a node, by the same rules as the `evict` function."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kube.pods import DrainOptions, Pod, build_name_reference, format_key, get_u
 from kube.virtualization.drain_forecast import get_launched_vmi_key
 
 STATIC_POD_REASON, DAEMON_SET_REASON = "static pod", "pod of a DaemonSet"
-"""Reasons for which a pod stays, regardless of the flags."""
+"""Reasons why a pod stays regardless of the flags."""
 
 
 class DrainPreview(NamedTuple):
-    """The preview of a drain: what happens to each pod of a node.
+    """The preview of a drain: what happens to each pod on the node.
 
     Attributes:
         evictable: Pods that leave, unless earlier evictions use up their budget.
@@ -29,7 +29,7 @@ class DrainPreview(NamedTuple):
         terminating: Terminating pods, which the drain waits for.
         ignored: Pods that the drain ignores, each with the reason.
         uses_deletion: Whether the drain deletes pods, which bypasses disruption budgets.
-        selects_none: Whether there is a pod selector and no pod would leave.
+        selects_none: Whether a pod selector is set but no pod would leave.
         remaining_vms: Virtual machines, by namespace and name, whose virt-launcher pods stay.
         errors: One sentence for each failed read.
     """
@@ -47,18 +47,18 @@ class DrainPreview(NamedTuple):
         """Yield one line for each pod."""
         for pod in self.evictable:
             yield f"would {'delete' if self.uses_deletion else 'evict'} pod {format_key(pod)}"
-        for item in self.blocked:
-            yield f"would not evict pod {item.key} now: {item.message}"
+        for blocked_pod in self.blocked:
+            yield f"would not evict pod {blocked_pod.key} now: {blocked_pod.message}"
         for pod in self.terminating:
             yield f"would wait for pod {format_key(pod)}, which is terminating"
         for pod, reason in self.ignored:
             yield f"would ignore pod {format_key(pod)}: {reason}"
 
     def as_data(self) -> dict[str, Any]:
-        """Return the preview as JSON data, with the field names of `drain -o json` and of the status."""
+        """Return the preview as JSON data, with the field names that `drain -o json` and the status use."""
         return {
             "evicted": [build_name_reference(pod) for pod in self.evictable],
-            "blockedPods": [item.as_data() for item in self.blocked],
+            "blockedPods": [blocked_pod.as_data() for blocked_pod in self.blocked],
             "ending": [build_name_reference(pod) for pod in self.terminating],
             "ignored": [{**build_name_reference(pod), "reason": reason} for pod, reason in self.ignored],
             **({"podsUnknown": "; ".join(self.errors)} if self.errors else {}),
@@ -68,8 +68,8 @@ class DrainPreview(NamedTuple):
 async def preview_drain(api: Api, node: str, options: DrainOptions, vmi_reports: Iterable[Object]) -> DrainPreview:
     """Preview a drain of the node's pods with these options.
 
-    The preview omits pods that leave and that are virt-launcher pods of the VMIs in `vmi_reports`, because the caller
-    reports these separately. A failed read is noted in `errors` and does not prevent the rest.
+    The preview omits leaving virt-launcher pods of the VMIs in `vmi_reports`, because the caller reports those
+    separately. A failed read adds a sentence to `errors`; the preview continues without that data.
     """
     try:
         pods = sorted((await list_pods_on_node(api, node)).items, key=format_key)
@@ -79,12 +79,15 @@ async def preview_drain(api: Api, node: str, options: DrainOptions, vmi_reports:
     now = datetime.now(timezone.utc)
     classification = drain_flags.classify_for_drain(pods, options, now, orphaned)
     evictable = {get_uid(pod): pod for pod in drain_flags.select_evictable(classification, options)}
-    launched_vmis = _find_launchers(pods, vmi_reports)
+    launched_vmis = _map_launcher_pods(pods, vmi_reports)
     preview = await preview_pods(api, [pod for uid, pod in evictable.items() if uid not in launched_vmis], options)
     leaving_uids = {get_uid(pod) for pod in classification.leaving}
     refused = drain_flags.find_refused(classification, options)
     return preview._replace(
-        blocked=sorted([*preview.blocked, *refused], key=lambda item: (item.pod["namespace"], item.pod["name"])),
+        blocked=sorted(
+            [*preview.blocked, *refused],
+            key=lambda blocked_pod: (blocked_pod.pod["namespace"], blocked_pod.pod["name"]),
+        ),
         ignored=[(pod, _explain_ignored(pod, options, now)) for pod in pods if get_uid(pod) not in leaving_uids],
         selects_none=bool(options.pod_selector) and not classification.leaving,
         remaining_vms={vmi for uid, vmi in launched_vmis.items() if uid not in evictable},
@@ -93,7 +96,7 @@ async def preview_drain(api: Api, node: str, options: DrainOptions, vmi_reports:
 
 
 async def preview_pods(api: Api, leaving: Iterable[Pod], options: DrainOptions) -> DrainPreview:
-    """Preview the eviction of these pods: each leaves, is already terminating, or waits for a budget."""
+    """Preview the eviction of these pods: each pod leaves, is already terminating, or is blocked by a budget."""
     errors: tuple[str, ...] = ()
     ordered = sorted(leaving, key=format_key)
     running = [pod for pod in ordered if not is_terminating(pod)]
@@ -102,7 +105,7 @@ async def preview_pods(api: Api, leaving: Iterable[Pod], options: DrainOptions) 
     except ApiError as error:
         budgets, errors = [], (f"cannot list disruption budgets, so the preview ignores them: {error.message}",)
     blocked = plan_evictions(running, budgets, options).blocked
-    blocked_uids = {item.pod["uid"] for item in blocked}
+    blocked_uids = {blocked_pod.pod["uid"] for blocked_pod in blocked}
     evictable = [pod for pod in running if get_uid(pod) not in blocked_uids]
     terminating = [pod for pod in ordered if is_terminating(pod)]
     return DrainPreview(evictable, blocked, terminating, [], options.disable_eviction, errors=errors)
@@ -116,8 +119,8 @@ async def _find_orphans(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...],
         return (f"cannot read DaemonSets, so the preview assumes that all of them exist: {error.message}",), ()
 
 
-def _find_launchers(pods: Iterable[Pod], vmi_reports: Iterable[Object]) -> dict[str, tuple[str, str]]:
-    """Map the uid of each virt-launcher pod of these virtual machines to its virtual machine."""
+def _map_launcher_pods(pods: Iterable[Pod], vmi_reports: Iterable[Object]) -> dict[str, tuple[str, str]]:
+    """Map the uids of the virt-launcher pods of the reported virtual machines to those virtual machines."""
     reported_keys = {(report["namespace"], report["name"]) for report in vmi_reports}
     key_by_uid = {get_uid(pod): get_launched_vmi_key(pod) for pod in pods}
     return {uid: key for uid, key in key_by_uid.items() if key in reported_keys}

@@ -1,4 +1,4 @@
-"""Errors of operations: the message for the user, the remedy, and the matching exit status and HTTP status."""
+"""Errors that operations raise, each with a message, a remedy, an exit status and an HTTP status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class OperationError(Exception):
         message: The message without the remedy.
         remedy: What the user can do about it, often a command; "" if the message contains it.
         exit_status: Exit status of a command that ends with this error.
-        http_status: Status of a page that shows this error.
+        http_status: HTTP status of a page that shows this error.
     """
 
     exit_status = 1

@@ -28,23 +28,26 @@ from kube.client.sync_client import SyncClient
 def run_in_process(
     entry: Entry, function: str, client: SyncClient, *, replay_id: str, dry_run: bool, debug: bool
 ) -> FunctionResponse:
-    """Replay a recorded event to a function of this code, and return its response.
+    """Run a function of this source tree on a recorded event, and return its response.
 
     With `debug`, pdb stops at the function's first line, where `event` and `client` are available. Raises `NoResult`
     if the user quits pdb.
     """
-    served = FUNCTIONS[function]
+    served_function = FUNCTIONS[function]
     event = replay_extensions.add_replay_extensions(entry.event, replay_id, dry_run=dry_run)
     with OngoingAttempt(function, event, Publisher("")) as attempt:
         response = handle_event(
-            _wrap_in_debugger(served) if debug else served, attempt, client, accept_header=BATCH_CONTENT_TYPE
+            _wrap_in_debugger(served_function) if debug else served_function,
+            attempt,
+            client,
+            accept_header=BATCH_CONTENT_TYPE,
         )
     headers = {name.lower(): value for name, value in response.headers.items()}
     return parse_response(function, response.status_code, headers, response.get_data(), attempt.duration_seconds)
 
 
 def _wrap_in_debugger(function: Function) -> Function:
-    """Return the same function under pdb, which uses stderr because stdout carries the command's output."""
+    """Return the function wrapped in pdb, which uses stderr because stdout is for the command's output."""
 
     def run_step(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         debugger = Pdb(stdout=sys.stderr, nosigint=True)

@@ -46,17 +46,17 @@ class NodeVmis(NamedTuple):
     kubevirt: Item | None = None
 
     def list_warnings(self, group: ApiGroup) -> list[str]:
-        """Return the warnings about the virtual machines before a maintenance of this API group."""
+        """Return warnings about the virtual machines, to show before a maintenance in this API group is created."""
         mismatch = drain_forecast.explain_taint_mismatch(self.kubevirt, self.reports, group.drain_taint)
         return [*filter(None, (self.error, mismatch)), *drain_forecast.build_warnings(self.reports)]
 
     def exclude(self, vmis: Collection[tuple[str, str]]) -> NodeVmis:
-        """Return a copy without these virtual machines, which are named by namespace and name."""
+        """Return a copy without these virtual machines, given as (namespace, name)."""
         reports = [report for report in self.reports if (report["namespace"], report["name"]) not in vmis]
         return self._replace(reports=reports)
 
     def describe_moves(self, group: ApiGroup) -> str:
-        """Return a line about the virtual machines that will migrate without downtime, "" if there are none."""
+        """Return a line about the virtual machines that will migrate without downtime, or "" if there are none."""
         return (
             ""
             if drain_forecast.explain_taint_mismatch(self.kubevirt, self.reports, group.drain_taint)
@@ -65,7 +65,7 @@ class NodeVmis(NamedTuple):
 
 
 async def read_vmis(api: Api, node: str) -> NodeVmis:
-    """Return the virtual machines of a node; on a cluster without KubeVirt this costs one request.
+    """Return the virtual machines on a node; on a cluster without KubeVirt, this takes one request.
 
     A failed read becomes `error` in the result, so that the caller can continue.
     """
@@ -102,11 +102,11 @@ async def create_maintenance(
 ) -> Object:
     """Create the NodeMaintenance.
 
-    `drain_options` holds the fields of `spec.drain`; a field that is None stays unset (DRN-1a). Raises `Refusal` if the
-    node does not exist or is already in maintenance, or if the name is taken (NMO-19, NMO-22).
+    `drain_options` contains the fields of `spec.drain`; a field that is None stays unset (DRN-1a). Raises `Refusal` if
+    the node does not exist or is already in maintenance, or if the name is taken (NMO-19, NMO-22).
     """
     await get_node_or_refuse(api, node)
-    await _refuse_existing(api, node)
+    await _raise_if_in_maintenance(api, node)
     spec = {"nodeName": node, **({"reason": reason} if reason else {}), **build_drain_spec(drain_options or {})}
     metadata = {"name": name, **({"annotations": {REQUESTER_ANNOTATION: requester}} if requester else {})}
     body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": metadata, "spec": spec}
@@ -117,7 +117,7 @@ async def create_maintenance(
         message = f"the cluster does not serve {kind}"
         raise Refusal(HTTPStatus.NOT_FOUND, message, "install the CRD, or use another --group") from None
     except Conflict:
-        raise await _build_name_taken(api, group, name) from None
+        raise await _build_name_taken_refusal(api, group, name) from None
 
 
 async def preview_creation(api: Api, group: ApiGroup, node: str) -> list[str]:
@@ -136,53 +136,55 @@ async def preview_creation(api: Api, group: ApiGroup, node: str) -> list[str]:
                 raise Refusal(HTTPStatus.CONFLICT, reason, "") from None
             raise
         except Conflict:
-            raise await _build_name_taken(api, group, node) from None
+            raise await _build_name_taken_refusal(api, group, node) from None
     return warnings
 
 
-async def _build_name_taken(api: Api, group: ApiGroup, name: str) -> Refusal:
-    """Build the refusal for a name that another NodeMaintenance has, even a released one."""
-    other = await api.get(f"{group.path}/{name}")
+async def _build_name_taken_refusal(api: Api, group: ApiGroup, name: str) -> Refusal:
+    """Build the refusal for a name that another NodeMaintenance already has, even if that one is released."""
+    existing = await api.get(f"{group.path}/{name}")
     message = (
-        explain_kept(other)
-        if is_released(other)
-        else f'NodeMaintenance "{name}" already exists for node "{get_node_name(other)}"'
+        explain_kept(existing)
+        if is_released(existing)
+        else f'NodeMaintenance "{name}" already exists for node "{get_node_name(existing)}"'
     )
     return Refusal(HTTPStatus.CONFLICT, message, "choose another --name")
 
 
-async def _refuse_existing(api: Api, node: str) -> None:
-    for other in select_unreleased(await list_maintenances(api, node)):
-        if is_deleting(other):
-            message = f'node "{node}" is not restored yet: {format_full_name(other)} is being deleted'
+async def _raise_if_in_maintenance(api: Api, node: str) -> None:
+    for existing in select_unreleased(await list_maintenances(api, node)):
+        if is_deleting(existing):
+            message = f'node "{node}" is not restored yet: {format_full_name(existing)} is being deleted'
             raise Refusal(HTTPStatus.CONFLICT, message, "try again when it is deleted")
-        message = f'node "{node}" is already in maintenance by {format_full_name(other)} ({get_phase_label(other)})'
-        change, end = f"kubectl edit {format_full_name(other)}", f"kubectl maintenance stop {node}"
+        message = (
+            f'node "{node}" is already in maintenance by {format_full_name(existing)} ({get_phase_label(existing)})'
+        )
+        change, end = f"kubectl edit {format_full_name(existing)}", f"kubectl maintenance stop {node}"
         remedy = f"to change its drain options, run {change}; to end it, run {end}"
         raise Refusal(HTTPStatus.CONFLICT, message, remedy)
 
 
 async def end_maintenances(api: Api, node: str) -> list[Object]:
-    """Request deletion of all maintenances of the node, and return them. Raises `Refusal` if there is none (NMO-14)."""
+    """Request deletion of all the node's maintenances and return them. Raises `Refusal` if there are none (NMO-14)."""
     ended = await list_to_end(api, node)
     await delete_maintenances(api, ended)
     return ended
 
 
 async def list_to_end(api: Api, node: str) -> list[Object]:
-    """Return every unreleased maintenance of the node. Raises `Refusal` if there is none."""
+    """Return all unreleased maintenances of the node. Raises `Refusal` if there are none."""
     maintenances = select_unreleased(await list_maintenances(api, node))
     if not maintenances:
-        raise await _build_nothing_to_end(api, node)
+        raise await _build_nothing_to_end_refusal(api, node)
     return maintenances
 
 
 async def delete_maintenances(api: Api, maintenances: Iterable[Object]) -> None:
     """Request the deletion of exactly these objects, and not of newer objects with the same names."""
-    await gather_all(*(_delete_maintenance(api, item) for item in maintenances))
+    await gather_all(*(_delete_maintenance(api, maintenance) for maintenance in maintenances))
 
 
-async def _build_nothing_to_end(api: Api, node: str) -> Refusal:
+async def _build_nothing_to_end_refusal(api: Api, node: str) -> Refusal:
     """Build the refusal for a node without a maintenance to end; its remedy names the right command (OSV-8)."""
     node_object = await get_or_none(api.get(build_node_path(node)))
     if node_object is None:
@@ -198,4 +200,4 @@ async def _delete_maintenance(api: Api, maintenance: Object) -> None:
     try:
         await api.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
     except (NotFound, Conflict):
-        return  # already deleted; on a conflict, the name belongs to another object
+        return  # already deleted; on a conflict, the name now belongs to a newer object

@@ -17,9 +17,13 @@ from kube.paths import Object, build_node_name_selector
 
 
 async def list_served_groups(api: Api) -> list[ApiGroup]:
-    """Return the API groups whose CRD is installed. Raises `OperationError` if none is."""
+    """Return the API groups whose CRD is installed. Raises `OperationError` if none is installed."""
     resources = await gather_all(*(get_or_none(api.get(f"/apis/{version}")) for version in GROUPS))
-    served = [group for group, listed in zip(GROUPS.values(), resources, strict=True) if _serves_maintenances(listed)]
+    served = [
+        group
+        for group, api_resources in zip(GROUPS.values(), resources, strict=True)
+        if _serves_maintenances(api_resources)
+    ]
     if not served:
         raise OperationError("the cluster does not serve NodeMaintenances", "install the CRDs first")
     return served
@@ -30,30 +34,32 @@ def _serves_maintenances(api_resources: Object | None) -> bool:
 
 
 async def watch_maintenances(api: Api, node: str | None = None) -> AsyncGenerator[list[Object], None]:
-    """Yield all NodeMaintenances (of `node`), oldest first: once after the initial lists, then after every change."""
+    """Yield all NodeMaintenances (or those of `node`), oldest first: after the initial lists, then on every change."""
     groups = await list_served_groups(api)
-    unread = set(range(len(groups)))
+    unsynced = set(range(len(groups)))
     objects_by_uid: dict[str, Object] = {}
     streams = [_follow_group(api, group, node) for group in groups]
     async with aclosing(merge_streams(*streams)) as changes:
-        async for number, change in changes:
+        async for stream_index, change in changes:
             if change.change_type == "SYNCED":
-                unread.discard(number)
+                unsynced.discard(stream_index)
             elif change.change_type == "DELETED":
                 objects_by_uid.pop(change.object["metadata"]["uid"], None)
             else:
                 objects_by_uid[change.object["metadata"]["uid"]] = change.object
-            if not unread:
-                yield sorted(objects_by_uid.values(), key=lambda item: item["metadata"]["creationTimestamp"])
+            if not unsynced:
+                yield sorted(
+                    objects_by_uid.values(), key=lambda maintenance: maintenance["metadata"]["creationTimestamp"]
+                )
 
 
 async def _follow_group(api: Api, group: ApiGroup, node: str | None) -> AsyncGenerator[Change, None]:
-    """Yield the changes of one API group (of `node`).
+    """Yield the changes to NodeMaintenances in one API group, or only to those of `node`.
 
-    If the CRD comes from another product, it may not support our field selector. The function then watches all objects,
-    and skips those of other nodes.
+    If the CRD comes from another product, it may not support our field selector. This generator then watches all
+    objects, and skips those of other nodes.
     """
-    fields = "" if node is None else build_node_name_selector(node)  # all kinds name their node in spec.nodeName
+    fields = "" if node is None else build_node_name_selector(node)  # the same field in every API group
     try:
         async with aclosing(follow(api, group.path, field_selector=fields)) as changes:
             async for change in changes:

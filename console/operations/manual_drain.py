@@ -23,9 +23,9 @@ from kube.text_limits import format_count
 PERMANENT_REFUSALS = ("Forbidden", "MultipleBudgets")
 """Reasons for refused evictions that waiting does not resolve; kubectl drain also ends with an error on them."""
 RETRY_SECONDS = 5.0
-"""Delay before a retry if no watched budget explains a refusal, so that no event may follow; kubectl uses the same."""
+"""Retry delay if no watched budget explains a refusal, since no watch event may follow; kubectl uses the same."""
 IN_FLIGHT_RETRY_SECONDS = 1.0
-"""Delay before the next pass while an eviction is unanswered: a refusal would change no pod and cause no event."""
+"""Delay before the next pass while an eviction is in flight: a refusal would change no pod and cause no watch event."""
 
 
 async def cordon_node(api: Api, node: str) -> bool:
@@ -47,9 +47,9 @@ async def classify_node_pods(api: Api, node: str, options: DrainOptions) -> PodC
 
 
 class NodeDrain:
-    """A drain that evicts exactly the given pods, as their budgets allow; `run` returns when all are gone.
+    """A drain that evicts exactly the given pods, as their budgets allow; `run` returns when all of them are gone.
 
-    In: the pods that leave (from `classify_node_pods`), and `report`, which prints a line for the user.
+    In: the pods to evict (from `classify_node_pods`), and `report`, which prints a line for the user.
     """
 
     def __init__(
@@ -74,20 +74,20 @@ class NodeDrain:
             await self._wait_for_change(watching, None)
             while self._remaining:
                 next_pass_delay = await self._run_pass()
-                self._raise_if_permanent()
+                self._raise_if_permanently_refused()
                 await self._wait_for_change(watching, next_pass_delay)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
     def describe_remaining(self) -> str:
-        """Return which pods are left, and why, in one line."""
+        """Return one line about which pods are left, and why."""
         names = sorted(format_key(pod) for pod in self._remaining.values())
         blocked = format_summary(self._blocked[uid] for uid in self._remaining if uid in self._blocked)
         return f"{format_count(len(names), 'pod')} left: {blocked or ', '.join(names[:5])}"
 
     async def _wait_for_change(self, watch_task: asyncio.Task[None], timeout: float | None) -> None:
-        """Wait for the next change, at most `timeout`. Raises the error that ended the watch."""
+        """Wait for the next change, for at most `timeout` seconds. Raises the error that ended the watch."""
         change = asyncio.ensure_future(self._changed.wait())
         await asyncio.wait({change, watch_task}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         change.cancel()
@@ -115,22 +115,22 @@ class NodeDrain:
         return RETRY_SECONDS if len(batch.blocked) > len(plan.blocked) else None
 
     def _report_blocked(self, blocked: Iterable[BlockedPod]) -> None:
-        before, self._blocked = self._blocked, {item.pod["uid"]: item for item in blocked}
-        for uid, item in self._blocked.items():
-            if uid not in before or before[uid].message != item.message:
-                self._report(f"waiting to evict pod {item.key}: {item.message}")
+        previous, self._blocked = self._blocked, {blocked_pod.pod["uid"]: blocked_pod for blocked_pod in blocked}
+        for uid, blocked_pod in self._blocked.items():
+            if uid not in previous or previous[uid].message != blocked_pod.message:
+                self._report(f"waiting to evict pod {blocked_pod.key}: {blocked_pod.message}")
 
-    def _raise_if_permanent(self) -> None:
+    def _raise_if_permanently_refused(self) -> None:
         reasons = {self._blocked[uid].reason if uid in self._blocked else "" for uid in self._remaining}
         if reasons and reasons <= set(PERMANENT_REFUSALS):
             raise OperationError(f"cannot evict these pods: {format_summary(self._blocked.values())}")
 
     async def _watch(self) -> None:
         async with aclosing(merge_streams(*self._streams)) as changes:
-            async for number, change in changes:
+            async for stream_index, change in changes:
                 if change.change_type == "SYNCED":
-                    self._handle_synced(number)
-                elif number == 0:
+                    self._handle_synced(stream_index)
+                elif stream_index == 0:
                     self._handle_pod_change(change)
                 else:
                     self._handle_budget_change(change)

@@ -1,4 +1,4 @@
-"""Lists certificates and requests their renewal, from the ConfigMaps that the renewal function publishes.
+"""Lists certificates from the ConfigMaps that the renewal function publishes, and requests their renewal.
 
 The module reads no keys, so listing certificates requires access to ConfigMaps but not to Secrets.
 """
@@ -23,10 +23,10 @@ CONFIG_MAPS_PATH = "/api/v1/configmaps"
 async def list_certificates(api: Api) -> list[Object]:
     """Return one entry per Secret, sorted by component, namespace and Secret name.
 
-    An entry also has the names, kind, serial, begin, end and next renewal of the certificate.
+    An entry also contains the certificate's names, kind, serial number, validity period and next renewal.
     """
-    maps = (await list_all(api, CONFIG_MAPS_PATH, label_selector=COMPONENT_LABEL)).items
-    entries = [entry for item in maps for entry in _build_entries(item)]
+    config_maps = (await list_all(api, CONFIG_MAPS_PATH, label_selector=COMPONENT_LABEL)).items
+    entries = [entry for config_map in config_maps for entry in _build_entries(config_map)]
     return sorted(entries, key=lambda entry: (entry["component"], entry["namespace"], entry["secret"]))
 
 
@@ -40,7 +40,7 @@ def _build_entries(config_map: Object) -> list[Object]:
 
 
 async def request_renewal(api: Api, secret_name: str) -> Object:
-    """Request the renewal of a Secret, given as `NAME` or `NAMESPACE/NAME`, and return its entry.
+    """Request renewal of the certificate in a Secret, given as `NAME` or `NAMESPACE/NAME`, and return its entry.
 
     Raises `Refusal` if no Secret or several Secrets match, or if the Secret no longer exists.
     """

@@ -27,9 +27,9 @@ class ReplayResult:
 
     @property
     def result(self) -> str:
-        """Return one of the five result words.
+        """Return `SAME`, `EXPLAINED`, `DIFFERS`, `FAILS` or `UNRECORDED`.
 
-        A function that fails now never counts as the same, even if it failed in the recording too.
+        A response that is now a failure never counts as the same, even if the recorded one is a failure too.
         """
         if any(not difference.explained for difference in self.differences):
             return DIFFERS
@@ -81,14 +81,16 @@ def replay_to_json(
 
 
 def _build_row(result: ReplayResult) -> dict[str, Any]:
-    event, then, now = result.entry.event, result.recorded, result.response
+    event, recorded, response = result.entry.event, result.recorded, result.response
     return {
         "event": event.get_id(),
         "type": event.get_type(),
-        "function": now.function,
+        "function": response.function,
         "result": result.result,
-        "then": {"status": then.status, "replies": list(then.replies), "error": then.error} if then else None,
-        "now": {"status": now.status, "replies": list(now.replies), "error": now.error},
+        "then": {"status": recorded.status, "replies": list(recorded.replies), "error": recorded.error}
+        if recorded
+        else None,
+        "now": {"status": response.status, "replies": list(response.replies), "error": response.error},
         "differences": [
             {name: value for name, value in asdict(difference).items() if name not in ("event", "function")}
             for difference in result.differences

@@ -1,4 +1,4 @@
-"""Replays recorded events, for the commands and the web console: finds the functions and compares their responses."""
+"""Replays recorded events for the commands and the web console: finds the functions and compares their responses."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ MANIFESTS_DIRECTORY = Path(__file__).parents[2] / "manifests"
 SHIPPED_MANIFESTS = (MANIFESTS_DIRECTORY / "base", MANIFESTS_DIRECTORY / "components" / "mutex" / "eventing.yaml")
 """The manifests in the source tree; an installed package has none."""
 RECORD_FUNCTION = "record"
-"""The function that only writes to the journal and never replies; a replay omits it unless the user names it."""
+"""The function that only writes to the journal and never replies; a replay omits it unless the user requests it."""
 KNOWN_FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), "renew-certificates", RECORD_FUNCTION)
 """All functions of this product; the subscription table lacks the last two."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A function and its URL; the URL "" stands for this process."""
+    """A function and its URL; the URL "" means that the function runs in this process."""
 
     function: str
     url: str
@@ -55,12 +55,12 @@ class Target:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The functions and addresses that the caller specifies; an empty field specifies nothing.
+    """The functions and addresses that the caller specifies; empty fields are unspecified.
 
     Attributes:
         functions: Names of functions.
         url: One address for all functions.
-        functions_url: URL under which functions are found by name.
+        functions_url: Base URL; the name of a function is its path below this URL.
         namespace: Namespace of the Triggers.
         manifests: Files or folders with Triggers, used instead of the cluster's Triggers.
         in_process: Whether functions run in this process, without an address.
@@ -75,7 +75,7 @@ class TargetOptions:
 
 
 class TargetResolver:
-    """The functions that receive a replayed event. Raises `NoResult` if the caller must specify more."""
+    """Determines which functions receive a replayed event. Raises `NoResult` if the options do not specify enough."""
 
     def __init__(self, options: TargetOptions, client: SyncClient) -> None:
         self._options = options
@@ -88,18 +88,20 @@ class TargetResolver:
         self._triggers = _read_triggers(options, client) if needs_triggers else []
 
     def resolve(self, event: BaseCloudEvent) -> list[Target]:
-        """Return the named functions, else all functions whose Trigger filter matches; each once, in their order."""
+        """Return the functions named in the options, or else every function whose Trigger filter matches, each once."""
         return [Target(name, self.get_url(name)) for name in self.list_functions(event)]
 
     def list_functions(self, event: BaseCloudEvent) -> list[str]:
-        """Return only the names of these functions, without their addresses."""
+        """Return the names of the functions that `resolve` returns, without looking up their addresses."""
         if self._named_functions:
             return list(self._named_functions)
-        subscribed = [each.name for each in self._triggers if each.matches(lambda name: _get_attribute(event, name))]
+        subscribed = [
+            trigger.name for trigger in self._triggers if trigger.matches(lambda name: _get_attribute(event, name))
+        ]
         return [name for name in dict.fromkeys(subscribed) if name != RECORD_FUNCTION]
 
     def get_url(self, function: str) -> str:
-        """Return the address of the function, "" for this process. Raises `NoResult` if it is unknown."""
+        """Return the address of the function, or "" for this process. Raises `NoResult` if it is unknown."""
         if self._options.in_process:
             return ""
         if self._options.url:
@@ -123,7 +125,7 @@ class TargetResolver:
 
 
 def _get_function_at_url(options: TargetOptions) -> str:
-    """Return the function at `--url`: the named one, else the last path segment of the URL."""
+    """Return the function at `--url`: the one given by `--function`, or the last path segment of the URL."""
     if len(options.functions) > 1:
         raise NoResult("--url is the address of one function: name only one --function")
     name = options.functions[0] if options.functions else urlsplit(options.url).path.rstrip("/").rpartition("/")[2]
@@ -135,16 +137,17 @@ def _get_function_at_url(options: TargetOptions) -> str:
 def _read_triggers(options: TargetOptions, client: SyncClient) -> list[Trigger]:
     """Return the Triggers of our functions, each with its function's name.
 
-    They come from the specified manifests, else from the cluster, else from the shipped manifests. Triggers of other
-    subscribers are omitted: these do not support dry runs, and must not receive recorded events.
+    They come from the specified manifests; without these from the cluster, and otherwise from the shipped manifests.
+    Triggers of other subscribers are omitted, because such subscribers do not support dry runs and must not receive
+    recorded events.
     """
     installed: Iterable[Mapping[str, Any]] = (
         [] if options.manifests else _list_cluster_triggers(options.namespace, client)
     )
     paths = options.manifests or (SHIPPED_MANIFESTS if MANIFESTS_DIRECTORY.is_dir() else ())
     try:
-        triggers = _build_own_triggers(installed) or _build_own_triggers(
-            item.body for item in manifests.read_documents(paths) if item.kind == "Trigger"
+        triggers = _build_function_triggers(installed) or _build_function_triggers(
+            document.body for document in manifests.read_documents(paths) if document.kind == "Trigger"
         )
     except ManifestError as error:
         raise NoResult(str(error)) from None
@@ -160,9 +163,9 @@ def _list_cluster_triggers(namespace: str, client: SyncClient) -> list[Mapping[s
     return list(triggers["items"]) if triggers else []
 
 
-def _build_own_triggers(trigger_objects: Iterable[Mapping[str, Any]]) -> list[Trigger]:
-    pairs = ((_get_function_name(item["metadata"]), item) for item in trigger_objects)
-    return [_build_trigger(function, item) for function, item in pairs if function in KNOWN_FUNCTIONS]
+def _build_function_triggers(trigger_objects: Iterable[Mapping[str, Any]]) -> list[Trigger]:
+    pairs = ((_get_function_name(trigger["metadata"]), trigger) for trigger in trigger_objects)
+    return [_build_trigger(function, trigger) for function, trigger in pairs if function in KNOWN_FUNCTIONS]
 
 
 def _get_function_name(metadata: Mapping[str, Any]) -> str:
@@ -186,7 +189,7 @@ def _get_attribute(event: BaseCloudEvent, name: str) -> str | None:
 
 @dataclass(frozen=True)
 class DryRunResult:
-    """The result of a dry run: a response of each function, and a sentence for each object that no longer exists."""
+    """The result of a dry run: each function's response, and a sentence for each object that no longer exists."""
 
     results: tuple[ReplayResult, ...]
     gone: tuple[str, ...]
@@ -197,9 +200,9 @@ def replay_calls(
     call_function: Callable[[Entry, Target], FunctionResponse],
     changes: ObjectChanges,
 ) -> Iterator[ReplayResult]:
-    """Make the calls in order, and yield each result; `changes` describes changes of the recorded objects since then.
+    """Make the calls in order, and yield each result; `changes` describes how the recorded objects have changed.
 
-    A function without a comparable response counts as failing now, with the reason. The replay continues with the next
+    A call without a comparable response yields a failed result with the reason. The replay continues with the next
     call. After a timeout, the function is not called again; its later calls fail with the same message. If an endpoint
     is not one of our functions, the replay ends and skips the remaining calls.
     """
@@ -236,13 +239,12 @@ def _build_failed_result(entry: Entry, function: str, error: NoResponse) -> Repl
 
 
 def replay_dry_run(entry: Entry, client: SyncClient, api: Api, functions_url: str) -> DryRunResult:
-    """Replay the event to every function whose Trigger filter matches, without keeping any of their writes.
+    """Replay the event, as a dry run, to every function whose Trigger filter matches; no writes are stored.
 
     In: the console's client, which reads the Triggers; the caller's client, which reads the current objects.
-    `functions_url` is the URL under which functions are found by name, "" to use the Triggers' addresses. Raises
-    `NoResult`.
+    `functions_url` is the functions' base URL, or "" to use the Triggers' addresses. Raises `NoResult`.
 
-    The calls are concurrent, so that several slow functions delay the browser no longer than one.
+    The calls run concurrently, so that several slow functions delay the browser no longer than one slow function.
     """
     targets = TargetResolver(TargetOptions(functions_url=functions_url, namespace=DEFAULT_NAMESPACE), client).resolve(
         entry.event

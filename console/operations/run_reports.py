@@ -40,7 +40,7 @@ PAUSED_CONDITION, UPGRADE_CONDITION = "TargetPoolsPaused", "NodeUpgrade"
 
 
 class Wait(NamedTuple):
-    """What a run waits for, since when, and the remedy if the run needs an administrator."""
+    """What a run waits for, since when, and the remedy if an administrator must act."""
 
     what: str
     since: str
@@ -48,7 +48,7 @@ class Wait(NamedTuple):
 
 
 def get_step_label(run: Item) -> str:
-    """Return the progress of the run in one word."""
+    """Return the run's current step as one word."""
     return RUN_ENDING if is_deleting(run) else str(get_status(run).get("step") or RUN_NEW)
 
 
@@ -69,8 +69,8 @@ def build_report(run: Item) -> Object:
         "finished": record.get("finishedAt") or "",
         "waits": wait._asdict() if wait else None,
         "steps": build_steps(run),
-        "nodes": [_build_node(run, name) for name in record.get("order") or []],
-        "conditions": [dict(each) for each in get_status(run).get("conditions") or []],
+        "nodes": [_build_node_report(run, name) for name in record.get("order") or []],
+        "conditions": [dict(condition) for condition in get_status(run).get("conditions") or []],
     }
 
 
@@ -103,11 +103,11 @@ def _get_step_state(is_current: bool, stopped: bool) -> str:
     return (STEP_HALTED if stopped else STEP_CURRENT) if is_current else STEP_PENDING
 
 
-def _build_node(run: Item, name: str) -> Object:
+def _build_node_report(run: Item, name: str) -> Object:
     record = get_record(run)
     node = record["nodes"][name]
     is_current = run_record.is_active(run) and name == run_record.get_current_node(record)
-    if is_current and _is_begun(record):
+    if is_current and _has_started_nodes(record):
         state = run_record.compute_stage(run, assume_cleanup).value
     else:
         state = NODE_UPGRADED if node.get("cleanedAt") else NODE_GONE if node.get("droppedAt") else NODE_WAITING
@@ -117,8 +117,8 @@ def _build_node(run: Item, name: str) -> Object:
     return {"node": name, "state": state, "since": since or "", "jobs": jobs}
 
 
-def _is_begun(record: RunRecord) -> bool:
-    """Return whether nodes are being processed; before that, all nodes wait."""
+def _has_started_nodes(record: RunRecord) -> bool:
+    """Return whether the run has started to process its nodes; before that, all nodes wait."""
     return bool(record.get("editedAt"))
 
 
@@ -128,10 +128,10 @@ def _iter_jobs(record: RunRecord, node: str) -> Iterator[Object]:
         for rule in list_recorded_rules(record):
             entry = get_job_entry(record, node, DueJob(kind, rule))
             if entry.get("name"):
-                yield _build_job(record, kind, str(rule), entry)
+                yield _build_job_report(record, kind, str(rule), entry)
 
 
-def _build_job(record: RunRecord, kind: str, rule: str, entry: Mapping[str, Any]) -> Object:
+def _build_job_report(record: RunRecord, kind: str, rule: str, entry: Mapping[str, Any]) -> Object:
     failed = entry["name"] == (record.get("failure") or {}).get("job")
     outcome = JobOutcome.FAILED if failed else JobOutcome.RUNNING
     namespace = str(entry.get("namespace") or "")
@@ -166,8 +166,8 @@ def find_wait(run: Item) -> Wait | None:
     return None if get_step_label(run) == "Finished" else _find_idle_wait(run)
 
 
-def _build_wait(known_condition: Mapping[str, Any], remedy: str = "") -> Wait:
-    return Wait(str(known_condition.get("message") or ""), str(known_condition.get("lastTransitionTime") or ""), remedy)
+def _build_wait(condition: Mapping[str, Any], remedy: str = "") -> Wait:
+    return Wait(str(condition.get("message") or ""), str(condition.get("lastTransitionTime") or ""), remedy)
 
 
 def _find_idle_wait(run: Item) -> Wait | None:
@@ -176,7 +176,7 @@ def _find_idle_wait(run: Item) -> Wait | None:
     if available.get("status") == "True":
         return _build_wait(paused if paused.get("status") == "False" else available)
     conditions = (get_condition(run, kind) for kind in (CHECKED_CONDITION, READY_CONDITION, AVAILABLE_CONDITION))
-    return next((_build_wait(each) for each in conditions if each.get("status") == "False"), None)
+    return next((_build_wait(condition) for condition in conditions if condition.get("status") == "False"), None)
 
 
 def _find_stage_wait(run: Item, current_stage: Stage) -> Wait:
@@ -186,12 +186,16 @@ def _find_stage_wait(run: Item, current_stage: Stage) -> Wait:
         return _build_wait(paused)
     if awaits_control_plane(run) and get_condition(run, READY_CONDITION):
         return _build_wait(get_condition(run, READY_CONDITION))
-    early = {
+    waits_before_nodes = {
         Stage.CLAIMED: ("its pools to be paused", started),
         Stage.PAUSED: ("its nodes to be labelled", str(record.get("pausedAt"))),
         Stage.LABELLED: ("its pools to be edited", str(record.get("labelledAt"))),
     }
-    return Wait(*early[current_stage]) if current_stage in early else _find_node_wait(run, current_stage)
+    return (
+        Wait(*waits_before_nodes[current_stage])
+        if current_stage in waits_before_nodes
+        else _find_node_wait(run, current_stage)
+    )
 
 
 def _find_node_wait(run: Item, current_stage: Stage) -> Wait:

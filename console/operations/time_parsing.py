@@ -1,4 +1,4 @@
-"""Parses points in time as users write them: an age, or a date with a time."""
+"""Parses points in time that users enter: an age, or an ISO 8601 date and time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AGE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
 
 
 def parse_time_or_age(text: str) -> datetime:
-    """Return the time, with zone, of an age such as `10m`, `2h` or `1d`, or of an ISO 8601 time.
+    """Return the timezone-aware time for an age such as `10m`, `2h` or `1d`, or for an ISO 8601 time.
 
     A time without a zone is local time. Raises `ValueError` with a message for the user.
     """

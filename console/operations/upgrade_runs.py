@@ -43,7 +43,7 @@ async def list_runs(api: Api) -> list[Object]:
 async def is_served(api: Api) -> bool:
     """Return whether the kind is installed."""
     api_resources = await get_or_none(api.get(API_PATH))
-    return any(each["name"] == PLURALS[RUN_KIND] for each in (api_resources or {}).get("resources", []))
+    return any(resource["name"] == PLURALS[RUN_KIND] for resource in (api_resources or {}).get("resources", []))
 
 
 def sort_runs(runs: list[Object]) -> list[Object]:
@@ -52,12 +52,12 @@ def sort_runs(runs: list[Object]) -> list[Object]:
 
 
 def matches_name(run: Object, name: str) -> bool:
-    """Return whether `NAME` or `NAMESPACE/NAME` refers to this run config."""
+    """Return whether `name`, either `NAME` or `NAMESPACE/NAME`, refers to this run config."""
     return name in (run["metadata"]["name"], format_full_name(run))
 
 
 async def get_run(api: Api, name: str) -> Object:
-    """Return the run config that `NAME` or `NAMESPACE/NAME` refers to. Raises `Refusal` for none, and for several."""
+    """Return the run config that `NAME` or `NAMESPACE/NAME` refers to. Raises `Refusal` unless exactly one matches."""
     runs = [run for run in await list_runs(api) if matches_name(run, name)]
     if not runs:
         raise build_unknown_run(name)
@@ -93,17 +93,17 @@ async def request_retry(api: Api, name: str) -> Object:
 async def watch_runs(api: Api) -> AsyncGenerator[list[Object], None]:
     """Yield all run configs: once after the initial list, then after every change."""
     objects_by_uid: dict[str, Object] = {}
-    is_read = False
+    is_synced = False
     try:
         async with aclosing(follow(api, RUNS_PATH)) as changes:
             async for change in changes:
                 if change.change_type == "SYNCED":
-                    is_read = True
+                    is_synced = True
                 elif change.change_type == "DELETED":
                     objects_by_uid.pop(change.object["metadata"]["uid"], None)
                 else:
                     objects_by_uid[change.object["metadata"]["uid"]] = {"kind": RUN_KIND, **change.object}
-                if is_read:
+                if is_synced:
                     yield sort_runs(list(objects_by_uid.values()))
     except NotFound:
         raise NOT_SERVED_ERROR from None

@@ -1,4 +1,4 @@
-"""Runs a command's work with one API client, and converts API errors to one-line messages."""
+"""Runs an operation with one API client, and converts API errors to one-line messages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 def run_with_api(operation: Callable[[Api], Awaitable[T]]) -> T:
-    """Run `operation` with a client for the cluster that the command line names, and return its result.
+    """Run `operation` with a client for the cluster that the command line selects, and return its result.
 
-    An `ApiError` becomes the server's message with a remedy (exit status 1).
+    An `ApiError` becomes a `ClickException` with the server's message and a remedy (exit status 1).
     """
     logging.getLogger("kubernetes").setLevel(logging.ERROR)  # its warnings would repeat the error message
     try:
@@ -50,7 +50,10 @@ def format_api_error(error: ApiError) -> str:
 
 
 async def run_with_timeout(timeout: float, operation: Awaitable[T], build_message: Callable[[], str]) -> T:
-    """Return the result of `operation`; after `timeout` (0: no limit), raise `build_message()` as a one-line error."""
+    """Return the result of `operation`, or raise `build_message()` as a one-line error after `timeout` seconds.
+
+    A `timeout` of 0 means no limit.
+    """
     try:
         return await asyncio.wait_for(operation, timeout or None)
     except asyncio.TimeoutError:

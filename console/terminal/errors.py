@@ -1,4 +1,4 @@
-"""Converts errors of commands to one line and an exit status; also asks for confirmation before real writes."""
+"""Converts commands' errors to a one-line message and an exit status, and asks for confirmation before writes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from kube.client.sync_client import SyncClient
 
 INTERRUPTED_EXIT_STATUS = 130
-"""Exit status of a program that Ctrl-C ended: 128 + SIGINT, as shells expect."""
+"""Exit status of a command that Ctrl-C interrupted: 128 + SIGINT, as shells expect."""
 INTERRUPT_NOTE_KEY = "console.interrupt_note"
 
 
 class CommandGroup(click.Group):
-    """The click group that converts an operation's error, or Ctrl-C, to a message and an exit status."""
+    """A click group that converts an operation's error, or Ctrl-C, to a message and an exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command and convert its errors."""
@@ -43,13 +43,16 @@ class CommandGroup(click.Group):
 
 
 def set_interrupt_note(build_note: Callable[[], str]) -> None:
-    """Set the text to print if Ctrl-C ends the command from now on: what continues, or remains, without it."""
+    """Set the note to print if Ctrl-C interrupts the command from now on.
+
+    The note reports what continues or remains after the command has exited.
+    """
     click.get_current_context().meta[INTERRUPT_NOTE_KEY] = build_note
 
 
 @contextmanager
 def open_client() -> Iterator[SyncClient]:
-    """Yield a client for the cluster that the command line names. An `ApiError` in the block becomes `NoResult`."""
+    """Yield a client for the cluster that the command line selects. An `ApiError` in the block becomes `NoResult`."""
     from console.terminal.connection import format_api_error
     from kube.client.sync_client import SyncClient  # slow import, needed only with a cluster
 

@@ -11,18 +11,18 @@ from typing import Any
 ESCAPED_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories to escape: control and format characters, surrogates, line and paragraph separators."""
 ALLOWED_FORMATS = "\u200c\u200d"
-"""Format characters that stay, because the spelling of many languages and emoji sequences need them."""
+"""Format characters that are not escaped, because many languages and emoji sequences need them."""
 
 
 def escape(text: str) -> str:
-    """Return the text on one line, with control characters as `\\n`, `\\x1b` or `\\u202e`; a backslash stays."""
+    """Return the text on one line with control characters as `\\n`, `\\x1b` or `\\u202e`; keep backslashes."""
     if text.isprintable():
         return text
     return "".join(_escape_character(character) for character in text)
 
 
 def escape_all(value: Any) -> Any:
-    """Return the same structure of dicts and lists, with every text in it escaped."""
+    """Return the same structure of dicts and lists, with every string in it escaped."""
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, dict):
@@ -31,5 +31,5 @@ def escape_all(value: Any) -> Any:
 
 
 def _escape_character(character: str) -> str:
-    harmless = unicodedata.category(character) not in ESCAPED_CATEGORIES or character in ALLOWED_FORMATS
-    return character if harmless else character.encode("unicode_escape").decode()
+    is_harmless = unicodedata.category(character) not in ESCAPED_CATEGORIES or character in ALLOWED_FORMATS
+    return character if is_harmless else character.encode("unicode_escape").decode()

@@ -26,7 +26,7 @@ MAX_SHOWN_UIDS = 5
 
 @dataclass(frozen=True)
 class EventSelection:
-    """The events that the command line names: ids, or a maintenance or run, with the first and the last event type."""
+    """The events that the command line selects: by id, or a maintenance's or run's events between two event types."""
 
     ids: tuple[str, ...] = ()
     maintenance: str = ""
@@ -104,8 +104,8 @@ def select_entries(journal: Journal, selection: EventSelection) -> list[Entry]:
         entries = [entry for entry in entries if entry.maintenance]
     missing = set(ids) - {entry.event.get_id() for entry in entries}
     if missing or not entries:
-        what = f"event {', '.join(sorted(missing))}" if missing else f'NodeMaintenance "{maintenance}"'
-        raise NoResult(f"{what} not found in the journal: see kubectl maintenance events")
+        missing_object = f"event {', '.join(sorted(missing))}" if missing else f'NodeMaintenance "{maintenance}"'
+        raise NoResult(f"{missing_object} not found in the journal: see kubectl maintenance events")
     if maintenance:
         newest = _find_newest_uid(entries, maintenance)
         entries = [entry for entry in entries if entry.maintenance == newest]
@@ -113,18 +113,20 @@ def select_entries(journal: Journal, selection: EventSelection) -> list[Entry]:
 
 
 def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
-    """Return `name_or_uid` if it is the uid of an object, else the uid of the newest object with this name.
+    """Return `name_or_uid` if it is the uid of an object, or otherwise the uid of the newest object with this name.
 
     Any client can emit an event about an object, even one whose uid equals another object's name. Objects with an event
     from our functions therefore take precedence. If the entries are about several objects, a note on stderr names the
-    choice, unless our functions confirm that `name_or_uid` is a uid.
+    chosen one, unless our functions confirm that `name_or_uid` is a uid.
     """
     uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in order of their first event
-    ours = {entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE_PREFIX)}
-    possible = [uid for uid in uids if uid in ours or not ours]
-    newest = name_or_uid if name_or_uid in possible else possible[-1]
+    uids_from_our_functions = {
+        entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE_PREFIX)
+    }
+    candidates = [uid for uid in uids if uid in uids_from_our_functions or not uids_from_our_functions]
+    newest = name_or_uid if name_or_uid in candidates else candidates[-1]
     others = [uid for uid in reversed(uids) if uid != newest]
-    if others and name_or_uid not in ours:
+    if others and name_or_uid not in uids_from_our_functions:
         more = f" and {len(others) - MAX_SHOWN_UIDS} more" if len(others) > MAX_SHOWN_UIDS else ""
         other_uids = ", ".join(others[:MAX_SHOWN_UIDS]) + more
         note = (
@@ -135,7 +137,7 @@ def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
 
 
 def _deduplicate(entries: Sequence[Entry]) -> list[Entry]:
-    """Drop each dead letter whose event was also recorded as it arrived."""
+    """Drop each dead letter whose event was also recorded when it arrived."""
     recorded = {(entry.event.get_source(), entry.event.get_id()) for entry in entries if entry.dead_letter is None}
     return [
         entry

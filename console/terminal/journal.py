@@ -1,4 +1,4 @@
-"""Opens the journal for a command."""
+"""Opens the journal (the event store) for a command."""
 
 from __future__ import annotations
 
@@ -30,15 +30,21 @@ def journal_option(command: Decorated) -> Decorated:
 
 
 def find_missing_file(journal_url: str) -> Path | None:
-    """Return the journal's file if it does not exist; None if it exists, or if a database server has the journal."""
+    """Return the journal file's path if that file does not exist.
+
+    Returns None if the file exists, or if the journal is in a database server.
+    """
     name = journal_url.removeprefix("sqlite:///")
     return None if "://" in name or Path(name).is_file() else Path(name)
 
 
 @contextmanager
 def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]:
-    """Open the journal, which must exist unless `create` is set. Raises `NoResult`, also for errors in the block."""
-    from eventing.journal.store import (  # this import takes a seventh of a second
+    """Yield the opened journal, which must exist unless `create` is set.
+
+    Raises `NoResult` if the journal cannot be opened, or if using it in the block fails.
+    """
+    from eventing.journal.store import (  # slow import: about 150 ms
         Journal,
         JournalError,
         UnstorableData,

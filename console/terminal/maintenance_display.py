@@ -1,4 +1,4 @@
-"""Formats maintenances for the terminal: a table, the details of one node, and one line for a pipe. Pure functions."""
+"""Formats maintenances for the terminal: a table, a node's details, and a line for a pipe. Pure functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCKED_HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT
 COMMAND_PREFIX = "kubectl "
 """Start of a command within a remedy; the list format of `BlockedPodsView` prints the command on its own line."""
 COLUMN_SPACING, MIN_REMEDY_WIDTH = 3, 40
-"""Spaces between two table columns, and minimum width of the remedy column; a narrower one would break words."""
+"""Spaces between two table columns, and minimum width of the remedy column; a narrower column would break words."""
 PHASE_COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
 
 
@@ -39,7 +39,7 @@ def render_bar(percent: int) -> Text:
 
 
 def format_line(maintenance: Maintenance) -> str:
-    """Return one line for a pipe: node, phase, progress, remaining pods, and why the drain failed or is blocked."""
+    """Return a line for a pipe: node, phase, progress, remaining pods, and why the drain failed or is stuck."""
     status = get_status(maintenance)
     blocked = len(status.get("blockedPods") or [])
     counts = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
@@ -50,43 +50,43 @@ def format_line(maintenance: Maintenance) -> str:
 
 
 def render_awaited(maintenance: Maintenance, now: datetime) -> RenderableType:
-    """Build the table row of the maintenance that the command waits for, and below it what blocks the drain."""
+    """Build a table with the maintenance that the command waits for, and below it what blocks the drain."""
     reason = _format_blockers(maintenance)
-    below = [Text(f"{format_full_name(maintenance)} waits{reason}", "yellow")] if reason else []
-    return Group(render_overview([maintenance], now), *below)
+    blocker_lines = [Text(f"{format_full_name(maintenance)} waits{reason}", "yellow")] if reason else []
+    return Group(render_overview([maintenance], now), *blocker_lines)
 
 
 def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """Build a table with a row per maintenance, and below it a line for each error."""
+    """Build a table with one row per maintenance, and below it one line per error."""
     if not maintenances:
         return Text("No maintenances found.")
     table = create_table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
-    for item in maintenances:
-        status = get_status(item)
-        phase = get_phase_label(item)
+    for maintenance in maintenances:
+        status = get_status(maintenance)
+        phase = get_phase_label(maintenance)
         table.add_row(
-            get_node_name(item),
+            get_node_name(maintenance),
             Text(phase, PHASE_COLORS.get(phase, "")),
             render_bar(status.get("drainProgress") or 0),
             str(len(status.get("pendingPods") or [])),
             str(len(status.get("blockedPods") or [])),
-            format_age(item["metadata"]["creationTimestamp"], now),
-            Text(get_spec(item).get("reason") or ""),
+            format_age(maintenance["metadata"]["creationTimestamp"], now),
+            Text(get_spec(maintenance).get("reason") or ""),
         )
     errors = [
-        Text(f"{format_full_name(item)} {_get_verb(item)}{_format_error(item)}", "red")
-        for item in maintenances
-        if _format_error(item)
+        Text(f"{format_full_name(maintenance)} {_get_state_verb(maintenance)}{_format_error(maintenance)}", "red")
+        for maintenance in maintenances
+        if _format_error(maintenance)
     ]
     return Group(table, *errors)
 
 
-def _get_verb(maintenance: Maintenance) -> str:
+def _get_state_verb(maintenance: Maintenance) -> str:
     return "failed" if get_phase_label(maintenance) == FAILED else "waits"
 
 
 def _format_error(maintenance: Maintenance) -> str:
-    """Return why the maintenance failed or cannot start, after a colon; "" while it is running."""
+    """Return a colon and why the maintenance failed or cannot start; "" if neither applies."""
     error = get_status(maintenance).get("lastError")
     return (
         f": {error}"
@@ -96,7 +96,7 @@ def _format_error(maintenance: Maintenance) -> str:
 
 
 def _format_blockers(maintenance: Maintenance) -> str:
-    """Return why pods are blocked, after a colon; "" if none is."""
+    """Return a colon and why pods are blocked; "" if no pod is blocked."""
     status = get_status(maintenance)
     return f": {summarize_blockers(status)}" if status.get("blockedPods") else ""
 
@@ -106,7 +106,7 @@ def render_details(node: str, state: str, maintenances: Sequence[Maintenance], n
     head = Text(f"Node {node}: {state}")
     if not maintenances:
         return Group(head, Text("No maintenances found."))
-    return Group(head, *(part for item in maintenances for part in _render_maintenance(item, now)))
+    return Group(head, *(part for maintenance in maintenances for part in _render_maintenance(maintenance, now)))
 
 
 def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[RenderableType]:
@@ -139,27 +139,27 @@ def _format_counts(maintenance: Maintenance, now: datetime) -> str:
 
 
 def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
-    """Build the list of pending pods that are not blocked: those missing from the table of blocked pods."""
-    blocked = {(item["namespace"], item["name"]) for item in status.get("blockedPods") or []}
-    names = [(item["namespace"], item["name"]) for item in status.get("pendingPodsRefs") or []]
+    """Build the list of pending pods that are not in the table of blocked pods."""
+    blocked = {(pod["namespace"], pod["name"]) for pod in status.get("blockedPods") or []}
+    names = [(pod["namespace"], pod["name"]) for pod in status.get("pendingPodsRefs") or []]
     unblocked = [f"  {namespace}/{name}" for namespace, name in names if (namespace, name) not in blocked]
     return [Text(""), Text("PENDING"), *map(Text, unblocked)] if unblocked else []
 
 
 class BlockedPodsView:
-    """The blocked pods, drawn as a table if the terminal is wide enough, else as a few lines per pod.
+    """The blocked pods, drawn as a table if the terminal is wide enough, otherwise as a few lines per pod.
 
-    A table that is too wide would wrap names and commands, which then cannot be copied.
+    A table wider than the terminal would wrap names and commands, so that users could not copy them.
     """
 
     def __init__(self, blocked_pods: Sequence[Mapping[str, Any]], now: datetime) -> None:
-        self._rows = [_build_blocked_row(item, now) for item in blocked_pods]
+        self._rows = [_build_blocked_row(blocked_pod, now) for blocked_pod in blocked_pods]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw a table or a list, depending on the available width."""
         widths = (max(map(cell_len, column)) for column in zip(BLOCKED_HEADINGS, *self._rows, strict=True))
-        *others, _remedy = (width + COLUMN_SPACING for width in widths)
-        yield self._render_table() if sum(others) + MIN_REMEDY_WIDTH <= options.max_width else self._render_list()
+        *other_widths, _remedy_width = (width + COLUMN_SPACING for width in widths)
+        yield self._render_table() if sum(other_widths) + MIN_REMEDY_WIDTH <= options.max_width else self._render_list()
 
     def _render_table(self) -> Table:
         table = create_table(*BLOCKED_HEADINGS)
@@ -185,7 +185,7 @@ def _build_blocked_row(blocked_pod: Mapping[str, Any], now: datetime) -> tuple[s
 
 
 def _render_row(row: Sequence[str]) -> Iterator[RenderableType]:
-    """Yield the pod, why it is blocked, and indented below it what unblocks it."""
+    """Yield the pod and, indented below it, why it is blocked and what unblocks it."""
     pod, reason, budget, counts, since, unblocks = row
     budget_text, counts_text = f"under {budget}" if budget else "", f"{counts} healthy/needed" if counts else ""
     details = (reason, budget_text, counts_text, f"for {since}" if since else "")

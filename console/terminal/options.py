@@ -19,26 +19,26 @@ AS_USER_KEY, AS_GROUPS_KEY = "console.as", "console.as_groups"
 
 
 def cluster_options(command: Decorated) -> Decorated:
-    """Add the options of `get_cluster_access`, which are valid before and after the command's name, as with kubectl."""
+    """Add the options that `get_cluster_access` reads. As in kubectl, they may precede or follow the command name."""
     kubeconfig = click.option(
         "--kubeconfig",
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
-        callback=_build_remember_callback(KUBECONFIG_KEY),
+        callback=_build_store_callback(KUBECONFIG_KEY),
         help="Path to the kubeconfig file.  [default: $KUBECONFIG, then ~/.kube/config]",
     )
     context = click.option(
         "--context",
         type=NonEmptyText(),
         expose_value=False,
-        callback=_build_remember_callback(CONTEXT_KEY),
+        callback=_build_store_callback(CONTEXT_KEY),
         help="The kubeconfig context to use.",
     )
     user = click.option(
         "--as",
         type=AccountName(),
         expose_value=False,
-        callback=_build_remember_callback(AS_USER_KEY),
+        callback=_build_store_callback(AS_USER_KEY),
         metavar="USER",
         help="User to impersonate.",
     )
@@ -47,7 +47,7 @@ def cluster_options(command: Decorated) -> Decorated:
         type=AccountName(),
         multiple=True,
         expose_value=False,
-        callback=_build_remember_callback(AS_GROUPS_KEY),
+        callback=_build_store_callback(AS_GROUPS_KEY),
         metavar="GROUP",
         help="Group to impersonate, with --as; repeatable.",
     )
@@ -64,7 +64,7 @@ class ClusterAccess(NamedTuple):
 
 
 def get_cluster_access() -> ClusterAccess:
-    """Return the access options of the command line. Raises `UsageError` for `--as-group` without `--as`."""
+    """Return the cluster access options from the command line. Raises `UsageError` for `--as-group` without `--as`."""
     meta = click.get_current_context().meta
     user, groups = meta.get(AS_USER_KEY, ""), meta.get(AS_GROUPS_KEY, ())
     if groups and not user:
@@ -72,12 +72,12 @@ def get_cluster_access() -> ClusterAccess:
     return ClusterAccess(meta.get(KUBECONFIG_KEY), meta.get(CONTEXT_KEY), user, groups)
 
 
-def _build_remember_callback(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+def _build_store_callback(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value:
             ctx.meta[key] = value
 
-    return remember
+    return store
 
 
 def namespace_option(command: Decorated) -> Decorated:
@@ -93,7 +93,7 @@ def namespace_option(command: Decorated) -> Decorated:
 
 
 def functions_option(param_name: str, default_text: str) -> Callable[[Decorated], Decorated]:
-    """Add `--functions`, passed to the command as `param_name`; `default_text` describes the default in the help."""
+    """Add `--functions`, passed to the command as `param_name`; the help describes the default by `default_text`."""
     return click.option(
         "--functions",
         param_name,
@@ -129,12 +129,12 @@ def output_option(command: Decorated) -> Decorated:
 
 def watch_option(command: Decorated) -> Decorated:
     """Add `--watch`."""
-    text = "Watch for changes until Ctrl-C; with -o json, print one object per line."
-    return click.option("-w", "--watch", is_flag=True, help=text)(command)
+    help_text = "Watch for changes until Ctrl-C; with -o json, print one object per line."
+    return click.option("-w", "--watch", is_flag=True, help=help_text)(command)
 
 
 def pick_fields(dataclass_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are fields of the dataclass `dataclass_type`, so that the command can construct one."""
+    """Return those option values that are fields of the dataclass `dataclass_type`, as arguments to construct it."""
     return {field.name: values[field.name] for field in fields(dataclass_type) if field.name in values}
 
 
@@ -155,7 +155,7 @@ def is_given(param_name: str) -> bool:
 
 
 def check_timeout(*, wait: bool, remedy: str) -> None:
-    """Raise `UsageError` if the user sets `--timeout` and the command does not wait, so that it has no effect."""
+    """Raise `UsageError` if the user sets `--timeout` for a command that does not wait."""
     if is_given("timeout") and not wait:
         raise click.UsageError(f"--timeout has no effect, because the command would not wait: {remedy}")
 

@@ -1,4 +1,4 @@
-"""Writes output: redrawn in place on a terminal, as lines to a pipe, or as JSON for a program."""
+"""Writes output: redrawn in place on a terminal, as lines to a pipe, or as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 PIPE_WIDTH = 240
 """Width of output that does not go to a terminal, in columns: wide enough to keep each row on one line."""
 REFRESH_PER_SECOND = 2
-"""How often ages are redrawn; changes are drawn immediately."""
+"""Redraw frequency, which keeps displayed ages current; changes are drawn immediately."""
 
 
 def create_console() -> Console:
     """Return a console on the current standard output, new on each call because tests replace that output."""
-    from rich.console import Console  # needed only for drawing
+    from rich.console import Console  # imported only if something is drawn
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width)  # the text is not markup
@@ -42,12 +42,12 @@ def show_json(value: Any, indent: int | None = 2) -> None:
 
 
 def show_json_list(items: Iterable[Any]) -> None:
-    """Print one JSON list, and each item as soon as it arrives."""
-    before = "["
+    """Print a JSON list, item by item as they arrive."""
+    separator = "["
     for item in items:
-        click.echo(f"{before}\n{textwrap.indent(json.dumps(item, indent=2), '  ')}", nl=False)
-        before = ","
-    click.echo("[]" if before == "[" else "\n]")
+        click.echo(f"{separator}\n{textwrap.indent(json.dumps(item, indent=2), '  ')}", nl=False)
+        separator = ","
+    click.echo("[]" if separator == "[" else "\n]")
 
 
 def show_json_line(value: Any) -> None:
@@ -56,21 +56,21 @@ def show_json_line(value: Any) -> None:
 
 
 def note(text: str, output: str = "table") -> None:
-    """Print a line for the user; with JSON output nothing, because the JSON object contains all information."""
+    """Print a line for the user, but nothing if `output` is JSON, because the JSON object contains all information."""
     if output == "table":
         click.echo(escape(text))
 
 
 def warn(text: str) -> None:
-    """Print a warning on stderr, as kubectl does, whatever the output format."""
+    """Print a warning on stderr, as kubectl does, regardless of the output format."""
     click.echo(f"Warning: {escape(text)}", err=True)
 
 
 @contextmanager
 def show_live(render: Callable[[T], RenderableType], format_text: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
-    """Yield a function that shows the latest state: redrawn in place on a terminal, else as lines when they change."""
-    out = create_console()
-    if not out.is_terminal:
+    """Yield a function that shows the latest state: redrawn in place on a terminal, or printed when it changes."""
+    console = create_console()
+    if not console.is_terminal:
         yield _build_line_printer(format_text)
         return
     from rich.live import Live
@@ -80,23 +80,23 @@ def show_live(render: Callable[[T], RenderableType], format_text: Callable[[T], 
     def render_latest() -> RenderableType:
         return render(states[-1]) if states else ""
 
-    with Live(console=out, get_renderable=render_latest, refresh_per_second=REFRESH_PER_SECOND) as drawn:
+    with Live(console=console, get_renderable=render_latest, refresh_per_second=REFRESH_PER_SECOND) as live_display:
 
         def redraw(state: T) -> None:
             states[:] = [state]
-            drawn.refresh()
+            live_display.refresh()
 
         yield redraw
 
 
 def _build_line_printer(format_text: Callable[[T], str]) -> Callable[[T], None]:
-    last = ""
+    last_lines = ""
 
     def show_lines(state: T) -> None:
-        nonlocal last
+        nonlocal last_lines
         lines = format_text(state)
-        if lines and lines != last:
-            last = lines
+        if lines and lines != last_lines:
+            last_lines = lines
             click.echo(lines)
 
     return show_lines

@@ -1,4 +1,4 @@
-"""Click types of command-line values: durations, times, names, URLs."""
+"""Click parameter types: durations, times, names, URLs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Duration(click.ParamType[float]):
 
 
 class TimeOrAge(click.ParamType[datetime]):
-    """A point in time: an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, local if it has no zone."""
+    """A point in time: an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, in local time if it has no zone."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return the time with its zone, or fail with a usage error."""
+        """Return the timezone-aware time, or fail with a usage error."""
         if isinstance(value, datetime):
             return value
         try:
@@ -51,7 +51,7 @@ class TimeOrAge(click.ParamType[datetime]):
 
 
 class Utf8Text(click.ParamType[str]):
-    """A text in UTF-8, as the API server requires."""
+    """Text in valid UTF-8, as the API server requires."""
 
     name = "text"
 
@@ -65,7 +65,7 @@ class Utf8Text(click.ParamType[str]):
 class NonEmptyText(Utf8Text):
     """The name of an object, or another value that selects objects, such as a selector; the default "" means none.
 
-    An empty value on the command line is an error: it is usually an unset shell variable, and must not select all.
+    An empty value on the command line is an error: usually a shell variable is unset, and that must not select all.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -79,7 +79,7 @@ class AccountName(NonEmptyText):
     """The name of a user or a group, which is sent in an HTTP header."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name unchanged, or fail with a usage error, also if it contains control characters."""
+        """Return the name unchanged, or fail with a usage error if it is empty, not UTF-8 or has control characters."""
         if CONTROL_PATTERN.search(str(value)):
             self.fail("the name of a user or group must not contain control characters", param, ctx)
         return super().convert(value, param, ctx)
@@ -91,7 +91,7 @@ def _is_default(param: click.Parameter | None, ctx: click.Context | None) -> boo
 
 
 class Limit(click.ParamType[int]):
-    """A maximum number of results, where 0 means all; its upper bound is the largest integer of the databases."""
+    """A maximum number of results, where 0 means all. Its upper bound is the databases' largest integer."""
 
     name = "integer"
 

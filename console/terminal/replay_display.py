@@ -21,9 +21,9 @@ NO_VALUE, NO_EVENT = "nothing", "no event"
 def render_replay(replayed: ReplayResult) -> Text:
     """Format a line for the event and the function, and one or more lines for each difference."""
     event, function = replayed.entry.event, replayed.response.function
-    call = f"{shorten_type(event.get_type()):25} ─▶ {function:8} {_format_response(replayed.response):28}"
+    summary = f"{shorten_type(event.get_type()):25} ─▶ {function:8} {_format_response(replayed.response):28}"
     lines = Text.assemble(
-        (f"{replayed.result:12}", RESULT_STYLES[replayed.result]), escape(f"  {call}  {event.get_id()}")
+        (f"{replayed.result:12}", RESULT_STYLES[replayed.result]), escape(f"  {summary}  {event.get_id()}")
     )
     for difference in replayed.differences:
         lines.append_text(_render_difference(difference))

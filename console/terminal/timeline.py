@@ -24,7 +24,7 @@ from kube.text_limits import format_count
 SLOW_SECONDS = 1.0
 """Seconds after which a hop or an attempt is highlighted, because no function should take longer."""
 MAX_INDENT_DEPTH = 12
-"""Maximum depth that is indented; deeper events of a chain have the same indentation."""
+"""Depth below which events are not indented further."""
 TYPE_WIDTH, DELAY_WIDTH = 40, 10
 HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
 
@@ -42,7 +42,7 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
 
 
 def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
-    first, last = (choose(branch.entry.arrived for branch in branches) for choose in (min, max))
+    first, last = (select(branch.entry.arrived for branch in branches) for select in (min, max))
     counts = [f"{format_count(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
     failed = sum(len(branch.unresolved_failures) for branch in branches)
     retried = sum(attempt.failed for branch in branches for attempt in branch.attempts) - failed
@@ -70,7 +70,7 @@ def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
     indent = "  " * (min(depth, MAX_INDENT_DEPTH) - 1) + "└─ " if depth else ""
     event_type = f"{indent}{escape(shorten_type(branch.entry.event.get_type()))}"
     unrecorded = [
-        _format_replied(name) if name in branch.replied_functions else _format_missing(name)
+        _format_reply(name) if name in branch.replied_functions else _format_missing(name)
         for name in branch.missing_functions
     ]
     outcomes = [*map(_format_attempt, branch.attempts), *unrecorded, *map(_format_dead_letter, branch.dead_letters)]
@@ -79,7 +79,7 @@ def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
 
 
 def _format_delay(branch: Branch) -> str:
-    """Return the time from the cause to this event; for a cause outside the tree, also the type of that cause."""
+    """Return the time from the cause to this event, with the cause's type if the cause is outside the tree."""
     if branch.delay_seconds is None:
         return ""
     text = f"{branch.delay_seconds:.3f} s"
@@ -102,7 +102,7 @@ def _format_missing(function: str) -> str:
     return click.style(f"{function} MISSING", fg="red", bold=True)
 
 
-def _format_replied(function: str) -> str:
+def _format_reply(function: str) -> str:
     return click.style(f"{function} ANSWERED, duration unknown", fg="yellow")
 
 
@@ -112,7 +112,7 @@ def _format_dead_letter(dead_letter: DeadLetter) -> str:
 
 
 def format_table(entries: Iterable[Entry], now: datetime) -> Iterator[str]:
-    """Yield a heading, and a row for each event."""
+    """Yield a heading and a row for each event, or a single line if no event was found."""
     rows = [HEADINGS, *(_build_row(entry, now) for entry in entries)]
     if len(rows) == 1:
         yield "No events found."
@@ -136,7 +136,7 @@ def _build_row(entry: Entry, now: datetime) -> tuple[str, ...]:
 
 
 def entry_to_json(entry: Entry, now: datetime) -> dict[str, Any]:
-    """Return all that is known about an event; `cause` is an event id, from which programs can build a tree."""
+    """Return everything known about an event; `cause` is an event id, from which scripts can build a tree."""
     return {
         "seq": entry.seq,
         "arrived": entry.arrived.isoformat(),
@@ -156,5 +156,5 @@ def _event_to_dict(event: BaseCloudEvent) -> dict[str, Any]:
 
 
 def _format_local_time(time: datetime) -> str:
-    """Format the local time with its date, because a journal spans many days."""
+    """Format the local time with its date, because a journal may span many days."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

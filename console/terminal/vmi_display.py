@@ -1,4 +1,4 @@
-"""Formats the virtual machines of a node for the terminal. Pure functions."""
+"""Formats the virtual machines on a node for the terminal. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOC
 def render_vmis(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[RenderableType]:
     """Build an empty line and a table with a row per report (`kube.virtualization.drain_forecast.build_reports`).
 
-    Without reports, the result is empty. If `unknown` is set, that text replaces the table.
+    Without reports, return an empty list. If `unknown` is not empty, that text replaces the table.
     """
     if unknown:
         return [Text(""), Text(unknown, "red")]
     if not reports:
         return []
-    rows = create_table(
+    table = create_table(
         "VIRTUAL MACHINE", "PHASE", "EVICTION", "RUN STRATEGY", "MIGRATABLE", "DRAIN EFFECT", "MIGRATION"
     )
-    for each in reports:
-        rows.add_row(
-            f"{each['namespace']}/{each['name']}",
-            each["phase"],
-            each["evictionStrategy"] or "–",
-            each["runStrategy"] or "–",
-            Text("yes" if each["migratable"] else f"no: {each['unable']}"),
-            Text.assemble((each["drain"], DRAIN_EFFECT_COLORS[each["drain"]]), f": {each['why']}"),
-            Text(_format_migration(each["migration"])),
+    for report in reports:
+        table.add_row(
+            f"{report['namespace']}/{report['name']}",
+            report["phase"],
+            report["evictionStrategy"] or "–",
+            report["runStrategy"] or "–",
+            Text("yes" if report["migratable"] else f"no: {report['unable']}"),
+            Text.assemble((report["drain"], DRAIN_EFFECT_COLORS[report["drain"]]), f": {report['why']}"),
+            Text(_format_migration(report["migration"])),
         )
-    return [Text(""), rows]
+    return [Text(""), table]
 
 
 def _format_migration(migration: Mapping[str, str] | None) -> str:

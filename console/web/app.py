@@ -32,7 +32,7 @@ from kube.text_limits import format_count
 MAX_STATE_AGE_SECONDS = 60.0
 """The console is not ready if its data was last confirmed longer ago than this."""
 PROBE_ENDPOINTS = ("liveness", "readiness")
-"""The endpoints that a kubelet probes, by the pod's address."""
+"""Endpoints that the kubelet probes at the pod's IP address."""
 
 
 def create_app(
@@ -53,10 +53,10 @@ def create_app(
         client: The console's own API client.
         identify: Function that returns the caller of a request (see `callers`).
         journal: The journal, if there is one.
-        functions_url: URL under which functions are found by name, "" to use the Triggers' addresses.
-        broker_url: URL of the broker, "" to read it from the Broker.
+        functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
+        broker_url: URL of the broker, or "" to read it from the Broker object.
         hosts: Host names that the console answers to; empty means any.
-        tls: Whether browsers connect by HTTPS.
+        tls: Whether browsers connect over HTTPS.
     """
     app = Flask(__name__)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
@@ -104,8 +104,8 @@ def _redirect_home() -> AnyResponse:
 def _add_health_routes(app: Flask, watcher: ClusterWatcher) -> None:
     """Add the probe endpoints.
 
-    Liveness means that the process answers. Readiness means that nodes and maintenances were read, and confirmed
-    recently.
+    Liveness means that the process responds. Readiness means that nodes and maintenances were read, and that this data
+    was confirmed recently.
     """
 
     @app.get("/health/liveness")

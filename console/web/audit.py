@@ -21,11 +21,11 @@ from eventing.logs import JsonFormatter
 from kube.client.api_errors import ApiError
 
 NAME_FIELD_OF_ACTION = {"start": "node", "stop": "node", "redrive": "letter"}
-"""Actions that need a confirmation: endpoint → form field that names the objects."""
+"""Actions that need a confirmation: endpoint → form field with the names of the objects."""
 MAX_VALUE_CHARACTERS = 253
-"""Maximum characters of untrusted input in a line, which is the maximum length of a node's name."""
+"""Maximum characters of one untrusted value in a log line: the maximum length of a node's name."""
 MAX_REFUSED_LINES = 10
-"""Maximum number of lines for a request that was refused as a whole, however many names it contains."""
+"""Maximum number of lines for a request that was refused as a whole, regardless of how many names it contains."""
 log = logging.getLogger("audit")
 
 
@@ -43,7 +43,7 @@ def register_audit(app: Flask, context: ConsoleContext) -> None:
     def write_lines(response: Response) -> Response:
         if "outcomes_written_later" in g:
             return response
-        if actions := _limit_refused(list(_parse_actions()), response):
+        if actions := _limit_refused_actions(list(_parse_actions()), response):
             caller_fields = _describe_caller(context)
             outcome = ActionOutcome("", response.status_code, getattr(g, "refusal", ""))
             for action_fields in actions:
@@ -58,8 +58,8 @@ class ActionOutcome:
     """The outcome for one object that a request names.
 
     Attributes:
-        error: The error message, "" for none.
-        outcome: The outcome in one word, "" to derive it from the status.
+        error: The error message, or "" if there is none.
+        outcome: The outcome in one word, or "" to derive it from the status.
     """
 
     name: str
@@ -69,9 +69,10 @@ class ActionOutcome:
 
 
 def create_outcome_writer(context: ConsoleContext) -> Callable[[ActionOutcome], None]:
-    """Return a function that logs each outcome of this request when it is known, instead of with the response.
+    """Return a function that logs each outcome of this request when it is known, instead of after the response.
 
-    The response may never be sent. The function may be called in any thread; its lines name the caller of this request.
+    The response may never be sent. The returned function may be called in any thread; its log lines name this request's
+    caller.
     """
     caller_fields, action = _describe_caller(context), str(request.endpoint)
     g.outcomes_written_later = True
@@ -95,7 +96,7 @@ def set_refusal(message: str) -> None:
 
 
 def _parse_actions() -> Iterator[dict[str, str]]:
-    """Yield each action that the request asks for, with its object; nothing if it would change nothing."""
+    """Yield each requested action with its object; yield nothing if the request changes nothing."""
     endpoint, path = request.endpoint or "", request.view_args or {}
     if request.method != "POST":
         return
@@ -116,11 +117,11 @@ def _parse_actions() -> Iterator[dict[str, str]]:
 
 
 def _describe_caller(context: ConsoleContext) -> dict[str, Any]:
-    """Return the user who sent the request, and the address."""
+    """Return the user who sent the request, and the client address."""
     return {**_get_user_fields(context), "from": request.remote_addr or "", **_get_forwarded_fields()}
 
 
-def _limit_refused(actions: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
+def _limit_refused_actions(actions: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
     """Limit the lines for a request that was refused as a whole; `more` counts the omitted objects."""
     more = len(actions) - MAX_REFUSED_LINES
     if response.status_code < HTTPStatus.BAD_REQUEST or more <= 0:
@@ -139,14 +140,16 @@ def _get_user_fields(context: ConsoleContext) -> dict[str, Any]:
 
 
 def _get_forwarded_fields() -> dict[str, str]:
-    """Return the origin of a forwarded request, which the sender states and the console does not verify."""
-    hops = request.headers.get("X-Forwarded-For", "")
-    return {"forwarded": hops[:MAX_VALUE_CHARACTERS]} if hops else {}
+    """Return the origin that a forwarded request claims to have; the console does not verify it."""
+    forwarded_for = request.headers.get("X-Forwarded-For", "")
+    return {"forwarded": forwarded_for[:MAX_VALUE_CHARACTERS]} if forwarded_for else {}
 
 
 def _build_outcome_fields(outcome: ActionOutcome) -> dict[str, Any]:
-    word = "done" if outcome.status < HTTPStatus.BAD_REQUEST else "failed" if outcome.status >= 500 else "refused"
-    fields = {"outcome": outcome.outcome or word, "status": int(outcome.status)}
+    default_outcome = (
+        "done" if outcome.status < HTTPStatus.BAD_REQUEST else "failed" if outcome.status >= 500 else "refused"
+    )
+    fields = {"outcome": outcome.outcome or default_outcome, "status": int(outcome.status)}
     return {**fields, **({"error": outcome.error} if outcome.error else {})}
 
 

@@ -8,8 +8,8 @@ The console starts in one of three modes:
   API server authorizes every request.
 
 - With an authenticating proxy, a header names the user. The proxy also sends a secret that only it and the console
-  know. The console asks the API server what the user may do. It then impersonates the user if its account may do so,
-  else it acts under its own account.
+  know. The console asks the API server what the user may do. It then impersonates the user if its account may do so;
+  otherwise it acts under its own account.
 
 Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get;
 nodemaintenances get, list, create, delete;
@@ -45,7 +45,7 @@ READ_VMS = (
     *(Permission("get", kind, "kubevirt.io") for kind in ("virtualmachineinstances", "virtualmachines")),
     *(Permission("list", kind, "kubevirt.io") for kind in ("virtualmachineinstancemigrations", "kubevirts")),
 )
-"""Permissions for reading the virtual machines of a node."""
+"""Permissions to read the virtual machines on a node."""
 AUTHENTICATED_GROUP = "system:authenticated"
 """Group of all users that the API server authenticates; the proxy does not send it."""
 SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
@@ -58,7 +58,7 @@ class Caller:
 
     Attributes:
         api: The API client for the request; its credentials are the caller's unless `user` is set.
-        user, groups: User and groups as the proxy names them; empty if the API server knows them from the credentials.
+        user, groups: User and groups that the proxy sent; empty if the API server derives them from the credentials.
     """
 
     api: Api
@@ -69,24 +69,24 @@ class Caller:
         """Return the user name."""
         return self.user or await whoami(self.api)
 
-    async def require(self, rights: Iterable[Permission]) -> None:
-        """Raise `Denied`, which names the first missing permission, unless the caller has all of these."""
+    async def require(self, permissions: Iterable[Permission]) -> None:
+        """Raise `Denied`, naming the first missing permission, unless the caller has all these permissions."""
         groups = (*self.groups, *({AUTHENTICATED_GROUP} - {*self.groups}))
-        for right in rights:
-            if not await is_allowed(self.api, right, self.user, groups):
-                raise build_forbidden_error(await self.get_name(), right)
+        for permission in permissions:
+            if not await is_allowed(self.api, permission, self.user, groups):
+                raise build_forbidden_error(await self.get_name(), permission)
 
     async def get_api(self) -> Api:
-        """Return the client that acts for the caller: impersonating the caller if possible, else the console's own.
+        """Return the client that acts for the caller: impersonating the caller if allowed, otherwise the console's own.
 
         With impersonation, the API server authorizes each request again, and its audit log names the caller.
         """
         if not self.user or self.user.startswith(SERVICE_ACCOUNT_PREFIX):
             return self.api
-        groups = [group for group in self.groups if group != AUTHENTICATED_GROUP]  # the API server adds it by itself
+        groups = [group for group in self.groups if group != AUTHENTICATED_GROUP]  # the API server adds it
         required = [Permission("impersonate", "users", name=self.user)]
         required += [Permission("impersonate", "groups", name=group) for group in groups]
-        allowed = await gather_all(*(is_allowed(self.api, right) for right in required))
+        allowed = await gather_all(*(is_allowed(self.api, permission) for permission in required))
         return self.api.with_impersonation(self.user, groups) if all(allowed) else self.api
 
 
@@ -118,7 +118,7 @@ def parse_networks(addresses: Iterable[str]) -> list[IPv4Network | IPv6Network]:
 
 @dataclass(frozen=True)
 class AuthenticatingProxy:
-    """An authenticating proxy: how it proves its identity, and the headers that name the user.
+    """An authenticating proxy: how it proves its identity, and the headers that identify the user.
 
     Attributes:
         secret: The secret that only the proxy and the console know.
@@ -135,10 +135,10 @@ class AuthenticatingProxy:
 
 
 def identify_by_header(api: Api, proxy: AuthenticatingProxy) -> IdentifyCaller:
-    """Identify callers by the proxy's headers, which count only with the secret and from the proxy's addresses.
+    """Identify callers by the proxy's headers, which are trusted only with the secret and from the proxy's addresses.
 
     An address alone proves nothing: a user of kubectl port-forward also connects from 127.0.0.1. Raises `ValueError`
-    for an invalid address.
+    if an address is invalid.
     """
     proxy_networks, secret = parse_networks(proxy.addresses), proxy.secret.encode()
 
@@ -160,34 +160,38 @@ def identify_by_header(api: Api, proxy: AuthenticatingProxy) -> IdentifyCaller:
 
 
 def list_view_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions for viewing the pages: to list nodes, and maintenances of every served API group."""
-    return [LIST_NODES, *(_build_right("list", group) for group in groups)]
+    """Return the permissions to view the pages: list nodes, and list maintenances of every served API group."""
+    return [LIST_NODES, *(_build_permission("list", group) for group in groups)]
 
 
 def list_start_rights(group: ApiGroup, served_groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions for starting a maintenance."""
-    return [GET_NODES, _build_right("create", group), *(_build_right("list", each) for each in served_groups)]
+    """Return the permissions to start a maintenance."""
+    return [
+        GET_NODES,
+        _build_permission("create", group),
+        *(_build_permission("list", served_group) for served_group in served_groups),
+    ]
 
 
 def list_stop_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions for ending maintenances of these API groups."""
-    return [_build_right("delete", group) for group in groups]
+    """Return the permissions to end maintenances of these API groups."""
+    return [_build_permission("delete", group) for group in groups]
 
 
 def list_mutex_read_rights(kind: str) -> list[Permission]:
-    """Return the permission for a recorded object of the upgrade mutex; for a run, the one that its page needs."""
+    """Return the permission to read a recorded object of the upgrade mutex; for a run, the one that its page needs."""
     return [LIST_RUNS if kind == RUN_KIND else Permission("get", PLURALS[kind], MUTEX_GROUP)]
 
 
 def list_replay_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions for the current objects of a recording: nodes, pods, budgets and maintenances."""
-    return [GET_NODES, GET_PODS, GET_BUDGETS, *(_build_right("get", group) for group in groups)]
+    """Return the permissions to read recorded objects' current state: nodes, pods, budgets and maintenances."""
+    return [GET_NODES, GET_PODS, GET_BUDGETS, *(_build_permission("get", group) for group in groups)]
 
 
 def list_run_replay_rights() -> list[Permission]:
-    """Return the additional permissions for a recording of the upgrade mutex."""
+    """Return the additional permissions to replay events of the upgrade mutex."""
     return [Permission("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
 
 
-def _build_right(verb: str, group: ApiGroup) -> Permission:
+def _build_permission(verb: str, group: ApiGroup) -> Permission:
     return Permission(verb, "nodemaintenances", group.api_version.split("/")[0])

@@ -1,4 +1,4 @@
-"""The current nodes and NodeMaintenances, watched once for all users of the console."""
+"""Watches nodes and NodeMaintenances once for all users of the console, and provides their current state."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FIRST_LIST_TIMEOUT_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 """Delay before the next attempt if the kinds cannot be watched or are not installed."""
 CRD_CHECK_SECONDS = 10.0
-"""Interval of checks whether CRDs were installed or removed, and whether the API server answers."""
+"""Interval between checks whether CRDs were installed or removed, and whether the API server responds."""
 STALE_AFTER_SECONDS = 20.0
-"""Maximum age of the last confirmation; later the state is shown as stale, because two checks have failed."""
+"""Age of the last confirmation after which the state is shown as stale, because two checks have failed."""
 STABLE_WATCH_SECONDS = 2.0
-"""A watch that has lasted this long was accepted; a watch that is refused ends immediately."""
+"""Duration after which an open watch counts as accepted; a rejected watch ends immediately."""
 log = logging.getLogger(__name__)
 
 
@@ -54,7 +54,7 @@ class StreamHealth(StreamObserver):
 
     def __init__(self, clock: Callable[[], float], on_failure: Callable[[ApiError], None]) -> None:
         self._clock, self._on_failure = clock, on_failure
-        self._is_broken = True  # until its list is read: the state comes from earlier watches
+        self._is_broken = True  # until the list is read, because the state comes from earlier watches
         self._open_since: float | None = None
 
     def on_listed(self) -> None:
@@ -76,16 +76,16 @@ class StreamHealth(StreamObserver):
 
     @property
     def is_healthy(self) -> bool:
-        """Return whether the list was read and nothing has failed since, or a watch has lasted since the failure."""
+        """Return whether nothing has failed since the list was read, or a watch has been stable since the failure."""
         if self._is_broken and self._open_since is not None:
             self._is_broken = self._clock() - self._open_since < STABLE_WATCH_SECONDS
         return not self._is_broken
 
 
 class ClusterWatcher:
-    """A watcher of the cluster on the client's loop thread, which wakes waiting threads; close it before the client.
+    """A watcher of the cluster, which runs on the client's event-loop thread and wakes threads that wait for changes.
 
-    `clock` is a function like `time.monotonic`.
+    Close it before the client. `clock` is a function like `time.monotonic`.
     """
 
     def __init__(self, client: SyncClient, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,7 +102,7 @@ class ClusterWatcher:
         self._client.run(self._stop_following())
 
     async def _start_following(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self._follow_always())
+        return asyncio.create_task(self._follow_forever())
 
     async def _stop_following(self) -> None:
         self._following.cancel()
@@ -133,7 +133,7 @@ class ClusterWatcher:
         with self._changed:
             return self._state if self._changed.wait_for(lambda: predicate(self._state), timeout) else None
 
-    async def _follow_always(self) -> None:
+    async def _follow_forever(self) -> None:
         """Watch all served API groups; restart when these change, or after an error."""
         while True:
             try:
@@ -151,8 +151,8 @@ class ClusterWatcher:
     async def _follow_groups(self, groups: list[ApiGroup]) -> None:
         """Watch until the served API groups change. Raises the `ApiError` that ends the watches earlier."""
         tasks = {
-            asyncio.ensure_future(self._follow(groups)),
-            asyncio.ensure_future(self._wait_for_other_groups(groups)),
+            asyncio.ensure_future(self._follow_objects(groups)),
+            asyncio.ensure_future(self._wait_for_group_change(groups)),
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -163,18 +163,18 @@ class ClusterWatcher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _wait_for_other_groups(self, groups: list[ApiGroup]) -> None:
+    async def _wait_for_group_change(self, groups: list[ApiGroup]) -> None:
         while await list_served_groups(self._client.api) == groups:
             if all(health.is_healthy for health in self._stream_health):
                 self._mark_current()
             self._update_staleness()
             await asyncio.sleep(CRD_CHECK_SECONDS)
 
-    async def _follow(self, groups: list[ApiGroup]) -> None:
+    async def _follow_objects(self, groups: list[ApiGroup]) -> None:
         """Apply every change; publish the state once all lists are read, then after each change that affects it."""
         nodes: dict[str, NodeFacts] = {}
         maintenances: dict[str, Object] = {}
-        unread = set(range(len(groups) + 1))
+        unsynced = set(range(len(groups) + 1))
         paths = (NODES_PATH, *(group.path for group in groups))
         self._stream_health = [StreamHealth(self._clock, self._set_error) for _ in paths]
         streams = [
@@ -182,19 +182,19 @@ class ClusterWatcher:
             for path, health in zip(paths, self._stream_health, strict=True)
         ]
         async with aclosing(merge_streams(*streams)) as changes:
-            async for number, change in changes:
+            async for stream_index, change in changes:
                 if change.change_type == "SYNCED":
-                    unread.discard(number)
-                    differs = True
-                    if not unread:
+                    unsynced.discard(stream_index)
+                    is_state_affected = True
+                    if not unsynced:
                         self._mark_current()
                 else:
-                    differs = (
+                    is_state_affected = (
                         _apply_node_change(nodes, change)
-                        if number == 0
+                        if stream_index == 0
                         else _apply_maintenance_change(maintenances, change)
                     )
-                if differs and not unread:
+                if is_state_affected and not unsynced:
                     self._publish_state(nodes, maintenances, groups)
 
     def _set_error(self, error: ApiError) -> None:
@@ -205,7 +205,7 @@ class ClusterWatcher:
         self._confirmed_clock, self._confirmed_at = self._clock(), datetime.now(timezone.utc)
 
     def _update_staleness(self) -> None:
-        """Publish a state when it becomes stale, and when it is current again."""
+        """Publish the state when it becomes stale, and when it becomes current again."""
         stale = format_time(self._confirmed_at) if self.get_age_seconds() > STALE_AFTER_SECONDS else ""
         with self._changed:
             if self._state.version and self._state.stale_since != stale:
@@ -213,14 +213,14 @@ class ClusterWatcher:
                 self._changed.notify_all()
 
     def _next_version(self) -> int:
-        """Return a version from the clock, greater than that of an earlier process, which a browser may still show."""
+        """Return a clock-based version; it exceeds those of earlier processes, which browsers may still show."""
         return max(self._state.version + 1, int(time.time() * 1000))
 
     def _publish_state(
         self, nodes: dict[str, NodeFacts], maintenances_by_uid: dict[str, Object], groups: list[ApiGroup]
     ) -> None:
         maintenances = tuple(
-            sorted(maintenances_by_uid.values(), key=lambda item: item["metadata"]["creationTimestamp"])
+            sorted(maintenances_by_uid.values(), key=lambda maintenance: maintenance["metadata"]["creationTimestamp"])
         )
         with self._changed:
             stale = self._state.stale_since if self.get_age_seconds() > STALE_AFTER_SECONDS else ""
@@ -229,7 +229,7 @@ class ClusterWatcher:
 
 
 def _apply_node_change(nodes: dict[str, NodeFacts], change: Change) -> bool:
-    """Apply the change of a node, and return whether it affects the state; a node's heartbeat does not."""
+    """Apply a change to a node, and return whether it affects the state; a node heartbeat does not."""
     facts = NodeFacts.from_node(change.object)
     if change.change_type == "DELETED":
         return nodes.pop(facts.name, None) is not None

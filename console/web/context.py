@@ -26,14 +26,14 @@ AVAILABILITY_TTL_SECONDS = 10.0
 
 
 class KindAvailability:
-    """The cached answer of `check`, whether the cluster serves a kind; pages omit kinds that are not served."""
+    """The cached result of `check`: whether the cluster serves a kind. Pages omit kinds that are not served."""
 
     def __init__(self, client: SyncClient, check: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
         self._client, self._check, self._lock = client, check, threading.Lock()
         self._is_available, self._expires_at = False, 0.0
 
     def __call__(self) -> bool:
-        """Return whether the kind is served, from the cache if it is recent; after an error, keep the last answer."""
+        """Return whether the kind is served, from the cache if it is recent; after an error, keep the last result."""
         with self._lock:
             if time.monotonic() >= self._expires_at:
                 with suppress(ApiError):
@@ -46,10 +46,10 @@ class ConsoleContext:
     """The objects that all requests of one console share.
 
     Attributes:
-        client: The console's own API client; it also acts for callers whom a proxy names and who are not impersonated.
+        client: The console's own API client; it also acts for a proxy's users if they are not impersonated.
         watcher: The current nodes and maintenances.
-        functions_url: URL under which functions are found by name, "" to use the Triggers' addresses.
-        broker_url: URL of the broker, "" to read it from the Broker.
+        functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
+        broker_url: URL of the broker, or "" to read it from the Broker object.
         has_runs, has_vms: Whether the cluster serves upgrade runs, and virtual machines.
     """
 

@@ -18,7 +18,7 @@ STATUS_OF_ERROR = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT
 
 
 def register_error_handlers(app: Flask) -> None:
-    """Register error handlers that answer every error of the app with a page."""
+    """Register error handlers that render every error of the app as a page."""
     app.register_error_handler(OperationError, lambda error: render_error(error.message, error.http_status))
     app.register_error_handler(ApiError, lambda error: render_error(error.message, get_http_status(error)))
     app.register_error_handler(JournalError, lambda error: render_error(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
@@ -34,7 +34,7 @@ def get_http_status(error: ApiError) -> HTTPStatus:
 
 
 def render_error(message: str, status: int) -> Response:
-    """Build the error page; for an htmx request, only the part of it that replaces page content."""
+    """Build the error page; for an htmx request, only the part that replaces page content."""
     set_refusal(message)
     response = make_response(render_template("error.html", message=message, status=HTTPStatus(status)), status)
     if status == HTTPStatus.UNAUTHORIZED:
@@ -43,7 +43,7 @@ def render_error(message: str, status: int) -> Response:
 
 
 def _handle_http_error(error: HTTPException) -> AnyResponse:
-    if isinstance(error, SecurityError):  # links on a page would contain the untrusted Host
+    if isinstance(error, SecurityError):  # no HTML page, because its links would contain the untrusted Host
         return Response(f"{error.description}\n", HTTPStatus.BAD_REQUEST, mimetype="text/plain")
     if error.code is None or error.code < 400:
         return error.get_response()  # a redirect by Flask

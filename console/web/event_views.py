@@ -91,10 +91,11 @@ class EventViews:
     def timeline(self, name: str) -> str:
         """Render the timeline of the node's maintenance.
 
-        If there are several, it is the one that the node's page shows. If there is none, it is the last recorded one.
+        Of several maintenances, the timeline shows the one that the node's page shows. If there are none, it shows the
+        last recorded one.
         """
         state, user = self._context.read_state()
-        maintenances = [item for item in state.maintenances if get_node_name(item) == name]
+        maintenances = [maintenance for maintenance in state.maintenances if get_node_name(maintenance) == name]
         uid = select_draining(maintenances)["metadata"]["uid"] if maintenances else self._find_last_uid(name)
         return render_timeline(self._context.journal, uid, user=user, name=name, of="node")
 
@@ -111,7 +112,7 @@ class EventViews:
 
 
 def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
-    """Render the timeline of all events recorded for the maintenance or run with this uid, "" for none."""
+    """Render the timeline of all events recorded for the maintenance or run with this uid; "" means no events."""
     entries = journal.list_entries(Query(maintenance=uid, limit=MAX_TIMELINE_EVENTS, keep_newest=True)) if uid else []
     return render_template(
         "timeline.html",
@@ -131,5 +132,5 @@ def _parse_since(text: str) -> datetime | None:
 
 
 def format_event_json(entry: Entry) -> str:
-    """Format the event as indented JSON, without environment variables' values, which a recorded rule contains."""
+    """Format the event as indented JSON, without environment variables' values, which a recorded rule may contain."""
     return json.dumps(redact_values(json.loads(JSONFormat().write(entry.event))), indent=2, ensure_ascii=False)

@@ -1,6 +1,6 @@
 """Starts and stops maintenances from the console, after a confirmation dialog (OSV-7, OSV-8).
 
-A request without the dialog's field `confirm` changes nothing, whatever its method.
+A request without the dialog's field `confirm` changes nothing, regardless of its method.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_REASON_CHARACTERS = 1000
 MAX_PREVIEWED_NODES = 30
 """Maximum number of nodes for which the dialog shows the API server's warnings; each needs a request."""
 MAX_NODES_PER_REQUEST = 500
-"""Maximum number of nodes in one request, because the user reads a page with the outcome of each."""
+"""Maximum number of nodes in one request, because the response page lists the outcome of each."""
 MAX_CONCURRENT_NODES = 20
 """Maximum number of nodes processed concurrently, because all users of the console share its connections."""
 VERBS = {START: "Start", STOP: "Stop"}
@@ -60,7 +60,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class NodePreview:
-    """The preview of a new maintenance for one node: the warnings, or the refusal of the API server."""
+    """The preview of a new maintenance for one node: the warnings, or the API server's refusal."""
 
     warnings: Sequence[str] = ()
     refusal: Refusal | None = None
@@ -100,9 +100,9 @@ class MaintenanceViews:
     def _render_confirmation(self, action: str, names: list[str]) -> AnyResponse:
         """Render the confirmation dialog: the affected nodes, and the excluded nodes with the reasons."""
         state, user = self._context.read_state()
-        objections = [(name, _find_objection(state, action, name)) for name in names]
-        accepted = [name for name, objection in objections if objection is None]
-        refusals = [objection for _, objection in objections if objection]
+        checked_names = [(name, _find_refusal(state, action, name)) for name in names]
+        accepted = [name for name, refusal in checked_names if refusal is None]
+        refusals = [refusal for _, refusal in checked_names if refusal]
         previews = self._preview_nodes(accepted[:MAX_PREVIEWED_NODES]) if action == START else {}
         not_previewed = len(accepted) - len(previews) if action == START else 0
         refusals += [preview.refusal for preview in previews.values() if preview.refusal]
@@ -115,7 +115,11 @@ class MaintenanceViews:
             **{"action": action, "verb": VERBS[action], "names": accepted, "refusals": refusals, "user": user},
             **{"warnings": warnings, "not_previewed": not_previewed},
             **{"at": _get_fields().get("at", ""), "max_reason_characters": MAX_REASON_CHARACTERS},
-            uids=[item["metadata"]["uid"] for item in state.maintenances if get_node_name(item) in accepted],
+            uids=[
+                maintenance["metadata"]["uid"]
+                for maintenance in state.maintenances
+                if get_node_name(maintenance) in accepted
+            ],
         )
         return make_response(page)
 
@@ -141,7 +145,7 @@ class MaintenanceViews:
 
 
 def _parse_nodes() -> list[str]:
-    """Return the nodes that the request names. Raises `Refusal` for none, for too many, and for an empty name."""
+    """Return the nodes that the request names. Raises `Refusal` for no nodes, too many nodes, or an empty name."""
     names = list(dict.fromkeys(_get_fields().getlist("node")))
     if not names:
         raise Refusal(HTTPStatus.BAD_REQUEST, "no node selected, nothing was changed", "select at least one")
@@ -167,14 +171,14 @@ async def _start_maintenance(actor: Actor, node: str) -> None:
 
 
 async def _stop_maintenances(actor: Actor, node: str) -> None:
-    """Delete the maintenances of a node: exactly those that were checked, not those created later.
+    """Delete exactly those maintenances of a node that were checked, and none that are created later.
 
-    Raises `Refusal` if one of them is not among the `uid`s of the form: the user has not seen it in the dialog.
+    Raises `Refusal` if one of them is not among the form's `uid` values: the user has not seen it in the dialog.
     """
     maintenances, shown_uids = await maintenance_actions.list_to_end(actor.api, node), request.form.getlist("uid")
-    if shown_uids and any(item["metadata"]["uid"] not in shown_uids for item in maintenances):
+    if shown_uids and any(maintenance["metadata"]["uid"] not in shown_uids for maintenance in maintenances):
         raise Refusal(HTTPStatus.CONFLICT, f'node "{node}" has a new maintenance now: load the page again', "")
-    await actor.caller.require(list_stop_rights(GROUPS[item["apiVersion"]] for item in maintenances))
+    await actor.caller.require(list_stop_rights(GROUPS[maintenance["apiVersion"]] for maintenance in maintenances))
     await maintenance_actions.delete_maintenances(actor.api, maintenances)
 
 
@@ -187,7 +191,7 @@ async def _build_actor(caller: Caller, rights: Iterable[Permission]) -> Actor:
 async def act_on_nodes(
     names: Iterable[str], act_on_node: Callable[[str], Awaitable[None]], on_outcome: Callable[[ActionOutcome], None]
 ) -> list[ActionOutcome]:
-    """Run `act_on_node` for each node, some concurrently, and return the outcomes; call `on_outcome` with each."""
+    """Run `act_on_node` for each node, several concurrently; call `on_outcome` with each outcome, and return all."""
     semaphore = asyncio.Semaphore(MAX_CONCURRENT_NODES)
 
     async def act_on_one(name: str) -> ActionOutcome:
@@ -200,7 +204,7 @@ async def act_on_nodes(
 
 
 async def _get_or_explain(name: str, call: Awaitable[list[str]]) -> list[str]:
-    """Return the lines of warnings, or a line with the reason why they could not be read."""
+    """Return the warning lines, or one line with the reason why they could not be read."""
     try:
         return await call
     except ApiError as error:
@@ -218,12 +222,12 @@ async def _get_outcome(name: str, call: Awaitable[None]) -> ActionOutcome:
     return ActionOutcome(name, HTTPStatus.OK)
 
 
-def _find_objection(state: ClusterState, action: str, name: str) -> Refusal | None:
-    """Return why the action does not apply to the node, according to the console's current state.
+def _find_refusal(state: ClusterState, action: str, name: str) -> Refusal | None:
+    """Return why the action does not apply to the node, or None if it does, according to the console's current state.
 
     The API server makes the final decision.
     """
-    maintenances = [item for item in state.maintenances if get_node_name(item) == name]
+    maintenances = [maintenance for maintenance in state.maintenances if get_node_name(maintenance) == name]
     facts = state.nodes.get(name)
     if facts is None and not maintenances:
         return maintenance_actions.build_unknown_node(name)
@@ -235,12 +239,12 @@ def _find_objection(state: ClusterState, action: str, name: str) -> Refusal | No
 
 
 def _build_response(action: str, outcomes: Iterable[ActionOutcome]) -> AnyResponse:
-    """Build the response: a redirect or a message if all nodes succeeded, else a page with the failures.
+    """Build the response: a redirect or a message if all nodes succeeded, otherwise a page with the failures.
 
     If no node succeeded, the response has the HTTP status of the first failure.
     """
-    succeeded = [each.name for each in outcomes if not each.error]
-    failed = [each for each in outcomes if each.error]
+    succeeded = [outcome.name for outcome in outcomes if not outcome.error]
+    failed = [outcome for outcome in outcomes if outcome.error]
     template = {START: "Maintenance of {} begins.", STOP: "Maintenance of {} ends."}[action]
     more = f" and {len(succeeded) - 5} more" if len(succeeded) > 5 else ""
     message = template.format(", ".join(succeeded[:5]) + more)

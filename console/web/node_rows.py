@@ -1,4 +1,4 @@
-"""A node as a row of the console's list: its state, and the action that it offers. Pure functions."""
+"""Builds the rows of the console's node list: each node's state, and the action that the row offers. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from kube.pods import is_ready
 
 START, STOP = "start", "stop"
 STATE_LABELS = {RUNNING: "Draining", SUCCEEDED: "Drained", "Ending": "Restoring", "Waiting": "Starting"}
-"""Phase word → text in the list."""
+"""Phase label → text in the list."""
 STATE_TONES = {RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", "Ending": "busy", "Waiting": "busy"}
-"""Phase word → CSS class of its color."""
+"""Phase label → CSS class of its color."""
 
 MANUAL_CORDON_NOTE = "Cordoned without a maintenance: to uncordon the node, run kubectl maintenance uncordon."
 LEFTOVER_CORDON_NOTE = (
@@ -65,7 +65,7 @@ class Row:
     Attributes:
         readiness: "Ready", "NotReady", or "gone" if the node does not exist.
         state: One or two words; `tone` is the CSS class of their color.
-        percent: Progress of the drain, None outside maintenance.
+        percent: Progress of the drain; None if the node is not in maintenance.
         remaining_pods, total_pods: Pods to evict, now and at the start; None before the first count.
         blocked_pods: Number of blocked pods.
         why: What blocks the drain: the first blocked pod's message, or the latest error.
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def html_id(self) -> str:
-        """Return an id for HTML and CSS, because a maintenance may name its node with any characters."""
+        """Return an id that is safe in HTML and CSS; a maintenance's `nodeName` may contain any characters."""
         return build_html_id(self.name)
 
 
@@ -98,10 +98,10 @@ def build_html_id(name: str) -> str:
 
 
 def build_rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenance]) -> list[Row]:
-    """Build a row for every node, and for every node name in an unreleased maintenance, in natural order."""
+    """Build a row for every node, and for every node name in an unreleased maintenance, in natural sort order."""
     by_node: dict[str, list[Maintenance]] = {}
-    for item in select_unreleased(maintenances):
-        by_node.setdefault(get_node_name(item), []).append(item)
+    for maintenance in select_unreleased(maintenances):
+        by_node.setdefault(get_node_name(maintenance), []).append(maintenance)
     return [
         build_row(name, nodes.get(name), by_node.get(name, []))
         for name in sorted({*nodes, *by_node}, key=build_natural_sort_key)
@@ -109,7 +109,7 @@ def build_rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenanc
 
 
 def build_row(node_name: str, node: NodeFacts | None, maintenances: Sequence[Maintenance]) -> Row:
-    """Build the row of one node; of several maintenances it shows the one that drains the node, and no released one."""
+    """Build the row of one node, which shows the unreleased maintenance that drains the node, if there is one."""
     readiness = "gone" if node is None else "Ready" if node.is_ready else "NotReady"
     if unreleased := select_unreleased(maintenances):
         return _build_maintenance_row(node_name, readiness, select_draining(unreleased), len(unreleased))
@@ -129,8 +129,15 @@ def build_row(node_name: str, node: NodeFacts | None, maintenances: Sequence[Mai
 
 
 def select_draining(maintenances: Sequence[Maintenance]) -> Maintenance:
-    """Return the maintenance that drains the node: one that failed, ends or is released only if all others are too."""
-    return min(maintenances, key=lambda item: (is_released(item), is_deleting(item), get_phase_label(item) == FAILED))
+    """Return the maintenance that drains the node, preferably one that is not released, ending or failed."""
+    return min(
+        maintenances,
+        key=lambda maintenance: (
+            is_released(maintenance),
+            is_deleting(maintenance),
+            get_phase_label(maintenance) == FAILED,
+        ),
+    )
 
 
 def _build_maintenance_row(name: str, readiness: str, maintenance: Maintenance, count: int) -> Row:
@@ -158,7 +165,7 @@ def _build_maintenance_row(name: str, readiness: str, maintenance: Maintenance, 
 
 @dataclass(frozen=True)
 class RowFilter:
-    """The filter of a list: `text` is part of the name, `state` is a key of `STATE_FILTERS` or ""."""
+    """The filter of a list: `text` must occur in the name, and `state` is a key of `STATE_FILTERS` or ""."""
 
     text: str = ""
     state: str = ""
@@ -180,7 +187,7 @@ ROW_NEW, ROW_CHANGED, ROW_GONE = "new", "changed", "gone"
 
 @dataclass(frozen=True)
 class RowChange:
-    """One change of a list: a row is NEW (after the row with id `after`, "" for the first), CHANGED or GONE.
+    """One change of a list: a row is new, changed or gone. A new row follows the row with HTML id `after`, "" if first.
 
     `action_differs` is true if the offered action or its note has changed.
     """
@@ -193,15 +200,17 @@ class RowChange:
 
 def diff_rows(before: Sequence[Row], after: Sequence[Row]) -> Iterator[RowChange]:
     """Yield the changes that turn the first list into the second."""
-    rows_before, names = {item.name: item for item in before}, {item.name for item in after}
-    yield from (RowChange(ROW_GONE, item) for item in before if item.name not in names)
+    rows_before, names = {row.name: row for row in before}, {row.name for row in after}
+    yield from (RowChange(ROW_GONE, row) for row in before if row.name not in names)
     previous_id = ""
-    for item in after:
-        old = rows_before.get(item.name)
-        if old is None:
-            yield RowChange(ROW_NEW, item, after=previous_id)
-        elif old != item:
+    for row in after:
+        previous_row = rows_before.get(row.name)
+        if previous_row is None:
+            yield RowChange(ROW_NEW, row, after=previous_id)
+        elif previous_row != row:
             yield RowChange(
-                ROW_CHANGED, item, action_differs=(old.offered_action, old.note) != (item.offered_action, item.note)
+                ROW_CHANGED,
+                row,
+                action_differs=(previous_row.offered_action, previous_row.note) != (row.offered_action, row.note),
             )
-        previous_id = item.html_id
+        previous_id = row.html_id

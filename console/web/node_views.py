@@ -20,11 +20,11 @@ from kube.maintenance.objects import Maintenance, get_node_name, get_requester, 
 from kube.paths import Object
 
 MAX_STREAMS = 48
-"""Maximum number of concurrent streams: each occupies a thread, and pages need the rest (console/web/server.py)."""
+"""Maximum number of concurrent streams: each occupies a thread, and other requests need the rest (see `server.py`)."""
 MAX_STREAM_SECONDS = 300.0
 """Lifetime of a stream; the browser then reconnects, and a user who has lost permissions gets no new stream."""
 KEEPALIVE_SECONDS = 15.0
-"""Without changes for this long, the stream sends a comment, so that the server notices a closed connection."""
+"""Idle time after which a stream sends a comment, so that the server notices a closed connection."""
 CHUNK_CHARACTERS = 16 * 1024
 """Characters per chunk of a long page."""
 KEEPALIVE_COMMENT = ": keepalive\n\n"
@@ -41,9 +41,9 @@ class NodeViews:
         self._streams = threading.Semaphore(MAX_STREAMS)
 
     def nodes(self) -> Response:
-        """Render the list, filtered by `q` (in the name) and `state`.
+        """Render the list, filtered by `q` (part of the name) and `state`.
 
-        The response streams while the template renders, so that its beginning is visible early.
+        The response streams while the template renders, so that browsers show its beginning early.
         """
         state, user = self._context.read_state()
         row_filter = _parse_filter()
@@ -58,7 +58,7 @@ class NodeViews:
         return Response(join_chunks(page))
 
     def live_nodes(self) -> Response:
-        """Stream the changes of the list since the version that the page shows."""
+        """Stream the changes to the list since the version that the page shows."""
         state, _ = self._context.read_state()
         row_filter, shown_version = _parse_filter(), _get_shown_version()
         all_rows = build_rows(state.nodes, state.maintenances)
@@ -97,12 +97,12 @@ class NodeViews:
         return render_template("node.html", user=user, version=state.version, **values)
 
     def machines(self, name: str) -> str:
-        """Render the node's virtual machines; the page requests them again after each event `moved`."""
+        """Render the node's virtual machines; the page requests them again after each `moved` event."""
         self._context.read_state()
         return render_template("machines.html", **vmis.build_template_values(self._context, name))
 
     def live_node(self, name: str) -> Response:
-        """Stream the changes of the details; the event `moved` means that there may also be new recorded events."""
+        """Stream the changes to the details; a `moved` event means that events may have been recorded since."""
         state, _ = self._context.read_state()
         shown_version = _get_shown_version()
         current_parts = _render_parts(self._build_details(state, name), _render_stale_banner(state))
@@ -125,21 +125,21 @@ class NodeViews:
         return self._build_stream(iter_messages())
 
     def _build_details(self, state: ClusterState, name: str, *, may_be_missing: bool = False) -> Object:
-        """Return the data of the details' templates. Raises `NotFound` if no node or maintenance has this name."""
-        maintenances = [item for item in state.maintenances if get_node_name(item) == name]
+        """Return the values for the details' templates. Raises `NotFound` if no node or maintenance has this name."""
+        maintenances = [maintenance for maintenance in state.maintenances if get_node_name(maintenance) == name]
         facts = state.nodes.get(name)
         if facts is None and not maintenances and not may_be_missing:
             raise NotFound(f'node "{name}" not found')
         first = select_draining(maintenances) if maintenances else None
-        ordered = [first, *(item for item in maintenances if item is not first)] if first else []
+        ordered = [first, *(maintenance for maintenance in maintenances if maintenance is not first)] if first else []
         return {
             "row": build_row(name, facts, maintenances),
             "facts": facts,
-            "maintenances": [_build_maintenance_values(item) for item in ordered],
+            "maintenances": [_build_maintenance_values(maintenance) for maintenance in ordered],
         }
 
     def _iter_newer_states(self, state: ClusterState) -> Iterator[ClusterState | None]:
-        """Yield newer states as they arrive, None after a quiet period; end after `MAX_STREAM_SECONDS`."""
+        """Yield newer states as they arrive, and None after each idle period; end after `MAX_STREAM_SECONDS`."""
         end, version = time.monotonic() + MAX_STREAM_SECONDS, state.version
         while time.monotonic() < end:
             newer = self._context.watcher.wait_for_newer(version, KEEPALIVE_SECONDS)
@@ -167,7 +167,7 @@ def count_by_state(rows: list[Row]) -> dict[str, int]:
 
 
 def join_chunks(parts: Iterable[str]) -> Iterator[str]:
-    """Yield the same text in chunks that are large enough for a network packet."""
+    """Yield the same text in larger chunks, so that a network packet is not sent for each part."""
     chunk: list[str] = []
     size = 0
     for part in parts:
@@ -202,12 +202,12 @@ def _render_counts(all_rows: list[Row], shown_rows: list[Row]) -> str:
 
 
 def _render_stale_banner(state: ClusterState) -> str:
-    """Render the banner for a stale page, to be swapped into its place."""
+    """Render the banner of a stale page as an htmx out-of-band swap."""
     return render_template("stale.html", since=state.stale_since, oob=True)
 
 
 def _render_parts(details: Object, banner: str) -> dict[str, str]:
-    """Render the two parts of the details that change, each under the name of its event."""
+    """Render the two parts of the details that change, keyed by the names of their server-sent events."""
     return {
         "status": render_template("node_status.html", **details) + banner,
         "offers": render_template("offers.html", row=details["row"], at="node"),
@@ -215,7 +215,7 @@ def _render_parts(details: Object, banner: str) -> dict[str, str]:
 
 
 def _build_maintenance_values(maintenance: Maintenance) -> Object:
-    """Return the data that the page shows for one maintenance."""
+    """Return the values that the page shows for one maintenance."""
     status, metadata = get_status(maintenance), maintenance["metadata"]
     blocked = [{**pod, "unblocks": suggest_remedy(pod)} for pod in status.get("blockedPods") or []]
     blocked_keys = {(pod["namespace"], pod["name"]) for pod in blocked}

@@ -30,19 +30,19 @@ MAX_FORM_BYTES = 256 * 1024
 """Maximum size of a form in bytes: 500 node names of maximum length, and a reason."""
 TLS_COOKIE_NAME = "__Host-console"
 TOKEN_COOKIE_SETTING = "TOKEN_COOKIE_NAME"  # noqa: S105 - the name of a setting
-"""Setting that names the cookie with the CSRF token of the forms.
+"""Flask setting with the name of the cookie that contains the forms' CSRF token.
 
-The token belongs to the browser, and no key of this process signs it. Each replica therefore accepts forms from another
-replica, even after that replica has stopped.
+The token belongs to the browser, and no key of this process signs it. Each replica therefore accepts forms that a
+different replica rendered, even after that replica has stopped.
 """
 
 
 def register_protection(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:
     """Check every request of the app, and add security headers to every response.
 
-    `hosts` are the Host names that the console answers to (empty: any). A request with another Host is refused, because
-    DNS can map any name to this address. The endpoints `probes` reveal no secrets and accept any Host, because a
-    kubelet knows only the pod's address. `tls` means that browsers connect only by HTTPS.
+    `hosts` are the Host names that the console answers to (empty: any). A request with any other Host is refused,
+    because DNS can map any name to this address. The endpoints `probes` reveal no secrets and accept any Host, because
+    the kubelet knows only the pod's address. `tls` means that browsers connect only over HTTPS.
     """
     name = TLS_COOKIE_NAME if tls else "console"
     app.config.update(
@@ -57,7 +57,7 @@ def register_protection(app: Flask, *, tls: bool, hosts: list[str], probes: Coll
     )
     if hosts:
         app.before_request(_build_host_check(hosts, probes))
-    app.before_request(_check_forgery)
+    app.before_request(_check_csrf)
     app.after_request(_add_headers)
     app.jinja_env.globals["csrf_token"] = get_csrf_token
 
@@ -81,8 +81,8 @@ def _build_host_check(hosts: list[str], probes: Collection[str]) -> Callable[[],
     return check_host
 
 
-def _check_forgery() -> None:
-    """Refuse a forged write request: check Sec-Fetch-Site, Origin and the form's token."""
+def _check_csrf() -> None:
+    """Reject a forged write request: check Sec-Fetch-Site, Origin and the form's token."""
     if request.method in SAFE_METHODS:
         return
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
@@ -96,7 +96,7 @@ def _check_forgery() -> None:
 
 
 def _parse_host(origin: str) -> str | None:
-    """Return host and port of an origin, or None if it has none, because the request's own Host may be empty."""
+    """Return the origin's host and port, or None instead of "", because the request's own Host may be empty."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

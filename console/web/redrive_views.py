@@ -27,7 +27,7 @@ PAGE_SIZE = 200
 MAX_WAIT_SECONDS = 2.0
 """Seconds that a response waits for the redrive to end; after that, the page shows the progress."""
 MAX_SEQ_DIGITS = 18
-"""Maximum digits of a journal number, because Python refuses to parse numbers of thousands of digits."""
+"""Maximum digits of a journal number, because Python does not parse numbers with thousands of digits."""
 MAX_REMEMBERED_REDRIVES = 20
 """Maximum number of redrives that the process remembers; it forgets the oldest."""
 
@@ -62,13 +62,15 @@ class RedriveViews:
         state, caller = self._context.watcher.get_state(), self._context.get_caller()
         self._context.client.run(caller.require(list_start_rights(MEDIK8S, state.groups)))
         items = build_items(
-            self._get_chosen_entries(), self._context.functions_url, DEFAULT_NAMESPACE, self._context.client
+            self._get_selected_entries(), self._context.functions_url, DEFAULT_NAMESPACE, self._context.client
         )
         if request.form.get("confirm") != "yes":
             return render_template("redrive.html", items=items, swimlanes=swimlanes, compute_digest=compute_digest)
         broker = self._context.broker_url or find_broker_url(self._context.client, DEFAULT_NAMESPACE)
-        write = create_outcome_writer(self._context)
-        redrive = BackgroundRedrive(items, broker, self._context.journal, lambda result: write(_build_outcome(result)))
+        write_outcome = create_outcome_writer(self._context)
+        redrive = BackgroundRedrive(
+            items, broker, self._context.journal, lambda result: write_outcome(_build_outcome(result))
+        )
         number = uuid.uuid4().hex
         self._redrives[number] = redrive
         while len(self._redrives) > MAX_REMEMBERED_REDRIVES:
@@ -83,8 +85,8 @@ class RedriveViews:
             raise NotFound("redrive not found: the list of dead letters shows those that are still open")
         return render_template("redriven.html", redrive=self._redrives[number], number=number, swimlanes=swimlanes)
 
-    def _get_chosen_entries(self) -> list[Entry]:
-        """Return the open dead letters that the form names by number and digest.
+    def _get_selected_entries(self) -> list[Entry]:
+        """Return the open dead letters that the form identifies by number and digest.
 
         Raises `NotFound` if one of them does not exist, is not open, or no longer has this number.
         """
@@ -102,13 +104,13 @@ class RedriveViews:
 
 
 def _build_outcome(result: RedriveResult) -> ActionOutcome:
-    """Build the audit log's outcome of one redrive."""
+    """Build the outcome of one redrive for the audit log."""
     attempt = result.attempt
     status, error = (attempt.status, attempt.error) if attempt else (HTTPStatus.CONFLICT, result.problem)
-    word = "refused" if result.is_already_done else "failed" if result.failed else "done"
-    return ActionOutcome(str(result.item.dead_letter.seq), status, error, word)
+    outcome = "refused" if result.is_already_done else "failed" if result.failed else "done"
+    return ActionOutcome(str(result.item.dead_letter.seq), status, error, outcome)
 
 
 def compute_digest(dead_letter: Entry) -> str:
-    """Return a hash that distinguishes dead letters with the same number, after the journal's file was replaced."""
+    """Return a hash that distinguishes dead letters whose numbers are equal because the journal's file was replaced."""
     return hashlib.sha256(json.dumps(get_event_keys(dead_letter.event), sort_keys=True).encode()).hexdigest()[:32]

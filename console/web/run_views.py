@@ -52,7 +52,7 @@ class RunViews:
     def run_status(self, namespace: str, name: str) -> Response:
         """Render the parts of the page that change, unless the page already shows this `version`.
 
-        The event `moved` means that there may also be new recorded events.
+        A `moved` event means that events may have been recorded since.
         """
         try:
             run, _ = self._read_run(namespace, name)
@@ -67,7 +67,7 @@ class RunViews:
         return response
 
     def _build_unchanged_response(self) -> Response:
-        """Build an empty response, or one with only the banner if the page shows an outdated banner."""
+        """Build an empty response, or one with only the banner if the page's banner is outdated."""
         if request.args.get("stale", "") == self._context.watcher.get_stale_since():
             return Response(status=204)
         response = make_response(self._render_stale_banner())

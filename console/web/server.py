@@ -31,11 +31,11 @@ from kube.client.api_errors import Unavailable
 from kube.client.sync_client import SyncClient
 
 THREADS = MAX_STREAMS + 16
-"""Each open page occupies a thread for its stream; the other threads answer requests."""
+"""Each open page occupies a thread for its stream; the other threads serve requests."""
 
 
 class ConsoleWorker(gunicorn_worker.DeadlineWorker):
-    """A gunicorn worker with time limits for slow API servers, which may take 10 s per answer, and for streams."""
+    """A gunicorn worker whose time limits suit slow API servers, which may take 10 s per response, and streams."""
 
     request_timeout_seconds = 30.0
     response_timeout_seconds = MAX_STREAM_SECONDS + 30.0
@@ -48,12 +48,12 @@ class Settings:
     Attributes:
         listen: ADDRESS:PORT.
         is_local: Whether only this machine can reach that address.
-        journal_url: The journal's path or URL, "" for none.
-        functions_url: URL under which functions are found by name, "" to use the Triggers' addresses.
-        broker_url: URL of the broker, "" to read it from the Broker.
+        journal_url: The journal's path or URL, or "" for none.
+        functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
+        broker_url: URL of the broker, or "" to read it from the Broker object.
         hosts: Host names that the console answers to; empty means any.
-        proxy: The proxy that identifies the callers, None without one.
-        tls: Whether browsers connect by HTTPS.
+        proxy: The proxy that identifies the callers, or None.
+        tls: Whether browsers connect over HTTPS.
         cluster_access: Kubeconfig and context (None for kubectl's defaults), and the user and groups to impersonate.
     """
 
@@ -69,12 +69,12 @@ class Settings:
 
 
 def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
-    """Serve until the process is stopped. Raises `OperationError` before that if the settings cannot work.
+    """Serve until the process is stopped. Raises `OperationError` at the start if the settings cannot work.
 
     `on_warning` is called with the reason if the journal cannot be read yet.
     """
     _connect(settings).close()
-    if reason := _explain_not_ready(settings):
+    if reason := _explain_unready_journal(settings):
         on_warning(f"{reason}; until then, the pages about events show this error")
     _check_address_free(settings.listen)
     print(f"console: http{'s' if settings.tls else ''}://{settings.listen}", flush=True)
@@ -96,7 +96,7 @@ def load_app(settings: Settings) -> Flask:
 
 
 class GunicornServer(BaseApplication):
-    """Gunicorn with one process, because there is one watch of the cluster, and with a thread per open page."""
+    """Gunicorn with one worker process, so that the cluster is watched once, and with a thread per open page."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -126,7 +126,7 @@ def _connect(settings: Settings) -> SyncClient:
 
 
 def _select_identification(client: SyncClient, settings: Settings) -> IdentifyCaller:
-    """Select the mode: a proxy if configured, else the kubeconfig's user on a loopback address, else tokens."""
+    """Select the mode: a proxy if configured, the kubeconfig's user on a loopback address, or tokens otherwise."""
     if settings.proxy:
         return identify_by_header(client.api, settings.proxy)
     return (
@@ -137,7 +137,7 @@ def _select_identification(client: SyncClient, settings: Settings) -> IdentifyCa
 
 
 def _check_address_free(listen: str) -> None:
-    """Raise `OperationError` if the address is in use, before it is printed; gunicorn would retry for seconds."""
+    """Raise `OperationError` if the address is in use; gunicorn would first retry for several seconds."""
     host, port = parse_host_port(listen)
     family = AF_INET6 if host.startswith("[") else AF_INET
     try:
@@ -147,7 +147,7 @@ def _check_address_free(listen: str) -> None:
         raise OperationError(f"cannot listen on {listen}: {message}; name another address with --listen") from None
 
 
-def _explain_not_ready(settings: Settings) -> str:
+def _explain_unready_journal(settings: Settings) -> str:
     """Return why the journal cannot be read yet; "" if it can, or if none is configured.
 
     An unreadable journal does not prevent the start. Raises `OperationError` if it is not a journal.
@@ -165,7 +165,7 @@ def _explain_not_ready(settings: Settings) -> str:
 def _open_journal(settings: Settings) -> Journal | None:
     """Open the journal, which may not exist yet; return None if none is configured.
 
-    The function `record` creates or migrates it. Until then, and while a PostgreSQL server is unreachable, the pages
+    The `record` function creates or migrates it. Until then, and while a PostgreSQL server is unreachable, the pages
     report the problem; drains do not need the journal. Raises `OperationError` if it is not a journal.
     """
     try:

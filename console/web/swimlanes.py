@@ -1,6 +1,6 @@
 """Draws the recorded events of a maintenance or run: one lane per function, time from left to right. Pure functions.
 
-A drain consists of bursts of milliseconds and waits of minutes. A wait is therefore drawn short and marked.
+A drain consists of bursts of milliseconds and waits of minutes. Long waits are therefore shortened and marked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Line:
-    """A line from an event to an attempt on it."""
+    """A line from an event to an attempt to process it."""
 
     x1: float
     y1: float
@@ -85,7 +85,7 @@ class Diagram:
 
 
 class TimeScale:
-    """A mapping from times to pixels: proportional within a burst, shortened in a wait."""
+    """A mapping from times to pixels: proportional within a burst, shortened during a wait."""
 
     def __init__(self, times: Iterable[datetime]) -> None:
         self._times = sorted(set(times))
@@ -134,8 +134,14 @@ def get_emitter(entry: Entry) -> str:
     source = entry.event.get_source()
     if source.startswith(SOURCE_PREFIX):
         return source.removeprefix(SOURCE_PREFIX)
-    kind = entry.event.get_type()
-    return "API server" if ".apiserver." in kind else "tick" if kind.endswith(".ping") else source.rsplit("/", 1)[-1]
+    event_type = entry.event.get_type()
+    return (
+        "API server"
+        if ".apiserver." in event_type
+        else "tick"
+        if event_type.endswith(".ping")
+        else source.rsplit("/", 1)[-1]
+    )
 
 
 def list_real_attempts(entry: Entry) -> list[Attempt]:
@@ -151,12 +157,13 @@ def build_diagram(entries: Sequence[Entry]) -> Diagram | None:
         [*map(get_emitted_time, entries), *(attempt.at for entry in entries for attempt in list_real_attempts(entry))]
     )
     names = {get_emitter(entry) for entry in entries} | {
-        each.function for entry in entries for each in list_real_attempts(entry)
+        attempt.function for entry in entries for attempt in list_real_attempts(entry)
     }
     ordered = [*sorted(names - set(LANE_ORDER)), *(name for name in LANE_ORDER if name in names)]
     rows = {name: TOP_MARGIN + LANE_HEIGHT * (number + 0.5) for number, name in enumerate(ordered)}
     bars = {
-        entry.seq: [_build_bar(entry, each, scale, rows) for each in list_real_attempts(entry)] for entry in entries
+        entry.seq: [_build_bar(entry, attempt, scale, rows) for attempt in list_real_attempts(entry)]
+        for entry in entries
     }
     all_bars = tuple(chain.from_iterable(bars.values()))
     rings = {entry.seq: _build_ring(entry, scale, rows) for entry in entries}
@@ -180,29 +187,29 @@ def get_emitted_time(entry: Entry) -> datetime:
 
 def _build_bar(entry: Entry, attempt: Attempt, scale: TimeScale, lane_y: dict[str, float]) -> Bar:
     x = scale(attempt.at)
-    kind = shorten_type(entry.event.get_type())
+    event_type = shorten_type(entry.event.get_type())
     result = (
         attempt.error or ", ".join(shorten_type(str(reply.get("type", ""))) for reply in attempt.replies) or "no event"
     )
-    title = f"{attempt.function} on {kind}: {attempt.status} in {attempt.seconds * 1000:.0f} ms, {result}"
+    title = f"{attempt.function} on {event_type}: {attempt.status} in {attempt.seconds * 1000:.0f} ms, {result}"
     width = min(MAX_GAP_PIXELS, max(MIN_BAR_WIDTH, attempt.seconds * PIXELS_PER_SECOND))
     return Bar(entry.seq, x, lane_y[attempt.function], width, attempt.failed or bool(attempt.error), title)
 
 
 def _build_ring(entry: Entry, scale: TimeScale, lane_y: dict[str, float]) -> Ring:
-    kind = entry.event.get_type()
-    is_failed = entry.dead_letter is not None or kind.endswith((".failed", ".stopped"))
+    event_type = entry.event.get_type()
+    is_failed = entry.dead_letter is not None or event_type.endswith((".failed", ".stopped"))
     return Ring(
         entry.seq,
         scale(get_emitted_time(entry)),
         lane_y[get_emitter(entry)],
         is_failed,
-        f"{shorten_type(kind)}, emitted by {get_emitter(entry)}",
+        f"{shorten_type(event_type)}, emitted by {get_emitter(entry)}",
     )
 
 
 def _build_lines(entries: Sequence[Entry], bars: dict[int, list[Bar]], rings: dict[int, Ring]) -> Iterable[Line]:
-    """Yield a line from each event to each attempt, except those of `record`: it consumes all events."""
+    """Yield a line from each event to each attempt, except attempts of `record`, which receives all events."""
     for entry in entries:
         ring = rings[entry.seq]
         for attempt, bar in zip(list_real_attempts(entry), bars[entry.seq], strict=True):

@@ -1,4 +1,4 @@
-"""The virtual machines of a node, for its page and for the confirmation dialog; read with the caller's permissions."""
+"""Reads the virtual machines on a node with the caller's permissions, for its page and the confirmation dialog."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ async def preview_vmis(caller: Caller, node: str, group: ApiGroup) -> list[str]:
 
 
 def build_template_values(context: ConsoleContext, node: str) -> Object:
-    """Return the data of the page's template; `vmis` is None on a cluster without KubeVirt."""
+    """Return the values for the page's template; `vmis` is None on a cluster without KubeVirt."""
     node_vmis = context.client.run(read_vmis_as_caller(context.get_caller(), node)) if context.has_vms() else None
     return {"vmis": node_vmis, "tones": DRAIN_EFFECT_TONES}

@@ -1,6 +1,6 @@
 """Bounds the memory that many events take: groups them by size, or removes their data and replies. No I/O.
 
-For code that processes many events one after another; `listing` documents how much memory data takes.
+Used by code that processes many events one after another; `listing` documents how much memory data takes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eventing.journal.entries import Entry, get_object_identity
 
 T = TypeVar("T")
 BATCH_CAPACITY_CHARACTERS = 4 * 1024 * 1024
-"""Maximum characters in a batch: of events with their attempts, or of attempts."""
+"""Maximum total size of the events (with their attempts) or the attempts in a batch, in characters."""
 MAX_BATCH_ITEMS = 500
 """Maximum number of items in a batch, however small they are."""
 

@@ -23,12 +23,12 @@ from eventing.journal.migrations import OutdatedVersion, UnsupportedVersion
 VERSION_CHECK_SECONDS = 1.0
 """Seconds between a writer's checks for a migration by a newer release.
 
-Each check costs a round trip to the database.
+Each check takes a round trip to the database.
 """
 BUSY_TIMEOUT_SECONDS = 5
 """Seconds to wait for another process's lock on the SQLite file, or for a response from PostgreSQL.
 
-A broker waits 10 seconds for the response of `record`.
+A broker waits 10 seconds for a response from `record`.
 """
 POSTGRESQL_OPTIONS = {
     "connect_timeout": BUSY_TIMEOUT_SECONDS,
@@ -41,7 +41,7 @@ POSTGRESQL_OPTIONS = {
 WRITE_LOCK_STATEMENTS = {"postgresql": migrations.build_lock_statements(7305804385369681514)}
 """Statements that let one process at a time write, until its transaction ends; SQLite locks its file without them."""
 PRUNE_LOCK, REDRIVE_LOCK = 7305804385369681515, 7305804385369681516
-"""PostgreSQL advisory locks for pruning and redriving; a dead letter's number is added to the latter."""
+"""Keys of PostgreSQL advisory locks for pruning and redriving; a dead letter's number is added to the latter."""
 URL_HINT = "URL is not supported: use a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 InsertFunction = Callable[[Table], sqlite.Insert | postgresql.Insert]
 INSERT_FUNCTIONS: Mapping[str, InsertFunction] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -147,7 +147,7 @@ class Database:
         Raises `JournalError` for database errors inside the block, and rolls the transaction back. It also raises
         `JournalError` in these cases:
 
-        * The database is unreachable and another thread is already trying it: at once.
+        * The database is unreachable and another thread is already trying to use it: at once.
         * The database is slow and several threads are waiting: after `crowded_timeout` seconds.
         * The SQLite file was replaced: once, after reopening it.
         """
@@ -194,9 +194,9 @@ class Database:
 
     @contextmanager
     def try_lock(self, lock_key: int) -> Iterator[bool]:
-        """Yield whether this process holds a PostgreSQL advisory lock during the block.
+        """Try to acquire a PostgreSQL advisory lock during the block; yield whether this succeeded.
 
-        Always yields True for SQLite, as only one process writes such a journal.
+        Always yields True for SQLite, because only one process writes such a journal.
         """
         if self._engine.dialect.name != "postgresql":
             yield True
@@ -223,13 +223,13 @@ class Database:
 
 
 def parse_sqlite_path(url: str) -> str | None:
-    """Return the path of the SQLite file, or None for another database. Raises `SQLAlchemyError` for an invalid URL."""
+    """Return the path of the SQLite file, None for PostgreSQL. Raises `SQLAlchemyError` for an invalid URL."""
     parsed = _parse_url(url)
     return parsed.database or "" if parsed.drivername == "sqlite" else None
 
 
 def create_database_engine(url: str, *, create: bool = True) -> Engine:
-    """Create the engine of a database; with `create=False` SQLite does not create the file.
+    """Create the engine for a database; with `create=False`, SQLite does not create the file.
 
     Raises `SQLAlchemyError` for an unsupported URL, and `ImportError` if the database driver is not installed.
     """
@@ -264,7 +264,7 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 
 
 def _format_reason(error: Exception) -> str:
-    """Return the error as one line, with a remedy if one is known."""
+    """Format the error as one line, with a remedy if one is known."""
     if isinstance(error, ImportError):
         return "psycopg is not installed: run pip install 'psycopg[binary]'"
     if isinstance(error, NoSuchModuleError):

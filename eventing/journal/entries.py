@@ -75,7 +75,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded event: its number in order of arrival, its arrival time, the event, and the attempts on it."""
+    """One recorded event: its number in order of arrival, its arrival time, the event itself, and its attempts."""
 
     seq: int
     arrived: datetime
@@ -122,10 +122,10 @@ class Query:
         ids: Only events with these ids.
         seqs: Only entries with these values of `seq`.
         dead_letters_only: Only dead letters.
-        awaiting_redrive: Without dead letters that their destination function accepted when they were redriven.
+        awaiting_redrive: Exclude dead letters that their destination function accepted in a redrive.
         after_seq: Only entries with a greater `seq`.
         limit: Maximum number of entries, 0 for all.
-        keep_newest: Select the last `limit` entries instead of the first; the result is in order of arrival either way.
+        keep_newest: Select the last `limit` entries instead of the first; the result is always in order of arrival.
     """
 
     node: str = ""
@@ -195,7 +195,7 @@ def parse_attempts(event: BaseCloudEvent) -> list[Attempt]:
     attempts = _as_mapping(event.get_data()).get("attempts")
     if not isinstance(attempts, list):
         raise BadEvent("data.attempts is missing: send a list of attempts")
-    return [_parse_attempt(f"data.attempts[{number}]", attempt) for number, attempt in enumerate(attempts)]
+    return [_parse_attempt(f"data.attempts[{index}]", attempt) for index, attempt in enumerate(attempts)]
 
 
 def _parse_attempt(field_path: str, value: object) -> Attempt:
@@ -241,7 +241,7 @@ def _require_field(field_path: str, data: Mapping[str, Any], name: str, *types: 
 
 
 def parse_time(text: str) -> datetime:
-    """Parse an ISO 8601 time, which is in UTC if it names no zone. Raises `BadEvent`."""
+    """Parse an ISO 8601 time, in UTC unless it has a time zone. Raises `BadEvent` for any other text."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
         zoned = time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MAX_WAITERS = 3
-"""Maximum threads that wait longer than `CROWDED_TIMEOUT_SECONDS`.
+"""Maximum number of threads that wait longer than `CROWDED_TIMEOUT_SECONDS`.
 
 A process that serves all functions has ten threads.
 """
 CROWDED_TIMEOUT_SECONDS = 0.2
 """Seconds for which any number of threads may wait.
 
-Holding the lock takes a few milliseconds, so that in a burst of a dozen threads each acquires it in time.
+A thread usually holds the lock for a few milliseconds, so all threads in a burst of a dozen acquire it in time.
 """
 
 
 class FailFastLock:
     """Lock for a resource that may be slow or unavailable.
 
-    After a failure or timeout, one thread tries the resource and all others are refused at once. Otherwise all threads
-    could wait for an unresponsive database, and none could respond to requests or to the kubelet's probes.
+    After a failure or timeout, one thread tries to use the resource and all others are refused at once. Otherwise all
+    threads could wait for an unresponsive database, and none could respond to requests or to the kubelet's probes.
     """
 
     def __init__(self, errors: type[Exception] | tuple[type[Exception], ...]) -> None:
@@ -34,8 +34,8 @@ class FailFastLock:
         """Hold the lock during the block.
 
         Args:
-            timeout: How long to wait for the lock.
-            crowded_timeout: How long to wait if `MAX_WAITERS` threads already wait.
+            timeout: Seconds to wait for the lock.
+            crowded_timeout: Seconds to wait if `MAX_WAITERS` threads already wait.
 
         Raises `BlockingIOError` if the lock is not acquired in time.
         """

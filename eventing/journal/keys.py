@@ -9,7 +9,7 @@ from eventing.http_binding import BadEvent
 from eventing.journal.entries import Attempt
 
 MAX_KEY_BYTES = 512
-"""Maximum bytes of each key of an event or attempt; a PostgreSQL index row holds at most 2,700 bytes.
+"""Maximum size of each key of an event or attempt, in bytes; a PostgreSQL index row has at most 2,700 bytes.
 
 The other indexed columns are truncated to this number of characters.
 """

@@ -1,7 +1,7 @@
 """Reads many events for a list in bounded memory: all attributes, but limited data. Used by `store`.
 
-Parsed data takes up to twenty times its size. Anyone who can post events could post several of a few MiB, and parsing
-all of them at once would exhaust the reader's memory.
+Parsed data takes up to twenty times its size. Anyone who can post events could post several events of a few MiB.
+Parsing all of them at once would exhaust the reader's memory.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.sizes import ATTEMPT_SIZE
 
 HEAD_CHARACTERS = 4096
-"""Characters that are read of every event; few events are longer."""
+"""Number of leading characters to read of every event; few events are longer."""
 BODY_CAPACITY_CHARACTERS = 4 * 1024 * 1024
-"""Maximum total characters of the events in a list that are longer than `HEAD_CHARACTERS` and returned complete."""
+"""Maximum total size, in characters, of the events longer than `HEAD_CHARACTERS` that a list contains complete."""
 DATA_PATTERN = re.compile(r', "data(_base64)?": ')
 """Matches the start of the data in an event written by the journal; quotes in attributes are escaped."""
 
 
 def select_heads(query: Query) -> Select[Any]:
-    """Build the query for number, arrival, head, size, source, id and type of each event, ordered by number."""
+    """Build the query that returns number, arrival, head, size, source, id and type of each event, by number."""
     selected = select_events(query, func.substr(BODIES.c.event, 1, HEAD_CHARACTERS).label("head")).subquery()
     columns = (EVENTS.c.size, EVENTS.c.source, EVENTS.c.id, EVENTS.c.type)
     return select(selected, *columns).join(EVENTS, EVENTS.c.seq == selected.c.seq).order_by(selected.c.seq)
@@ -49,12 +49,12 @@ def choose_whole_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
 
 
 def select_bodies(seqs: Sequence[int]) -> Select[int, str]:
-    """Build the query for number and body of these events."""
+    """Build the query that returns the number and body of these events."""
     return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(seqs))
 
 
 def select_sizes(query: Query) -> Select[int, int]:
-    """Build the query for the number of each selected event, and its size including its attempts.
+    """Build the query that returns the number of each selected event, and its size including its attempts.
 
     The rows are in order of arrival, which may differ from the order of the numbers.
     """

@@ -1,6 +1,6 @@
-"""Versions of the journal's tables: finds a database's version and migrates older ones. Used by `database`.
+"""Versions of the journal's tables: finds the version of the tables and migrates older ones. Used by `database`.
 
-Each change of `schema` is a new version, and adds a function to `MIGRATIONS`. On SQLite and PostgreSQL alike, one
+Each change to `schema` is a new version, and adds a function to `MIGRATIONS`. On SQLite and PostgreSQL alike, one
 process at a time creates or migrates the tables, in one transaction. If the process is killed meanwhile, the database
 stays as it was.
 """
@@ -15,7 +15,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from eventing.journal.schema import ATTEMPTS, METADATA
 
 VERSION_TABLE = Table("journal_version", MetaData(), Column("version", Integer, nullable=False))
-"""Table that holds the version in its only row. A database of version 0 or 1 may lack this table."""
+"""Table whose only row contains the version. A database with version 0 or 1 may lack this table."""
 
 
 def build_lock_statements(key: int) -> tuple[str, ...]:
@@ -40,11 +40,11 @@ class UnsupportedVersion(Exception):
 
 
 class OutdatedVersion(UnsupportedVersion):
-    """The tables are of an older version, which can be migrated."""
+    """The tables have an older version, which can be migrated."""
 
 
 def check_version(connection: Connection) -> bool:
-    """Return whether the tables exist in the current version; False if there are none.
+    """Return whether the tables exist and have the current version; False if there are none.
 
     Raises `OutdatedVersion` for tables that can be migrated, and `UnsupportedVersion` for a newer version. A caller
     with write permission calls `upgrade` instead.
@@ -64,12 +64,12 @@ def is_current(connection: Connection) -> bool:
 
 
 def has_version_table(connection: Connection) -> bool:
-    """Return whether the database has the table that holds the version."""
+    """Return whether the database has the table that contains the version."""
     return inspect(connection).has_table(VERSION_TABLE.name)
 
 
 def require_current_version(connection: Connection) -> None:
-    """Raise `UnsupportedVersion` if the tables were migrated after they were opened; costs one small SELECT."""
+    """Raise `UnsupportedVersion` if the tables were migrated after they were opened; runs one small SELECT."""
     version = connection.scalar(select(VERSION_TABLE.c.version))
     if version != SCHEMA_VERSION:
         raise UnsupportedVersion(_format_newer_version(version))

@@ -14,7 +14,7 @@ from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.sizes import ATTEMPT_SIZE, EVENT_SIZE
 
 MAX_BATCH_ROWS = 1000
-"""Events and attempts deleted per transaction, which limits how long a writer waits."""
+"""Maximum number of events and attempts to delete per transaction, which limits how long a writer waits."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ attempt proves nothing about the event's source.
 
 
 def measure_bytes(database: Database, emitters: EmitterFilter = ALL_EMITTERS) -> int:
-    """Return the bytes of these events and attempts, as `sizes` counts them."""
+    """Return the size in bytes of the selected events and attempts, as `sizes` computes it."""
     with database.connect() as connection:
         return sum(connection.scalar(total) or 0 for total in _select_totals(emitters.events, emitters.attempts))
 
@@ -45,7 +45,7 @@ def measure_bytes(database: Database, emitters: EmitterFilter = ALL_EMITTERS) ->
 def delete_oldest(
     database: Database, emitters: EmitterFilter, *, end: float = inf, min_freed_bytes: float = inf
 ) -> tuple[int, int]:
-    """Delete the oldest of these events and attempts before the time `end`, until `min_freed_bytes` bytes are freed.
+    """Delete the oldest selected events and attempts before the time `end`, until `min_freed_bytes` bytes are freed.
 
     An attempt's own time counts, whether its event was recorded or not. Returns the number of deleted events, and the
     bytes of the deleted events and attempts.
@@ -59,7 +59,7 @@ def delete_oldest(
 
 
 def _read_oldest(database: Database, emitters: EmitterFilter, start: float, end: float) -> list[tuple[float, int]]:
-    """Return time and size of the oldest of these events and attempts, from `start` until `end`."""
+    """Return time and size of the oldest selected events and attempts from `start` until `end`."""
     events = _select_by_time(EVENTS.c.arrived, EVENT_SIZE, start, end).where(emitters.events)
     attempts = _select_by_time(ATTEMPTS.c.at, ATTEMPT_SIZE, start, end).where(emitters.attempts)
     with database.connect() as connection:
@@ -82,7 +82,7 @@ def _find_last_time(rows: Iterable[tuple[float, int]], min_freed_bytes: float) -
 
 
 def _delete_between(database: Database, emitters: EmitterFilter, start: float, end: float) -> tuple[int, int]:
-    """Delete these events and attempts from `start` to `end`; return the number of events, and all bytes."""
+    """Delete the selected events and attempts from `start` to `end`; return the number of events and freed bytes."""
     events = EVENTS.c.arrived.between(start, end) & emitters.events
     attempts = ATTEMPTS.c.at.between(start, end) & emitters.attempts
     # this thread serves no request, so it may wait for the lock

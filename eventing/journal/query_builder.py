@@ -1,4 +1,4 @@
-"""Builds the SQL of a `Query`, the same for both databases. Used by `store`."""
+"""Builds the SQL statement for a `Query`, the same for both databases. Used by `store`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SEQ = 2**63 - 1
 
 
 def select_events(query: Query, body_column: ColumnElement[str] = BODIES.c.event) -> Select[int, float, str]:
-    """Build the query for number, arrival and body of each selected event, ordered by number."""
+    """Build the query that returns number, arrival and body of each selected event, ordered by number."""
     seq = EVENTS.c.seq
     selected = select(seq, EVENTS.c.arrived).where(*_build_conditions(query))
     if query.limit:
@@ -38,15 +38,15 @@ def _build_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
     if query.dead_letters_only:
         yield IS_DEAD_LETTER
     if query.awaiting_redrive:
-        yield ~_is_redriven()
+        yield ~_build_redriven_condition()
     if query.failed:
-        yield EVENTS.c.seq.in_(_select_failed())
+        yield EVENTS.c.seq.in_(_select_failed_events())
     if query.after_seq:
         yield EVENTS.c.seq > min(query.after_seq, MAX_SEQ)
 
 
 def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions on arrival, with bounds on `seq` that the database finds by the index on arrival.
+    """Yield the conditions on arrival, with bounds on `seq` that the database finds with the index on arrival.
 
     Without these bounds a search in the order of `seq` reads every event up to that time. The bounds alone are not
     enough, because an import may append old events after new ones. Queries for few events need no bounds. `+ 0` keeps
@@ -64,10 +64,10 @@ def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
         yield until_condition if is_selective else until_condition & (seq <= last_seq)
 
 
-def _is_redriven() -> ColumnElement[bool]:
+def _build_redriven_condition() -> ColumnElement[bool]:
     """Build the condition that a dead letter was redriven successfully.
 
-    The function that accepted it must be the one that the last path segment of its destination names.
+    The function that accepted it must be the one named by the last path segment of its destination.
     """
     address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
     is_accepted = ATTEMPTS.c.replay.startswith(REDRIVE_PREFIX) & (ATTEMPTS.c.status < 400)
@@ -77,8 +77,8 @@ def _is_redriven() -> ColumnElement[bool]:
     )
 
 
-def _select_failed() -> Select[int]:
-    """Build the query for the numbers of failed events.
+def _select_failed_events() -> Select[int]:
+    """Build the query that returns the numbers of failed events.
 
     It starts from the failures, because they are few whatever the other conditions select.
     """

@@ -1,4 +1,4 @@
-"""Retention of the journal: `$JOURNAL_DAYS` limits the age of events, and `$JOURNAL_BYTES` the total size.
+"""Retention for the journal: `$JOURNAL_DAYS` limits the age of events, and `$JOURNAL_BYTES` the total size.
 
 A variable that is not set sets no limit. `record` prunes the journal in the background: at its first event, and then
 once an hour while events arrive.
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 DAYS_VARIABLE, BYTES_VARIABLE = "JOURNAL_DAYS", "JOURNAL_BYTES"
 PRUNE_INTERVAL_SECONDS = 3600.0
-"""Seconds between two prunings."""
+"""Seconds between two prune runs."""
 PRUNE_DIVISOR = 8
-"""Writing an eighth of `$JOURNAL_BYTES` also makes a pruning due.
+"""A prune run is also due once an eighth of `$JOURNAL_BYTES` was written since the last one.
 
 A burst of events could otherwise fill the disk within the hour.
 """
@@ -34,21 +34,21 @@ log = logging.getLogger("functions")
 
 @dataclass(frozen=True)
 class Retention:
-    """The limits of a journal; None for no limit."""
+    """The limits for a journal; None means no limit."""
 
     max_age: timedelta | None = None
     max_bytes: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Retention:
-        """Read the limits from the environment. Raises `ValueError` with the name of an invalid variable."""
+        """Read the limits from the environment. Raises `ValueError`, which names an invalid variable."""
         return cls(_parse_age(environment.get(DAYS_VARIABLE, "")), _parse_size(environment.get(BYTES_VARIABLE, "")))
 
 
 class Pruner:
     """Prunes a journal periodically, in a background thread.
 
-    Only one pruning runs at a time: two would delete the same excess twice.
+    Only one prune run is active at a time: two would delete the same excess twice.
     """
 
     def __init__(self, journal: Journal, retention: Retention) -> None:
@@ -59,7 +59,7 @@ class Pruner:
         self._next_prune_bytes = self._bytes_per_prune
 
     def prune_if_due(self) -> None:
-        """Start a pruning if one is due by time or by bytes written, and none is running; return at once."""
+        """Start a prune run in the background if one is due by time or bytes written, and none is active."""
         now = time.monotonic()
         if (
             now >= self._next_prune_at or self._journal.written_bytes >= self._next_prune_bytes

@@ -1,6 +1,6 @@
 """The journal's tables, identical on SQLite and PostgreSQL; each change is a new version, see `migrations`.
 
-The columns for searching are in a different table than the events themselves. Even a search without an index therefore
+The searchable columns are in a different table than the events themselves. Even a search without an index therefore
 reads few bytes per event.
 """
 

@@ -1,6 +1,6 @@
-"""Bytes that an event or an attempt takes in the database, with rows and index entries, for retention by size.
+"""Estimates the bytes that an event or attempt takes in rows and index entries, for retention by size.
 
-Measured on SQLite. The file is at most twice as large, mostly because index pages may be half empty.
+The numbers were measured on SQLite. The file is at most twice as large, mostly because index pages may be half empty.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PAGE_BYTES, MAX_SHARED_KEY_BYTES = 4096, 950
 """Bytes of a page, and of the longest index key that does not start an overflow page of its own."""
 
 
-class octet_length(GenericFunction[int]):  # noqa: N801 - as SQL calls it
-    """SQL function: the bytes of a text, whereas `length` counts characters."""
+class octet_length(GenericFunction[int]):  # noqa: N801 - the SQL function's name
+    """SQL function that returns the number of bytes in a text, whereas `length` counts characters."""
 
     type = Integer()
     inherit_cache = True
@@ -34,7 +34,7 @@ def _compile_octet_length(element: octet_length, compiler: SQLCompiler, **kwargs
 
 
 def _estimate_key_bytes(text: ColumnElement[str]) -> ColumnElement[int]:
-    """Return the bytes of a text in its row and in an index."""
+    """Build the expression for the bytes that a text takes in its row and in an index."""
     length = octet_length(text)
     return 2 * length + (length + (PAGE_BYTES - MAX_SHARED_KEY_BYTES)) // PAGE_BYTES * PAGE_BYTES
 

@@ -1,4 +1,4 @@
-"""The journal: records every event once, complete and in order of arrival, with the attempts on it.
+"""The journal: records every event once, complete and in order of arrival, with its attempts.
 
 It is stored in SQLite (one file) or PostgreSQL. The function `record` writes it; with PostgreSQL several processes may
 write, one at a time. Replay and the console read it.
@@ -37,7 +37,7 @@ MAX_KEYS_PER_QUERY = 500
 
 
 class Journal:
-    """One journal: a path, `sqlite:///path` or `postgresql://user@host/database`.
+    """One journal, opened by its path, `sqlite:///path` or `postgresql://user@host/database`.
 
     Instances are thread-safe. Several processes may read a journal, and with PostgreSQL several may write it. Events
     are numbered in order of arrival. Every method raises `JournalError` if the database fails, and `UnstorableData`, a
@@ -55,11 +55,11 @@ class Journal:
         self._insert_body = insert(BODIES)
         self._insert_attempt = insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPT_SIZE)
         self.written_bytes = 0
-        """Bytes written by this process, as `size` counts them."""
+        """Bytes written by this process, as `sizes` computes them."""
 
     @classmethod
     def from_environment(cls) -> Journal:
-        """Open the journal that `DATABASE_URL`, or else `JOURNAL`, names; by default the file `journal.db`."""
+        """Open the journal named by `DATABASE_URL`, or else by `JOURNAL`; by default the file `journal.db`."""
         return cls(os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or "journal.db")
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Journal:
     def write_event(self, event: BaseCloudEvent, arrived: datetime | None = None) -> bool:
         """Record an event, and return False if an event with its source and id is already recorded.
 
-        `arrived` defaults to the current time. A dead letter is recorded in addition to the event that it was, once for
+        `arrived` defaults to the current time. A dead letter is recorded in addition to its original event, once for
         each subscriber that did not accept it.
         """
         return self.write_events([(event, arrived or datetime.now(timezone.utc))]) == 1
@@ -100,7 +100,7 @@ class Journal:
             return _build_entries(connection, [(seq, at, JSONFormat().read(None, body)) for seq, at, body in rows])
 
     def iter_entries(self, query: Query, capacity: int = BATCH_CAPACITY_CHARACTERS) -> Iterator[Entry]:
-        """Yield the selected entries one by one, in memory bounded by `capacity` instead of by the number of entries.
+        """Yield the selected entries one by one, with memory use bounded by `capacity`, not by the number of entries.
 
         An entry always has all its attempts, whatever their size. Entries that are pruned meanwhile are left out.
         """
@@ -132,11 +132,11 @@ class Journal:
             )
 
     def measure_bytes(self) -> int:
-        """Return the bytes of all events and attempts with rows and indexes; the database takes up to twice that."""
+        """Return the bytes of all events and attempts, including index entries; the database takes up to twice that."""
         return pruning.measure_bytes(self._database)
 
     def try_lock_redrive(self, seq: int) -> AbstractContextManager[bool]:
-        """Acquire the lock for redriving the dead letter `seq` during the block; yield whether that succeeded.
+        """Acquire the lock for redriving the dead letter `seq` during the block; yield whether this succeeded.
 
         Always succeeds for SQLite.
         """
@@ -145,10 +145,10 @@ class Journal:
     def prune(self, max_age: timedelta | None = None, max_bytes: int | None = None) -> int:
         """Delete everything older than `max_age`, then the oldest until the rest takes at most `max_bytes` bytes.
 
-        Events of other emitters are deleted first, until they take half of `max_bytes`: a flood of them must not
-        displace this project's own events. What arrives meanwhile is left for the next pruning. Returns the number of
-        deleted events, 0 if another process is pruning. The transactions are small, so that writers wait only briefly.
-        Only one thread at a time may call this method.
+        Events from other emitters are deleted first, until they take half of `max_bytes`: a flood of them must not
+        displace this project's own events. Events that arrive meanwhile are left for the next prune run. Returns the
+        number of deleted events, 0 if another process is pruning. The transactions are small, so that writers wait only
+        briefly. Only one thread at a time may call this method.
         """
         # without the lock, two processes that measure the same excess would delete it twice
         with self._database.try_lock(PRUNE_LOCK) as is_locked:
@@ -168,7 +168,7 @@ class Journal:
 
 
 def _build_entries(connection: Connection, rows: Sequence[tuple[int, float, BaseCloudEvent]]) -> list[Entry]:
-    """Build the entries of these events with their attempts, in order of arrival."""
+    """Build the entries for these events with their attempts, in order of arrival."""
     attempts = _read_attempts(connection, {(event.get_source(), event.get_id()) for _, _, event in rows})
     entries = [
         Entry(seq, _to_time(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
@@ -178,7 +178,7 @@ def _build_entries(connection: Connection, rows: Sequence[tuple[int, float, Base
 
 
 def _build_event_row(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:
-    """Return an event's row in the searchable table, and its body."""
+    """Build an event's row in the searchable table, and its body."""
     body = JSONFormat().write(event).decode()
     uid, name = get_object_identity(event)
     description = {"type": event.get_type(), "node": get_node_name(event), "maintenance": uid, "name": name}
@@ -206,7 +206,7 @@ def _remove_nul(text: str) -> str:
 
 
 def _read_attempts(connection: Connection, keys: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], list[Attempt]]:
-    """Return the attempts on the events with these sources and ids, grouped by event, ordered by start time."""
+    """Return the attempts for the events with these sources and ids, grouped by event, ordered by start time."""
     attempts: dict[tuple[str, str], list[Attempt]] = {}
     remaining = iter(keys)
     while chunk := set(islice(remaining, MAX_KEYS_PER_QUERY)):

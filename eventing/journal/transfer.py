@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 ARRIVAL_EXTENSION = "journaltime"
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of a line; an event of 2 MiB takes up to 12 MiB in the JSON format if all of it is escaped."""
+"""Maximum size of a line, in bytes; an event of 2 MiB takes up to 12 MiB in the JSON format if all of it is escaped."""
 
 ParsedLine = tuple[BaseCloudEvent, datetime] | list[Attempt]
 """An event with its arrival time, or attempts."""
 
 
 class InvalidLine(ValueError):
-    """A line is not a valid event; the message names its number and the problem."""
+    """A line is not a valid event; the message contains the line's number and the problem."""
 
 
 def export_lines(journal: Journal, query: Query) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ def _iter_entries(journal: Journal, query: Query) -> Iterator[Entry]:
 
 
 def import_file(journal: Journal, file: BinaryIO) -> int:
-    """Import an export into a journal; return the number of new events. A repeated import changes nothing.
+    """Import an exported file into a journal; return the number of new events. A repeated import changes nothing.
 
     The whole file is checked first, so that an invalid line raises `InvalidLine` before anything is written. Each
     transaction then writes several lines, so that `record` does not wait for the whole file. If a `JournalError`

@@ -1,4 +1,4 @@
-"""Arranges recorded events as trees of cause and effect, one per maintenance or run, with the delays. No I/O.
+"""Arranges recorded events as trees of causes and effects, one per maintenance or run, with the delays. No I/O.
 
 Events that are not replies of a function (from the API server, PodSource or the tick) are roots, in order of arrival.
 """
@@ -25,7 +25,7 @@ class Branch:
     Attributes:
         entry: The recorded event.
         delay_seconds: Seconds from the arrival of its cause to its own arrival, None if the cause is unknown.
-        external_cause_type: Type of the cause if it belongs to another tree, such as a tick; otherwise "".
+        external_cause_type: Event type of the cause if it belongs to a different tree, such as a tick; otherwise "".
         missing_functions: Subscribers without a recorded attempt.
         replied_functions: Subscribers in `missing_functions` that replied, but were killed before they published the
             attempt.
@@ -48,7 +48,7 @@ class Branch:
 
     @property
     def unresolved_failures(self) -> list[Attempt]:
-        """Return the failed attempts that no later success of the same function followed."""
+        """Return the failed attempts that were not followed by a successful one of the same function."""
         succeeded_at = {attempt.function: attempt.at for attempt in self.attempts if not attempt.failed}
         return [
             attempt
@@ -70,7 +70,7 @@ class Tree:
     def iter_branches(self) -> Iterator[tuple[int, Branch]]:
         """Yield each branch with its depth, causes before effects.
 
-        Uses no recursion, because a long drain makes a long chain of events.
+        The method does not recurse, because a long drain leads to a long chain of events.
         """
         stack = [(0, branch) for branch in reversed(self.roots)]
         while stack:
@@ -95,14 +95,14 @@ def build_trees(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime
     events = [entry for entry in entries if entry.dead_letter is None]
     entries_by_id = {entry.event.get_id(): entry for entry in (*causes, *events)}
     replies = {(entry.cause, entry.event.get_source()) for entry in events}
-    branches = {entry.event.get_id(): _build_branch(entry, entries_by_id, replies, now) for entry in events}
-    trees: dict[str, Tree] = {}
-    for branch in branches.values():
-        _attach_branch(branch, branches, trees)
-    for candidate in entries:
-        if candidate.dead_letter:
-            _attach_dead_letter(candidate, candidate.dead_letter, branches, trees)
-    return sorted(trees.values(), key=lambda tree: not tree.uid)
+    branches_by_id = {entry.event.get_id(): _build_branch(entry, entries_by_id, replies, now) for entry in events}
+    trees_by_uid: dict[str, Tree] = {}
+    for branch in branches_by_id.values():
+        _attach_to_cause_or_tree(branch, branches_by_id, trees_by_uid)
+    for entry in entries:
+        if entry.dead_letter:
+            _attach_dead_letter(entry, entry.dead_letter, branches_by_id, trees_by_uid)
+    return sorted(trees_by_uid.values(), key=lambda tree: not tree.uid)
 
 
 def find_unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
@@ -120,33 +120,36 @@ def _build_branch(
     cause = entries_by_id.get(entry.cause)
     if cause is None:
         return Branch(entry, missing_functions=missing, replied_functions=replied)
-    # of concurrent writes, an effect may be recorded shortly before its cause
+    # with concurrent writes, an effect may be recorded shortly before its cause
     delay_seconds = max(0.0, (entry.arrived - cause.arrived).total_seconds())
     external_cause_type = "" if cause.maintenance == entry.maintenance else cause.event.get_type()
     return Branch(entry, delay_seconds, external_cause_type, missing, replied)
 
 
-def _attach_branch(branch: Branch, branches: Mapping[str, Branch], trees: dict[str, Tree]) -> None:
-    cause = branches.get(branch.entry.cause)
+def _attach_to_cause_or_tree(
+    branch: Branch, branches_by_id: Mapping[str, Branch], trees_by_uid: dict[str, Tree]
+) -> None:
+    """Add a branch to the effects of its cause, or to its tree as a root if the cause is not in the same tree."""
+    cause = branches_by_id.get(branch.entry.cause)
     if cause is not None and not branch.external_cause_type and cause is not branch:
         cause.effects.append(branch)
     else:
-        _get_or_create_tree(branch.entry, trees).roots.append(branch)
+        _get_or_create_tree(branch.entry, trees_by_uid).roots.append(branch)
 
 
 def _attach_dead_letter(
-    entry: Entry, dead_letter: DeadLetter, branches: Mapping[str, Branch], trees: dict[str, Tree]
+    entry: Entry, dead_letter: DeadLetter, branches_by_id: Mapping[str, Branch], trees_by_uid: dict[str, Tree]
 ) -> None:
-    """Add a dead letter to its event's branch, or as a root if that event was not recorded."""
-    branch = branches.get(entry.event.get_id())
+    """Add a dead letter to its event's branch, or to its tree as a root if that event was not recorded."""
+    branch = branches_by_id.get(entry.event.get_id())
     if branch is None:
         branch = Branch(entry)
-        _get_or_create_tree(entry, trees).roots.append(branch)
+        _get_or_create_tree(entry, trees_by_uid).roots.append(branch)
     branch.dead_letters.append(dead_letter)
 
 
-def _get_or_create_tree(entry: Entry, trees: dict[str, Tree]) -> Tree:
+def _get_or_create_tree(entry: Entry, trees_by_uid: dict[str, Tree]) -> Tree:
     uid, name = get_object_identity(entry.event)
-    if uid not in trees:
-        trees[uid] = Tree(entry.kind, uid, name, entry.node if uid else "", [])
-    return trees[uid]
+    if uid not in trees_by_uid:
+        trees_by_uid[uid] = Tree(entry.kind, uid, name, entry.node if uid else "", [])
+    return trees_by_uid[uid]

@@ -1,4 +1,4 @@
-"""ApiServerSource for the local delivery: emits changes in the cluster as Knative's own source does."""
+"""ApiServerSource for the local delivery: emits changes to API objects as Knative's own source does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kube.paths import Object
 from kube.trimming import keep_whole
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 30.0
-"""Initial and maximum seconds between checks for a kind that is not served or may not be listed, doubling."""
+"""Initial and maximum seconds between checks for a kind that is not served or not accessible; each delay doubles."""
 RESOURCE_MODE, REFERENCE_MODE = "Resource", "Reference"
 EVENT_TYPES = {
     RESOURCE_MODE: {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED},
@@ -128,11 +128,11 @@ class ApiServerSource:
             self._observer.log_error(error)
 
 
-def trim_to_reference(item: Object) -> Object:
-    """Reduce an object to what mode Reference needs: its identity, and the version to detect changes."""
-    metadata = {key: item["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
+def trim_to_reference(obj: Object) -> Object:
+    """Reduce an object to what mode Reference needs: its identity, and the resourceVersion to detect changes."""
+    metadata = {key: obj["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
     present = {key: value for key, value in metadata.items() if value}
-    return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": present}
+    return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": present}
 
 
 def build_event(source: str, resource: ApiResource, event_type: str, body: Object) -> CloudEvent:

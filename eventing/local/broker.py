@@ -1,4 +1,4 @@
-"""The local delivery as a program: `python -m eventing.local.broker`. It reads the same manifests as Knative.
+"""Entry point of the local delivery: `python -m eventing.local.broker`. It reads the same manifests as Knative.
 
 Everything runs on one event loop: sources and ingress write events to the outbox, and `delivery` delivers them.
 """
@@ -47,7 +47,7 @@ class Options:
 
 
 async def serve(options: Options) -> None:
-    """Deliver events until SIGTERM or SIGINT. Raises an error that makes further delivery impossible."""
+    """Deliver events until SIGTERM or SIGINT, or until an error makes further delivery impossible."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -145,7 +145,7 @@ def _report_errors() -> Iterator[None]:
 
 
 async def _check_connection(documents: list[Document]) -> None:
-    """Raise `Unavailable` at startup, not only in the log later, if a source needs a kubeconfig and there is none."""
+    """Raise `Unavailable` if a source needs a kubeconfig and there is none; otherwise, only the log would report it."""
     if any(document.kind == "ApiServerSource" for document in documents):
         await (await Api.connect()).close()
 

@@ -22,7 +22,7 @@ from kube.backoff import generate_delays
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
-"""Initial and maximum seconds before an ended child is restarted, doubling.
+"""Initial and maximum seconds before a child that exited is restarted; each delay doubles.
 
 The backoff is reset after a child has run for longer than MAX_BACKOFF_SECONDS.
 """
@@ -30,7 +30,7 @@ STOP_TIMEOUT_SECONDS = 5.0
 """Seconds that a child has between SIGTERM and SIGKILL."""
 CONTAINERS_FIELD = "spec.template.spec.containers"
 PORT_VARIABLE = "PORT"
-"""Environment variable with the port at which a container serves HTTP.
+"""Environment variable with the port on which a container serves HTTP.
 
 In a pod the container can use any port. Here all children share one host, so none of them gets a port.
 """
@@ -54,7 +54,7 @@ class ContainerSource:
         self._command = command
 
     async def run(self, sink: SourceSink) -> None:
-        """Start the child, restart it whenever it ends, and stop it on cancellation."""
+        """Start the child, restart it whenever it exits, and stop it on cancellation."""
         backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             started = time.monotonic()
@@ -66,7 +66,7 @@ class ContainerSource:
             await asyncio.sleep(pause)
 
     async def _run_once(self, sink: SourceSink) -> str:
-        """Start the child, wait for its end, and return how it ended."""
+        """Start the child, wait until it exits, and return its exit status or why it did not start."""
         try:
             child = await asyncio.create_subprocess_exec(
                 *self._command.command,
@@ -85,9 +85,9 @@ class ContainerSource:
 
 
 def _build_pdeathsig_hook(parent_pid: int) -> Callable[[], None] | None:
-    """Return a function that the child runs before its program, so that the child ends with this process.
+    """Return a function that the child calls before it executes its command, so that it exits with this process.
 
-    On Linux it requests SIGKILL for the child when this process ends, for whatever reason. Other systems lack this
+    On Linux it requests SIGKILL for the child when this process exits, for whatever reason. Other systems lack this
     mechanism: there the result is None, and a child outlives a broker that was killed.
     """
     libc = LIBC
@@ -123,7 +123,7 @@ def parse_source(document: Document, kubeconfig: str | None) -> ContainerSource:
 
 
 def parse_command(document: Document) -> ContainerCommand:
-    """Return the program of the source's only container, without a port to serve."""
+    """Return the command of the source's only container, with `$PORT` set to "" so that it serves no port."""
     containers = document.require(CONTAINERS_FIELD, list)
     if len(containers) != 1 or not isinstance(containers[0], dict):
         raise document.build_error(CONTAINERS_FIELD, "must have exactly one container")
@@ -145,7 +145,7 @@ def _parse_strings(document: Document, container: Mapping[str, Any], name: str) 
 
 
 def _parse_variables(document: Document, container: Mapping[str, Any]) -> dict[str, str]:
-    """Return variable names and values without the entries with `valueFrom`, whose source does not exist here."""
+    """Return variable names and values, without entries that have `valueFrom`, whose source does not exist here."""
     entries = container.get("env") or []
     if not isinstance(entries, list):
         raise document.build_error(f"{CONTAINERS_FIELD}[0].env", f"must be a list, is {entries!r}")

@@ -1,8 +1,8 @@
 """Delivers each accepted event to the subscribers of all matching Triggers, with retries and dead letters.
 
-Delivery is at least once, and in order per key and subscriber. Each queue holds the pending deliveries of one key to
-one subscriber URL, which are delivered one after another. Queues depend on the URL, not on the Trigger, because two
-Triggers of one function must not run it concurrently for the same node.
+Delivery is at least once, and in order per key and subscriber. Each queue contains the pending deliveries for one key
+and subscriber URL, which are made one after another. Queues depend on the URL, not on the Trigger, because two Triggers
+for one function must not run it concurrently for the same node.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from eventing.logs import log
 from kube.backoff import generate_delays
 
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 30.0
-"""Initial and maximum seconds between attempts to deliver a dead letter, doubling; attempts are unlimited."""
+"""Initial and maximum seconds between attempts to deliver a dead letter; delays double, attempts are unlimited."""
 SHUTDOWN_GRACE_SECONDS = 5.0
-"""Seconds that requests in flight have at shutdown; interrupted ones would be repeated at the next start."""
+"""Seconds that requests in flight have to finish at shutdown; interrupted ones would be repeated at the next start."""
 MAX_DEAD_LETTERS_PER_SINK = 4
 """Maximum concurrent requests to one dead letter sink.
 
-A sink that does not accept them must not block its Triggers, or other subscribers at the same server.
+A sink that does not accept them must not block its Triggers, or other subscribers on the same server.
 """
 MAX_REQUESTS_PER_SERVER = 10
 """Maximum requests in flight to one server, for all Triggers together.
 
-One process may serve all functions, and has this number of threads. Further requests wait here, where the timeout of
-the request has not started yet.
+One process may serve all functions, and has this number of threads. Further requests wait in the broker, before their
+timeout starts.
 """
 MAX_ERROR_CHARACTERS = 500
-"""Maximum characters of a response in the log."""
+"""Maximum length of a response in the log, in characters."""
 OTHER_TYPE_LABEL = "other"
 """Metric label for event types that are neither known nor in a Trigger's filter.
 
@@ -64,7 +64,7 @@ QueueKey = tuple[str, str]
 
 
 class Delivery:
-    """The dispatcher of one outbox; it posts nothing until `start`. Its methods must run in the event loop."""
+    """The dispatcher for one outbox; it posts nothing until `start`. Its methods must run in the event loop."""
 
     def __init__(
         self, outbox: Outbox, triggers: Mapping[str, Trigger], session: aiohttp.ClientSession, metrics: DeliveryMetrics
@@ -107,8 +107,8 @@ class Delivery:
     def start(self) -> None:
         """Allow requests to be sent.
 
-        Called once the ingress listens. If its port is in use, the process ends, and earlier replies would be stuck in
-        the outbox.
+        The broker calls this once the ingress listens. If its port is in use, the process exits, and replies received
+        before that would be stuck in the outbox.
         """
         self._started.set()
 
@@ -134,10 +134,10 @@ class Delivery:
         self._enqueue(deliveries)
 
     def _drop_superseded_ticks(self, event: Envelope, deliveries: Iterable[PendingDelivery]) -> None:
-        """Acknowledge earlier, equal ticks that still wait for the same subscribers, as the new one replaces them.
+        """Acknowledge earlier, equal ticks that still wait for the same subscribers, because the new one replaces them.
 
         Otherwise a server that was unresponsive for some minutes would have to handle all of them, one after another.
-        Triggers without a filter for ticks, such as that of `record`, get every tick.
+        Triggers without a filter for ticks, such as that for `record`, get every tick.
         """
         for tick in deliveries:
             queue, trigger = self._queues.get(self._get_queue_key(tick), deque()), self._triggers[tick.trigger]

@@ -15,7 +15,7 @@ CONTENT_TYPE = "content-type"
 TRACE_EXTENSION = trace_context.TRACEPARENT_EXTENSION
 HEADER_NAME_PATTERN = re.compile(r"[a-z0-9-]+")
 MAX_VALUE_CHARACTERS, MAX_HEADERS = 8000, 64
-"""Maximum characters of a header value, and maximum number of headers.
+"""Maximum length of a header value in characters, and maximum number of headers.
 
 gunicorn rejects a field of more than 8190 characters and a request of more than 100 fields. Neither a subscriber nor a
 dead letter sink could therefore accept such an event.
@@ -66,7 +66,7 @@ def _strip_volatile(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_envelope(headers: Mapping[str, str], body: bytes) -> Envelope:
-    """Parse the event in a request or reply. Raises `BadEvent`.
+    """Parse the event in a request or reply. Raises `BadEvent` if it is invalid or cannot be sent on.
 
     A trace that is only in the plain `traceparent` header becomes the extension.
     """
@@ -101,6 +101,6 @@ def _check_sendable(envelope: Envelope) -> None:
 
 
 def encode_envelope(event: BaseCloudEvent) -> Envelope:
-    """Convert an event of this project into an envelope."""
+    """Convert an event that a source built into an envelope."""
     message = http_binding.encode_binary(event)
     return Envelope(message.headers, message.body)

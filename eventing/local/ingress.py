@@ -63,8 +63,8 @@ def build_application(
 async def _accept_event(request: web.Request, accept_event: AcceptEvent) -> web.Response:
     """Store the event and return 202, or return an error response.
 
-    Like Knative's ingress it returns 413 or 400 with the reason for an invalid request. If the event cannot be stored,
-    it returns 503.
+    For an invalid request, it returns 413 or 400 with the reason, as Knative's ingress does. If the event cannot be
+    stored, it returns 503.
     """
     try:
         body = await request.read()

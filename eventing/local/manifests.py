@@ -22,7 +22,7 @@ SUPPORTED_KINDS = {
     "ContainerSource": f"{SOURCES_GROUP}/v1",
 }
 IGNORED_KINDS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
-"""Kinds of these API groups that move no events; a SinkBinding only sets the broker's address in a workload."""
+"""Kinds in these API groups that move no events; a SinkBinding only sets the broker's address in a workload."""
 
 
 class ManifestError(Exception):
@@ -72,7 +72,7 @@ class Document:
     def refuse_unknown_fields(self, field: str, known_fields: Set[str]) -> None:
         """Raise `ManifestError` for a field that is not in `known_fields`.
 
-        If such a field were ignored, the manifest would not mean the same here and on Knative.
+        If such a field were ignored, the manifest would have a different meaning here than on Knative.
         """
         for name in self.get(field, dict) or {}:
             if name not in known_fields:

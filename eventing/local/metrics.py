@@ -1,15 +1,15 @@
-"""Prometheus metrics of the local delivery."""
+"""Prometheus metrics for the local delivery."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds; a function responds within milliseconds to a second."""
+"""Histogram buckets in seconds; a function responds within milliseconds to a second."""
 
 
 class DeliveryMetrics:
-    """All metrics of the local delivery, in their own registry."""
+    """All metrics for the local delivery, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

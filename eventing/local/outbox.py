@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS delivery (
 PRAGMA user_version = {SCHEMA_VERSION};
 """
 BUSY_TIMEOUT_SECONDS = 5.0
-"""Seconds to wait for a lock, for example that of a user who inspects the file with the sqlite3 program."""
+"""Seconds to wait for a lock, for example while a user inspects the file with the sqlite3 command."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class PendingDelivery:
-    """A delivery that is not acknowledged: event number, key, Trigger, and the failure of a dead letter."""
+    """A delivery that is not acknowledged yet; `failure` is set if it is the delivery of a dead letter."""
 
     sequence: int
     ordering_key: str
@@ -159,7 +159,7 @@ class Outbox:
 
 
 def _acquire_lock_file(path: Path) -> TextIO:
-    """Lock a file next to the outbox and return it; the lock holds while the file is open.
+    """Lock a file next to the outbox and return it; the file stays locked while it is open.
 
     The kernel releases the lock when the process ends, however it ends. The file contains the process id of the lock's
     owner. Raises `sqlite3.OperationalError` with that id and the remedy if another process holds the lock.

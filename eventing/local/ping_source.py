@@ -1,4 +1,4 @@
-"""PingSource for the local delivery: emits an event at each time of a cron schedule."""
+"""PingSource for the local delivery: emits an event at each time that a cron schedule specifies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Schedule:
         return upcoming
 
     def get_next_tick(self, last_tick: datetime, now: datetime) -> datetime:
-        """Return the scheduled time that follows `last_tick`, the target of the previous sleep.
+        """Return the scheduled time after `last_tick`, the time until which the source slept before.
 
         A sleep may end slightly early; this must not repeat a tick. If the clock was set back, `last_tick` is ignored.
         """

@@ -17,11 +17,11 @@ from eventing.local.envelope import TRACE_EXTENSION, Envelope
 RETRYABLE_STATUSES = {404, 408, 409, 429}
 """Statuses that are retried in addition to 5xx: Knative's `SelectiveRetry`."""
 NO_RESPONSE_STATUS = 500
-"""The status that Knative gives to a request without a response."""
+"""Status that Knative assigns to a request without a response."""
 BAD_REPLY_STATUS = 502
-"""The status that Knative's broker gives to a response that is neither empty nor a CloudEvent."""
+"""Status that Knative's broker assigns to a response that is neither empty nor a CloudEvent."""
 UNSENDABLE_STATUS = 400
-"""The status of an event that cannot be made into an HTTP request.
+"""Status for an event that cannot be sent as an HTTP request.
 
 The ingress rejects such events, but the outbox may contain one that an older release accepted.
 """
@@ -71,27 +71,31 @@ def create_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, skip_auto_headers=SKIPPED_AUTO_HEADERS, auto_decompress=True)
 
 
-async def post_envelope(session: aiohttp.ClientSession, url: str, envelope: Envelope, timeout: float) -> PostResult:
-    """Post `envelope` in binary mode and return the outcome; errors of the subscriber do not raise."""
+async def post_envelope(
+    session: aiohttp.ClientSession, url: str, envelope: Envelope, timeout_seconds: float
+) -> PostResult:
+    """Post `envelope` in binary mode and return the outcome; a failed request does not raise."""
     start = time.perf_counter()
-    outcome = await _send_request(session, url, envelope, timeout)
+    outcome = await _send_request(session, url, envelope, timeout_seconds)
     return replace(outcome, duration_seconds=time.perf_counter() - start)
 
 
-async def _send_request(session: aiohttp.ClientSession, url: str, envelope: Envelope, timeout: float) -> PostResult:
+async def _send_request(
+    session: aiohttp.ClientSession, url: str, envelope: Envelope, timeout_seconds: float
+) -> PostResult:
     """Post the event with `Prefer: reply`, as Knative does, and classify the response."""
     headers = {**envelope.headers, "prefer": "reply"}
     trace = envelope.get_attribute(TRACE_EXTENSION) or ""
     if trace_context.TRACEPARENT_PATTERN.fullmatch(trace):  # other text may be invalid in a header
         headers[TRACE_EXTENSION] = trace
-    client_timeout = aiohttp.ClientTimeout(total=timeout)
+    client_timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     try:
         async with session.post(
             url, data=envelope.body, headers=headers, timeout=client_timeout, allow_redirects=False
         ) as response:
             return _build_result(response.status, response.headers, await response.read())
     except asyncio.TimeoutError:
-        return PostResult(NO_RESPONSE_STATUS, body=f"no response within {timeout:g} s".encode())
+        return PostResult(NO_RESPONSE_STATUS, body=f"no response within {timeout_seconds:g} s".encode())
     except (aiohttp.ClientError, OSError) as error:
         return PostResult(NO_RESPONSE_STATUS, body=f"no response: {error or type(error).__name__}".encode())
     except ValueError as error:

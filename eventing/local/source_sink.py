@@ -13,8 +13,8 @@ class SourceSink:
     """The local delivery, as event sources use it.
 
     Attributes:
-        emit: Stores an event of a source in this process before it returns.
-        url: The sink that other processes post to.
+        emit: Stores an event from a source in this process before it returns.
+        url: URL of the sink for sources in other processes.
     """
 
     emit: Callable[[Envelope], None]

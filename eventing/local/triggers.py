@@ -14,7 +14,7 @@ PARALLELISM_ANNOTATION = "rabbitmq.eventing.knative.dev/parallelism"
 """The RabbitMQ Broker's annotation on a Trigger; Knative's own broker has none."""
 DEFAULT_PARALLELISM = 16
 DEFAULT_TIMEOUT_SECONDS = 30.0
-"""Seconds. Knative has no default; here an unresponsive function must not block its node's events forever."""
+"""Timeout without `spec.delivery.timeout`. Knative has none; here no function may block its node's events forever."""
 NUMBER_PATTERN = r"([0-9]+(?:[.,][0-9]+)?)"
 DURATION_PATTERN = re.compile(
     rf"P(?:{NUMBER_PATTERN}Y)?(?:{NUMBER_PATTERN}M)?(?:{NUMBER_PATTERN}W)?(?:{NUMBER_PATTERN}D)?"
@@ -35,8 +35,8 @@ class DeliveryPolicy:
     Attributes:
         retry: Attempts after the first one.
         backoff: EXPONENTIAL or LINEAR.
-        backoff_delay_seconds: Unit of the backoff, in seconds.
-        timeout_seconds: Seconds for one attempt.
+        backoff_delay_seconds: Base delay of the backoff, in seconds.
+        timeout_seconds: Timeout for one attempt, in seconds.
         dead_letter_url: URL of the dead letter sink, None to drop undeliverable events.
     """
 
@@ -49,8 +49,8 @@ class DeliveryPolicy:
     def get_backoff_seconds(self, retries: int) -> float:
         """Return the seconds to wait after `retries` retries.
 
-        These are Knative's formulas, in which the first linear pause is 0 (`RetryConfigFromDeliverySpec` in its
-        kncloudevents package).
+        The formulas are Knative's (`RetryConfigFromDeliverySpec` in its kncloudevents package); with linear backoff,
+        the first pause is 0.
         """
         return self.backoff_delay_seconds * (
             2.0 ** min(retries, MAX_DOUBLINGS) if self.backoff == EXPONENTIAL else retries
@@ -87,7 +87,7 @@ def _matches_value(name: str, expected: str, value: str | None) -> bool:
 
 
 def parse_triggers(documents: Iterable[Document], functions_url: str) -> dict[str, Trigger]:
-    """Return the Triggers among `documents` by name; the URLs of Services are below the URL `functions_url`."""
+    """Return the Triggers among `documents` by name; the URLs of Services are relative to `functions_url`."""
     documents = list(documents)
     brokers = [document for document in documents if document.kind == "Broker"]
     if len(brokers) > 1:

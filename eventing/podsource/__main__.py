@@ -1,6 +1,6 @@
-"""PodSource as a program: `python -m eventing.podsource`. A ContainerSource runs it; it emits to `$K_SINK`.
+"""Entry point of PodSource: `python -m eventing.podsource`. A ContainerSource runs it; it emits to `$K_SINK`.
 
-If `$PORT` is set, it serves health checks and metrics at this port (`eventing.podsource.http_endpoints`).
+If `$PORT` is set, it serves health checks and metrics on this port (`eventing.podsource.http_endpoints`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kube.client.api import Api
 
 
 async def main() -> None:
-    """Run until SIGTERM or SIGINT. The error of a failed task ends the process, so that the platform restarts it."""
+    """Run until SIGTERM or SIGINT. An error in a task ends the process, so that the platform restarts it."""
     sink = os.environ.get("K_SINK")
     if not sink:
         raise SystemExit(

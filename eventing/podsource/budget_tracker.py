@@ -1,4 +1,4 @@
-"""All budgets as reported by the watch, and which node gets a hint about which budget. No I/O: `now` is an argument."""
+"""Tracks the budgets and decides which node gets a hint about which budget. No I/O: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kube.pods import Pod, is_terminating
 
 
 class BudgetTracker:
-    """Tracks the budgets and the hints about them, and evaluates only what a change affects.
+    """Tracks the budgets and the hints about them.
 
-    There are many budgets and many pods. The owner of `nodes` must report each change to them here. `latest_version` is
-    the newest resourceVersion of any reported budget.
+    There are many budgets and pods, so the tracker evaluates only what a change affects. The owner of `nodes` must
+    report each change to a node. `latest_version` is the newest resourceVersion of any reported budget.
     """
 
     def __init__(self, nodes: Mapping[str, DrainingNode]) -> None:
@@ -44,33 +44,33 @@ class BudgetTracker:
         """Add or update a budget."""
         before = self._replace_budget(budget, budget)
         if before is not None and before["spec"].get("selector") == budget["spec"].get("selector"):
-            self._mark_budget(format_budget_key(budget))
+            self._mark_budget_changed(format_budget_key(budget))
             return
-        self._mark_namespace(budget)
+        self._mark_namespace_changed(budget)
         if before is not None:
             self._hint_freed_nodes(before, budget)
 
     def remove_budget(self, budget: Budget) -> None:
         """Remove a deleted budget."""
         before = self._replace_budget(budget, None)
-        self._mark_budget(format_budget_key(budget))
-        self._mark_namespace(budget)
+        self._mark_budget_changed(format_budget_key(budget))
+        self._mark_namespace_changed(budget)
         if before is not None:
             self._hint_freed_nodes(before)
 
     def mark_node_changed(self, node: DrainingNode) -> None:
-        """Mark the budgets over all pods of the node for evaluation, after a change of the node as a whole."""
+        """Mark the budgets of all pods on the node for evaluation, after a change that affects the whole node."""
         for namespace in node.list_namespaces():
             self._changed_pairs.update((key, node.name) for key in self._budgets.get(namespace, ()))
 
     def mark_pod_changed(self, node: DrainingNode, pod: Pod) -> None:
-        """Mark the budgets over a new or changed pod for evaluation."""
+        """Mark the budgets of a new or changed pod for evaluation."""
         self._changed_pairs.update((key, node.name) for key in self._list_selecting_budgets(pod))
 
     def hint_if_freed(self, node: DrainingNode, before: Pod, pod: Pod) -> None:
         """Request a hint if budgets covered the changed pod before, and none covers it now.
 
-        This happens when the pod has ended, or when its labels have changed.
+        This happens when the pod has terminated, or when its labels have changed.
         """
         budgets = self._budgets.get(pod["metadata"]["namespace"], {})
         covering_keys = [key for key, budget in budgets.items() if covers(budget, before)]
@@ -107,7 +107,7 @@ class BudgetTracker:
         return self._scheduler.take_due_hints(now)
 
     def get_next_due_time(self, now: float) -> float:
-        """Return when `take_due_hints` will return a hint if nothing changes before."""
+        """Return when `take_due_hints` will return a hint if nothing changes until then."""
         return self._scheduler.get_next_due_time(now)
 
     def _update_capacity(self, key: str, node_name: str) -> None:
@@ -133,22 +133,22 @@ class BudgetTracker:
             budgets[key] = replacement
         return before
 
-    def _mark_budget(self, key: str) -> None:
+    def _mark_budget_changed(self, key: str) -> None:
         """Mark the budget for evaluation, for all nodes with waiting pods in its namespace."""
         if self._is_synced:
             names = [node.name for node in self._nodes.values() if node.list_waiting(parse_namespace(key))]
             self._changed_pairs.update((key, name) for name in names)
 
-    def _mark_namespace(self, budget: Budget) -> None:
-        """Mark all budgets of the namespace for evaluation, after a budget was added or removed.
+    def _mark_namespace_changed(self, budget: Budget) -> None:
+        """Mark all budgets in the namespace for evaluation, after a budget was added or removed.
 
-        A pod that two budgets cover cannot be evicted, so the number of budgets over a pod matters.
+        A pod that two budgets cover cannot be evicted, so the number of budgets that cover a pod matters.
         """
         for key in self._budgets[budget["metadata"]["namespace"]] if self._is_synced else ():
-            self._mark_budget(key)
+            self._mark_budget_changed(key)
 
     def _hint_freed_nodes(self, *versions: Budget) -> None:
-        """Request hints for nodes with pods that may go now that the budget was changed or deleted."""
+        """Request hints for nodes with pods that may be evicted now that the budget was changed or deleted."""
         key, namespace = format_budget_key(versions[0]), versions[0]["metadata"]["namespace"]
         for node in self._nodes.values():
             if node.may_evict and admits_any(versions, node.list_waiting(namespace), self._budgets[namespace].values()):

@@ -42,19 +42,19 @@ class DrainingNode:
 
     @property
     def _drain_options(self) -> DrainOptions:
-        """Return the drain options of the node's maintenance; of several, those of the one that has begun."""
+        """Return the drain options of the node's maintenance; with several, those of the one that has begun."""
         return drain_flags.parse_drain_options(max(self.maintenances.values(), key=m.has_begun, default={}))
 
     def list_references(self) -> list[ObjectReference]:
-        """Return the references for the node's events: to all its maintenances.
+        """Return references to all maintenances of the node, each of which gets the events about the node.
 
         The watch may not have reported yet which of them has begun.
         """
-        return [ObjectReference.from_object(item) for item in self.maintenances.values()]
+        return [ObjectReference.from_object(maintenance) for maintenance in self.maintenances.values()]
 
     def has_begun(self) -> bool:
-        """Return whether one of its maintenances has begun and may have evicted pods already."""
-        return any(m.has_begun(item) for item in self.maintenances.values())
+        """Return whether one of the node's maintenances has begun, so that pods may already have been evicted."""
+        return any(map(m.has_begun, self.maintenances.values()))
 
     @property
     def may_evict(self) -> bool:
@@ -74,7 +74,7 @@ class DrainingNode:
         return self._pods.pop(get_uid(pod), None)
 
     def classify_pods(self, pods: Iterable[Pod] | None = None) -> PodClassification:
-        """Classify these pods, or all pods of the node, by `spec.drain` (DRN-1a)."""
+        """Classify these pods, or all pods on the node, by `spec.drain` (DRN-1a)."""
         listed = self._pods.values() if pods is None else pods
         return drain_flags.classify_for_drain(listed, self._drain_options, datetime.now(timezone.utc))
 
@@ -87,10 +87,10 @@ class DrainingNode:
         return drain_flags.select_evictable(classification, self._drain_options)
 
     def list_waiting(self, namespace: str) -> list[Pod]:
-        """Return the pods of a namespace that must leave and are not terminating yet.
+        """Return the pods in a namespace that must leave and are not terminating yet.
 
         They include DaemonSet pods if no other pod is left, since those whose DaemonSet is deleted leave then (NMO-7).
-        They exclude pods that `spec.drain` refuses, because no budget change lets those go.
+        They exclude pods that `spec.drain` refuses, because no change to a budget allows their eviction.
         """
         if self._waiting_by_namespace is None:
             classification, self._waiting_by_namespace = self.classify_pods(), defaultdict(list)
@@ -100,16 +100,16 @@ class DrainingNode:
         return self._waiting_by_namespace.get(namespace, [])
 
     def list_namespaces(self) -> Iterable[str]:
-        """Return the namespaces of all its pods."""
+        """Return the namespaces of all pods on the node."""
         return {pod["metadata"]["namespace"] for pod in self._pods.values()}
 
 
 def compute_capacity(
     budget: Budget, waiting: Sequence[Pod], namespace_budgets: Iterable[Budget]
 ) -> BudgetCapacity | None:
-    """Return what the budget admits of the waiting pods in its namespace, or None if it covers none of them.
+    """Return which evictions the budget admits for the waiting pods in its namespace, None if it covers none of them.
 
-    `namespace_budgets` are all budgets of the namespace. A pod that two budgets cover cannot be evicted, whatever they
+    `namespace_budgets` are all budgets in the namespace. A pod that two budgets cover cannot be evicted, whatever they
     admit.
     """
     covered = [pod for pod in waiting if covers(budget, pod)]
@@ -133,7 +133,7 @@ def admits_any(budget_versions: Iterable[Budget], waiting: Sequence[Pod], namesp
 def selects_pod(budget: Budget, pod: Pod) -> bool:
     """Return whether the budget's selector matches the pod, whatever the pod's phase.
 
-    `covers` ignores pods in phases that do not count, such as pods that have ended.
+    `covers` ignores pods in phases that do not count, such as pods that have terminated.
     """
     labels: Mapping[str, Any] = pod["metadata"].get("labels") or {}
     return budget["metadata"]["namespace"] == pod["metadata"]["namespace"] and matches(

@@ -1,8 +1,8 @@
 """Decides which node gets a hint that a budget opened, and when the hint is repeated. No I/O: time is an argument.
 
-A hint is sent when an opening begins, not while it lasts (design rule 8). A hint without effect is repeated after
-growing pauses, and only progress resets the pause (rule 9). If several nodes wait for one budget, only as many get a
-hint as the budget admits pods, in turn. Their passes would otherwise compete for the same evictions.
+A hint is sent when a budget opens, not while it stays open (design rule 8). A hint without effect is repeated after
+growing pauses, and only progress resets the pause (rule 9). If several nodes wait for one budget, they get hints in
+turn: only as many at a time as the budget admits pods. Their passes would otherwise compete for the same evictions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Then the next node gets a hint, and eventually the same node again.
 MAX_BACKOFF_SECONDS = 60.0
 """Maximum seconds between two hints without effect; each pause is twice the previous one."""
 MAX_DOUBLINGS = 6
-"""Number of pauses that are shorter than the longest."""
+"""Number of pauses that are shorter than the maximum."""
 
 
 class BudgetCapacity(NamedTuple):
@@ -57,9 +57,9 @@ class HintState:
     Attributes:
         capacity: What the budget admits for the node's waiting pods.
         hinted_at: Time of the last hint.
-        unanswered_hints: Hints since a pod of the node last became terminating.
-        has_pod_left: Whether a pod of the node has gone since the last hint.
-        quiet_until: No hint before this time, because a pass may still be running.
+        unanswered_hints: Hints since a pod on the node last became terminating.
+        has_pod_left: Whether a pod has left the node since the last hint.
+        quiet_until: Time before which no hint is sent, because a pass may still be running.
         is_forced: Whether a hint is due whatever the budget admits.
     """
 
@@ -94,8 +94,8 @@ class HintState:
     def update_capacity(self, capacity: BudgetCapacity) -> None:
         """Update what the budget admits for the node.
 
-        An opening after a pod has left is a new opening, which resets the pauses. Any other is flapping, which does
-        not.
+        If the budget opens after a pod has left, the pauses are reset. If it opens again without that, it is flapping,
+        and the pauses keep growing.
         """
         was_open, self.capacity = self.is_open, capacity
         if was_open and not self.is_open:
@@ -114,7 +114,7 @@ class HintState:
 
 
 class HintScheduler:
-    """The hint states of all budgets and nodes.
+    """The states of the hints about all budgets to all nodes.
 
     `update_capacity`, `record_eviction` and other methods update the states; `take_due_hints` returns the due hints.
     """
@@ -143,23 +143,23 @@ class HintScheduler:
             state.hinted_at, state.unanswered_hints, state.has_pod_left = now, max(state.unanswered_hints, 1), False
 
     def record_eviction(self, budget: str, node: str, now: float) -> None:
-        """Record that a pod of the node under this budget became terminating; the same pass may evict more."""
+        """Record that a pod on the node under this budget became terminating; the same pass may evict more."""
         state = self._get_state(budget, node)
         state.unanswered_hints, state.quiet_until = 0, now + MIN_HINT_SECONDS if state.is_open else -math.inf
 
     def record_pod_gone(self, budget: str, node: str) -> None:
-        """Record that a pod of the node under this budget no longer exists."""
+        """Record that a pod on the node under this budget no longer exists."""
         self._get_state(budget, node).has_pod_left = True
 
     def reset_after_relist(self) -> None:
-        """Reset the pauses of all hints, because openings may have been missed before the budgets were listed again."""
+        """Reset the pauses between all hints: budgets may have opened unnoticed before they were listed again."""
         for states in self._states.values():
             for state in states.values():
                 state.unanswered_hints = min(state.unanswered_hints, 1)
         self._next_due.clear()
 
     def force_hint(self, budget: str, node: str) -> None:
-        """Request a hint whatever the count, because the budget no longer covers pods of the node or was deleted."""
+        """Request a hint whatever the budget admits, because it no longer covers pods on the node or was deleted."""
         self._get_state(budget, node).is_forced = True
 
     def drop_node(self, node: str) -> None:
@@ -182,7 +182,7 @@ class HintScheduler:
         return hints
 
     def get_next_due_time(self, now: float) -> float:
-        """Return when `take_due_hints` will return a hint if nothing changes before; infinity if no hint is pending."""
+        """Return when `take_due_hints` will return a hint if nothing changes until then; infinity for none."""
         due_times = (
             self._next_due[budget] if budget in self._next_due else self._compute_next_due_time(budget, now)
             for budget in self._states
@@ -192,7 +192,7 @@ class HintScheduler:
     def _take_hints(self, budget: str, now: float) -> Iterator[DueHint]:
         """Yield the budget's due hints, first to the nodes whose last hint is oldest.
 
-        Unready pods outside the count do not use up the evictions that the budget allows.
+        Uncounted evictions, those of unready pods, do not use up the evictions that the budget allows.
         """
         states, slots = self._states[budget], self._count_free_slots(budget, now)
         for node in sorted(states, key=lambda name: (states[name].hinted_at, name)):

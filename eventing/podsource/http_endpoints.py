@@ -1,4 +1,4 @@
-"""PodSource's HTTP endpoints for operators: `/healthz`, `/readyz` and `/metrics`."""
+"""PodSource's HTTP endpoints for health checks and metrics: `/healthz`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("podsource")
 def build_application(is_ready: Callable[[], bool]) -> web.Application:
     """Build the web application.
 
-    `/healthz` only shows that the event loop runs: a failed task ends the process.
+    `/healthz` only shows that the event loop runs, because a failed task ends the process.
     """
 
     async def handle_healthz(_: web.Request) -> web.Response:
@@ -37,7 +37,7 @@ def build_application(is_ready: Callable[[], bool]) -> web.Application:
 
 @asynccontextmanager
 async def serve_http(port: int, is_ready: Callable[[], bool]) -> AsyncIterator[None]:
-    """Serve the endpoints at `port` of all addresses during the block. Raises `OSError` if the port is in use."""
+    """Serve the endpoints on `port` of all addresses during the block. Raises `OSError` if the port is in use."""
     runner = web.AppRunner(build_application(is_ready), access_log=None)
     await runner.setup()
     try:

@@ -24,11 +24,11 @@ class WatchMetricsObserver(StreamObserver):
         self._watches, self._failures = OPEN_WATCHES.labels(resource), WATCH_FAILURES.labels(resource)
 
     def on_watch_opened(self) -> None:
-        """Count a started watch."""
+        """Count a watch that was opened."""
         self._watches.inc()
 
     def on_watch_closed(self) -> None:
-        """Count an ended watch."""
+        """Count a watch that was closed."""
         self._watches.dec()
 
     def on_failed(self, error: ApiError) -> None:

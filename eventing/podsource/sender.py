@@ -1,6 +1,6 @@
 """Coalesces PodSource's hints and posts them to a sink.
 
-Of several hints within a short time only the newest is sent. It is retried until the sink accepts it or a newer one
+Of several hints within a short time, only the newest is sent. It is retried until the sink accepts it or a newer one
 replaces it.
 """
 
@@ -30,13 +30,13 @@ COALESCE_SECONDS = 0.5
 MIN_INTERVAL_SECONDS = 0.05
 """Minimum seconds between two urgent hints of one type for one maintenance and node."""
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 1.0
-"""Initial and maximum seconds between attempts while the sink does not accept a hint, doubling."""
+"""Initial and maximum seconds between attempts while the sink does not accept a hint; each delay doubles."""
 log = logging.getLogger("podsource")
 
 
 @dataclass(frozen=True)
 class Hint:
-    """The content of one event: data, flags, and the number of earlier hints like it without effect."""
+    """The content of one event: data, flags, and the number of earlier equal hints without effect."""
 
     data: Mapping[str, Any]
     flags: tuple[str, ...]
@@ -72,7 +72,7 @@ class HintBuffer:
 
 
 class HintSender:
-    """Asynchronous context manager that posts events to `sink_url`, from tasks of its own in `tasks`."""
+    """Asynchronous context manager that posts events to `sink_url`, in tasks that `tasks` runs."""
 
     def __init__(self, sink_url: str, tasks: TaskSupervisor) -> None:
         self._sink_url, self._tasks = sink_url, tasks
@@ -107,7 +107,7 @@ class HintSender:
         """Send an event after `COALESCE_SECONDS`, unless a newer one replaces it.
 
         An `urgent` event is sent at once, but at least `MIN_INTERVAL_SECONDS` after the last one. `repeats` is the
-        number of earlier hints like it without effect.
+        number of earlier equal hints without effect.
         """
         buffer = self._buffers.setdefault((node, event_type, reference.uid), HintBuffer())
         now = time.monotonic()

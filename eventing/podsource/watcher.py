@@ -1,8 +1,8 @@
 """Emits `pods.gone` and `pods.added` for the pods of nodes under maintenance, and `budget.opened` for their budgets.
 
-PodSource is the only long-running part of the product, and it is stateless. It watches the NodeMaintenance objects and
-the pods of nodes whose drain is running. While there is such a node, it also watches the budgets. An idle cluster costs
-three idle watches.
+PodSource is the only long-running component, and it is stateless. It watches the NodeMaintenance objects and the pods
+on nodes whose drain is running. While there is such a node, it also watches the budgets. In an idle cluster, it has
+only three idle watches.
 
 Touches: nodemaintenances list, watch; pods list, watch; poddisruptionbudgets list, watch.
 """
@@ -36,14 +36,14 @@ from kube.trimming import trim_budget, trim_pod
 
 EMITTED_TYPES = (events.PODS_GONE, events.PODS_ADDED, events.BUDGET_OPENED)
 MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS = 2.0, 60.0
-"""Initial and maximum seconds between checks for a NodeMaintenance CRD that is not installed, doubling.
+"""Initial and maximum seconds between checks for a NodeMaintenance CRD that is not installed; each delay doubles.
 
-Until a check finds the CRD, only ticks drive its objects.
+After the CRD is installed, only ticks handle its objects until a check finds it.
 """
 
 
 class PodSource:
-    """Watches through `api`, which must not limit its connections (see `run`), and emits through `sender`.
+    """Watches the cluster through `api`, which must not limit its connections (see `run`), and emits through `sender`.
 
     `tasks` runs the watches and reports a failed one to its owner.
     """
@@ -66,8 +66,8 @@ class PodSource:
     async def run(self) -> None:
         """Watch until cancelled, or until a task fails; raise the error of that task.
 
-        Each node under maintenance has its own watch and connection. The cost therefore grows with the number of these
-        nodes. That of a watch of all pods would grow with the cluster.
+        Each node under maintenance has its own watch and connection. The load therefore grows with the number of these
+        nodes. With a single watch on all pods, it would grow with the cluster.
         """
         for group in GROUPS.values():
             self._tasks.start(self._watch_maintenances(group))
@@ -90,19 +90,20 @@ class PodSource:
                     is_synced = True
                     self._unsynced.discard(group.api_version)
                     continue
-                item = {**change.object, "apiVersion": group.api_version}
-                self._update_maintenance(item, is_gone=change.change_type == "DELETED", was_listed=not is_synced)
+                maintenance = {**change.object, "apiVersion": group.api_version}
+                is_gone = change.change_type == "DELETED"
+                self._update_maintenance(maintenance, is_gone=is_gone, was_listed=not is_synced)
 
     def _handle_absent_crd(self, group: ApiGroup) -> None:
         """Remove all objects of a group whose CRD is not installed or was deleted."""
         self._unsynced.discard(group.api_version)
         for node in list(self._nodes.values()):
-            for item in list(node.maintenances.values()):
-                if m.get_group(item) is group:
-                    self._update_maintenance(item, is_gone=True)
+            for maintenance in list(node.maintenances.values()):
+                if m.get_group(maintenance) is group:
+                    self._update_maintenance(maintenance, is_gone=True)
 
     def _update_maintenance(self, maintenance: Object, *, is_gone: bool, was_listed: bool = False) -> None:
-        """Watch a node while one of its maintenances is active, and no longer.
+        """Watch the node exactly while one of its maintenances is active.
 
         `was_listed` means that the maintenance existed before this process started. If it has begun, changes may have
         been missed, so that hints are due at once. If a maintenance begins later, a pass is about to start anyway.
@@ -197,10 +198,10 @@ class PodSource:
             self._emit_pods_gone(node, version)
 
     def _emit_pods_gone(self, node: DrainingNode, version: str) -> None:
-        """Emit `pods.gone`: at once for the last pod, otherwise coalesced with those of other pods.
+        """Emit `pods.gone`: at once for the last pod, otherwise coalesced with the events for other pods.
 
-        While all remaining pods are terminating, it concerns only the status. DaemonSet pods count if no other pod is
-        left: the pod may have been the last one whose DaemonSet is deleted (NMO-7).
+        While all remaining pods are terminating, the event concerns only the status. DaemonSet pods count if no other
+        pod is left: the pod may have been the last one whose DaemonSet is deleted (NMO-7).
         """
         classification = node.classify_pods()
         leaving, evictable = classification.leaving, node.list_evictable(classification)
@@ -258,7 +259,7 @@ class PodSource:
         """Emit `budget.opened` to a node with a pod that this budget admits.
 
         A first hint includes the version of the pods. `evict` can therefore skip the hint if a pass has read budgets
-        and pods at least as new. A repeated hint leaves the version out, so that it always causes a pass.
+        and pods that are at least as new. A repeated hint omits the version, so that it always causes a pass.
         """
         node = self._nodes[hint.node]
         data = {"budget": hint.budget, "budgetsVersion": str(self._budget_tracker.latest_version)}

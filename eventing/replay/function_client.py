@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 10.0
 """Timeout of one request; a function takes about a second at most."""
 NO_PROXIES = {"http": "", "https": ""}
-"""Overrides the proxies that the environment names."""
+"""Value for `requests` that overrides the proxies from the environment."""
 
 
 class NoResponse(Exception):
@@ -34,7 +34,7 @@ class NoResponse(Exception):
 
 
 class ResponseTimeout(NoResponse):
-    """No response arrived in time; another request to that address would wait as long again."""
+    """No response arrived in time; a further request to that address would wait as long again."""
 
 
 class NotAFunction(NoResponse):
@@ -86,7 +86,8 @@ def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
             allow_redirects=False,  # an event must reach only the given URL
         )
     except requests.RequestException as error:
-        is_body_timeout = time.perf_counter() - started >= TIMEOUT_SECONDS  # raises another exception class
+        # a timeout while reading the body raises a different exception than `Timeout`
+        is_body_timeout = time.perf_counter() - started >= TIMEOUT_SECONDS
         if isinstance(error, requests.Timeout) or is_body_timeout:
             raise ResponseTimeout(f"no response from {url} within {TIMEOUT_SECONDS:g} s") from None
         raise NoResponse(f"no response from {url}: the connection failed") from None
@@ -120,7 +121,7 @@ def _parse_batch(body: bytes) -> tuple[StructuredEvent, ...] | None:
     except ValueError:
         return None
     is_batch = isinstance(events, list) and all(
-        isinstance(each, dict) and isinstance(each.get("type"), str) for each in events
+        isinstance(event, dict) and isinstance(event.get("type"), str) for event in events
     )
     return tuple(events) if is_batch else None
 
@@ -131,7 +132,7 @@ def create_replay_id() -> str:
 
 
 def find_recorded_attempt(entry: Entry, function: str) -> Attempt | None:
-    """Return the function's attempt at the event's delivery: its first success, or else its last failure.
+    """Return the function's recorded attempt to process the event: its first success, or else its last failure.
 
     Later successes do not show how the function handled the event at that time. They come from a redelivery, or report
     late results, such as evictions that were granted after the pass that requested them had responded.

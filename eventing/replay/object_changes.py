@@ -1,4 +1,4 @@
-"""Finds how the objects that recorded events name have changed since, which explains why a replay differs."""
+"""Detects how the objects that recorded events name have changed since then, to explain why a replay differs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kube.pods import is_terminating
 
 MAINTENANCE_KIND, NODE_KIND, POD_KIND, BUDGET_KIND = "nodemaintenance", "node", "pod", "poddisruptionbudget"
 MUTEX_OBJECT_KINDS = {RULE_KIND: "mutexrule", TARGET_KIND: "mutextarget", RUN_KIND: "mutexrunconfig"}
-"""Kinds of the upgrade mutex, and the name of each in this package."""
+"""Kind of an upgrade mutex object → its name in this package and in messages."""
 
 
 class ObjectChange(Enum):
@@ -191,7 +191,7 @@ def _find_node(node_name: Any) -> Iterator[RecordedObject]:
 
 
 async def read_changes(api: Api, objects: Collection[RecordedObject]) -> ObjectChanges:
-    """Read each object once and compare it. Raises `ApiError`, such as `Denied` if the caller may not read it."""
+    """Read each object once and detect its change. Raises `ApiError`, such as `Denied` without read permission."""
     live_objects = await gather_all(*(get_or_none(api.get(recorded.path)) for recorded in objects))
     live_by_object = dict(zip(objects, live_objects, strict=True))
     changes = {recorded: detect_change(recorded, live) for recorded, live in live_by_object.items()}
@@ -209,7 +209,7 @@ async def read_changes(api: Api, objects: Collection[RecordedObject]) -> ObjectC
 
 
 def parse_budget_counts(budget: Object) -> BudgetCounts:
-    """Return the counts of a live budget; those that a new budget lacks are 0."""
+    """Return the counts in a live budget's status; counts that a new budget lacks are 0."""
     status = budget.get("status") or {}
     return BudgetCounts(*(status.get(name, 0) for name in ("currentHealthy", "desiredHealthy", "disruptionsAllowed")))
 
@@ -225,7 +225,7 @@ def get_run_progress(run: Object) -> RunProgress:
 
 
 def detect_change(recorded: RecordedObject, live_object: Object | None) -> ObjectChange | None:
-    """Return how a recorded object has changed, given the live object with its name."""
+    """Return how a recorded object has changed, given the live object with the same name; None if unchanged."""
     if live_object is None:
         return ObjectChange.DELETED
     if recorded.uid and live_object["metadata"]["uid"] != recorded.uid:

@@ -1,8 +1,8 @@
-"""Explains why a reply of `evict` differs, by changes of the pods that it named and of their budgets. No I/O.
+"""Explains why a reply of `evict` differs, by changes to the pods that it named and to their budgets. No I/O.
 
-A deleted pod does not explain a difference in another pod that a budget blocked. A pod may also be blocked for another
-reason, such as waiting for its turn. The reply then does not show which pod it waited for, so that any changed pod may
-be the cause.
+A deleted pod does not explain a difference in another pod that a budget blocked. If a pod was blocked for a different
+reason, such as waiting for its turn, the reply does not show which pod it waited for. Any changed pod may then be the
+cause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kube.text_limits import format_count
 
 
 def explain_pod(name: str, before: StructuredEvent, after: StructuredEvent, changes: ObjectChanges) -> str:
-    """Explain why `pods.evicted` now differs in the pod `namespace/name`; return "" if nothing explains it."""
+    """Explain why `pods.evicted` now differs for the pod `namespace/name`; return "" if nothing explains it."""
     recorded_uid = _find_pod_uid(before, name)
     if not recorded_uid:
         return ""
@@ -41,7 +41,7 @@ def explain_pod(name: str, before: StructuredEvent, after: StructuredEvent, chan
 
 
 def explain_pods(before: StructuredEvent, changes: ObjectChanges) -> str:
-    """Explain by a changed budget or pod why `pods.evicted` differs as a whole."""
+    """Explain why `pods.evicted` differs as a whole, by a changed budget or pod; return "" if nothing explains it."""
     explanations = (_explain_budget(pod, changes) for pod in parse_blocked_pods(before.get("data")))
     return next(filter(None, explanations), "") or _summarize_pod_changes(before, changes)
 
@@ -61,9 +61,9 @@ def _find_pod_uid(reply: StructuredEvent, name: str) -> str:
 
 
 def _explain_budget(blocked_pod: Mapping[str, Any], changes: ObjectChanges, *, is_still_blocked: bool = True) -> str:
-    """Describe the change of the budget that blocked a pod; return "" if it is unchanged or unknown.
+    """Describe how the budget that blocked a pod has changed; return "" if it is unchanged or unknown.
 
-    `is_still_blocked` is whether the pod is blocked in the current reply as well.
+    `is_still_blocked` is whether the current reply also reports the pod as blocked.
     """
     budget = parse_blocking_budget(blocked_pod)
     if not budget:
@@ -99,7 +99,7 @@ def _have_counts_changed(blocked_pod: Mapping[str, Any], counts: BudgetCounts, *
 
 
 def _summarize_pod_changes(before: StructuredEvent, changes: ObjectChanges) -> str:
-    """Describe the changes of the pods that a reply names, in one line; return "" if there are none."""
+    """Describe in one line how the pods that a reply names have changed; return "" if they have not."""
     changed = list(_iter_pod_changes(before, changes))
     return changed[0] + (f" (one of {len(changed)} changed pods)" if len(changed) > 1 else "") if changed else ""
 

@@ -1,4 +1,4 @@
-"""Redrives dead letters: delivers each again to the function that did not accept it, and its reply to the broker.
+"""Redrives dead letters: posts each again to the function that did not accept it, and the reply to the broker.
 
 The broker would deliver the event to all its subscribers again. The event is therefore posted to the function directly,
 as a broker would post it, and the function's reply is posted to the broker. `$SINK_TOKEN` names the file with the
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from requests import Response
 
 NO_RESPONSE_STATUS = 503
-"""Status of an attempt without a response."""
+"""Status recorded for an attempt without a response."""
 MAX_ERROR_CHARACTERS = 500
-"""Maximum characters of a response that an attempt keeps."""
+"""Maximum length of the response that an attempt records, in characters."""
 REPLY_REJECTED_STATUS = 502
-"""Status of an attempt that succeeded, but whose reply the broker did not accept.
+"""Status recorded for an attempt that succeeded, but whose reply the broker did not accept.
 
 The chain of events has not continued.
 """
@@ -46,7 +46,7 @@ def find_failed_function(dead_letter: Entry) -> str:
 
 
 def _parse_last_segment(url: str) -> str:
-    """Return the last path segment of a URL; return "" if it is invalid, as another broker may have written it."""
+    """Return the last path segment of a URL, "" if the URL is invalid, because any broker may have written it."""
     try:
         return urlsplit(url).path.rstrip("/").rpartition("/")[2]
     except ValueError:

@@ -1,7 +1,7 @@
 """Compares a function's response to a replayed event with its response when the event was recorded. No I/O.
 
 Functions act on the live cluster, so some responses must differ after the cluster has changed: a drained node has no
-pods left to evict. A change of the objects that the response names explains such a difference. A difference without an
+pods left to evict. A change to the objects that the response names explains such a difference. A difference without an
 explanation is a fault.
 """
 
@@ -27,16 +27,16 @@ from eventing.replay.pod_explanations import explain_all_pods, explain_pod, expl
 from kube.mutex.objects import RUN_KIND
 
 VOLATILE_ATTRIBUTES = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
-"""Attributes that differ in every execution."""
+"""Attributes that differ on every execution."""
 NODE_FIELDS = ("node", "partitionkey", "data.node")
 """Attributes and fields that contain an event's node."""
 HAS_PROGRESSED = "has progressed since"
 VOLATILE_DATA_FIELDS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "begun", "after")
-"""Data fields that differ in every execution."""
+"""Data fields that differ on every execution."""
 RESPONSE_FIELD = "answer"
 """Field name of a difference between two event types, or between an event and none."""
 SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
-"""Functions that emit nothing about a maintenance that has Succeeded."""
+"""Functions that emit nothing about a maintenance in phase Succeeded."""
 SURVEY_FUNCTIONS = ("resync", "resync-runs")
 """Functions that report every object that currently waits for something."""
 COALESCING_FUNCTIONS = ("evict", "guard", "migrate")
@@ -76,7 +76,7 @@ class Difference:
         field: `status`, `answer` (an event's type, None for no event), or the name of an attribute or of a field of
             the data, such as `data.blocked[default/a].reason`.
         then, now: The recorded and the current value, None if absent.
-        explained: The change of an object that explains the difference, "" if there is none.
+        explained: The change to an object that explains the difference, "" if there is none.
     """
 
     event: str
@@ -109,7 +109,7 @@ def _iter_differences(
 
 
 def _format_status(response: Response) -> str:
-    """Return status and error text in one line."""
+    """Format status and error text in one line."""
     return " ".join(f"{response.status} {response.error}".split())
 
 
@@ -130,14 +130,14 @@ def _compare_replies(
 ) -> Iterator[tuple[str, Any, Any, str]]:
     old_type, new_type = before and before["type"], after and after["type"]
     if before is None or after is None or old_type != new_type:
-        yield RESPONSE_FIELD, old_type, new_type, _explain_other_type(function, before, after, changes)
+        yield RESPONSE_FIELD, old_type, new_type, _explain_different_type(function, before, after, changes)
         return
     for field, then, now in _compare_fields("", _strip_volatile(before), _strip_volatile(after)):
         yield field, then, now, _explain_field(field, before, after, changes)
 
 
 def _strip_volatile(reply: StructuredEvent) -> dict[str, Any]:
-    """Return the reply without what differs in every execution."""
+    """Return the reply without the attributes and fields that differ on every execution."""
     data = reply.get("data")
     if isinstance(data, Mapping):
         data = {name: value for name, value in data.items() if name not in VOLATILE_DATA_FIELDS}
@@ -161,15 +161,15 @@ def _compare_fields(name: str, recorded: Any, current: Any) -> Iterator[tuple[st
 
 def _index_pods(value: Any) -> dict[str, Any] | None:
     """Return a list of pods as a mapping by name, or None for any other value."""
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) and "namespace" in item for item in value):
+    if not isinstance(value, list) or not all(isinstance(pod, Mapping) and "namespace" in pod for pod in value):
         return None
-    return {f"{item['namespace']}/{item.get('name')}": item for item in value}
+    return {f"{pod['namespace']}/{pod.get('name')}": pod for pod in value}
 
 
-def _explain_other_type(
+def _explain_different_type(
     function: str, before: StructuredEvent | None, after: StructuredEvent | None, changes: ObjectChanges
 ) -> str:
-    """Explain why the function now replies with nothing, or with an event of another type."""
+    """Explain why the function now replies with nothing, or with an event of a different type."""
     if reason := _explain_mutex_object(function, before, after, changes):
         return reason
     if function == WRITE_REPORTING_FUNCTION and (before is None or after is None):
@@ -189,7 +189,7 @@ def _explain_other_type(
 
 
 def _explain_new_reply(function: str) -> str:
-    """Explain a reply where the recording has none."""
+    """Explain a reply that the recorded response did not contain."""
     if function in COALESCING_FUNCTIONS:
         return "another pass may have handled the event at that time"
     return "the recorded response did not include this object" if function in SURVEY_FUNCTIONS else ""
@@ -236,7 +236,7 @@ def _is_silent(function: str, change: ObjectChange) -> bool:
 def _explain_field(field: str, before: StructuredEvent, after: StructuredEvent, changes: ObjectChanges) -> str:
     """Explain why a field differs; return "" if nothing explains it.
 
-    What `evict` reports about pods depends on the other pods and budgets. Which node an event names depends on the
+    The pods that `evict` reports depend on the other pods and budgets. The node that an event names depends on the
     progress of its run.
     """
     run = changes.runs.get(str(before.get("run") or ""))

@@ -1,6 +1,6 @@
-"""Server of the admission webhook: `python -m functions.admission`.
+"""The admission webhook's server: `python -m functions.admission`.
 
-It serves HTTPS on port `$PORT` (8443) of `$HOST` (all addresses). The folder `$CERTIFICATE` contains `tls.crt` and
+It serves HTTPS on port `$PORT` (8443) of `$HOST` (all addresses). The directory `$CERTIFICATE` contains `tls.crt` and
 `tls.key`.
 """
 
@@ -20,15 +20,15 @@ from kube.client.api import Api
 
 DEFAULT_CERTIFICATE_DIRECTORY = "/etc/admission"
 GC_THRESHOLD = 200_000
-"""Allocations between two garbage collections.
+"""Number of allocations between two garbage collections.
 
-A list of a hundred pods has 30,000 objects, and none of them is in a cycle. With Python's default of 700, the collector
-takes twice as long as the decoding, and longer with every object that is watched.
+A list of a hundred pods has 30,000 objects, and none of them is in a cycle. With Python's default of 700, garbage
+collection takes twice as long as decoding, and even longer with every watched object.
 """
 
 
 async def main() -> None:
-    """Serve until SIGTERM or SIGINT. A watch that fails ends the process with an error, so that it is restarted."""
+    """Serve until SIGTERM or SIGINT. If a watch fails, the process exits with an error, so that it is restarted."""
     logs.configure()
     gc.set_threshold(GC_THRESHOLD)
     directory, host = (

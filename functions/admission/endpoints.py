@@ -21,9 +21,9 @@ from kube.paths import Object
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Maximum bytes of an AdmissionReview; the API server accepts objects of up to 3 MiB."""
 REVIEW_TIMEOUT_SECONDS = 4.0
-"""Time limit of a review, shorter than `timeoutSeconds` of the webhook configuration.
+"""Time limit for a review, shorter than the webhook configuration's `timeoutSeconds`.
 
-The response then contains a reason, which a timeout of the API server would not.
+The response then contains a reason; after a timeout in the API server, the user would not see any.
 """
 READY_TIMEOUT_SECONDS = 2.0
 REVIEWS = Counter(
@@ -70,12 +70,12 @@ def build_application(cache: WatchCache, api: Api) -> web.Application:
     return application
 
 
-async def _build_review_response(question: AdmissionRequest, cache: WatchCache, api: Api) -> web.Response:
+async def _build_review_response(review_request: AdmissionRequest, cache: WatchCache, api: Api) -> web.Response:
     """Return 200 with the review, or 503 if it cannot be decided now; then the configured `failurePolicy` applies."""
     try:
         await cache.wait_until_ready(READY_TIMEOUT_SECONDS)
         with set_deadline(REVIEW_TIMEOUT_SECONDS - READY_TIMEOUT_SECONDS):
-            review = await validate(question, cache, api)
+            review = await validate(review_request, cache, api)
     except asyncio.TimeoutError:
         return _build_unavailable_response("NodeMaintenance objects and PodDisruptionBudgets are not listed yet")
     except ApiError as error:

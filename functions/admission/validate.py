@@ -1,7 +1,7 @@
 """Validate: reject a NodeMaintenance that cannot or must not begin, and warn about its drain's effects (NMO-18 to 23).
 
-A rejection depends on objects that were read for it, never on watched objects alone. A warning whose objects cannot be
-read is left out.
+A rejection is based on objects that were read for it, never on watched objects alone. A warning whose objects cannot be
+read is omitted.
 
 In: an AdmissionReview of a NodeMaintenance to be created. Out: an AdmissionReview.
 Touches: nodemaintenances get, list, watch; nodes get, list; pods list; poddisruptionbudgets get, list, watch.
@@ -31,33 +31,33 @@ POD_LIST_TIMEOUT_SECONDS = 1.5
 log = logging.getLogger("functions")
 
 
-async def validate(question: AdmissionRequest, cache: WatchCache, api: Api) -> Object:
-    """Return the review with the response, which is the same for a dry run: nothing is written (`sideEffects: None`).
+async def validate(review_request: AdmissionRequest, cache: WatchCache, api: Api) -> Object:
+    """Return the review with the response; a dry run gets the same one, as nothing is written (`sideEffects: None`).
 
     Raises `ApiError` if the objects that a rejection depends on cannot be read.
     """
-    if not question.is_create:
-        return build_review(question)
-    maintenance = question.object
+    if not review_request.is_create:
+        return build_review(review_request)
+    maintenance = review_request.object
     name = m.get_node_name(maintenance)
     node, pods = await gather_all(get_or_none(api.get(build_node_path(name))), _list_pods_or_empty(name, cache, api))
     if node is None:
-        return build_review(question, refusals.build_unknown_node_message(name))
+        return build_review(review_request, refusals.build_unknown_node_message(name))
     other = await _find_conflict(maintenance, cache, api)
     if other is not None:
-        return build_review(question, refusals.build_conflict_message(name, other))
+        return build_review(review_request, refusals.build_conflict_message(name, other))
     control_plane = await read_control_plane(api, "", quorum.is_disruption) if quorum.is_control_plane(node) else None
     if control_plane and (blocker := quorum.find_disruption_blocker(node, control_plane)):
-        return build_review(question, blocker)
+        return build_review(review_request, blocker)
     namespaces = {pod["metadata"]["namespace"] for pod in pods}
     warnings = build_warnings(maintenance, pods, cache.list_budgets(namespaces), datetime.now(timezone.utc))
     if control_plane and quorum.has_single_node(control_plane):
         warnings = [build_sole_control_plane_warning(name), *warnings]
-    return build_review(question, warnings=warnings)
+    return build_review(review_request, warnings=warnings)
 
 
 async def _list_pods_or_empty(node: str, cache: WatchCache, api: Api) -> list[Object]:
-    """Return the node's pods from the API server's cache; if they cannot be read, log that and return none."""
+    """Return the node's pods from the API server's cache; if they cannot be read, log that and return an empty list."""
     try:
         return await asyncio.wait_for(_list_pods_shared(node, cache, api), POD_LIST_TIMEOUT_SECONDS)
     except ApiError as error:
@@ -69,10 +69,7 @@ async def _list_pods_or_empty(node: str, cache: WatchCache, api: Api) -> list[Ob
 
 
 async def _list_pods_shared(node: str, cache: WatchCache, api: Api) -> list[Object]:
-    """List the node's pods, with one request for all concurrent reviews of the same node.
-
-    Of many such reviews, each costs only its own evaluation.
-    """
+    """List the node's pods, with one request for all concurrent reviews of the same node."""
 
     async def list_pods() -> list[Object]:
         path, fields = build_pods_on_node_query(node)

@@ -1,7 +1,7 @@
 """The webhook's watch caches: NodeMaintenance objects by node, and budgets by namespace.
 
-Both are watched, so a review does not have to list them, however many exist. Nodes and pods are not watched, so
-heartbeats and starting pods cause no load here. They are read only for the node of a review.
+Both are watched, so a review does not have to list them, however many exist. Nodes and pods are not watched, so that
+heartbeats and starting pods cause no load here. Each review reads only its own node and the pods on it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kube.trimming import trim_budget
 MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS = 2.0, 60.0
 """Minimum and maximum seconds between checks for the CRD of a missing API group; the interval doubles.
 
-Until the webhook finds a new CRD, invalid objects of that group are created, and the step `begin` fails on them.
+Until the webhook finds a new CRD, it does not reject invalid objects of that group, and the step `begin` fails on them.
 """
 
 MAX_CONCURRENT_POD_LISTS = 4
-"""Maximum concurrent lists of pods.
+"""Maximum number of concurrent requests that list pods.
 
-The list of a full node takes ten milliseconds of CPU time, in which other reviews wait.
+Decoding the pods of a full node takes ten milliseconds of CPU time, during which other reviews wait.
 """
 
 
@@ -46,7 +46,7 @@ class WatchCache:
     """Caches that watches through `api` keep up to date; `run` must be running while they are used.
 
     Attributes:
-        pod_list_semaphore: Semaphore to hold while the pods of a node are read.
+        pod_list_semaphore: Semaphore to hold while listing the pods on a node.
     """
 
     def __init__(self, api: Api) -> None:
@@ -64,23 +64,23 @@ class WatchCache:
         return self._synced.is_set()
 
     def list_maintenances(self, node: str) -> list[Object]:
-        """Return the trimmed maintenances that name a node, of any API group."""
+        """Return the trimmed maintenances that name a node, from all API groups."""
         return list(self._maintenances.get(node, {}).values())
 
     def list_budgets(self, namespaces: Collection[str]) -> list[Budget]:
         """Return the trimmed budgets of these namespaces."""
         return [budget for namespace in namespaces for budget in self._budgets.get(namespace, {}).values()]
 
-    async def wait_until_ready(self, seconds: float) -> None:
-        """Wait until the caches are ready. Raises `asyncio.TimeoutError` after `seconds`."""
-        await asyncio.wait_for(self._synced.wait(), seconds)
+    async def wait_until_ready(self, timeout_seconds: float) -> None:
+        """Wait until the caches are ready. Raises `asyncio.TimeoutError` after `timeout_seconds`."""
+        await asyncio.wait_for(self._synced.wait(), timeout_seconds)
 
     async def share_pod_list(
         self, node: str, list_pods: Callable[[], Coroutine[Any, Any, list[Object]]]
     ) -> list[Object]:
-        """Return what `list_pods` returns for a node's pods; concurrent callers for one node share a single read.
+        """Return the pods on a node from `list_pods`; concurrent callers for the same node share one call.
 
-        If a caller is cancelled, the read continues for the others.
+        If a caller is cancelled, the call continues for the others.
         """
         task = self._in_flight.get(node)
         if task is None:
@@ -93,13 +93,13 @@ class WatchCache:
         await asyncio.gather(self._follow_budgets(), *(self._watch_group(group) for group in GROUPS.values()))
 
     async def _watch_group(self, group: ApiGroup) -> None:
-        for pause in generate_delays(MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS):
+        for delay in generate_delays(MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS):
             try:
                 await self._follow_group(group)
-            except NotFound:  # the CRD does not exist (any more), so it has no objects
-                self._drop_group(group)
+            except NotFound:  # the CRD does not exist, or no longer exists, so it has no objects
+                self._drop_group_objects(group)
                 self._mark_synced(group.path)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(delay)
 
     async def _follow_group(self, group: ApiGroup) -> None:
         async with aclosing(
@@ -128,17 +128,17 @@ class WatchCache:
         if not self._unsynced:
             self._synced.set()
 
-    def _drop_group(self, group: ApiGroup) -> None:
+    def _drop_group_objects(self, group: ApiGroup) -> None:
         items = [item for items_by_uid in self._maintenances.values() for item in items_by_uid.values()]
         for item in items:
             if item["apiVersion"] == group.api_version:
                 _update_index(self._maintenances, get_node_name(item), item, deleted=True)
 
 
-def _update_index(index: dict[str, dict[str, Object]], key: str, item: Object, *, deleted: bool) -> None:
-    uid = item["metadata"]["uid"]
+def _update_index(index: dict[str, dict[str, Object]], key: str, obj: Object, *, deleted: bool) -> None:
+    uid = obj["metadata"]["uid"]
     if not deleted:
-        index[key][uid] = item
+        index[key][uid] = obj
         return
     index[key].pop(uid, None)
     if not index[key]:

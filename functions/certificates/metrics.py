@@ -18,20 +18,20 @@ LABEL_NAMES = ["component", "namespace", "secret"]
 CertificateDates = tuple[tuple[str, str, str], datetime, datetime]
 """Values of `LABEL_NAMES`, and the times at which the certificate was issued and expires."""
 SNAPSHOT_TTL_SECONDS = 60.0
-"""Time after which dates are not exposed any more: four ticks.
+"""Seconds after which dates are no longer exposed: four ticks.
 
-Each of several pods receives only some ticks, and must not expose outdated dates next to the newer ones of another pod.
+Each replica receives only some of the ticks, and must not expose outdated dates next to another replica's newer ones.
 """
 
 
 class CertificateCollector(Collector):
-    """Collector for the dates of all certificates from the last pass, while they are fresh.
+    """Collector that exposes the dates of all certificates from the last pass, as long as they are recent.
 
     It also exposes the time of the last pass that read every namespace.
     """
 
     def __init__(self) -> None:
-        self._at = 0.0
+        self._updated_at = 0.0
         self._all_read_at: float | None = None
         self._dates: list[CertificateDates] = []
 
@@ -39,16 +39,16 @@ class CertificateCollector(Collector):
         """Store the dates from a pass; keep the last known dates of namespaces that could not be read."""
         kept = [previous for previous in self._dates if previous[0][1] in unread_namespaces]
         self._dates = [*dates, *kept]
-        self._at = time.time()
+        self._updated_at = time.time()
         if not unread_namespaces:
-            self._all_read_at = self._at
+            self._all_read_at = self._updated_at
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         name = "nodemaintenance_certificates_timestamp_seconds"
         if self._all_read_at is not None:
             yield GaugeMetricFamily(name, "Time of the last pass that read every namespace", value=self._all_read_at)
-        if time.time() - self._at > SNAPSHOT_TTL_SECONDS:
+        if time.time() - self._updated_at > SNAPSHOT_TTL_SECONDS:
             return
         expiry = GaugeMetricFamily(
             "nodemaintenance_certificate_ends_timestamp_seconds",

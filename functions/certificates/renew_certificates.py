@@ -1,8 +1,8 @@
 """Renew certificates: check every labelled Secret, and make the changes that are due (OSV-20..23).
 
 The step checks the namespaces in `CERTIFICATE_NAMESPACES`, separated by commas; the default is the product's own
-namespace. A server uses a certificate of a new CA only `CERTIFICATE_PAUSE` seconds (600) after the CA was published. It
-does so at once if no certificate of another CA works any more.
+namespace. A server uses a certificate issued by a new CA only `CERTIFICATE_PAUSE` seconds (600) after the CA was
+published. It does so at once if no certificate issued by another CA is valid any longer.
 
 In: a PingSource tick; an added, updated or deleted Secret, by reference: no event contains a key. Out: nothing.
 Touches: secrets get, list, create, patch in node-maintenance; configmaps list, create, patch in node-maintenance;
@@ -31,7 +31,7 @@ PASS_STRATEGY = LatestStateStrategy(lambda _hint: "all certificates")
 
 
 def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Make the changes that are due; a rejected change of one component does not stop the others.
+    """Make the changes that are due; a rejected change to one component does not stop changes to the others.
 
     Raises `Retry` if a retry may succeed.
     """

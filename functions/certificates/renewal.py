@@ -1,4 +1,4 @@
-"""Renews the certificates of one component, write by write, until nothing is due or the time is over.
+"""Renews the certificates of one component, one write at a time, until nothing is due or the time runs out.
 
 Keys are never logged, recorded in Events, or returned. Logs and Events contain only names, serial numbers, annotation
 values and API errors.
@@ -33,18 +33,18 @@ EVENT_MESSAGES = {
     CERTIFICATE_ISSUED: "issued a certificate",
     CA_ACTIVATED: "the new CA signs certificates from now on",
 }
-"""Messages of the writes that are recorded as Events; the other writes only follow from these."""
+"""Messages of the writes that are recorded as Events; all other writes are consequences of these."""
 WRITE_TIMEOUT_SECONDS = 0.5
 """Initial time limit of a write, halved after each timeout of a write to the same kind of object.
 
-If a webhook hangs, the writes of one kind therefore take less than one second in total, of the 1.6 s of a pass.
+If a webhook hangs, all writes to one kind therefore take less than one second, out of the 1.6 s that a pass has.
 """
 EVENT_TIMEOUT_SECONDS = 0.3
 """Time limit for recording an Event."""
 INJECTION_COOLDOWN_SECONDS = 10.0
-"""Cooldown after a CA bundle was written to an object; within it only a tick writes the bundle again.
+"""Seconds after a write of the CA bundle to an object during which only a tick writes it again.
 
-Otherwise a client that keeps removing the bundle would make this function write as fast as events travel.
+Otherwise this function and a client that keeps removing the bundle would undo each other's writes in a tight loop.
 """
 INJECTED_AT: dict[tuple[str, str, str], float] = {}
 """Namespace, kind and name of an object → when this process last wrote a CA bundle to it.
@@ -66,10 +66,9 @@ class PassContext(NamedTuple):
 class Renewal:
     """One pass over one component; the metrics read its final state.
 
-    In: the parameters of the pass; the component's state.
-
     Attributes:
-        errors: The API errors of the objects that were left out.
+        state: The component's state, which each write updates.
+        errors: The API errors of the objects that were excluded.
     """
 
     def __init__(self, context: PassContext, state: ComponentState) -> None:
@@ -80,12 +79,12 @@ class Renewal:
         self._write_timeouts = defaultdict[str, float](lambda: WRITE_TIMEOUT_SECONDS)
 
     async def run(self) -> None:
-        """Make all changes that are due. Raises `Conflict` or `NotFound` if another client was faster."""
+        """Make all changes that are due. Raises `Conflict` or `NotFound` if another client wrote an object first."""
         await record_notices(self._api, self.state.namespace, _build_notices(self.state, self._clock()), self._clock())
         applied = set[tuple[str, tuple[str, str]]]()
         while write := planning.plan_next_write(self.state, self._clock(), self._propagation_delay):
             if (write.reason, write.target) in applied:
-                await self._exclude(
+                await self._exclude_object(
                     write.target,
                     Rejected(0, "the stored object differs from what was written: check for a webhook that changes it"),
                 )
@@ -95,18 +94,18 @@ class Renewal:
             if write.reason == CA_ACTIVATED:
                 applied.clear()  # the bundle counts as published from now on, and is written again
             applied.add((write.reason, write.target))
-            await self._apply(write)
+            await self._apply_write(write)
             if self._api.is_dry_run:
-                return  # nothing is stored in a dry run, so further writes have no basis
+                return  # a dry run stores nothing, so no further write can build on this one
 
     def _may_inject(self, target: tuple[str, str]) -> bool:
         injected_at = INJECTED_AT.get((self.state.namespace, *target), -inf)
         return self._is_tick or time.monotonic() - injected_at > INJECTION_COOLDOWN_SECONDS
 
     async def reload(self) -> bool:
-        """Read the latest state; return False if the component has no objects any more.
+        """Read the latest state; return False if the component no longer has any objects.
 
-        Objects that have only now requested the CA bundle are left to the next pass. Listing all of them may take more
+        Objects that have only just requested the CA bundle are left to the next pass. Listing all of them may take more
         time than this pass has.
         """
         before = self.state
@@ -118,25 +117,25 @@ class Renewal:
         self.state = replace(latest or before, unwritable=before.unwritable)
         return latest is not None
 
-    async def _apply(self, write: Write) -> None:
+    async def _apply_write(self, write: Write) -> None:
         try:
-            written = await self._send(write)
+            written = await self._send_write(write)
         except (Denied, Rejected) as error:
-            await self._exclude(write.target, error)
-        except asyncio.TimeoutError:  # it may still succeed: the next pass will see that
+            await self._exclude_object(write.target, error)
+        except asyncio.TimeoutError:  # the write may still succeed: the next pass will see that
             self._write_timeouts[write.target[0]] /= 2
-            await self._exclude(write.target, Unavailable(0, "no response in time"))
+            await self._exclude_object(write.target, Unavailable(0, "no response in time"))
         except Unavailable as error:
             if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise  # no response or 429: other requests would fail, too
-            await self._exclude(write.target, error)  # for example, a broken webhook for this object
+            await self._exclude_object(write.target, error)  # for example, a broken webhook for this object
         except Conflict:
             if not write.is_create or write.target not in self._conflicting:
                 self._conflicting.add(write.target)
                 raise
             label = f"{COMPONENT_LABEL}={self.state.component.name}"
             message = f"it already exists without the label {label}: add the label, or delete the {write.target[0]}"
-            await self._exclude(write.target, Rejected(HTTPStatus.CONFLICT, message))
+            await self._exclude_object(write.target, Rejected(HTTPStatus.CONFLICT, message))
         else:
             self.state = planning.apply_response(self.state, write, written)
             if not self._api.is_dry_run:
@@ -144,7 +143,7 @@ class Renewal:
                 if write.reason == BUNDLE_INJECTED:
                     INJECTED_AT[(self.state.namespace, *write.target)] = time.monotonic()
 
-    async def _send(self, write: Write) -> Object:
+    async def _send_write(self, write: Write) -> Object:
         write_object = self._api.create if write.is_create else self._api.patch
         return await asyncio.wait_for(write_object(write.path, write.body), self._write_timeouts[write.target[0]])
 
@@ -155,14 +154,14 @@ class Renewal:
         if write.reason in (CA_CREATED, CERTIFICATE_ISSUED):
             RENEWALS.labels(component).inc()
         if write.reason in EVENT_MESSAGES:
-            serial = _find_serial(self.state, name)
+            serial = _find_serial_number(self.state, name)
             message = f"{EVENT_MESSAGES[write.reason]}{f', serial {serial}' if serial else ''}"
             await record_notices(
                 self._api, self.state.namespace, [EventNotice(write.target, RENEWED_REASON, message)], self._clock()
             )
 
-    async def _exclude(self, target: tuple[str, str], error: ApiError) -> None:
-        """Leave out an object that cannot be written now, and continue with what does not depend on it."""
+    async def _exclude_object(self, target: tuple[str, str], error: ApiError) -> None:
+        """Exclude an object that cannot be written now, so that the pass continues with independent objects."""
         self.errors.append(error)
         self.state = replace(self.state, unwritable=self.state.unwritable | {target})
         FAILURES.labels(self.state.component.name).inc()
@@ -173,7 +172,7 @@ class Renewal:
 
 
 async def record_notices(api: Api, namespace: str, notices: Iterable[EventNotice], now: datetime) -> None:
-    """Record an Event for each notice; an existing Event stays as it is.
+    """Record an Event for each notice; an existing Event stays unchanged.
 
     An API error is logged and not raised, because the certificate matters more. After a timeout, no more Events are
     recorded.
@@ -190,7 +189,7 @@ async def record_notices(api: Api, namespace: str, notices: Iterable[EventNotice
 
 
 def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
-    """Yield a notice for each problem with the current Secrets that an administrator should know."""
+    """Yield a notice for each problem with the current Secrets that an administrator should know about."""
     annotation, invalid_names = certificate_objects.DNS_NAMES_ANNOTATION, find_invalid_names(state)
     for name, names in invalid_names.items():
         text = f"annotation {annotation} contains invalid DNS names or IP addresses: {', '.join(names)}"
@@ -208,6 +207,6 @@ def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice
         yield EventNotice(("Secret", state.component.ca_secret_name), NOT_RENEWED_REASON, text)
 
 
-def _find_serial(state: ComponentState, name: str) -> str:
+def _find_serial_number(state: ComponentState, name: str) -> str:
     matching = next((secret for secret in state.secrets if certificate_objects.get_name(secret) == name), None)
     return certificate_objects.build_summary(matching, state.summaries, state.component).serial if matching else ""

@@ -1,7 +1,7 @@
 """One pass over all certificates: in all namespaces, component by component.
 
-It is imported at the first event, because the cryptography library is slow to import. No other function must wait for
-that when it starts.
+This module is imported on the first event, because the cryptography library is slow to import, and the other functions
+must start without that delay.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from kube.client.deadline import has_time
 from kube.paths import Object
 
 PUBLISH_MARGIN = timedelta(seconds=2)
-"""Maximum time between the timestamp that is written with a publication and the end of that write.
+"""Maximum time between the timestamp that a publication contains and the end of the write that stores it.
 
 The clock of a pass advances in whole seconds; the rest is for the write itself.
 """
 MAX_READS = 5
-"""Maximum attempts at a component in one pass; each one after the first follows another client's write."""
+"""Maximum number of attempts per component in one pass; each one after the first follows another client's write."""
 MIN_SECOND_PASS_SECONDS = 0.3
-"""Minimum time for a second pass in a tick; with less, the pass would achieve nothing."""
+"""Minimum seconds for a second pass in a tick; with less time left, the pass would achieve nothing."""
 BLIND_ROTATION, SEEING_ROTATION = RoundRobin(), RoundRobin()
 """Rotations that select the first component: for passes without and with known CA injection targets.
 
@@ -130,7 +130,8 @@ async def _renew_namespaces(
 ) -> PassResult:
     """Read all namespaces concurrently, and renew their components one after another.
 
-    Each pass of the same kind starts with another component, so that a hanging write cannot block the others forever.
+    Each pass of the same kind starts with a different component, so that a hanging write cannot block the others
+    forever.
     """
     result = PassResult([], [], [])
     states_by_namespace = await gather_all(
@@ -152,7 +153,7 @@ async def _renew_namespaces(
 async def _read_namespace(
     context: PassContext, namespace: str, targets: list[Object] | None, result: PassResult
 ) -> tuple[ComponentState, ...]:
-    """Return the components of a namespace; none if it cannot be read, which is noted in `result`."""
+    """Return the states of a namespace's components; if it cannot be read, return none and add that to `result`."""
     try:
         snapshot = await lookup.read_snapshot(context.api, namespace, targets)
     except ApiError as error:
@@ -201,13 +202,13 @@ async def _report_failure(context: PassContext, state: ComponentState, error: Ap
     log.error("cannot renew certificates: %s", error.message, extra={"fields": fields})
     if not isinstance(
         error, Conflict | NotFound | Unavailable
-    ):  # those are transient, and usually over before an administrator reads the Event
+    ):  # transient errors are usually over before an administrator reads the Event
         notice = EventNotice(("ConfigMap", state.component.bundle_configmap_name), NOT_RENEWED_REASON, error.message)
         await record_notices(context.api, state.namespace, [notice], context.clock())
 
 
 def list_dates(states: list[ComponentState]) -> Iterator[CertificateDates]:
-    """Yield when each certificate was issued and when it expires, for the metrics."""
+    """Yield the issue and expiry times of each certificate, for the metrics."""
     for state in states:
         for secret in state.secrets:
             if pair := certificate_objects.get_current_pair(secret):

@@ -25,7 +25,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Read the settings from the environment. Raises `ValueError` if the pause is invalid or too long."""
+        """Read the settings from the environment. Raises `ValueError` if `CERTIFICATE_PAUSE` is invalid or too long."""
         names = environment.get("CERTIFICATE_NAMESPACES") or DEFAULT_NAMESPACE
         namespaces = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
         pause = environment.get("CERTIFICATE_PAUSE") or str(PROPAGATION_SECONDS)

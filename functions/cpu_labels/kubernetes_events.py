@@ -18,7 +18,7 @@ from kube.paths import Object
 MAX_EVENTS_PER_PASS = 20
 """Maximum number of Events that one pass writes; later passes write the rest."""
 REPORT_INTERVAL_SECONDS = 600.0
-"""Minimum time between two identical Events of this process; the API server keeps an Event for longer."""
+"""Minimum seconds between two identical Events recorded by this process; the API server keeps Events for longer."""
 log = logging.getLogger("functions")
 
 
@@ -48,7 +48,7 @@ RECENT_REPORTS = RecentReports()
 
 
 def record_problems(problems: Iterable[Problem], client: SyncClient) -> None:
-    """Record a Warning on the object of each problem, unless this process did so recently."""
+    """Record a Warning Event on each problem's object, unless this process did so recently."""
     now = datetime.now(timezone.utc)
     built_events = (_build_event(problem, now) for problem in problems)
     new_events: list[Object] = []
@@ -60,7 +60,7 @@ def record_problems(problems: Iterable[Problem], client: SyncClient) -> None:
 
 
 def _build_event(problem: Problem, now: datetime) -> Object:
-    """Build the Event of a problem; the same message about the same object gives the same name."""
+    """Build the Event for a problem; its name depends only on the object, the reason and the message."""
     target = problem.involved_object
     name = kubernetes_events.build_event_name(target["name"], target["uid"], problem.reason, problem.message)
     # `kubectl describe node` searches this namespace. It compares the uid with the node's name, as kubelets write it.

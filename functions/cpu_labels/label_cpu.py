@@ -1,9 +1,9 @@
-"""Label nodes with the CPU models and features that they offer, as virtual machines ask for them (OSV-30..39).
+"""Label nodes with the CPU models and features that they offer, which virtual machines select (OSV-30..39).
 
 A change of the capabilities that nodes offer, or of the obsolete models, starts a round: the step reads all nodes page
-by page and patches those whose labels differ. Each tick checks one page in turn. If that page differs, an event was
-lost, and the tick starts a round from that page. If KubeVirt is installed, KubeVirt's node-labeller owns these labels
-and this step does nothing.
+by page and patches those whose labels differ. Each tick checks one page in turn. If labels on that page differ, an
+event was lost, and the tick starts a round from that page. If KubeVirt is installed, KubeVirt's node-labeller owns
+these labels and this step does nothing.
 
 In: a ConfigMap or HyperConverged added, updated or deleted, by reference; `labels.due`; a PingSource tick.
 Out: `labels.due` while nodes remain.
@@ -66,7 +66,7 @@ class _LabelStrategy(LatestStateStrategy):
         """Return the key of the hint: its kind of trigger and the page at which it starts."""
         serial_key = super().build_key(event).serial_key
         return PassKey(
-            serial_key, f"{event.get_type()} {_parse_after(event)}" if _is_own_event(event) else _get_kind(event)
+            serial_key, f"{event.get_type()} {_parse_position(event)}" if _is_own_event(event) else _get_kind(event)
         )
 
 
@@ -85,8 +85,8 @@ class LabelSnapshot(NamedTuple):
 def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Label one page of nodes, and emit `labels.due` if more pages remain.
 
-    Costs two requests if no ConfigMap describes capabilities and no node is labelled. Raises `Retry` if the round is
-    complete except for nodes that cannot be patched now.
+    Sends only two requests if no ConfigMap describes capabilities and no node is labelled. Raises `Retry` if the round
+    is complete except for nodes that cannot be patched now.
     """
     snapshot = _read_snapshot(event, client) if event.get_extension("kind") in HINT_KINDS else None
     if snapshot is None:
@@ -105,10 +105,10 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
 
 
 def _finish_round(event: BaseCloudEvent, result: LabelResult, trigger: str, client: SyncClient) -> None:
-    """Remember the HyperConverged that started this round, which ends here. Raises `Retry` if nodes remain.
+    """Store the HyperConverged that started this round, which ends here. Raises `Retry` if nodes remain.
 
-    It is remembered only at the end, so that a redelivered event after a lost reply repeats its work. An event of the
-    HyperConverged itself that leaves nodes unpatched does not count either.
+    It is stored only at the end, so that a redelivered event repeats its work after a lost reply. It is also not stored
+    after an event of the HyperConverged itself that leaves nodes unpatched.
     """
     if trigger and not (result.remaining_count and _get_kind(event) == hyperconverged.KIND):
         LAST_TRIGGERS[client] = trigger
@@ -131,20 +131,20 @@ def _read_snapshot(event: BaseCloudEvent, client: SyncClient) -> LabelSnapshot |
         if RECENT_REPORTS.should_report(PASSIVE_MESSAGE, client):
             log.info(PASSIVE_MESSAGE)
         return None
-    item, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
-    if _is_already_applied(event, item, client):
+    selected, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
+    if _is_already_applied(event, selected, client):
         return None
-    capability_input, settings = capabilities.parse_capabilities(configmaps), hyperconverged.parse_settings(item)
+    capability_input, settings = capabilities.parse_capabilities(configmaps), hyperconverged.parse_settings(selected)
     if isinstance(settings, Problem):
         record_problems([*problems, settings, *capability_input.problems], client)
         return None
-    unknown_models = hyperconverged.find_unknown_models(item, settings)
+    unknown_models = hyperconverged.find_unknown_models(selected, settings)
     record_problems([*problems, *capability_input.problems, *unknown_models], client)
-    return LabelSnapshot(item, capability_input, settings, page)
+    return LabelSnapshot(selected, capability_input, settings, page)
 
 
 def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInput, client: SyncClient) -> None:
-    """Record the nodes that a ConfigMap names and that do not exist, if a ConfigMap has changed."""
+    """Record an Event for each node that a ConfigMap names but that does not exist, if a ConfigMap has changed."""
     if _get_kind(event) != "ConfigMap":
         return
     try:
@@ -158,7 +158,7 @@ def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInp
 def _select_labels(node: Node, snapshot: LabelSnapshot) -> Mapping[str, str] | None:
     """Return the labels that a node should carry, or None to leave it unchanged.
 
-    The labels are empty for a node that no ConfigMap names any more.
+    The labels are empty for a node that no ConfigMap names any longer.
     """
     if node_patch.is_skipped(node):
         return None
@@ -172,7 +172,7 @@ def _select_labels(node: Node, snapshot: LabelSnapshot) -> Mapping[str, str] | N
 def _build_next_event(
     event: BaseCloudEvent, page: Page, result: LabelResult, trigger: str, client: SyncClient
 ) -> list[BaseCloudEvent]:
-    """Return the event that continues the round: empty after the last page, and after a tick that patched nothing.
+    """Return the event that continues the round, or none after the last page or after a tick that patched nothing.
 
     If some nodes of the page were patched and others remain, the round repeats the page; each repetition patches at
     least one node, so this ends. If no node was patched, the round skips the page and leaves it to the ticks.
@@ -192,11 +192,11 @@ def _build_next_event(
 
 
 def _get_page_start(event: BaseCloudEvent, client: SyncClient) -> str:
-    """Return the position at which this event's page starts, "" for the first page."""
-    return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_after(event)
+    """Return the position at which this event's page starts, or "" for the first page."""
+    return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_position(event)
 
 
-def _parse_after(event: BaseCloudEvent) -> str:
+def _parse_position(event: BaseCloudEvent) -> str:
     """Return the position in a `labels.due` event of this install. Raises `BadEvent` if it is not a string."""
     if event.get_type() != events.LABELS_DUE:
         return ""
@@ -206,17 +206,17 @@ def _parse_after(event: BaseCloudEvent) -> str:
     return after if has_valid_signature(event) else ""
 
 
-def _is_already_applied(event: BaseCloudEvent, item: Object | None, client: SyncClient) -> bool:
-    """Return whether only the status of the HyperConverged changed since it started the last finished round."""
+def _is_already_applied(event: BaseCloudEvent, hyperconverged_object: Object | None, client: SyncClient) -> bool:
+    """Return whether only the status of the HyperConverged has changed since it started the last finished round."""
     return (
         _get_kind(event) == hyperconverged.KIND
-        and item is not None
-        and LAST_TRIGGERS.get(client) == _format_generation(item)
+        and hyperconverged_object is not None
+        and LAST_TRIGGERS.get(client) == _format_generation(hyperconverged_object)
     )
 
 
 def _get_trigger(event: BaseCloudEvent, snapshot: LabelSnapshot) -> str:
-    """Return the HyperConverged that started this event's round, "" if unknown (for example after a tick)."""
+    """Return the HyperConverged that started this event's round, or "" if unknown (for example after a tick)."""
     if event.get_type() == events.LABELS_DUE:
         return str(require_data(event).get("began") or "") if has_valid_signature(event) else ""
     return (
@@ -226,8 +226,9 @@ def _get_trigger(event: BaseCloudEvent, snapshot: LabelSnapshot) -> str:
     )
 
 
-def _format_generation(item: Object) -> str:
-    return f"{item['metadata']['uid']} {item['metadata'].get('generation', 0)}"
+def _format_generation(hyperconverged_object: Object) -> str:
+    metadata = hyperconverged_object["metadata"]
+    return f"{metadata['uid']} {metadata.get('generation', 0)}"
 
 
 def _is_own_event(event: BaseCloudEvent) -> bool:

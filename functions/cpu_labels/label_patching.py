@@ -18,7 +18,7 @@ from kube.paths import Object
 DesiredLabels = Callable[[Node], Mapping[str, str] | None]
 """Returns the labels that a node should carry, or None to leave the node unchanged."""
 BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
-"""Nodes patched concurrently, and the seconds that must remain before the next group starts."""
+"""Number of nodes patched concurrently, and the seconds that must remain to start the next batch."""
 log = logging.getLogger("functions")
 
 
@@ -61,8 +61,8 @@ async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels) -> L
 async def _patch_node(api: Api, node: Object, desired_labels: DesiredLabels, *, is_outdated: bool) -> bool:
     """Patch one node and return whether it was patched; it may no longer exist, or no longer differ.
 
-    Raises `ApiError`; `Unavailable` if a retry may succeed. A conflict counts as `Unavailable`: the other writer may
-    have used a newer ConfigMap, so only a pass that reads all inputs again can compute the labels.
+    Raises `Unavailable` if a retry may succeed, else another `ApiError`. A conflict counts as `Unavailable`: the other
+    writer may have used a newer ConfigMap, so only a pass that reads all inputs again can compute the labels.
     """
     name = node["metadata"]["name"]
     current_node = await read_node(api, name) if is_outdated else node

@@ -1,10 +1,10 @@
-"""Begin a maintenance: acquire the node's lease, count its pods, write finalizer, owner and counts in one patch.
+"""Begin a maintenance: acquire the node's lease, count its pods, and set finalizer, owner and counts in one patch.
 
-In: an added NodeMaintenance, or `maintenance.pending`. Out: `maintenance.begun`; `maintenance.restore_pending` for a
-successor that received the node and was then deleted.
+In: an added NodeMaintenance, or `maintenance.pending`.
+Out: `maintenance.begun`; `maintenance.restore_pending` for a successor that received the node and was then deleted.
 Touches: nodemaintenances get, list, patch, delete; nodes get, list; pods list; daemonsets get;
 poddisruptionbudgets get; leases get, create, patch in medik8s-leases.
-The step deletes no NodeMaintenance. It needs the right because the admission plugin
+The step deletes no NodeMaintenance. It needs the delete permission because the admission plugin
 OwnerReferencesPermissionEnforcement, where enabled, requires it from clients that set an owner reference.
 """
 
@@ -48,18 +48,18 @@ EMITS = (events.MAINTENANCE_BEGUN, events.MAINTENANCE_RESTORE_PENDING)
 
 
 class LeaseHeldByOther(Exception):
-    """Raised if another tool holds the lease, or if another maintenance holds it after this one has begun."""
+    """Raised if another tool holds the lease, or if another maintenance holds it although this one has begun."""
 
 
 def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot.
+    """Make the maintenance the holder of its node (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot.
 
-    If another client has removed the finalizer, owner reference or counts, the step writes them again, with the counts
-    from the status.
+    If another client has removed the finalizer, the owner reference or the counts, the step writes them again. It then
+    takes the counts from the status.
     """
     maintenance = read_maintenance(event, client)
     if maintenance is None:
-        return _handle_missing(event, client)
+        return _handle_missing_maintenance(event, client)
     if m.is_deleting(maintenance) or m.has_lost_lease(maintenance):
         return []
     if not is_active_install(client, acquire=True):
@@ -77,7 +77,7 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
             acquire_lease(lease, maintenance, node, client)
             counts, leaving = (counts, []) if counts else _count_pods(maintenance, node, pods.items, client)
             patch = m.build_begin_patch(maintenance, node, counts)
-            written = _patch_maintenance(maintenance, patch, client)
+            patched = _patch_maintenance(maintenance, patch, client)
     except LeaseHeldByOther as error:
         return _build_lease_failed(event, maintenance, str(error))
     has_succeeded = m.get_phase(maintenance) == m.SUCCEEDED and not (
@@ -89,7 +89,7 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     data = {
         **counts,
         **(
-            {**_build_snapshot(written, node, leaving).as_data(), "podsVersion": pods.resource_version}
+            {**_build_snapshot(patched, node, leaving).as_data(), "podsVersion": pods.resource_version}
             if leaving
             else {}
         ),
@@ -111,7 +111,7 @@ def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[Bas
     return build_step_failed(step, event, error, **({"begun": True} if begun else {}))
 
 
-def _handle_missing(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
+def _handle_missing_maintenance(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `maintenance.restore_pending` for a deleted successor if the node is labelled for it, else nothing.
 
     `restore` sets a finalizer on the successor when it hands the node over. The API server ignores that finalizer if it
@@ -151,8 +151,8 @@ def _build_lease_failed(event: BaseCloudEvent, maintenance: m.Maintenance, reaso
 def _read_node_state(name: str, client: SyncClient, *, is_new: bool) -> tuple[Node | None, Object | None, ListResult]:
     """Read the node and, concurrently, its pods for a new maintenance or its lease for one that has begun.
 
-    The reads are concurrent since a list takes up to 0.1 s in a quiet cluster. A new maintenance usually finds no
-    lease, so the function does not read one: the create request reveals an existing one.
+    The reads are concurrent because a list takes up to 0.1 s even in an idle cluster. For a new maintenance, usually
+    no lease exists. The function therefore does not read it: the create request reveals an existing one.
     """
     node_read = get_or_none(client.api.get(build_node_path(name)))
     if is_new:
@@ -169,7 +169,7 @@ async def _get_lease(api: Api, node: str) -> Object | None:
 def _count_pods(
     maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], client: SyncClient
 ) -> tuple[Object, list[Pod]]:
-    """Count the pods on the node and those that must leave by `spec.drain` (DRN-1a); also return the latter."""
+    """Count the pods on the node and those that `spec.drain` requires to leave (DRN-1a); also return the latter."""
     reason = m.get_spec(maintenance).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
@@ -193,8 +193,8 @@ def _build_snapshot(patched: m.Maintenance, node: Node, leaving: list[Pod]) -> S
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, client: SyncClient) -> None:
     """Acquire or renew the node's lease; `lease` is None if it was not read or did not exist.
 
-    Raises `Failed` if another maintenance has the lease or the node. Raises `LeaseHeldByOther` if another tool has the
-    lease, or if this maintenance had it and lost it. Raises `Retry` if the lease changes meanwhile.
+    Raises `Failed` if another maintenance holds the lease or the node. Raises `LeaseHeldByOther` if another tool holds
+    the lease, or if this maintenance held it and lost it. Raises `Retry` if the lease changes meanwhile.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     desired = leases.build_lease(name, maintenance, now)
@@ -214,9 +214,9 @@ def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, 
 
 
 def _check_node_free(node: Node, maintenance: m.Maintenance, client: SyncClient) -> None:
-    """Check that no other maintenance has the node, in case a client deleted its lease. Raises `Failed` otherwise.
+    """Check that no other maintenance holds the node, in case a client deleted its lease. Raises `Failed` otherwise.
 
-    The check costs a list request only if the node is labelled for another maintenance.
+    The check sends a list request only if the node is labelled for another maintenance.
     """
     name, uid = node["metadata"]["name"], maintenance["metadata"]["uid"]
     if m.has_begun(maintenance) or get_maintenance_uid(node) in (None, uid):
@@ -227,7 +227,7 @@ def _check_node_free(node: Node, maintenance: m.Maintenance, client: SyncClient)
 
 
 def _create_lease(desired: Object, node: str, client: SyncClient) -> Object | None:
-    """Create the lease and return None, or return the existing lease. Raises `Retry` if that was just deleted."""
+    """Create the lease and return None, or return an existing lease. Raises `Retry` if it has just been deleted."""
     try:
         client.create(leases.LEASES_PATH, desired)
     except Conflict:
@@ -252,8 +252,8 @@ def _check_lease_available(
 ) -> None:
     """Check that a lease with another holder may be acquired. Raises `Failed` or `LeaseHeldByOther` otherwise.
 
-    A maintenance as the holder must be gone, released, or have lost the lease. Another tool must have released the
-    lease or let it expire.
+    If a maintenance is the holder, it must be gone, be released, or have lost the lease. If another tool is the holder,
+    the lease must be released or have expired.
     """
     holder = leases.parse_holder(lease)
     if holder is None:

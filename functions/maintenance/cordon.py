@@ -1,7 +1,7 @@
-"""Cordon the node, so that it takes no new pods, and label it as under maintenance (NMO-3, design rule 10).
+"""Cordon the node, so that it accepts no new pods, and label it as under maintenance (NMO-3, design rule 10).
 
-In: `maintenance.begun`, `node.drifted`. Out: `node.cordoned`, or `maintenance.restore_pending` if the maintenance has
-ended.
+In: `maintenance.begun`, `node.drifted`.
+Out: `node.cordoned`, or `maintenance.restore_pending` if the maintenance has ended.
 Touches: nodemaintenances get; nodes get, patch.
 """
 

@@ -2,8 +2,8 @@
 
 A maintenance may be deleted, and its node restored, while the write is in flight. So the steps read the maintenance
 again after a write that adds the label to the node. After `cordon`, the first read of `taint` serves as this check. If
-the check is missed, the tick finds the node by its label. A write to a node that already has the label requires that
-the label is still there, so the API server rejects it after the node was restored.
+the check does not happen, the tick finds the node by its label. A write to a node that already has the label requires
+that the label is still present, so the API server rejects it if the node has been restored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kube.nodes import Node, build_node_path, is_labelled_for
 from kube.paths import Object
 
 PatchBuilder = Callable[[Maintenance, Node], list[Object]]
-"""Returns the patch that a node needs for a maintenance, [] if none."""
+"""Returns the patch that a node needs for a maintenance, or [] if none."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def patch_active_node(event: BaseCloudEvent, client: SyncClient, build_patch: Pa
 
 
 def is_late_patch(event: BaseCloudEvent, result: NodePatchResult, client: SyncClient) -> bool:
-    """Return whether the write added the label to a node whose maintenance is not active any more."""
+    """Return whether the write added the label to a node whose maintenance is no longer active."""
     if not result.is_patched or is_labelled_for(result.node_before, parse_reference(event).uid):
         return False
     maintenance = read_maintenance(event, client)
@@ -79,6 +79,6 @@ def build_restore_pending(step: str, event: BaseCloudEvent, client: SyncClient) 
 def build_again_data(event: BaseCloudEvent) -> Object:
     """Return the event's `again` flag as data for the next event of the chain.
 
-    `evict` sets the flag if it finds the node schedulable, and fails if that happens again, so that the chain ends.
+    `evict` sets the flag if it finds that the node has drifted, and fails if that happens again, which ends the chain.
     """
     return {"again": True} if require_data(event).get("again") else {}

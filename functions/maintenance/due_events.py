@@ -1,4 +1,4 @@
-"""Determines which event a maintenance waits for, from what a tick has listed. Pure."""
+"""Determines which event a maintenance waits for, from the objects that a tick has listed; sends no requests."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Between two steps an event takes milliseconds, or seconds on a busy cluster.
 UNQUEUED_MAINTENANCES, QUEUE_SECONDS_EACH, MAX_QUEUE_SECONDS = 10, 0.3, 60.0
 """The expected queueing time grows by `QUEUE_SECONDS_EACH` for each active maintenance beyond `UNQUEUED_MAINTENANCES`.
 
-It has the limit `MAX_QUEUE_SECONDS`. Emitting an event again while the first one is queued would make the queue longer,
-until the system collapses (rule 8).
+It is capped at `MAX_QUEUE_SECONDS`. Re-emitting an event while the first one is still queued would make the queue
+longer, until the system collapses (rule 8).
 """
 
 
 class RequiredRead(Enum):
-    """What a tick must still read, or failed to read, before it knows which event a maintenance waits for."""
+    """The read that a tick must still do, or that failed, before it knows which event a maintenance waits for."""
 
     NODE = "the node, which lacks the maintenance label"
     PODS = "the pods of the node"
@@ -41,7 +41,7 @@ class RequiredRead(Enum):
 
 
 DueEvent = str | RequiredRead
-"""The type of an event, "" for none, or what the tick must read first."""
+"""The type of the due event, "" if none is due, or the read that the tick must do first."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ResyncSnapshot:
 
     @cached_property
     def queue_seconds(self) -> float:
-        """Return how many seconds an event may be queued after the events of all other active maintenances."""
+        """Return for how many seconds an event may be queued after the events of all other active maintenances."""
         active_count = sum(
             m.is_deleting(item) or m.get_phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.maintenances
         )
@@ -75,9 +75,9 @@ class ResyncSnapshot:
 
 
 def find_orphans(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference, str]]:
-    """Return the orphaned nodes: a maintenance that is gone left them cordoned, tainted or leased.
+    """Return the orphaned nodes: those still cordoned, tainted or leased for a maintenance that no longer exists.
 
-    Each comes with a reference to that maintenance. A late write or a removed finalizer causes this. A node is not
+    Each node comes with a reference to that maintenance. Late writes and removed finalizers orphan nodes. A node is not
     orphaned if another maintenance waits to begin on it, or if its last one is about to restore it. The result is empty
     if a list is incomplete.
     """
@@ -104,7 +104,7 @@ def _build_label_reference(node: Node) -> events.ObjectReference:
 
 
 def _build_reference(api_version: str, name: str, uid: str) -> events.ObjectReference:
-    """Return a reference to a maintenance that is gone, named "unknown" if no object can have the name.
+    """Return a reference to a maintenance that is gone, with the name "unknown" if `name` is not a valid object name.
 
     Any client may write labels and leases, so they can contain an invalid name.
     """
@@ -112,7 +112,7 @@ def _build_reference(api_version: str, name: str, uid: str) -> events.ObjectRefe
 
 
 def find_due_event(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
-    """Return what this maintenance waits for, as far as the lists show it."""
+    """Return the event that this maintenance waits for, as far as the lists show it."""
     if has_event_in_flight(maintenance, now, snapshot.queue_seconds):
         return events.MAINTENANCE_PENDING if _is_renewal_due(maintenance, snapshot, now) else ""
     if m.is_deleting(maintenance):
@@ -136,7 +136,7 @@ def find_due_event(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: da
 def _is_renewal_due(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: datetime) -> bool:
     """Return whether the maintenance holds a lease that is due for renewal.
 
-    With many concurrent drains, the events of one may be in flight for longer than a lease lasts.
+    With many concurrent drains, the events of one drain may be in flight for longer than a lease lasts.
     """
     lease = (snapshot.leases or {}).get(m.get_node_name(maintenance))
     is_active = m.has_begun(maintenance) and not m.is_deleting(maintenance)
@@ -148,11 +148,11 @@ def _is_renewal_due(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: d
 def find_due_event_on_node(
     maintenance: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime
 ) -> DueEvent:
-    """Return what a maintenance on this node waits for; `node` is None if the node does not exist."""
+    """Return the event that a maintenance of this node waits for; `node` is None if the node does not exist."""
     if node is None:
-        was_begun = not m.has_begun(maintenance) and m.get_phase(maintenance) in (m.RUNNING, m.SUCCEEDED)
+        was_replaced = not m.has_begun(maintenance) and m.get_phase(maintenance) in (m.RUNNING, m.SUCCEEDED)
         # a replaced object has no owner reference, so it is not garbage-collected: `begin` reports the missing node
-        return events.MAINTENANCE_PENDING if was_begun else ""
+        return events.MAINTENANCE_PENDING if was_replaced else ""
     if not m.has_begun(maintenance):
         return events.MAINTENANCE_PENDING
     if not m.has_begun_on(maintenance, node):
@@ -172,7 +172,7 @@ def find_due_event_on_node(
 
 
 def find_due_event_by_pods(maintenance: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
-    """Return what a maintenance of a cordoned and tainted node waits for: the next pass over its pods, or nothing."""
+    """Return `node.tainted` if a maintenance of a cordoned and tainted node waits for a pass over its pods, else ""."""
     options, listed = drain_flags.parse_drain_options(maintenance), list(pods)
     orphans = drain_flags.find_reported_orphans(listed, m.get_blocked_pods(maintenance))
     classification = drain_flags.classify_for_drain(listed, options, now, orphans)
@@ -190,10 +190,11 @@ def find_due_event_by_pods(maintenance: m.Maintenance, pods: Iterable[Object], n
 
 
 def has_event_in_flight(maintenance: m.Maintenance, now: datetime, queue_seconds: float) -> bool:
-    """Return whether its events are still in flight, so that emitting them again would double the work.
+    """Return whether the maintenance's events are still in flight, so that re-emitting them would double the work.
 
-    That is the case for some seconds after a status write. A maintenance that is new or being deleted waits only for
-    the queue, since its first event may be lost. With few active maintenances, its event is emitted at once (X-3, X-5).
+    That is the case for some seconds after a status write. If the maintenance is new or being deleted, only the
+    queueing time counts, since its first event may be lost. With few active maintenances, that event is re-emitted at
+    once (X-3, X-5).
     """
     metadata, written = maintenance["metadata"], m.get_status(maintenance).get("lastUpdate")
     is_status_written = bool(written) and not m.is_deleting(maintenance)
@@ -205,10 +206,10 @@ def has_event_in_flight(maintenance: m.Maintenance, now: datetime, queue_seconds
 def is_unblocked(
     maintenance: m.Maintenance, lease: leases.Lease | None, snapshot: ResyncSnapshot, now: datetime
 ) -> bool:
-    """Return whether a maintenance that has not begun may begin: no other maintenance or tool has its node or lease.
+    """Return whether a maintenance that has not begun may begin: no other maintenance or tool holds its node or lease.
 
     The maintenance may hold the lease itself, if `begin` failed after acquiring it or a client removed the finalizer.
-    If a client deleted the lease, the maintenance that has the node acquires it again.
+    If a client deleted the lease, the maintenance that holds the node acquires it again.
     """
     if lease is not None and leases.is_holder(lease, maintenance):
         return True

@@ -38,7 +38,7 @@ log = logging.getLogger("controller_nodemaintenance")
 def parse_reference(event: BaseCloudEvent) -> ObjectReference:
     """Return a reference to the NodeMaintenance in `data.maintenance`, or to the data itself if it is the object.
 
-    Raises `BadEvent` that names the missing or invalid field.
+    Raises a `BadEvent` that names the missing or invalid field.
     """
     data = require_data(event)
     is_object = data.get("kind") == "NodeMaintenance"
@@ -61,7 +61,7 @@ def parse_node_name(event: BaseCloudEvent) -> str:
     node = require_data(event).get("node")
     if not is_nonempty_string(node):
         raise BadEvent("data.node is missing")
-    if not NAME_PATTERN.fullmatch(str(node)):  # an error would quote it, and the status show arbitrary text
+    if not NAME_PATTERN.fullmatch(str(node)):  # errors quote the name, so the status would show arbitrary text
         raise BadEvent("data.node is not a valid node name")
     return str(node)
 
@@ -92,7 +92,7 @@ def read_active_maintenance(event: BaseCloudEvent, client: SyncClient) -> tuple[
 
 
 async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | None:
-    """Do the same as `read_active_maintenance`, for a caller that concurrently reads more."""
+    """Do the same as `read_active_maintenance`, for a caller that reads further objects concurrently."""
     name = parse_node_name(event)
     paths = build_path(parse_reference(event)), build_node_path(name)
     current, node = await gather_all(*(get_or_none(api.get(path)) for path in paths))
@@ -113,7 +113,7 @@ def is_active(maintenance: Maintenance, node: str) -> bool:
 
 
 def build_step_failed(step: str, event: BaseCloudEvent, error: str, **extra: object) -> list[BaseCloudEvent]:
-    """Return `maintenance.step_failed` with the data `extra`, which the `status` step records.
+    """Return `maintenance.step_failed`, with `extra` as further data that the `status` step uses.
 
     Raises `Retry` if the event names no maintenance.
     """

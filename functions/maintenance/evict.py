@@ -1,11 +1,11 @@
-"""Evict pods for up to a second and report blocked ones; never wait for pods to end (NMO-5 to NMO-9, design rule 3).
+"""Evict pods for up to a second and report blocked ones; never wait for termination (NMO-5 to NMO-9, design rule 3).
 
-In: `node.tainted`, `budget.opened`, `pods.added`, `virt_launchers.wait_changed`, `pods.gone` and `pods.evicted` flagged
+In: `node.tainted`, `budget.opened`, `pods.added`, `virt_launchers.wait_changed`; `pods.gone` and `pods.evicted` flagged
 `more`.
 Out: `pods.evicted`, `node.drained`, `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get; leases get in medik8s-leases.
-With `spec.drain.disableEviction`, the step deletes pods instead; only the component `deleting` grants that right.
+With `spec.drain.disableEviction`, the step deletes pods instead; only the component `deleting` grants that permission.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from kube.pods import DrainOptions, PodClassification, get_uid, is_terminating
 CONSUMES = events.TYPES_BY_FLAG["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 HINT_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
-"""Events that report changes of pods and budgets; the other events come from the chain and concern the node."""
+"""Events that report changes of pods and budgets; the other events belong to the chain and concern the node."""
 PASS_STRATEGY, LATE_EVICTIONS = PodStrategy(), LateEvictions()
 NO_TIME_MESSAGE = "not evicted yet: the API server is slow, or asked clients to wait"
 OWN_POD_MESSAGE = "the pod runs evict itself, and is evicted when its evictions on other nodes are answered"
@@ -56,7 +56,7 @@ OWN_POD_MESSAGE = "the pod runs evict itself, and is evicted when its evictions 
 def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Evict the pods that may leave the node now, and report the rest; return `node.drained` if no pod is left.
 
-    If the node is not cordoned and tainted, the function evicts nothing, and an event of the chain gives
+    If the node is not cordoned and tainted, the function evicts nothing. For an event of the chain, it returns
     `node.drifted`. Raises `Failed` if the node drifts again right after that repair; the tick then repairs it (rule 9).
     Also raises `Failed` if the node no longer exists.
     """
@@ -83,7 +83,7 @@ def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
             evicted=[] if replay_extensions.is_replay(event) else client.run(take_late_evictions(client.api, name))
         )
         if is_reported_drained(maintenance) and not late_batch.evicted:
-            return []  # a late hint: the status reports the drained node already
+            return []  # a late hint: the status already reports the node as drained
         report_batch(maintenance, late_batch, event)
         evicted = {"evicted": late_batch.evicted} if late_batch.evicted else {}
         data = {
@@ -98,15 +98,13 @@ def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     requested = add_evacuation_requests(
         planned, due, lambda item: is_tick or not eviction_backoff.was_blocked(item, maintenance)
     )
-    host = os.environ.get("HOSTNAME", "")  # the name of the pod that runs this process
-    eviction = evict_batches(
-        client.api, planned, due, node_name=name, own_pod_name=host, own_only=replay_extensions.is_replay(event)
-    )
+    own_pod_name, is_replay = os.environ.get("HOSTNAME", ""), replay_extensions.is_replay(event)
+    eviction = evict_batches(client.api, planned, due, node_name=name, own_pod_name=own_pod_name, own_only=is_replay)
     batch = client.run(eviction)
     if batch.in_flight and not replay_extensions.is_dry_run(event):
         LATE_EVICTIONS.track(event, maintenance, client)
     batch.blocked = replace_expected_refusals(batch.blocked, requested)
-    more = _defer_undecided(batch, maintenance, host)
+    more = _defer_undecided(batch, maintenance, own_pod_name)
     newly_blocked = eviction_backoff.add_retry_after(batch.blocked, maintenance, now)
     batch.blocked = [*newly_blocked, *backing_off, *drain_flags.find_refused(pods, options)]
     report_batch(maintenance, batch, event)
@@ -123,8 +121,8 @@ def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 async def _read_state(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, ListResult] | None:
     """Read the maintenance, its node and the node's pods concurrently; return None if the maintenance is not active.
 
-    The pods are at least as new as the `podsVersion` of the event. If the maintenance is not active, an error of the
-    pod list is ignored.
+    The pods are at least as new as the event's `podsVersion`. If the maintenance is not active, an error in listing the
+    pods is ignored.
     """
     listing = list_pods_on_node(api, parse_node_name(event), parse_resource_version(event, "podsVersion") or "0")
     active, listed = await asyncio.gather(fetch_active_maintenance(event, api), listing, return_exceptions=True)
@@ -140,9 +138,9 @@ async def _read_state(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Nod
 async def _read_pods_and_budgets(
     api: Api, node: str, event: BaseCloudEvent, listed: ListResult, options: DrainOptions
 ) -> tuple[PodClassification, ListResult, str]:
-    """Return the classified pods of the node, the budgets over them, and the resourceVersion of the pod list.
+    """Return the node's classified pods, the budgets that cover them, and the resourceVersion of the pod list.
 
-    The budgets are at least as new as the `budgetsVersion` of the event.
+    The budgets are at least as new as the event's `budgetsVersion`.
     """
     is_fresh = event.get_type() == events.PODS_GONE and bool(parse_resource_version(event, "podsVersion"))
     pods, version = await classify_node_pods(api, node, listed, options, is_fresh=is_fresh)
@@ -154,11 +152,11 @@ async def _read_pods_and_budgets(
 async def classify_node_pods(
     api: Api, node: str, listed: ListResult, options: DrainOptions, *, is_fresh: bool
 ) -> tuple[PodClassification, str]:
-    """Classify the pods of the node, and return them with the resourceVersion of their list.
+    """Classify the pods on the node, and return them with the resourceVersion of their list.
 
-    If no pod is left, the function verifies that with a second list in the newest state. With `is_fresh`, it does not:
-    the first list is then at least as new as the state in which the last pod was gone. Orphaned DaemonSet pods are
-    identified last, once no other pod can be evicted.
+    If no pod is left, the function verifies that with a second list of the newest state. If `is_fresh` is true, it does
+    not, because the first list is at least as new as the state in which the last pod was gone. Orphaned DaemonSet pods
+    are identified last, once no other pod can be evicted.
     """
     now = datetime.now(timezone.utc)
     pods = drain_flags.classify_for_drain(listed.items, options, now)
@@ -172,16 +170,16 @@ async def classify_node_pods(
     return pods, listed.resource_version
 
 
-def _defer_undecided(batch: EvictionResult, maintenance: Maintenance, host: str = "") -> bool:
+def _defer_undecided(batch: EvictionResult, maintenance: Maintenance, own_pod_name: str = "") -> bool:
     """Return whether another pass should follow at once, for undecided or deferred pods after progress (rule 9).
 
     Without progress, those pods count as blocked; so do undecided pods that the status already reports as blocked.
-    Updates `batch.blocked` accordingly. `host` is the name of the pod that runs this process.
+    Updates `batch.blocked` accordingly. `own_pod_name` is the name of the pod that runs this process.
     """
     undecided = [item for item in batch.blocked if item.reason in eviction_backoff.UNDECIDED_REASONS]
     if not (batch.evicted or batch.already_gone or batch.in_flight):
         for pod in batch.deferred:
-            message = OWN_POD_MESSAGE if pod["metadata"]["name"] == host else NO_TIME_MESSAGE
+            message = OWN_POD_MESSAGE if pod["metadata"]["name"] == own_pod_name else NO_TIME_MESSAGE
             batch.blocked.append(BlockedPod(build_object_reference(pod), "NoTime", message))
         return False
     newly_undecided = [item for item in undecided if not eviction_backoff.was_blocked(item, maintenance)]

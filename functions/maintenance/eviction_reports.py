@@ -1,7 +1,7 @@
-"""Reports the results of eviction batches: one merged answer to coalesced hints, log lines and a metric.
+"""Reports the results of eviction batches: one merged reply to coalesced hints, log lines and a metric.
 
 The API server may grant an eviction after the pass that sent it has ended. Usually the next pass of this process
-reports that eviction. If there is none, the eviction is published as an additional answer to the event of the earlier
+reports that eviction. If there is none, the eviction is published as an additional reply to the event of the earlier
 pass, after some time or when the process exits. The next pass may run in another process: if the drained node runs the
 product itself, the broker restarts elsewhere and sends the next event to another pod. Each eviction must be in the
 journal (NMO-17, NMO-17a).
@@ -33,7 +33,7 @@ from kube.resource_versions import find_newest, is_at_least_as_new
 from kube.text_limits import format_count, take_within_bytes, truncate
 
 PublishReplies: TypeAlias = Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]
-"""Publishes additional replies to the event of a pass."""
+"""Publishes additional replies to a pass's event."""
 VERSION_FIELDS = ("podsVersion", "budgetsVersion")
 """Data fields with the resourceVersions that a hint reports; its pass must not read an older state."""
 HINT_VERSION_FIELDS = {
@@ -41,18 +41,18 @@ HINT_VERSION_FIELDS = {
     events.PODS_ADDED: VERSION_FIELDS[:1],
     events.BUDGET_OPENED: VERSION_FIELDS,
 }
-"""Hints that report only these resourceVersions: a pass that has seen them has also handled the hint."""
+"""Hints that report only these resourceVersions: a pass that has seen the versions has also handled the hint."""
 MAX_BLOCKED_BYTES = 1_200_000
 """Maximum bytes of the blocked pods in one event.
 
-Their number and the servers' messages are unbounded, but consumers limit the size of an event.
+The number of pods and the length of the server's messages are unbounded, but consumers limit the size of an event.
 """
 MAX_TRACKED_NODES = 100
 """Number of nodes whose last pass is kept; above it, passes without unanswered evictions are removed."""
 
 
 class PodStrategy:
-    """Strategy for passes that evict a node's pods for one maintenance; the merged answer names all evicted pods."""
+    """Strategy for passes that evict a node's pods for one maintenance; the merged reply lists all evicted pods."""
 
     def build_key(self, event: BaseCloudEvent) -> PassKey:
         """Return the key of the pass: the node and the maintenance. Raises `BadEvent` if the hint is malformed."""
@@ -77,8 +77,8 @@ class PodStrategy:
     def has_seen(self, versions: ResourceVersions, hint: BaseCloudEvent) -> bool:
         """Return whether the hint reports only pods or budgets that a pass with this state has already seen.
 
-        All other hints need a pass. So does a repeated `budget.opened` of PodSource, which has no `podsVersion`: no
-        pass has acted on it yet.
+        Hints of other types need a pass. So does a `budget.opened` that PodSource repeats because no pass has acted on
+        it; such a hint has no `podsVersion`.
         """
         names = HINT_VERSION_FIELDS.get(hint.get_type(), ())
         return bool(names) and all(
@@ -86,32 +86,32 @@ class PodStrategy:
         )
 
     def select_carried_over(self, _replies: Replies) -> Replies:
-        """Return no replies: a `node.drained` or a failure is outdated by the next answer.
+        """Return no replies: the next reply supersedes a `node.drained` or a failure.
 
-        Evictions need no repetition either, since `merge` returns them in a reply flagged `more`.
+        Evictions need not be carried over either, since `merge` returns them in a reply flagged `more`.
         """
         return []
 
     def merge(self, event: BaseCloudEvent, passes: Sequence[Replies], *, more: bool) -> Replies | None:
-        """Return the last pass's answer with the evictions of all passes.
+        """Return the last pass's reply, extended by the evictions of all passes.
 
-        If `more` is true, only `pods.evicted` can request another pass. If a later pass failed, the answer reports the
+        If `more` is true, only `pods.evicted` can request another pass. If a later pass failed, the reply reports the
         evictions of the earlier ones, flagged `more`, so that none is lost. The next pass then reports the failure.
         """
-        answers = [reply for replies in passes for reply in replies]
-        successful = [reply for reply in answers if reply.get_type() != events.MAINTENANCE_STEP_FAILED]
-        if not answers:
+        all_replies = [reply for replies in passes for reply in replies]
+        successful = [reply for reply in all_replies if reply.get_type() != events.MAINTENANCE_STEP_FAILED]
+        if not all_replies:
             return None if more else []
-        last = (successful or answers)[-1]
+        last = (successful or all_replies)[-1]
         if more and last.get_type() != events.PODS_EVICTED:
             return None
-        if len(answers) == 1 and not more:
-            return answers
-        return [_build_merged_reply(event, last, successful, more=more or last is not answers[-1])]
+        if len(all_replies) == 1 and not more:
+            return all_replies
+        return [_build_merged_reply(event, last, successful, more=more or last is not all_replies[-1])]
 
 
-def _merge_blocked(last_reply: BaseCloudEvent, replies: Sequence[BaseCloudEvent]) -> Object:
-    """Return the last pass's blocked pods, and those of earlier passes that are in backoff and were not retried."""
+def _merge_blocked_pods(last_reply: BaseCloudEvent, replies: Sequence[BaseCloudEvent]) -> Object:
+    """Return the last pass's blocked pods, plus those of earlier passes that are in backoff and were not retried."""
     data = require_data(last_reply)
     if last_reply.get_type() != events.PODS_EVICTED:
         return {}
@@ -123,9 +123,10 @@ def _merge_blocked(last_reply: BaseCloudEvent, replies: Sequence[BaseCloudEvent]
 
 
 def build_blocked_data(blocked: list[Object], error: str) -> Object:
-    """Build the event data for blocked pods: as many as fit, ordered by uid, so that each event names the same pods.
+    """Build the event data for blocked pods: as many as fit, ordered by uid, so that each event lists the same pods.
 
-    If an event omitted a pod, the status would lose the time since it is blocked, which determines its backoff.
+    If an event omitted a pod that an earlier one listed, the status would lose the time since which the pod has been
+    blocked. That time determines its backoff.
     """
     ordered = sorted(blocked, key=itemgetter("uid"))
     return {
@@ -141,7 +142,7 @@ def _build_merged_reply(
     data = {
         **require_data(last_reply),
         **({"evicted": evicted} if evicted else {}),
-        **_merge_blocked(last_reply, replies),
+        **_merge_blocked_pods(last_reply, replies),
     }
     has_more = last_reply.get_type() == events.PODS_EVICTED and (more or bool(last_reply.get_extension("more")))
     reference, node = parse_reference(event), parse_node_name(event)
@@ -186,7 +187,7 @@ class EvictionPass(NamedTuple):
 
 
 class LateEvictions:
-    """The late evictions of this process, by node: granted by the API server after their pass ended."""
+    """This process's late evictions, by node: the API server granted them after their pass had ended."""
 
     def __init__(self) -> None:
         self._passes: dict[str, EvictionPass] = {}
@@ -197,7 +198,7 @@ class LateEvictions:
         self._publish = publish
 
     def track(self, event: BaseCloudEvent, maintenance: Maintenance, client: SyncClient) -> None:
-        """Remember that the pass for this event has ended with unanswered evictions.
+        """Track a pass that has ended with unanswered evictions.
 
         A replay does not replace a pass for the same maintenance. Otherwise the drain's evictions would be reported as
         the replay's, and the metric would not count them.
@@ -210,16 +211,16 @@ class LateEvictions:
         ):
             return
         if len(self._passes) >= MAX_TRACKED_NODES:
-            self._drop_answered(client)
+            self._drop_answered_passes(client)
         trimmed = {
             "apiVersion": maintenance["apiVersion"],
             **trim_maintenance(maintenance),
         }  # without its long pod lists
         self._passes[parse_node_name(event)] = EvictionPass(event, trimmed, client)
-        set_late_callback(client.api, self._publish_late)
+        set_late_callback(client.api, self._publish_late_evictions)
 
-    def _drop_answered(self, client: SyncClient) -> None:
-        """Remove the passes whose evictions are all answered, but keep passes that other threads add meanwhile."""
+    def _drop_answered_passes(self, client: SyncClient) -> None:
+        """Remove the passes whose evictions have all been answered; keep passes that other threads add meanwhile."""
         passes = self._passes.copy()
         pending_nodes = client.run(list_pending_nodes(client.api))
         for node, eviction_pass in passes.items():
@@ -230,10 +231,10 @@ class LateEvictions:
         """Publish the late evictions before the process exits; wait briefly for evictions in flight."""
         for client in {eviction_pass.client for eviction_pass in self._passes.values()}:
             for node, pods in client.run(take_all_late_evictions(client.api)).items():
-                self._publish_late(node, pods)
+                self._publish_late_evictions(node, pods)
         self._passes.clear()
 
-    def _publish_late(self, node: str, pods: list[dict[str, str]]) -> None:
+    def _publish_late_evictions(self, node: str, pods: list[dict[str, str]]) -> None:
         """Publish late evictions; `pods` has the format of `pods.evicted`.
 
         The node's pass is always known, since only a pass sends evictions.

@@ -1,7 +1,7 @@
 """Guard nodes under maintenance: repair what another client has undone, and delete the maintenances of deleted nodes.
 
-The event source selects nodes by our label, so that all other nodes cost nothing (design rule 10). A node that lost the
-label arrives as a deletion, so the function reads the node and does not rely on the event's type.
+The event source selects nodes by our label, so that all other nodes cause no work (design rule 10). If a node loses the
+label, the source reports a deletion. So the function reads the node and does not rely on the event's type.
 
 In: an updated or deleted Node. Out: `node.drifted`.
 Touches: nodemaintenances list, delete; nodes get; leases get in medik8s-leases;
@@ -61,7 +61,7 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         return []  # still cordoned, tainted and labelled: no read is necessary
     if not is_active_install(client):
         return []
-    # usually `restore` has just removed the label: a cached list may still contain the maintenance
+    # usually `restore` has just removed the label, which arrives as a deletion: a cache may still have the maintenance
     api = client.api
     maintenances = client.run(
         list_undeleted(api, name) if is_node_deleted else list_by_holder(api, name, holder, resource_version="0")
@@ -90,13 +90,13 @@ def _parse_node_state(hint: Mapping[str, Any]) -> tuple[bool, str]:
 
 
 def _delete_maintenances(maintenances: list[Object], client: SyncClient) -> None:
-    """Delete the maintenances of a deleted node (NMO-20), also if a new node has the same name."""
-    for item in maintenances:
-        log_about("the node was deleted: deleting its NodeMaintenance", item)
+    """Delete the maintenances of a deleted node (NMO-20), even if a new node has the same name."""
+    for maintenance in maintenances:
+        log_about("the node was deleted: deleting its NodeMaintenance", maintenance)
         try:
-            client.delete(m.build_path(item), uid=item["metadata"]["uid"])
+            client.delete(m.build_path(maintenance), uid=maintenance["metadata"]["uid"])
         except (NotFound, Conflict):
-            continue  # the garbage collector was faster
+            continue  # the garbage collector has already deleted it
 
 
 def _report_drift(
@@ -104,9 +104,9 @@ def _report_drift(
 ) -> list[BaseCloudEvent]:
     """Return a `node.drifted` for each maintenance whose cordon, taint or label another client has removed.
 
-    The function skips a maintenance that is in backoff, or whose repair cannot be counted by a Kubernetes Event.
-    Otherwise it and the other client would undo each other's writes endlessly (rule 9). The tick repairs the node
-    later.
+    The function skips a maintenance that is in backoff, or for which the Kubernetes Event that counts the repairs
+    cannot be written. Otherwise it and the other client would undo each other's writes endlessly (rule 9). The tick
+    repairs the node later.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     replies: list[BaseCloudEvent] = []
@@ -127,6 +127,7 @@ def _report_drift(
     return replies
 
 
-def _describe_drift(item: Object, node: Node) -> str:
+def _describe_drift(maintenance: Object, node: Node) -> str:
     """Describe what another client did to the node, for a message."""
-    return "unlabelled" if is_cordoned_and_tainted(node, m.get_group(item).drain_taint) else "uncordoned or untainted"
+    drain_taint = m.get_group(maintenance).drain_taint
+    return "unlabelled" if is_cordoned_and_tainted(node, drain_taint) else "uncordoned or untainted"

@@ -1,4 +1,4 @@
-"""Records Kubernetes Events about nodes and maintenances; recording an existing Event again increments its count.
+"""Records Kubernetes Events about nodes and maintenances; recording the same Event again increments its count.
 
 API errors are logged, not raised, since a failed Event must not fail the maintenance.
 """
@@ -35,7 +35,7 @@ def record_node_event(
 
 
 def find_node_event(node: str, reason: str, maintenance: Maintenance, client: SyncClient) -> Object | None:
-    """Return the Event that this maintenance recorded on the node for `reason`; None if it cannot be read."""
+    """Return the Event that this maintenance recorded on the node for `reason`; None if none can be read."""
     try:
         items = client.list(
             kubernetes_events.EVENTS_PATH,

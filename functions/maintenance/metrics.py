@@ -1,6 +1,7 @@
 """Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/observability.md.
 
-They have few labels, to stay small on large clusters: only pods that are blocked now are labelled by node and budget.
+They have few labels, to stay small on large clusters: only the metrics of currently blocked pods have labels for node
+and budget.
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ PHASES = ("Pending", m.RUNNING, m.SUCCEEDED, m.FAILED, "Ending")
 
 
 def observe_status_write(before: m.Maintenance, status: Mapping[str, Any], now: datetime) -> None:
-    """Observe the durations of the drain and blocked pods that a status write ends; `status` has the changes."""
+    """Observe the durations of a drain, and of blocked pods, that this status write ends.
+
+    `status` contains the changed fields.
+    """
     phase = status.get("phase")
     if phase in (m.SUCCEEDED, m.FAILED):
         _observe_drain(before, phase, now)
     if "blockedPods" in status:
-        _observe_unblocked(before, status["blockedPods"], now)
+        _observe_unblocked_pods(before, status["blockedPods"], now)
 
 
 def _observe_drain(before: m.Maintenance, phase: str, now: datetime) -> None:
@@ -67,8 +71,8 @@ def _observe_drain(before: m.Maintenance, phase: str, now: datetime) -> None:
     DRAIN_SECONDS.labels(phase).observe(max(0.0, (now - began).total_seconds()))
 
 
-def _observe_unblocked(before: m.Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> None:
-    """Observe how long pods were blocked that are not blocked any more."""
+def _observe_unblocked_pods(before: m.Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> None:
+    """Observe for how long the pods that are no longer blocked were blocked."""
     still_blocked = {get_blocking_key(item) for item in blocked}
     for item in m.get_blocked_pods(before):
         since = parse_time_or_none(item.get("since"))
@@ -96,18 +100,18 @@ class MaintenanceSnapshot:
 
 
 class MaintenanceCollector(Collector):
-    """Collector that exposes the newest snapshot of all maintenances, which `resync` lists at each tick anyway."""
+    """Collector that exposes the newest snapshot of all maintenances, which `resync` lists on each tick anyway."""
 
     def __init__(self) -> None:
         self._snapshot: MaintenanceSnapshot | None = None
 
     def update(self, maintenances: Iterable[m.Maintenance]) -> None:
-        """Replace the snapshot; pods that are not blocked any more are not in the new one."""
+        """Replace the snapshot; the new one omits pods that are no longer blocked."""
         maintenances = list(maintenances)
         phases = Tally("Ending" if m.is_deleting(item) else m.get_phase(item) or "Pending" for item in maintenances)
         blocked: dict[BlockedLabels, list[datetime]] = {}
         for item in maintenances:
-            for labels, since in _list_blocked(item):
+            for labels, since in _list_blocked_pods(item):
                 blocked.setdefault(labels, []).append(since)
         self._snapshot = MaintenanceSnapshot(time.time(), phases, blocked)
 
@@ -131,15 +135,15 @@ class MaintenanceCollector(Collector):
         yield _build_gauge(name, "Time since when the first of these pods is blocked", labels, oldest)
 
 
-def _build_gauge(name: str, help: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
-    family = GaugeMetricFamily(name, help, labels=labels)
+def _build_gauge(name: str, help_text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
+    family = GaugeMetricFamily(name, help_text, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)
     return family
 
 
-def _list_blocked(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLabels, datetime]]:
-    """Yield the blocked pods of one maintenance, or none if it is being deleted or has lost its lease."""
+def _list_blocked_pods(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLabels, datetime]]:
+    """Yield one maintenance's blocked pods, or none if it is being deleted or has lost its lease."""
     if m.is_deleting(maintenance) or m.has_lost_lease(maintenance):
         return
     for pod in m.get_blocked_pods(maintenance):

@@ -27,9 +27,9 @@ log = logging.getLogger("functions")
 
 @contextmanager
 def hold_quorum_lease(node: Node, maintenance: m.Maintenance, client: SyncClient) -> Iterator[None]:
-    """Ensure that no other maintenance begins on a control-plane node during the block; other nodes cost no request.
+    """Ensure that no other maintenance begins on a control-plane node during the block; do nothing for other nodes.
 
-    Raises `Failed` if etcd would lose its quorum, `Retry` while another maintenance begins.
+    Raises `Failed` if etcd would lose its quorum, and `Retry` if another maintenance is beginning.
     """
     if not quorum.is_control_plane(node):
         yield

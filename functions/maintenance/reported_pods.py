@@ -22,26 +22,26 @@ FIELD_CHECKS: Mapping[str, Callable[[object], bool]] = {
     "allowsNone": lambda value: isinstance(value, bool),
     "retryAfter": lambda value: parse_time_or_none(value) is not None,
 }
-"""Field → function that returns whether a value is valid for it. All other fields are dropped."""
+"""Field → function that returns whether a value is valid for this field. All other fields are dropped."""
 
 
 def parse_blocked_pods(event: BaseCloudEvent) -> list[Object] | None:
-    """Return the blocked pods, None if the event lists none. Raises `BadEvent` that names the malformed field."""
+    """Return the blocked pods, or None if the event has no list. Raises a `BadEvent` that names the malformed field."""
     blocked = require_data(event).get("blocked")
     if blocked is None:
         return None
     if not isinstance(blocked, list):
         raise BadEvent("data.blocked is not a list")
-    return [_parse_pod(item) for item in blocked]
+    return [_parse_pod(pod) for pod in blocked]
 
 
-def _parse_pod(item: Any) -> Object:
-    if not isinstance(item, dict):
+def _parse_pod(pod: Any) -> Object:
+    if not isinstance(pod, dict):
         raise BadEvent("data.blocked contains an item that is not an object")
     for name, is_valid in FIELD_CHECKS.items():
-        if not is_valid(item[name]) if name in item else name in REQUIRED_FIELDS:
+        if not is_valid(pod[name]) if name in pod else name in REQUIRED_FIELDS:
             raise BadEvent(f"{name} of a pod in data.blocked is missing or malformed")
-    return {name: item[name] for name in item if name in FIELD_CHECKS}
+    return {name: pod[name] for name in pod if name in FIELD_CHECKS}
 
 
 def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:

@@ -1,11 +1,11 @@
 """Restore the node of a deleted NodeMaintenance: remove taints, cordon, label and lease, and the finalizer last.
 
-The step also restores the node of a maintenance that has lost its lease to another tool (NMO-27a). It also restores an
-orphaned node, whose maintenance is already gone. This happens if a late write cordons the node again, or if a client
-removes the finalizer (design rule 12).
+The step also restores the node of a maintenance that has lost its lease to another tool (NMO-27a), and an orphaned
+node, whose maintenance is already gone. A node is orphaned if a late write cordons it again, or if a client removes
+the finalizer (design rule 12).
 
-In: an updated NodeMaintenance, `maintenance.restore_pending`. Out: `node.restored`, or `maintenance.pending` for the
-successor.
+In: an updated NodeMaintenance, `maintenance.restore_pending`.
+Out: `node.restored`, or `maintenance.pending` for the successor.
 Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in medik8s-leases;
 events list, create, patch in default.
 """
@@ -83,7 +83,7 @@ def _needs_restore(event: BaseCloudEvent) -> bool:
 def _restore_after_lease_loss(
     event: BaseCloudEvent, maintenance: m.Maintenance, client: SyncClient
 ) -> list[BaseCloudEvent]:
-    """Restore, once, a node whose lease another tool has (NMO-27a); the NodeMaintenance stays and reports why."""
+    """Restore a node whose lease another tool holds (NMO-27a), once; the NodeMaintenance stays and reports why."""
     name, uid, key = m.get_node_name(maintenance), maintenance["metadata"]["uid"], m.get_group(maintenance).drain_taint
 
     def plan_patch() -> tuple[None, list[Object]]:
@@ -104,7 +104,7 @@ def _restore_after_lease_loss(
 def _restore_node(maintenance: m.Maintenance, name: str, client: SyncClient) -> list[Object]:
     """Remove the taints that no other maintenance needs; uncordon and unlabel the node if it has no successor.
 
-    Returns the other maintenances of the node, the successor first.
+    Returns the node's other maintenances, the successor first.
     """
     key = m.get_group(maintenance).drain_taint
 
@@ -169,10 +169,10 @@ def _record_uncordon(name: str, maintenance: m.Maintenance, client: SyncClient) 
 
 
 def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Restore an orphaned node, which a maintenance that is gone left cordoned, tainted or leased.
+    """Restore an orphaned node: one still cordoned, tainted or leased for a maintenance that no longer exists.
 
-    Does nothing if another maintenance claims the node. Since the drain taint of the maintenance is unknown, the
-    function removes the drain taints of all API groups.
+    Does nothing if another maintenance claims the node. Since the drain taint of the missing maintenance is unknown,
+    the function removes the drain taints of all API groups.
     """
     name, reference = parse_node_name(event), parse_reference(event)
     lease = _get_lease(name, client)

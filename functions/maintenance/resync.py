@@ -1,8 +1,8 @@
-"""Resync: at every tick, emit again the event that a maintenance waits for, and no other (X-3, X-5, design rule 4).
+"""Resync: on every tick, re-emit the event that a maintenance waits for, and no other (X-3, X-5, design rule 4).
 
 The step lists maintenances, nodes under maintenance and leases page by page. In addition, it reads at most
 `MAX_READS_PER_TICK` single nodes, and the pods of at most `MAX_READS_PER_TICK` nodes, by round robin. So a drained
-maintenance does not cost a request of its own at each tick (design rule 10).
+maintenance does not need a request of its own on each tick (design rule 10).
 
 In: a PingSource tick. Out: `maintenance.pending`, `maintenance.restore_pending`, `node.drifted`, `node.tainted`.
 Touches: nodemaintenances list; nodes get, list; pods list; leases get, list, create, patch in medik8s-leases;
@@ -50,15 +50,15 @@ CONSUMES = (events.TICK,)
 EMITS = (events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING, events.NODE_DRIFTED, events.NODE_TAINTED)
 PASS_STRATEGY = ChangeStrategy(lambda _tick: "all maintenances")
 MAX_READS_PER_TICK, MIN_SUCCEEDED_READS = 20, 5
-"""Maximum requests per tick for single nodes, and for the pods of nodes.
+"""Maximum number of requests per tick for single nodes, and also for the pods on nodes.
 
-`MIN_SUCCEEDED_READS` of the latter are reserved for drained nodes, to which a pod may have come late.
+`MIN_SUCCEEDED_READS` of the latter are reserved for drained nodes, on which a pod may have appeared late.
 """
 log = logging.getLogger("functions")
 
 
 class ReadRotations:
-    """The round-robin positions: one each for maintenances with an unlabelled node, draining ones and drained ones."""
+    """The round-robin positions: one each for maintenances with an unlabelled node, active drains and drained ones."""
 
     def __init__(self) -> None:
         self.unlabelled, self.draining, self.succeeded = RoundRobin(), RoundRobin(), RoundRobin()
@@ -69,31 +69,31 @@ READ_ROTATIONS = ReadRotations()
 
 
 def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Return a replacement for each lost event: one for each maintenance that waits for an event.
+    """Return the due event of each maintenance that waits for one, because the original may have been lost.
 
-    Also returns one for each orphaned node, which a maintenance that is gone left cordoned, tainted or leased. The next
-    tick checks what this one has no time for. Raises `ApiError` if no maintenances could be listed.
+    Also returns an event for each orphaned node, whose maintenance no longer exists. The next tick checks what this one
+    has no time for. Raises `ApiError` if no maintenances could be listed.
     """
     if not acquire_install_lease(client):
         return []
     snapshot = client.run(_read_snapshot(client.api))
     is_replay = replay_extensions.is_replay(event)
     rotations = ReadRotations() if is_replay else READ_ROTATIONS
-    waiting = client.run(_find_waiting(client.api, snapshot, rotations, datetime.now(timezone.utc)))
+    waiting = client.run(_find_waiting_maintenances(client.api, snapshot, rotations, datetime.now(timezone.utc)))
     due_events = [
-        (events.ObjectReference.from_object(item), m.get_node_name(item), kind, _build_data(item, kind))
-        for item, kind in waiting
+        (events.ObjectReference.from_object(item), m.get_node_name(item), event_type, _build_data(item, event_type))
+        for item, event_type in waiting
     ]
     due_events += [
         (reference, node, events.MAINTENANCE_RESTORE_PENDING, {}) for reference, node in find_orphans(snapshot)
     ]
     if not is_replay:
         MAINTENANCE_COLLECTOR.update(snapshot.maintenances)
-        for _, _, kind, _ in due_events:
-            RESYNC_EVENTS.labels(kind).inc()
+        for _, _, event_type, _ in due_events:
+            RESYNC_EVENTS.labels(event_type).inc()
     return [
-        events.build_event(kind, "resync", about, node, cause=event, data=data)
-        for about, node, kind, data in due_events
+        events.build_event(event_type, "resync", reference, node, cause=event, data=data)
+        for reference, node, event_type, data in due_events
     ]
 
 
@@ -108,8 +108,8 @@ def _build_data(maintenance: Object, event_type: str) -> Object:
 async def _read_snapshot(api: Api) -> ResyncSnapshot:
     """Read all lists concurrently; if the API server rejects one of them, the others are still used.
 
-    Raises `Unavailable` if a list got no answer. The broker then redelivers the tick, so that no step acts on a partial
-    list.
+    Raises `Unavailable` if a list request got no response. The broker then redelivers the tick, so that no step acts on
+    a partial list.
     """
     groups, (nodes, leases_or_error) = await asyncio.gather(
         asyncio.gather(*(list_group(api, group) for group in GROUPS.values()), return_exceptions=True),
@@ -135,33 +135,33 @@ async def _read_snapshot(api: Api) -> ResyncSnapshot:
 
 
 def _index_by_node(
-    get_node_name: Callable[[Object], str], answer: ListResult | BaseException
+    get_node_name: Callable[[Object], str], result: ListResult | BaseException
 ) -> dict[str, Object] | None:
-    """Return the items of a list by node name; if the answer is an API error, log it and return None."""
-    if isinstance(answer, ApiError):
-        log.warning("resync cannot list all objects: %s", answer.message)
+    """Return the items of a list by node name; if the result is an API error, log it and return None."""
+    if isinstance(result, ApiError):
+        log.warning("resync cannot list all objects: %s", result.message)
         return None
-    if isinstance(answer, BaseException):
-        raise answer
-    return {name: item for item in answer.items if (name := get_node_name(item))}
+    if isinstance(result, BaseException):
+        raise result
+    return {name: item for item in result.items if (name := get_node_name(item))}
 
 
 def _get_name(node: Object) -> str:
     return str(node["metadata"]["name"])
 
 
-async def _find_waiting(
+async def _find_waiting_maintenances(
     api: Api, snapshot: ResyncSnapshot, rotations: ReadRotations, now: datetime
 ) -> list[tuple[Object, str]]:
     """Return the maintenances that wait for an event, each with the event's type."""
     dues = [(item, _try_find_due(item, snapshot, now)) for item in snapshot.maintenances]
     unlabelled = [item for item, due in dues if due is RequiredRead.NODE]
     reads = [
-        _try_read(item, _find_due_by_node(api, item, snapshot, now))
+        _try_read(item, _find_due_event_by_node(api, item, snapshot, now))
         for item in rotations.unlabelled.take(unlabelled, MAX_READS_PER_TICK)
     ]
     chosen = _select_for_pod_read([item for item, due in dues if due is RequiredRead.PODS], rotations)
-    reads += [_try_read(item, _find_due_by_pods(api, item, now)) for item in chosen]
+    reads += [_try_read(item, _find_due_event_by_pods(api, item, now)) for item in chosen]
     outcomes = await gather_all(*reads)
     unread = [item for item, due in [*dues, *outcomes] if due is RequiredRead.UNAVAILABLE]
     if unread:
@@ -177,20 +177,20 @@ def _select_for_pod_read(maintenances: list[Object], rotations: ReadRotations) -
     return chosen + rotations.succeeded.take(drained, MAX_READS_PER_TICK - len(chosen))
 
 
-async def _find_due_by_node(api: Api, maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
+async def _find_due_event_by_node(api: Api, maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
     name = m.get_node_name(maintenance)
     node = await get_or_none(api.get(build_node_path(name)))
     return find_due_event_on_node(maintenance, node, (snapshot.leases or {}).get(name), now)
 
 
-async def _find_due_by_pods(api: Api, maintenance: Object, now: datetime) -> DueEvent:
+async def _find_due_event_by_pods(api: Api, maintenance: Object, now: datetime) -> DueEvent:
     return find_due_event_by_pods(
         maintenance, (await list_pods_on_node(api, m.get_node_name(maintenance), "0")).items, now
     )
 
 
 async def _try_read(maintenance: Object, read: Awaitable[DueEvent]) -> tuple[Object, DueEvent]:
-    """Await one read and return its outcome; a rejected or malformed one must not stop the others."""
+    """Await one read and return its outcome; a rejected request or a malformed object must not stop other reads."""
     try:
         return maintenance, await read
     except Unavailable:

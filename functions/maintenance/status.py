@@ -1,4 +1,4 @@
-"""Write the status, as its only writer, and only if more than the time changes (NMO-10 to NMO-13, KNM-2, 3).
+"""Write the status, as its only writer, and only if more than the timestamp changes (NMO-10 to NMO-13, KNM-2, 3).
 
 In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `node.drained`, `maintenance.step_failed`.
 Out: nothing.
@@ -47,9 +47,9 @@ Another process may write at the same time. After these attempts, the step leave
 
 
 class StatusUpdate(NamedTuple):
-    """An event, what it adds to the state in the cluster, and the resourceVersion of its pods ("" if it has none).
+    """An event, its input for the status, and the resourceVersion of its pods ("" if it has none).
 
-    `snapshot` is the snapshot that the event's step took, None if the event has none.
+    `snapshot` is the snapshot that the event's step took, or None if the event has none.
     """
 
     event: BaseCloudEvent
@@ -82,7 +82,7 @@ def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _write_status(updates: Sequence[StatusUpdate], client: SyncClient) -> None:
-    """Write the status of one maintenance from these events, in their order."""
+    """Apply these events to the status of one maintenance, in order, and write it."""
     event = updates[0].event
     for _ in range(MAX_ATTEMPTS):
         maintenance = read_maintenance(event, client)
@@ -111,7 +111,7 @@ def _build_status_write(before: m.Maintenance, after: m.Maintenance, pods_versio
 
 
 def build_status_input(event: BaseCloudEvent) -> StatusInput:
-    """Return what the event adds to the state in the cluster."""
+    """Return the input for the status that only the event contains."""
     data = require_data(event)
     drained = event.get_type() == events.NODE_DRAINED
     error, blocked = str(data.get("error") or ""), parse_blocked_pods(event)
@@ -137,7 +137,7 @@ def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
 def _build_patch(
     maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
 ) -> tuple[Object | None, str]:
-    """Return the status patch and the resourceVersion of its pods, "" if its node state may be newer.
+    """Return the status patch and the resourceVersion of its pods, or "" if its node state may be newer.
 
     Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
     """
@@ -153,11 +153,11 @@ def _build_patch(
 def _read_node_snapshot(
     maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
 ) -> tuple[NodeSnapshot, str]:
-    """Return the node and its pods with the pods' resourceVersion, "" if the node state may be newer.
+    """Return the node and its pods with the pods' resourceVersion, or "" if the node state may be newer.
 
-    The function uses the snapshot of the event's step if that is still valid, and reads the rest. If all events are
-    `pods.gone` and the status shows a cordoned node, the node is not read, since `guard` watches it. A snapshot without
-    remaining pods is verified by listing the pods.
+    The function uses the snapshot of the event's step if that is still valid, and reads everything else. If all events
+    are `pods.gone` and the status shows a cordoned node, the node is not read, since `guard` watches it. A snapshot
+    without remaining pods is verified by listing the pods.
     """
     step_snapshot = _get_current_snapshot(maintenance, updates)
     if step_snapshot and step_snapshot.leaving:
@@ -180,8 +180,8 @@ def _read_node_snapshot(
 def _get_current_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUpdate]) -> StepSnapshot | None:
     """Return the snapshot of a single event's step if the maintenance has not changed since, else None.
 
-    A status write of this process does not invalidate a snapshot whose pods are at least as new. The function also
-    returns None for a maintenance that succeeded, since only a new read may revoke that, and for a replay.
+    A status write by this process does not invalidate a snapshot whose pods are at least as new. The function also
+    returns None for a replay, and for a succeeded maintenance, since only a new read may revoke its success.
     """
     step_snapshot = updates[0].snapshot if len(updates) == 1 else None
     if (
@@ -205,7 +205,7 @@ def _are_all_pods_gone(updates: Sequence[StatusUpdate]) -> bool:
 
 
 def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClient) -> None:
-    """Log what has changed and record Kubernetes Events for it.
+    """Log the changes and record Kubernetes Events for them.
 
     Each change is recorded once, by the process that wrote it, and after the write, so that no eviction waits for it.
     """
@@ -226,7 +226,7 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
         record_progress(SUCCEED_REASON, maintenance, client)
     elif phase == m.FAILED:
         record_progress(FAIL_REASON, maintenance, client, error)
-    elif m.get_phase(maintenance) != m.SUCCEEDED:  # otherwise it runs again, because of a pod that came late
+    elif m.get_phase(maintenance) != m.SUCCEEDED:  # otherwise it only runs again because of a late pod
         record_progress(BEGIN_REASON, maintenance, client, m.get_spec(maintenance).get("reason") or "")
 
 

@@ -28,7 +28,7 @@ EMITS = (events.NODE_TAINTED, events.MAINTENANCE_RESTORE_PENDING)
 
 
 def taint(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Add the maintenance taints that are missing. Raises `Failed` if the node no longer exists."""
+    """Add the missing maintenance taints. Raises `Failed` if the node no longer exists."""
     result = patch_active_node(event, client, _build_patch)
     if result is None or is_late_patch(event, result, client):
         return build_restore_pending("taint", event, client)

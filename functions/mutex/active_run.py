@@ -1,4 +1,4 @@
-"""The active run that an event is about, with its rules, its stage, the writes to its record, and the reply events."""
+"""The active run that an event concerns: its rules and stage, the writes to its record, and the reply events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EVENT_TYPE_OF_DUE = {
     DueEvent.RUN_NODES_DONE: events.RUN_NODES_DONE,
     DueEvent.RUN_RESTORE_PENDING: events.RUN_RESTORE_PENDING,
 }
-"""What a rule, target or run config waits for → the event that triggers it."""
+"""Due event of a rule, target or run config → the CloudEvent type that triggers it."""
 EVENT_TYPE_OF_STAGE = {stage: EVENT_TYPE_OF_DUE[due] for stage, due in due_events.DUE_EVENT_OF_STAGE.items()}
 """Stage of a run → the event that continues it."""
 
@@ -71,11 +71,11 @@ class ActiveRun:
 
     @property
     def current_node(self) -> str:
-        """Return the node that the run works on, "" when all are done."""
+        """Return the node that the run works on, or "" when all nodes are done."""
         return run_record.get_current_node(self.record)
 
     def has_cleanup(self, rule: RuleName) -> bool:
-        """Return whether a rule has a Job after the upgrade.
+        """Return whether a rule has a cleanup Job, which runs after the upgrade.
 
         A rule that no longer exists may have one, so the run waits for the rule (MUT-46).
         """
@@ -91,7 +91,7 @@ class ActiveRun:
         return run_record.format_position(self.record, node)
 
     def write_record(self, client: SyncClient, change: Object, *verdicts: Verdict) -> ActiveRun:
-        """Write a change of the record and these conditions; return the run as it is then.
+        """Write a change of the record and these conditions; return the updated run.
 
         Raises `Conflict` if another client has written the object since it was read.
         """
@@ -107,11 +107,11 @@ class ActiveRun:
         ]
 
     def build_reply_unless_halted(self, event_type: str, step: str, cause: BaseCloudEvent) -> Replies:
-        """Return a list with the event that continues the run, empty if the run is halted."""
+        """Return a list with the event that continues the run, or an empty list if the run is halted."""
         return [] if self.is_halted else self.build_reply(event_type, step, cause)
 
     def build_stage_reply(self, step: str, cause: BaseCloudEvent) -> Replies:
-        """Return a list with the event of the run's stage, empty if only a user can continue the run."""
+        """Return a list with the event of the run's stage, or an empty list if only a user can continue the run."""
         event_type = EVENT_TYPE_OF_STAGE.get(self.stage)
         return self.build_reply(event_type, step, cause, node=self.current_node) if event_type else []
 
@@ -153,8 +153,8 @@ def load_active_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
 def find_hinted_run(event: BaseCloudEvent, kind: str, client: SyncClient) -> Object | None:
     """Return the current state of the run that an event concerns, or None if it concerns no run.
 
-    Events from other steps name the run. Events from a source name a node or a Job, and concern the active run that
-    works on it. Listing the runs is cheap: they are few, and the list comes from the API server's cache. Raises
+    Events from other steps name the run. Events from an event source name a node or a Job, and concern the active run
+    that works on it. Listing the runs is cheap: there are few, and the list comes from the API server's cache. Raises
     `BadEvent` if an event from a step names no run.
     """
     event_kind = event.get_extension("kind")

@@ -2,12 +2,13 @@
 
 The step does not block: an update of the node triggers it, by reference. If that event was lost, the tick triggers it.
 `MUTEX_UPGRADE_SECONDS` (6000) limits the time for a released node's upgrade. While no version is desired, or the
-control plane is updating to another version, the node is on hold. The record stores that as `heldAt`. After the hold
-the node has its full time again.
+control plane is updating to another version, the node is on hold. The record stores that as `heldAt`. After the hold,
+the node's time limit starts again.
 
-In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.prejobs_done` if another client labelled
-the node again, but no event if that was within ten seconds of its release: then the condition reports it, and the tick
-retries; `node.done` if the node no longer exists; `run.halted` if the upgrade takes too long.
+In: `node.released`; an updated Node, by reference.
+Out: `node.upgraded`; `node.prejobs_done` if another client labelled the node again, but no event if that was within ten
+seconds of its release: then the condition reports it, and the tick retries; `node.done` if the node no longer exists;
+`run.halted` if the upgrade takes too long.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get; clusterversions get;
 events create in node-upgrade-mutex-operator.
 """
@@ -39,7 +40,7 @@ STOPPED_REASON = "UpgradeStopped"
 
 @report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
 def await_version(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Check the released node's progress. The live ClusterVersion decides, not the version that the run began with."""
+    """Check the released node's progress against the live ClusterVersion, not the version that the run began with."""
     active_run = load_unhalted_run(find_hinted_run(event, "Node", client), client)
     if (
         active_run is None
@@ -63,11 +64,11 @@ def await_version(event: BaseCloudEvent, client: SyncClient) -> Replies:
     if active_run.stage is not Stage.RELEASED:
         return []
     if not is_released(node):
-        return _handle_relabelled(active_run, event, client)
+        return _handle_relabelled_node(active_run, event, client)
     return _check_version(active_run, node, versions.parse_desired_version(version), event, client)
 
 
-def _handle_relabelled(active_run: ActiveRun, event: BaseCloudEvent, client: SyncClient) -> Replies:
+def _handle_relabelled_node(active_run: ActiveRun, event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Let `release-node` release the node again after another client added rule labels.
 
     If the release was less than ten seconds ago, another client labels the node repeatedly. The function then only
@@ -137,8 +138,8 @@ def _select_reached_version(active_run: ActiveRun, version: str) -> str:
 
     The run counts as finished for that version, and for no newer one.
     """
-    are_others = any(node.get("upgradedAt") for node in active_run.record["nodes"].values())
-    return min(active_run.record["desired"], version, key=versions.parse_version_key) if are_others else version
+    has_upgraded_nodes = any(node.get("upgradedAt") for node in active_run.record["nodes"].values())
+    return min(active_run.record["desired"], version, key=versions.parse_version_key) if has_upgraded_nodes else version
 
 
 def _describe_wait(version: str, desired: versions.DesiredVersion) -> str:

@@ -30,18 +30,18 @@ REMEDY = "ask an administrator to add a RoleBinding to that namespace, see docs/
 def check_rule(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write to the status whether the rule is valid.
 
-    The write comes back as an update event. The step ignores it, because the condition has the current generation.
+    The write causes an update event. The step ignores it, because the condition has the current generation.
     """
     if not is_about_kind(event, RULE_KIND) or (event.get_type() == events.RESOURCE_UPDATED and _is_checked(event)):
         return []
     rule = read_object(event, client, RULE_KIND)
     if rule is None or is_deleting(rule):
-        return _build_checked(event) if event.get_type() == events.RESOURCE_DELETED else []
+        return _build_rule_checked(event) if event.get_type() == events.RESOURCE_DELETED else []
     problem = find_rule_problem(rule) or _dry_run_jobs(rule, client)
-    return _build_checked(event) if write_status(rule, client, {}, [build_rule_verdict(problem)]) else []
+    return _build_rule_checked(event) if write_status(rule, client, {}, [build_rule_verdict(problem)]) else []
 
 
-def _build_checked(event: BaseCloudEvent) -> Replies:
+def _build_rule_checked(event: BaseCloudEvent) -> Replies:
     reference: ObjectReference = parse_reference(event, RULE_KIND)
     return [events.build_event(events.RULE_CHECKED, "check-rule", reference, cause=event)]
 
@@ -55,7 +55,7 @@ def _is_checked(event: BaseCloudEvent) -> bool:
 
 
 def _dry_run_jobs(rule: Object, client: SyncClient) -> str:
-    """Return why the API server rejects the rule's Jobs, "" if it accepts them."""
+    """Return why the API server rejects the rule's Jobs, or "" if it accepts them."""
     for kind, field in jobs.SPEC_FIELDS.items():
         if rule["spec"].get(field) is None:
             continue

@@ -1,8 +1,8 @@
 """Check that all objects named by a MutexRunConfig exist and are valid, then continue its run (MUT-30, MUT-3, MUT-48).
 
-In: an added or updated MutexRunConfig, `run.check_pending`. Out: `run.validated`, `run.restore_pending`, or the event
-that an active run waits for: `pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.prejobs_done`,
-`node.released`, `run.nodes_done`.
+In: an added or updated MutexRunConfig, `run.check_pending`.
+Out: `run.validated`, `run.restore_pending`, or the event that an active run waits for: `pools.claimed`, `pools.paused`,
+`nodes.labelled`, `job.due`, `node.prejobs_done`, `node.released`, `run.nodes_done`.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; mutextargets get; machineconfigpools list;
 nodes list.
 """
@@ -30,9 +30,9 @@ EMITS = (events.RUN_VALIDATED, events.RUN_RESTORE_PENDING, *sorted(set(EVENT_TYP
 
 @report_refusals(CONFIG_VALIDATED_CONDITION, "FetchFailed")
 def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Validate the run config after a user's change or on the tick, and return the event that continues its run.
+    """Validate the run config after a user's change or on a tick, and return the event that continues its run.
 
-    The step ignores update events that come from its own status writes.
+    The step ignores update events that its own status writes cause.
     """
     if not is_about_kind(event, RUN_KIND) or (
         event.get_type() == events.RESOURCE_UPDATED and not _is_user_change(event)
@@ -77,7 +77,7 @@ def _read_snapshot(run: Object, client: SyncClient) -> RunSnapshot:
 
 
 def _build_next_event(run: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Return the next event: `run.validated` without an active run, else the event that the active run waits for.
+    """Return the next event: `run.validated` if no run is active, else the event that the active run waits for.
 
     If a user has resumed a failed run, the function first clears the failure in its record.
     """

@@ -23,7 +23,7 @@ EMITS = (events.TARGET_CHECKED,)
 def check_target(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write to the status which nodes the target has and whether it is valid.
 
-    The write comes back as an update event, which changes nothing.
+    The write causes an update event, which the step ignores.
     """
     if not is_about_kind(event, TARGET_KIND):
         return []

@@ -1,8 +1,9 @@
 """Claim the pools of a run, and record their original state before the run changes anything (MUT-34, MUT-44).
 
 A run claims its pools in the order of their names, so that two runs cannot deadlock. A second run waits for the first,
-even if their pools differ, and its condition reports that. A state that it recorded now would be hours old when it
-begins (MUT-49). From this step on, the finalizer keeps the MutexRunConfig until everything is restored (MUT-51).
+even if their pools differ, and its condition reports that. If it recorded the pools' state now, that state would be
+hours old when the run begins (MUT-49). From this step on, the finalizer keeps the MutexRunConfig until everything is
+restored (MUT-51).
 
 In: `upgrade.detected`. Out: `pools.claimed`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; mutextargets get;
@@ -84,8 +85,8 @@ def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
 def _read_snapshot(run: Object, client: SyncClient) -> tuple[RunSnapshot, list[Object]]:
     """Read the latest state, which the record will store.
 
-    Selectors are returned without the expressions of a run that no longer exists. Runs are read after pools, so the run
-    config that claims a pool is either in the list or deleted.
+    The pools' selectors are returned without the expressions of a run that no longer exists. Runs are read after pools,
+    so the run config that claims a pool is either in the list or deleted.
     """
     api = client.api
     rules, targets, pools_by_name, nodes, version = client.gather_all(
@@ -100,7 +101,7 @@ def _read_snapshot(run: Object, client: SyncClient) -> tuple[RunSnapshot, list[O
 
 
 def _describe_wait(run: Object, names: list[str], snapshot: RunSnapshot, runs: list[Object]) -> str:
-    """Return the runs that this run waits for as text, "" if there are none.
+    """Describe the runs that this run waits for; return "" if there are none.
 
     While another run is active, the state that this run would record can still change.
     """
@@ -112,9 +113,9 @@ def _describe_wait(run: Object, names: list[str], snapshot: RunSnapshot, runs: l
 
 
 def _ensure_finalizer(run: Object, client: SyncClient) -> Object:
-    """Return the run config with our finalizer.
+    """Return the run config with our finalizer; add the finalizer if it is missing.
 
-    The finalizer is added again if another client replaced the object with its own manifest during the run.
+    It may be missing during a run if another client replaced the object with its own manifest.
     """
     return run if has_finalizer(run) else client.patch(build_object_path(run), build_finalizers_patch(run, is_set=True))
 

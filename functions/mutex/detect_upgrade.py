@@ -1,8 +1,8 @@
 """Detect an upgrade: the control plane is at the desired version, and a worker is older (MUT-2, MUT-31, MUT-32).
 
 A run with `pauseEarly` does not wait for the control plane in this step, but in `label-nodes` (C26). If claimed pools
-must be restored first, the step emits `run.restore_pending`. That is so if no upgrade is available, if the run config
-no longer names the pools, or if their selectors belong to a lost run.
+must be restored first, the step emits `run.restore_pending`. They must be restored if no upgrade is available, if the
+run config no longer names them, or if their selectors belong to a run whose record is lost.
 
 In: `run.validated`. Out: `upgrade.detected`, or `run.restore_pending` while pools must be restored first.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;
@@ -28,7 +28,7 @@ EMITS = (events.UPGRADE_DETECTED, events.RUN_RESTORE_PENDING)
 
 @report_refusals(CHECKED_CONDITION, "CheckFailed")
 def detect_upgrade(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Write the result of the version check to the conditions, and nothing else; ignore an active run."""
+    """Write the result of the version check to the conditions and change nothing else; ignore an active run."""
     run = read_object(event, client, RUN_KIND)
     if run is None or is_deleting(run) or run_record.is_active(run):
         return []

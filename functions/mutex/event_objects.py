@@ -1,4 +1,4 @@
-"""Finds the rule, target or run that an event is about, and writes its status and its Kubernetes Events (X-2, X-6)."""
+"""Finds the rule, target or run that an event concerns, and writes its status and its Kubernetes Events (X-2, X-6)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def utc_now() -> datetime:
 
 
 def parse_reference(event: BaseCloudEvent, kind: str) -> ObjectReference:
-    """Return a reference to the object of this kind that an event is about.
+    """Return a reference to the object of this kind that an event concerns.
 
-    The event's data is either the object itself or names it. Raises `BadEvent` that names the missing field.
+    The event's data either is the object or names it. Raises a `BadEvent` that names the missing field.
     """
     data = require_data(event)
     is_object = data.get("kind") == kind
@@ -69,9 +69,9 @@ def read_object(event: BaseCloudEvent, client: SyncClient, kind: str) -> Object 
 def read_reference(reference: ObjectReference, client: SyncClient) -> Object | None:
     """Return the current state of an object; None if it was deleted, or another object has its name.
 
-    After it has read a run with `skipTLSVerify`, the API client verifies no server certificate any more (MUT-52). The
-    read itself is verified. Otherwise a forged event could make a function send its token to a server that poses as the
-    API server.
+    After the function has read a run with `skipTLSVerify`, the API client no longer verifies server certificates
+    (MUT-52). The read itself is verified. Otherwise a forged event could make a function send its token to a server
+    that poses as the API server.
     """
     path = build_path(reference.kind, reference.namespace, reference.name)
     item = client.run(get_or_none(client.api.get(path)))
@@ -83,21 +83,21 @@ def read_reference(reference: ObjectReference, client: SyncClient) -> Object | N
 
 
 def is_about_kind(event: BaseCloudEvent, kind: str) -> bool:
-    """Return whether an event from a source is about this kind; events from steps always are."""
+    """Return whether an event from an event source concerns an object of this kind; events from steps always do."""
     return event.get_extension("kind") in (None, kind)
 
 
-def write_status(item: Object, client: SyncClient, changes: Object, verdicts: Iterable[Verdict] = ()) -> Object | None:
+def write_status(obj: Object, client: SyncClient, changes: Object, verdicts: Iterable[Verdict] = ()) -> Object | None:
     """Write the status if it differs; return the written object, or None if there was nothing to write.
 
     Raises `Conflict` if another client has written the object since it was read.
     """
-    patch = build_status_patch(item, changes, verdicts, utc_now())
-    return client.patch(f"{build_object_path(item)}/status", patch) if patch else None
+    patch = build_status_patch(obj, changes, verdicts, utc_now())
+    return client.patch(f"{build_object_path(obj)}/status", patch) if patch else None
 
 
 def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
-    """Build a decorator that reports a step's rejected request in this condition of its run (MUT-1); the tick retries.
+    """Build a decorator that reports a step's rejected requests in a condition of its run (MUT-1); the tick retries.
 
     Each call of the step gets its own view of the API client, because a run may disable TLS verification.
     """
@@ -130,7 +130,7 @@ def _report_refusal(event: BaseCloudEvent, client: SyncClient, verdict: Verdict)
 def _is_unreported_deletion(run: Object, verdict: Verdict) -> bool:
     """Return whether the stuck deletion is still unreported.
 
-    Reporting it once is enough, because each write of the status triggers another event.
+    It must be reported only once, because each status write triggers another event.
     """
     return has_finalizer(run) and get_condition(run, verdict.condition_type).get("status") != "False"
 
@@ -143,7 +143,7 @@ def log_about(message: str, run: Object, **fields: object) -> None:
 
 
 def record_warning(run: Object, reason: str, message: str, client: SyncClient) -> None:
-    """Record a Warning on a run config; an API error is only logged, so that it does not stop the run.
+    """Record a Warning Event on a run config; an API error is only logged, so that it does not stop the run.
 
     The Event's name depends on its content, so the same Event is created only once.
     """

@@ -36,7 +36,7 @@ CONSUMES = (events.POOLS_PAUSED,)
 EMITS = (events.NODES_LABELLED, events.POOLS_PAUSED)
 APPLIED_CONDITION = "MutexRulesApplied"
 BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
-"""Nodes patched concurrently, and the seconds that must remain before the next group starts."""
+"""Number of nodes patched concurrently, and the seconds that must remain to start the next batch."""
 
 
 @report_refusals(APPLIED_CONDITION, "ApplyFailed")
@@ -47,9 +47,9 @@ def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
     patch fails with a conflict.
     """
     active_run = read_repairable_run(event, client, "labelledAt")
-    if active_run is None or not active_run.record.get("pausedAt") or _awaits_control_plane(active_run, client):
+    if active_run is None or not active_run.record.get("pausedAt") or _waits_for_control_plane(active_run, client):
         return []
-    dropped = _label_all(list_ungated_nodes(active_run.record, client), event, client)
+    dropped = _label_in_batches(list_ungated_nodes(active_run.record, client), event, client)
     if dropped is None:
         return active_run.build_reply(events.POOLS_PAUSED, "label-nodes", event)
     active_run = read_repairable_run(event, client, "labelledAt")
@@ -65,11 +65,11 @@ def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
     return active_run.build_reply_unless_halted(events.NODES_LABELLED, "label-nodes", event)
 
 
-def _awaits_control_plane(active_run: ActiveRun, client: SyncClient) -> bool:
+def _waits_for_control_plane(active_run: ActiveRun, client: SyncClient) -> bool:
     """Return whether labelling must wait for the control plane's upgrade, and report that in the condition.
 
-    This applies only before the nodes are labelled: if the pools were paused early (C26), or if another version was
-    requested while the run waited for other runs (MUT-32).
+    Labelling waits if the pools were paused early (C26), or if a different version was requested while the run waited
+    for other runs (MUT-32). Once the nodes are labelled, it no longer waits.
     """
     if active_run.record.get("labelledAt"):
         return False
@@ -81,19 +81,18 @@ def _awaits_control_plane(active_run: ActiveRun, client: SyncClient) -> bool:
 def list_ungated_nodes(record: RunRecord, client: SyncClient) -> list[str]:
     """Return the unreleased nodes that lack a label, using one list request.
 
-    Labelled nodes are skipped, so that each pass labels other nodes and a large run finishes.
+    Labelled nodes are skipped, so that each pass labels further nodes and a large run finishes.
     """
     listed = client.run(lookup.list_labelled_nodes(client.api, record["id"], None))
     gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], list_recorded_rules(record))}
     return [name for name in list_unreleased_nodes(record) if record["nodes"][name]["uid"] not in gated]
 
 
-def _label_all(names: list[str], event: BaseCloudEvent, client: SyncClient) -> list[str] | None:
-    """Label the nodes in groups; return those that no longer exist, or None if the time was too short for all.
+def _label_in_batches(names: list[str], event: BaseCloudEvent, client: SyncClient) -> list[str] | None:
+    """Label the nodes in batches; return those that no longer exist, or None if the time was too short for all.
 
-    Raises the first error of a node once all nodes were tried or the time is over. Otherwise `pools.paused` would
-    trigger the next pass at once. That pass would start with the same nodes, and repeat their errors as fast as events
-    travel.
+    If a node failed, raises its error after trying all nodes, or when the time runs out. Otherwise `pools.paused` would
+    trigger the next pass at once. That pass would start with the same nodes and repeat their errors in a tight loop.
     """
     missing, errors = list[str](), list[ApiError]()
     for start in range(0, len(names), BATCH_SIZE):
@@ -110,10 +109,10 @@ def _label_all(names: list[str], event: BaseCloudEvent, client: SyncClient) -> l
 
 
 def _label_batch(names: list[str], event: BaseCloudEvent, client: SyncClient, *, has_more: bool) -> list[str]:
-    """Label a group of nodes concurrently, and return those that no longer exist.
+    """Label a batch of nodes concurrently, and return those that no longer exist.
 
-    The node whose Job may be running is not returned, because `run-job` drops it. If `has_more`, the writes may
-    use half of the remaining time, so that a hanging write cannot block the others forever.
+    The node whose Job may be running is not returned, because `run-job` drops it. If `has_more` is true, the writes may
+    use half of the remaining time, so that a hanging write cannot block later batches forever.
     """
     nodes = client.gather_all(*(get_or_none(client.api.get(build_node_path(name))) for name in names))
     active_run = read_repairable_run(event, client, "labelledAt")
@@ -135,7 +134,7 @@ def _label_batch(names: list[str], event: BaseCloudEvent, client: SyncClient, *,
 
 
 def _build_outside_verdict(active_run: ActiveRun, client: SyncClient) -> Verdict:
-    """Return the condition that reports workers in no target, just before the canary is edited (MUT-38).
+    """Return the condition that reports workers outside all targets, just before the canary is edited (MUT-38).
 
     Workers may have joined since the pools were claimed.
     """

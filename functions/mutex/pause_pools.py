@@ -1,9 +1,9 @@
-"""Pause the targets' pools, so that none of their nodes is upgraded before its Jobs (step 3, MUT-33, MUT-34).
+"""Pause the targets' pools, so that none of their nodes is upgraded before its Jobs run (step 3, MUT-33, MUT-34).
 
 Only one run pauses pools and upgrades nodes at a time, even if the pools differ (MUT-44). To take its turn, a run
-writes `turnAt` to its record, and then checks all other runs again. If it sees that another run has taken the turn as
-well, it withdraws. At the next tick, the run that began first takes the turn. A pool that cannot be written does not
-keep the other pools from being paused.
+writes `turnAt` to its record, and then checks all other runs again. If another run has also taken the turn, it
+withdraws. On the next tick, the run that began first takes the turn. A pool that cannot be written does not keep the
+other pools from being paused.
 
 In: `pools.claimed`. Out: `pools.paused`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; machineconfigpools get, patch.
@@ -35,7 +35,7 @@ PAUSED_CONDITION = "TargetPoolsPaused"
 
 @report_refusals(PAUSED_CONDITION, "NotPaused")
 def pause_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Pause each pool that is not paused, also after another client has unpaused it, even if the run is halted."""
+    """Pause each unpaused pool, including those that another client has unpaused, even if the run is halted."""
     active_run = read_repairable_run(event, client, "pausedAt")
     if active_run is not None and active_run.stage is Stage.NODES_DONE:
         return []  # a late event: the pools are being restored

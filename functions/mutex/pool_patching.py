@@ -27,7 +27,7 @@ from kube.paths import Object
 
 PatchBuilder = Callable[[Object], list[Object]]
 RECORD_RESERVE_SECONDS = 0.3
-"""Time reserved for recording the result after the only pool was written."""
+"""Seconds reserved for recording the result after the last write of a pool."""
 
 
 class PoolChanges(NamedTuple):
@@ -46,7 +46,7 @@ class PoolChanges(NamedTuple):
     errors: list[ApiError]
 
     def add(self, name: str, *, claim: list[Object], change: list[Object]) -> None:
-        """Note a pool that was written, or whose write was rejected or postponed."""
+        """Add a pool that was written, or whose write was rejected or postponed."""
         self.reclaimed.extend([name] if claim else [])
         self.patched.extend([name] if change else [])
 
@@ -60,20 +60,20 @@ def patch_pools(
     *,
     last_pool: str = "",
 ) -> PoolChanges:
-    """Send each pool its patch, if any, even if others fail; `last_pool` is written only if no other pool has failed.
+    """Send each pool's patch, if any, even if others fail; `last_pool` is written only if no other pool has failed.
 
-    The errors include `Denied` for a pool that the run no longer holds, and `Conflict` if another client wrote the
-    pool. A pool whose write was rejected, and a postponed `last_pool`, are noted like written ones. So they wait for
-    the tick as well. Otherwise, as long as one pool is rejected, a pool that another client keeps changing back would
-    be written again without its cooldown.
+    The errors include `Denied` for a pool that the run no longer claims, and `Conflict` if another client wrote the
+    pool. The result lists a pool whose write was rejected, and a postponed `last_pool`, like a written one, so that
+    they also wait for the tick. Otherwise, as long as one pool is rejected, a pool that another client keeps changing
+    back would be written again without its cooldown.
     """
     changes, uid = PoolChanges([], [], [], []), get_run_config_uid(active_run.record)
     patches = [(pool, build_claim_patch(pool, uid), build_patch(pool)) for pool in _read_pools(names, client, changes)]
     pending = [(pool, claim, change) for pool, claim, change in patches if claim or change]
     target_count = sum(get_name(pool) != last_pool for pool, *_ in pending)
 
-    def patch_claimed_pool(each: tuple[Object, list[Object], list[Object]]) -> None:
-        pool, claim, change = each
+    def patch_claimed_pool(pending_pool: tuple[Object, list[Object], list[Object]]) -> None:
+        pool, claim, change = pending_pool
         name = get_name(pool)
         try:
             if name != last_pool or not changes.errors:
@@ -88,7 +88,7 @@ def patch_pools(
 
 
 def _read_pools(names: Iterable[str], client: SyncClient, changes: PoolChanges) -> list[Object]:
-    """Return the pools that exist, and note the others as gone."""
+    """Return the pools that exist, and add the names of the others to `changes.missing`."""
     reads = {name: get_or_none(client.api.get(build_pool_path(name))) for name in names}
     pools_by_name = dict(zip(reads, client.gather_all(*reads.values()), strict=True))
     changes.missing.extend(name for name, pool in pools_by_name.items() if pool is None)
@@ -98,10 +98,10 @@ def _read_pools(names: Iterable[str], client: SyncClient, changes: PoolChanges) 
 def patch_pool(pool: Object, patch: list[Object], client: SyncClient, *, has_others: bool) -> Object:
     """Apply the patch, if any, and return the pool.
 
-    While `has_others` are waiting, the write may use half of the remaining time, so that a hanging webhook leaves them
-    enough. Otherwise it may use all but the time for recording. A write that takes longer raises `Unavailable`. The API
-    server may still carry it out, but only on the version that was read. The write therefore counts as not done, and
-    the next attempt reads the pool again.
+    If `has_others` is true, the write may use half of the remaining time, so that a hanging webhook leaves enough time
+    for the other pools. Otherwise it may use all but the time for recording. A write that takes longer raises
+    `Unavailable`. The API server may still carry it out, but only on the version that was read. The write therefore
+    counts as not done, and the next attempt reads the pool again.
     """
     if not patch:
         return pool
@@ -113,15 +113,15 @@ def patch_pool(pool: Object, patch: list[Object], client: SyncClient, *, has_oth
 def record_pool_changes(
     active_run: ActiveRun, state: str, changes: PoolChanges, verdict: Verdict, client: SyncClient
 ) -> ActiveRun:
-    """Record which pools are `paused` or `edited`, and write the condition if all are; return the run as it is then.
+    """Record which pools are `paused` or `edited`, and write the condition if all are; return the updated run.
 
     Raises the first error of a pool, as `raise_first_error` does.
     """
-    is_all = not changes.errors
+    is_complete = not changes.errors
     change = run_changes.build_pools_change(
-        active_run.record, state, changes.patched, changes.reclaimed, utc_now(), is_complete=is_all
+        active_run.record, state, changes.patched, changes.reclaimed, utc_now(), is_complete=is_complete
     )
-    active_run = active_run.write_record(client, change, *([verdict] if is_all else []))
+    active_run = active_run.write_record(client, change, *([verdict] if is_complete else []))
     raise_first_error(changes.errors)
     return active_run
 
@@ -132,9 +132,9 @@ def _check_claim(pool: Object, claim: list[Object], event: BaseCloudEvent, clien
 
 
 def _may_claim(pool: Object, event: BaseCloudEvent, client: SyncClient) -> bool:
-    """Return whether no active run holds the pool, and the event's run, which may have ended, still needs its pools.
+    """Return whether no active run claims the pool, and the event's run has not ended and still needs its pools.
 
-    Runs are read after the pool, so the list includes the run that holds it. A run that is still claiming pools has no
+    Runs are read after the pool, so the list includes the run that claims it. A run that is still claiming pools has no
     record yet, so its claim does not count. It has changed no pool, waits for its turn like any other run, and then
     repeats a claim that it lost.
     """

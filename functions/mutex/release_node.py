@@ -5,8 +5,9 @@ control plane, which may be updating to another version (MUT-32). It then writes
 `released`, which holds only one node, and removes the labels. A node under maintenance waits until the maintenance
 ends, unless a Job of this run requested it.
 
-In: `node.prejobs_done`. Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but
-no event if it did so again within ten seconds: then the condition reports it, and the tick retries.
+In: `node.prejobs_done`.
+Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but no event if it did so
+again within ten seconds: then the condition reports it, and the tick retries.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
@@ -38,7 +39,7 @@ EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 
 
 class PoolCheck(NamedTuple):
-    """A required change of the pools: its word in the record, the check for it, and the event that repeats it."""
+    """A required change to the pools: its name in the record, the check for it, and the event that repeats it."""
 
     state: str
     is_met: Callable[[RunRecord, Mapping[str, Object]], bool]
@@ -79,7 +80,7 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
             return _request_repair(active_run, check, pools, event, client)
     desired = versions.parse_desired_version(version)
     control_plane_verdict = build_control_plane_verdict(desired)
-    if message := _find_canary_blocker(active_run, pools) or _find_blocker(active_run, node, desired, client):
+    if message := _find_canary_blocker(active_run, pools) or _find_node_blocker(active_run, node, desired, client):
         active_run.write_record(client, {}, _build_waiting_verdict(active_run, message), control_plane_verdict)
         return []
     return _release_current_node(active_run, node, control_plane_verdict, event, client)
@@ -88,7 +89,7 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
 def _request_repair(
     active_run: ActiveRun, check: PoolCheck, pools: Mapping[str, Object], event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Return the event that repeats a change of the pools that another client has undone.
+    """Return the event that repeats a change to the pools that another client has undone.
 
     If that change was already repeated within the last ten seconds, the function only reports the conflict in the
     condition.
@@ -113,7 +114,7 @@ def _build_waiting_verdict(active_run: ActiveRun, message: str) -> Verdict:
 
 
 def _find_canary_blocker(active_run: ActiveRun, pools: Mapping[str, Object]) -> str:
-    """Return why the canary would not upgrade a node that is released now, "" if it would.
+    """Return why the canary would not upgrade a node that is released now, or "" if it would.
 
     The condition ConfigValidated may not reflect the canary's latest change yet.
     """
@@ -123,8 +124,10 @@ def _find_canary_blocker(active_run: ActiveRun, pools: Mapping[str, Object]) -> 
     return f'canary MachineConfigPool "{name}" is paused: set spec.paused to false' if is_paused(pools[name]) else ""
 
 
-def _find_blocker(active_run: ActiveRun, node: Object, desired: versions.DesiredVersion, client: SyncClient) -> str:
-    """Return why the node must not be released now, "" if it may be."""
+def _find_node_blocker(
+    active_run: ActiveRun, node: Object, desired: versions.DesiredVersion, client: SyncClient
+) -> str:
+    """Return why the node must not be released now, or "" if it may be."""
     if not desired.version:
         return "the ClusterVersion no longer requests a version"
     if desired.blocker and not (is_released(node) and active_run.record.get("released") == active_run.current_node):

@@ -1,4 +1,4 @@
-"""Restore the pools when all nodes are done, or the MutexRunConfig is deleted during a run (step 7, MUT-49, MUT-51).
+"""Restore the pools when all nodes are done or the MutexRunConfig is deleted during a run (step 7, MUT-49, MUT-51).
 
 The step restores the selectors, the canary's first. It then removes the node labels, and finally unpauses the pools and
 removes their claims. In this order a deletion upgrades no node whose pool stays paused. After a deletion, a pool that
@@ -9,8 +9,8 @@ canary. The labels wait for all selectors, and the end of the run waits for ever
 an error are recorded, and not changed again.
 
 A `run.restore_pending` that names a node concerns only that node, which carries labels of a run that no longer exists.
-Either a late write set them, or the MutexRunConfig was removed. Before it removes the labels, the step restores only
-pools of such runs.
+Either a late write set them, or the MutexRunConfig was removed. Before it removes the labels, the step restores the
+pools of runs that no longer exist, and no others.
 
 In: `run.nodes_done`, `run.restore_pending`. Out: `run.restored`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;
@@ -63,19 +63,19 @@ log = logging.getLogger("functions")
 
 @report_refusals(UPDATED_CONDITION, "UpdateFailed")
 def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Restore everything that the run changed and still holds, and leave everything else as it is."""
+    """Restore everything that the run changed and still claims, and leave everything else unchanged."""
     if (name := require_data(event).get("node")) and is_nonempty_string(name):
-        _unlabel_orphan(str(name), client)
+        _unlabel_orphaned_node(str(name), client)
         return []
     pools_by_name = client.run(
         lookup.list_pools_by_name(client.api, None)
-    )  # read before the run: patches fail after later writes
+    )  # read before the run, so that the patches fail if another client changes a pool later
     run = read_object(event, client, RUN_KIND)
     if run is None or not _may_restore(run, event, client):
         return []
     runs = client.run(lookup.list_runs(client.api, None))  # read after the pools: a claim of an unlisted run is stale
     claimed, errors = claims.select_pools_to_restore(run, pools_by_name.values(), runs), list[ApiError]()
-    names = _restore_all(claimed, run, client, errors)
+    names = _restore_claimed_pools(claimed, run, client, errors)
     if errors and run_record.is_active(run):
         write_status(run, client, {"record": run_changes.build_restored_change(get_record(run), names, utc_now())})
     raise_first_error(errors)
@@ -107,8 +107,8 @@ def _was_paused(pool: Object, run: Object) -> bool:
     return bool(recorded["paused"]) if recorded else pools.is_paused(pool)
 
 
-def _restore_all(claimed: list[Object], run: Object, client: SyncClient, errors: list[ApiError]) -> list[str]:
-    """Restore pools and return their names; append the errors of the others to `errors`.
+def _restore_claimed_pools(claimed: list[Object], run: Object, client: SyncClient, errors: list[ApiError]) -> list[str]:
+    """Restore the run's pools; return the names of the restored ones, and append the other pools' errors to `errors`.
 
     The order keeps each node in exactly one pool. Suppose the canary still has the run's selector. A released node
     would then belong to two pools if its own pool were restored, and a node without labels would belong to the canary.
@@ -154,7 +154,7 @@ def _release_pool(pool: Object, run: Object, client: SyncClient, *, has_others: 
 def _unlabel_nodes(run: Object, client: SyncClient) -> None:
     """Remove the run's labels from all nodes that still carry them, concurrently.
 
-    This may use half of the remaining time; the other half is for the pools.
+    This may use half of the remaining time; the other half is reserved for the pools.
     """
     run_id = str(get_record(run).get("id") or "")
     if not run_id:
@@ -167,7 +167,7 @@ def _unlabel_nodes(run: Object, client: SyncClient) -> None:
         )
 
 
-def _unlabel_orphan(name: str, client: SyncClient) -> None:
+def _unlabel_orphaned_node(name: str, client: SyncClient) -> None:
     """Remove the labels from a node whose run no longer exists; this fails if another run labels it meanwhile.
 
     A canary with the run's selector selects nodes without labels, so it would upgrade this node at once, without a Job
@@ -191,7 +191,7 @@ def _unlabel_orphan(name: str, client: SyncClient) -> None:
 
 
 def _restore_orphaned_pool(pool: Object, runs: list[Object], client: SyncClient, *, has_others: bool) -> None:
-    """Restore a pool whose run will not restore it, because it no longer exists or has lost its record.
+    """Restore a pool whose run will not restore it, because the run no longer exists or has lost its record.
 
     A paused pool stays paused, because no user has approved the upgrade of its nodes.
     """

@@ -6,9 +6,10 @@ wait for it. Work that another client has undone is repeated. Work in progress i
 pool that another client changes again within ten seconds.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.restored`; an updated MachineConfigPool or ClusterVersion,
-by reference. Out: `rule.check_pending`, `target.check_pending`, `run.check_pending`, `run.validated`,
-`upgrade.detected`, `pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.prejobs_done`, `node.released`,
-`run.nodes_done`, `run.restore_pending`.
+by reference.
+Out: `rule.check_pending`, `target.check_pending`, `run.check_pending`, `run.validated`, `upgrade.detected`,
+`pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.prejobs_done`, `node.released`, `run.nodes_done`,
+`run.restore_pending`.
 Touches: mutexrunconfigs list; mutexrules list; mutextargets list; machineconfigpools list; nodes list;
 clusterversions get; jobs list; nodemaintenances list.
 """
@@ -45,7 +46,7 @@ PASS_STRATEGY = LatestStateStrategy(lambda hint: "all runs (tick)" if hint.get_t
 """Coalesces hints with hints and ticks with ticks, because a tick emits more events than a hint does."""
 HINT_KINDS = (None, "MachineConfigPool", "ClusterVersion")
 MAX_ORPHANS_PER_TICK = 25
-"""Maximum number of orphaned nodes for which a tick emits `run.restore_pending`; each one invokes `restore-pools`."""
+"""Maximum number of orphaned nodes for which a tick emits `run.restore_pending`; each event invokes `restore-pools`."""
 ORPHAN_ROTATION = RoundRobin()
 UNKNOWN_UID = "unknown"
 """Placeholder for a uid that is missing in the label."""
@@ -54,31 +55,36 @@ UNKNOWN_UID = "unknown"
 def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the events that rules, targets, runs and orphaned nodes wait for.
 
-    In a cluster without any of these, a tick costs four requests.
+    In a cluster without any of these, a tick sends four requests.
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
     api, is_tick = client.api, event.get_type() == events.TICK
     runs, rules, targets = client.gather_all(lookup.list_runs(api), lookup.list_rules(api), lookup.list_targets(api))
     labelled = client.run(lookup.list_labelled_nodes(api)) if is_tick else []
-    dues_by_object = _find_due_of_rules(rules, utc_now()) if is_tick else []
+    dues_by_object = _find_due_events_of_rules(rules, utc_now()) if is_tick else []
     if runs or targets:
         snapshot = client.run(
             lookup.read_snapshot(api, list(filter(due_events.is_active_undeleted, runs)) if is_tick else ())
         )
         dues_by_object += [
-            (item, _try_find_due(partial(due_events.find_due_of_target, item, snapshot), item)) for item in targets
+            (target, _try_find_due(partial(due_events.find_due_of_target, target, snapshot), target))
+            for target in targets
         ]
-        dues_by_object += [(item, _find_due_of_run(item, snapshot, runs, is_tick=is_tick)) for item in runs]
+        dues_by_object += [(run, _find_due_events_of_run(run, snapshot, runs, is_tick=is_tick)) for run in runs]
     due_references = [
-        (ObjectReference.from_object(item), EVENT_TYPE_OF_DUE[due]) for item, dues in dues_by_object for due in dues
+        (ObjectReference.from_object(obj), EVENT_TYPE_OF_DUE[due]) for obj, dues in dues_by_object for due in dues
     ]
-    replies = [events.build_event(kind, "resync-runs", reference, cause=event) for reference, kind in due_references]
+    replies = [
+        events.build_event(event_type, "resync-runs", reference, cause=event)
+        for reference, event_type in due_references
+    ]
     orphans = find_orphaned_nodes(labelled, run_record.list_active_run_ids(runs))
-    return [*replies, *(_build_orphan_event(node, runs, event) for node in _select_orphans(orphans, runs, client))]
+    selected = _select_orphaned_nodes(orphans, runs, client)
+    return [*replies, *(_build_orphan_event(node, runs, event) for node in selected)]
 
 
-def _select_orphans(orphans: list[Object], runs: list[Object], client: SyncClient) -> list[Object]:
+def _select_orphaned_nodes(orphans: list[Object], runs: list[Object], client: SyncClient) -> list[Object]:
     """Return at most `MAX_ORPHANS_PER_TICK` orphaned nodes, in rotation.
 
     The list is empty while they must keep their labels, because another run's canary would select them.
@@ -95,18 +101,21 @@ def _select_orphans(orphans: list[Object], runs: list[Object], client: SyncClien
 
 
 def _build_orphan_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
-    """Build the `run.restore_pending` of an orphaned node. A deleted run config is known only by its uid."""
+    """Build `run.restore_pending` for an orphaned node.
+
+    If its run config no longer exists, only the uid is known.
+    """
     name, uid = node["metadata"]["name"], run_record.parse_run_config_uid(get_run_id(node)) or UNKNOWN_UID
     existing = next((ObjectReference.from_object(run) for run in runs if run["metadata"]["uid"] == uid), None)
     reference = existing or ObjectReference(API_VERSION, uid, uid, DEFAULT_NAMESPACE, RUN_KIND)
     return events.build_event(events.RUN_RESTORE_PENDING, "resync-runs", reference, name, cause=cause, seed=name)
 
 
-def _find_due_of_rules(rules: list[Object], at: datetime) -> list[tuple[Object, list[DueEvent]]]:
-    return [(item, _try_find_due(partial(due_events.find_due_of_rule, item, at), item)) for item in rules]
+def _find_due_events_of_rules(rules: list[Object], now: datetime) -> list[tuple[Object, list[DueEvent]]]:
+    return [(rule, _try_find_due(partial(due_events.find_due_of_rule, rule, now), rule)) for rule in rules]
 
 
-def _find_due_of_run(run: Object, snapshot: RunSnapshot, runs: list[Object], *, is_tick: bool) -> list[DueEvent]:
+def _find_due_events_of_run(run: Object, snapshot: RunSnapshot, runs: list[Object], *, is_tick: bool) -> list[DueEvent]:
     def find_due() -> list[DueEvent]:
         dues = due_events.find_due_of_run(run, snapshot, runs, utc_now(), parse_upgrade_timeout(os.environ))
         if is_tick:
@@ -119,9 +128,9 @@ def _find_due_of_run(run: Object, snapshot: RunSnapshot, runs: list[Object], *, 
     return _try_find_due(find_due, run)
 
 
-def _try_find_due(find_due: Callable[[], list[DueEvent]], item: Object) -> list[DueEvent]:
+def _try_find_due(find_due: Callable[[], list[DueEvent]], obj: Object) -> list[DueEvent]:
     try:
         return find_due()
     except MALFORMED_OBJECT_ERRORS as error:
-        log_about("resync-runs skipped this object", item, error=repr(error))
+        log_about("resync-runs skipped this object", obj, error=repr(error))
         return []

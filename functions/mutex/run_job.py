@@ -1,9 +1,9 @@
 """Run the Jobs of a node one after another: one per rule before its upgrade, and the cleanup Jobs after it.
 
-Job names are reproducible, so that no Job is created twice. A Job's result is recorded before the next Job is created
+Job names are deterministic, so that no Job is created twice. A Job's result is recorded before the next Job is created
 (MUT-40, MUT-42). A Job that fails, or is deleted before its result is known, stops the run (MUT-46, MUT-47). A node
-that no longer exists is dropped when its Job has ended with any result. If the run's config is not valid, the step only
-records the Job's result, before the Job is deleted by its TTL.
+that no longer exists is dropped once its Job has ended, whatever the result. If the run's config is not valid, the step
+only records the Job's result, before the Job's TTL expires.
 
 In: `pools.edited`, `job.due`, `node.upgraded`, `node.done`; an updated or deleted Job, by reference.
 Out: `node.prejobs_done`, `node.done`, `run.nodes_done`, `run.halted`.
@@ -59,9 +59,9 @@ def run_job(event: BaseCloudEvent, client: SyncClient) -> Replies:
 def _drop_missing_node(
     active_run: ActiveRun, due_job: DueJob | None, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Drop a node that no longer exists, once its Job has ended; the next node's Job would run concurrently.
+    """Drop a node that no longer exists once its Job has ended, so that the next node's Job does not run concurrently.
 
-    A Job may have been created and not recorded, because the function was killed. It is recorded now, so that its end
+    A Job may have been created but not recorded, because the function was killed. It is recorded now, so that its end
     triggers this step.
     """
     if due_job is None:
@@ -88,10 +88,10 @@ def _run_due_job(
     if active_run.is_halted:
         return []
     if due_job is None:
-        is_cleared = active_run.stage is Stage.PREJOBS_DONE
+        has_finished_prejobs = active_run.stage is Stage.PREJOBS_DONE
         return (
             active_run.build_stage_reply("run-job", event)
-            if is_cleared
+            if has_finished_prejobs
             else _finish_node(active_run, node, event, client)
         )
     if due_job.rule not in active_run.rules:
@@ -102,7 +102,7 @@ def _run_due_job(
 def _check_job(
     active_run: ActiveRun, node: Object, due_job: DueJob, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Record the result of a Job that has ended; after a complete one, go on to the next."""
+    """Record the result of a Job that has ended; if it is complete, continue with the next Job."""
     name, job = (
         get_job_entry(active_run.record, active_run.current_node, due_job)["name"],
         _get_recorded_job(active_run, due_job, client),
@@ -133,7 +133,7 @@ def _get_recorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient
 
 
 def _find_unrecorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
-    """Return the Job that was created but not recorded for a node that no longer exists, or None."""
+    """Return the Job that was created, but not recorded, for a node that no longer exists; None if there is none."""
     if due_job.rule not in active_run.rules:
         return None  # the Job's name is derived from the rule
     uid = active_run.record["nodes"][active_run.current_node]["uid"]
@@ -149,18 +149,18 @@ def _build_job(active_run: ActiveRun, node: Object, due_job: DueJob) -> Object:
         due_job.job_kind,
         active_run.record["id"],
         node,
-        _get_attempt(active_run, due_job),
+        _get_attempt_number(active_run, due_job),
     )
 
 
-def _get_attempt(active_run: ActiveRun, due_job: DueJob) -> int:
+def _get_attempt_number(active_run: ActiveRun, due_job: DueJob) -> int:
     return int(get_job_entry(active_run.record, active_run.current_node, due_job).get("attempt") or 1)
 
 
 def _create_job(
     active_run: ActiveRun, node: Object, due_job: DueJob, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Create the Job, or find it already created, and record it after that: every recorded Job has existed.
+    """Create the Job, or find the existing one, and only then record it, so that every recorded Job has existed.
 
     A rejected creation stops the run, because a user has to change something. A rejected read of an existing Job does
     not.
@@ -174,7 +174,7 @@ def _create_job(
     except Conflict:
         job = client.run(lookup.get_job_or_none(client.api, namespace, name))
         if job is None:
-            raise  # the conflict was with a quota update, or the Job's TTL has expired since
+            raise  # the conflict came from a quota update, or the Job's TTL has expired since
         if not jobs.is_same_job(job, body):
             message = f'Job "{name}" already exists and does not belong to this run: delete it, and retry'
             return _halt_run(active_run, due_job, "", message, event, client)
@@ -187,7 +187,7 @@ def _create_job(
 def _record_job(active_run: ActiveRun, due_job: DueJob, job: Object, client: SyncClient) -> None:
     reference = {field: job["metadata"][field] for field in ("namespace", "name", "uid")}
     entry = {
-        "attempt": _get_attempt(active_run, due_job),
+        "attempt": _get_attempt_number(active_run, due_job),
         **reference,
         "createdAt": job["metadata"]["creationTimestamp"],
     }

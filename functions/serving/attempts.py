@@ -1,8 +1,8 @@
 """Publishes every attempt to `record`: the function, the event, the duration and the response.
 
-Only the function knows these, so it publishes them itself. It also publishes events that it rejected, as dead letters.
-No step waits for that: an attempt only costs an append to a queue. A separate thread converts attempts to events and
-posts them to `$RECORD` in batches, however long that takes. Without `$RECORD` nothing is published.
+Only the function knows these, so it publishes them itself. It also publishes, as dead letters, the events that it
+rejects. Publishing never delays a step: the step only appends its attempt to a queue. A separate thread converts
+attempts to events and posts them to `$RECORD` in batches. If `$RECORD` is unset, nothing is published.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ if TYPE_CHECKING:
 BATCH_DELAY_SECONDS = 0.5
 """Seconds to wait for more attempts before a batch is published."""
 MAX_ATTEMPTS_PER_EVENT = 100
-"""Maximum attempts in one event, which then has about 100 KiB."""
+"""Maximum number of attempts in one event; such an event is about 100 KiB."""
 MAX_QUEUED_ATTEMPTS, MAX_QUEUED_ATTEMPT_BYTES = 5000, 24 * 2**20
-"""Maximum number and bytes of queued attempts while `record` is unavailable.
+"""Maximum number and total bytes of queued attempts while `record` is unavailable.
 
 Beyond that, the oldest are dropped.
 """
 MAX_QUEUED_DEAD_LETTERS, MAX_QUEUED_DEAD_LETTER_BYTES = 100, 8 * 2**20
-"""Maximum number and bytes of queued dead letters; one may have 2 MiB.
+"""Maximum number and total bytes of queued dead letters, each of which may be up to 2 MiB.
 
 Beyond that, the oldest are dropped.
 """
 ATTEMPT_OVERHEAD_BYTES = 500
-"""Approximate bytes of an attempt, without its texts and replies.
+"""Approximate size of an attempt without its texts and replies.
 
-A reply that was published instead of returned needs about the same.
+A reply that was published instead of returned is about the same size.
 """
 MAX_BACKOFF_SECONDS = 10.0
 """Maximum backoff in seconds while `record` is unavailable; each backoff is twice the previous one."""
 FLUSH_TIMEOUT_SECONDS, LOCAL_FLUSH_TIMEOUT_SECONDS = 20.0, 2.0
-"""Time for publishing the last attempts when the process ends: usually, and if `record` runs on the same host.
+"""Seconds for publishing the last attempts when the process ends: by default, and if `record` runs on the same host.
 
-The first is less than the grace period of a Deployment's pod (30 s), and more than Knative Serving grants. A `record`
-on the same host ends together with all other processes.
+The first is less than the grace period of a Deployment's pod (30 s), but more than Knative Serving grants. A `record`
+on the same host stops at the same time as the other processes.
 """
 LOCAL_URL_PREFIXES = ("http://127.0.0.1:", "http://localhost:")
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 1.0, 5.0
 """Timeouts in seconds: for the connection, which a deleted pod never accepts, and for the response."""
 SPLIT_STATUSES = (400, 413)
-"""Statuses of `record` if it cannot store one of the attempts in a batch, or if the batch is too large."""
+"""HTTP statuses that `record` returns if it cannot store one attempt of a batch, or if the batch is too large."""
 log = logging.getLogger("functions")
 
 
 class OngoingAttempt:
-    """Context manager for one execution of a function on an event: it measures the block, and publishes the attempt.
+    """Context manager for one execution of a function on an event: it times the block and publishes the attempt.
 
     The block sets the outcome: `replies`, `status`, `error`, and `response_bytes`, the size of the response in bytes.
     If the block raises, the status is 500.
@@ -97,11 +97,11 @@ class OngoingAttempt:
             self._publisher.add_attempt(self)
 
     def build_finished(self) -> FinishedAttempt:
-        """Return the finished attempt without the event, which may have 2 MiB."""
+        """Return the finished attempt without the event, which may be up to 2 MiB."""
         event, replay_name = self.event, next(iter(replay_extensions.get_replay_extensions(self.event).values()), None)
         needs_prefix = replay_name is not None and (
             not replay_name or replay_name.lower().startswith(REDRIVE_PREFIX)
-        )  # chosen by the sender
+        )  # the sender chose an empty name, or one that is reserved for redrives
         replay = f"replay {replay_name}" if needs_prefix else replay_name or ""
         event_key, started_at = (
             (event.get_source(), event.get_id()),
@@ -133,9 +133,9 @@ class FinishedAttempt:
 
 
 class Publisher:
-    """Publishes the attempts of this process to `url`, or drops them without a URL.
+    """Publishes this process's attempts to `url`; if `url` is empty, drops them.
 
-    In: the URL; the time limit of `close` in seconds, by default `FLUSH_TIMEOUT_SECONDS` or
+    `flush_seconds` is the time limit of `close`; the default depends on the URL: `FLUSH_TIMEOUT_SECONDS` or
     `LOCAL_FLUSH_TIMEOUT_SECONDS`.
     """
 
@@ -179,10 +179,10 @@ class Publisher:
         if not self._wakeup.is_set():
             self._wakeup.set()
         if self._thread is None:
-            self._start()
+            self._start_thread()
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Register a function that adds its last attempts when the process ends."""
+        """Register a callback that adds the last attempts when the process ends."""
         self._close_callbacks.append(callback)
 
     def close(self) -> None:
@@ -198,8 +198,8 @@ class Publisher:
         if self._thread is not None:
             self._thread.join(self._flush_seconds)
 
-    def _start(self) -> None:
-        """Start the thread, at the first attempt, because the server may fork before that."""
+    def _start_thread(self) -> None:
+        """Start the thread on the first attempt, because the server may fork before that."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="attempts", daemon=True)
@@ -220,7 +220,7 @@ class Publisher:
     def _publish_all(self, session: Session) -> None:
         """Publish until both queues are empty or the process ends."""
         while self._attempts:
-            if not self._publish_attempts(session, self._next_batch()):
+            if not self._publish_attempts(session, self._take_batch()):
                 break  # the process ends
         while dead_letters := self._dead_letters.take(1):
             status = self._post_until_answered(session, dead_letters[0])
@@ -230,12 +230,12 @@ class Publisher:
             if not status:
                 return
 
-    def _next_batch(self) -> list[Attempt]:
+    def _take_batch(self) -> list[Attempt]:
         """Take the oldest attempts off the queue, at most `MAX_ATTEMPTS_PER_EVENT`."""
         return [finished.build_attempt() for finished in self._attempts.take(MAX_ATTEMPTS_PER_EVENT)]
 
     def _publish_attempts(self, session: Session, attempts: list[Attempt]) -> bool:
-        """Publish attempts in one event, or in halves if that is rejected; return False if the process ends before."""
+        """Publish attempts in one event, or in halves if it is rejected; return False if the process ends first."""
         status = self._post_until_answered(session, encode_binary(sign_event(build_attempts_event(attempts))))
         if status in SPLIT_STATUSES and len(attempts) > 1:
             half = len(attempts) // 2
@@ -246,7 +246,7 @@ class Publisher:
         return status > 0
 
     def _post_until_answered(self, session: Session, message: HTTPMessage) -> int:
-        """Post until there is a status below 500, and return it; return 0 if the process ends before."""
+        """Post until the response has a status below 500, and return it; return 0 if the process ends first."""
         backoff = generate_delays(BATCH_DELAY_SECONDS, MAX_BACKOFF_SECONDS)
         while (status := _post(session, self._url, message.headers, message.body)) >= 500:
             log.warning(
@@ -257,7 +257,7 @@ class Publisher:
         return status
 
     def _wait_backoff(self, seconds: float) -> bool:
-        """Wait, for a shorter time while the process ends; return False once the time limit of `close` is over."""
+        """Wait `seconds`, or less while the process ends; return False once the time limit of `close` has expired."""
         if not self._closing.is_set():
             self._closing.wait(seconds)
         else:
@@ -268,7 +268,7 @@ class Publisher:
 def _post(session: Session, url: str, headers: dict[str, str], body: bytes) -> int:
     """Post and return the status of the response.
 
-    It is 503 if there was no response, and 422 if the URL is invalid, so that no error ends the thread.
+    Returns 503 if there was no response and 422 if the URL is invalid, so that no exception ends the thread.
     """
     from requests import RequestException
 

@@ -1,4 +1,4 @@
-"""A queue bounded in number and bytes, so that items for an unavailable receiver do not exhaust the memory."""
+"""Queue bounded by item count and bytes, so that items for an unavailable receiver do not exhaust memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BoundedQueue(Generic[Item]):
         return len(self._items)
 
     def append(self, item: Item, size: int) -> int:
-        """Enqueue an item of `size` bytes; return how many of the oldest were dropped, which may include this one."""
+        """Enqueue an item of `size` bytes; return how many of the oldest items were dropped, possibly including it."""
         with self._lock:
             self._items.append((item, size))
             self._bytes += size

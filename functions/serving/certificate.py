@@ -1,7 +1,7 @@
-"""A server's certificate in a folder: after a change, the next connection uses the new one.
+"""Server certificate that is loaded from a directory: after a change, the next connection uses the new certificate.
 
-Each certificate has its own TLS context, and open connections keep theirs. So no restart is needed, no connection is
-dropped, and no client gets a certificate that does not match its key.
+Each certificate has its own TLS context, and open connections keep theirs. So the server needs no restart, drops no
+connection, and never presents a certificate that does not match its key.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FileStamp = tuple[tuple[int, int, int], ...]
 
 
 class ReloadingCertificate:
-    """The certificate in `directory`; as long as it does not exist, every handshake fails.
+    """The certificate in `directory`; while there is none, every handshake fails.
 
-    The folder is checked at the start of each connection, which costs two calls of `stat`. This needs no timer and no
-    thread, and no client gets a certificate that was replaced before it connected.
+    Each new connection checks the files for changes, which takes two calls of `stat`. This needs no timer or thread,
+    and no client gets a certificate that was replaced before it connected.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,12 +1,12 @@
-"""Detects events that fail repeatedly: a lasting failure is reported, and not retried forever (rule 11).
+"""Detects events that fail repeatedly: a lasting failure is reported instead of retried forever (design rule 11).
 
-While the broker retries with a growing backoff, the status of the maintenance does not show the error. After some time
-the step therefore replies with its failure event. From then on the tick retries, because it emits the event again
-anyway. That is a new event. If the failure continues, it is reported at the first attempt. Otherwise a broker that
-keeps order would receive such events faster than it could drop them.
+While the broker retries with a growing backoff, the maintenance's status does not show the error. After some time, the
+step therefore replies with its failure event. From then on, each tick re-emits the event, as a new one. If that event
+fails too, the failure is reported at its first attempt. Otherwise a broker that keeps order would receive failing
+events faster than it could drop them.
 
-Events of the API server are different: reporting their failure in the status is another write of the object. That write
-causes a new event at once, as long as the message changes.
+API server events are different: reporting their failure writes the object's status. As long as the message changes,
+each such write immediately causes a new event.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from eventing.journal.entries import get_node_name, get_object_identity
 from functions.bounded_cache import BoundedCache
 
 REPORT_AFTER_SECONDS = 30.0
-"""Age of a failure at which it is reported.
+"""Seconds after which a continuing failure is reported.
 
-A restart of the API server, or the start of many maintenances, is over sooner. Two ticks have also retried within this
-time.
+An API server restart, or the start of many maintenances, takes less time. Two ticks also retry within this time.
 """
 SAME_FAILURE_SECONDS = 120.0
-"""Time after a reported failure in which the next one of its kind counts as the same.
+"""Seconds after a reported failure during which the next failure of its kind counts as the same failure.
 
-It spans eight ticks, and is longer than a broker's backoff between two attempts.
+That is eight ticks, and longer than a broker's backoff between two attempts.
 """
 MAX_TRACKED_EVENTS = 1000
 """Maximum number of failing events, and of reported kinds, to remember.
@@ -49,9 +48,9 @@ class FailureTracker:
         self._lock = threading.Lock()
 
     def record_failure(self, event: BaseCloudEvent, *, busy: bool = False) -> bool:
-        """Note that the event has failed; return whether it, or its kind, has failed long enough to be reported.
+        """Record a failure; return whether the event, or its kind, has failed for long enough to be reported.
 
-        If it failed only because another attempt is in progress (`busy`), only the event's own age counts.
+        If the event failed only because another attempt is in progress (`busy`), only its own age counts.
         """
         now, event_id, failure_key = time.monotonic(), _get_event_id(event), _build_failure_key(event)
         with self._lock:
@@ -65,7 +64,7 @@ class FailureTracker:
         return is_lasting
 
     def record_success(self, event: BaseCloudEvent) -> None:
-        """Forget the event's failures and the report of its kind, because the step has replied itself."""
+        """Forget the event's failures and the last report of its kind, because the step has processed the event."""
         with self._lock:
             self._failing_since.pop(_get_event_id(event), None)
             self._reported_at.pop(_build_failure_key(event), None)
@@ -76,9 +75,9 @@ def _get_event_id(event: BaseCloudEvent) -> tuple[str, ...]:
 
 
 def _build_failure_key(event: BaseCloudEvent) -> tuple[str, ...]:
-    """Return what the event shares with the tick's next event for the same reason.
+    """Return a key that the event shares with the events that later ticks emit for the same reason.
 
-    It is () for an event that no step has emitted.
+    Returns () for an event that no step emitted.
     """
     if not event.get_source().startswith(events.SOURCE_PREFIX):
         return ()

@@ -1,4 +1,4 @@
-"""A step as it is served, and its invocation with one event, which returns the reply events."""
+"""Describes how a step is served, and invokes it for one event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Step = Callable[[BaseCloudEvent, SyncClient], list[BaseCloudEvent]]
 FailureHandler = Callable[[str, BaseCloudEvent, str], list[BaseCloudEvent]]
 """Takes the step's name, the event and the error, and returns the failure event.
 
-It raises `Retry` if the step has no such event.
+Raises `Retry` if the step has no failure event.
 """
 
 
@@ -30,26 +30,26 @@ class LateReplies(Protocol):
     """Source of replies that a step produces after its response; they are published as another reply to the event."""
 
     def set_publisher(self, publish: Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]) -> None:
-        """Set the function that publishes late replies; it takes the event and these replies."""
+        """Set the function that publishes late replies; it takes the event and its late replies."""
 
     def close(self) -> None:
-        """Publish the remaining replies because the process ends."""
+        """Publish the remaining replies before the process ends."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """One step; its name is also that of its route, its Trigger and its ServiceAccount.
+    """A step and how it is served; its route, its Trigger and its ServiceAccount have the same name.
 
     Attributes:
         step: Takes an event and returns events.
         consumes: Event types that it processes, () for all; others get a 204, so that no broker retries them.
         emits: Event types that it may return.
-        kind: The only kind that it processes in events of the API server; "" for any kind.
+        kind: The only kind of object that it processes in API server events; "" for any kind.
         on_failure: Handles an event that the step cannot process.
-        pass_queue: Work queue that coalesces events if they are only hints; None if they carry facts (rule 8).
-        failure_tracker: The events that have failed repeatedly.
-        late_replies: Source of replies after the response, if there is one.
-        requires_signature: Whether it rejects events that no program of this install has signed. Otherwise any sender
+        pass_queue: Work queue that coalesces the events if they are only hints; None if they carry facts (rule 8).
+        failure_tracker: Detects events that fail repeatedly.
+        late_replies: Source of replies that follow the response, if any.
+        requires_signature: Whether it rejects events that this install has not signed. Without a signature, any sender
             could put text into a status, or receive the replies to all hints that a pass coalesces.
     """
 
@@ -75,10 +75,10 @@ class Function:
 def invoke(function: Function, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Run the step and return its reply events; a permanent error becomes the component's failure event.
 
-    So does an error that has lasted for some time (`failure_tracker`). A replay has its own pass, which coalesces no
-    hints and is not coalesced. Raises `Retry` if a retry may succeed, and `BadEvent` if the event is invalid. Its
-    subclass `InvalidSignature` means that a required signature is missing or wrong. A dry run writes nothing, so its
-    event may come from another install.
+    So does an error that has lasted for some time (`failure_tracker`). A replay runs its own pass, which neither
+    coalesces hints nor is coalesced. Raises `Retry` if a retry may succeed, `BadEvent` if the event is invalid, and its
+    subclass `InvalidSignature` if a required signature is missing or wrong. A dry run writes nothing, so its event
+    needs no signature and may come from another install.
     """
     if not function.accepts(event):
         return []
@@ -109,7 +109,7 @@ def _run_step(function: Function, event: BaseCloudEvent, client: SyncClient) -> 
         raise Retry(error.message) from error
     except Failed as error:
         return _handle_failure(function, event, str(error))
-    except ApiError as error:  # forbidden or rejected: a retry changes nothing (X-6)
+    except ApiError as error:  # forbidden or rejected: a retry would not help (X-6)
         return _handle_failure(function, event, error.message)
 
 

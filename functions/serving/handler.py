@@ -28,7 +28,7 @@ log = logging.getLogger("functions")
 API_DEADLINE_SECONDS = 1.6
 """Time limit for all API requests of one event.
 
-It ensures that no sender has to wait for two seconds (rule 3).
+It keeps the sender's wait under two seconds (design rule 3).
 """
 
 
@@ -61,10 +61,10 @@ def build_view(
 
 
 def _publish_late_replies(
-    function: str, publisher: Publisher, event: BaseCloudEvent, replies: list[BaseCloudEvent]
+    function_name: str, publisher: Publisher, event: BaseCloudEvent, replies: list[BaseCloudEvent]
 ) -> None:
-    """Publish the replies that an execution on this event produced after its response."""
-    with OngoingAttempt(function, event, publisher) as attempt:
+    """Publish the replies that the function produced for this event after its response."""
+    with OngoingAttempt(function_name, event, publisher) as attempt:
         attempt.replies, attempt.status = [sign_event(reply) for reply in replies], 200
 
 
@@ -72,14 +72,14 @@ def _read_body() -> bytes | None:
     """Return the request's body, or None if it is larger than any valid event."""
     try:
         return request.get_data()
-    except RequestEntityTooLarge:  # Flask's limit MAX_CONTENT_LENGTH; its own response would be an HTML page
+    except RequestEntityTooLarge:  # raised by Flask above MAX_CONTENT_LENGTH; its own response would be an HTML page
         return None
 
 
 def _decode_event(function: Function, headers: dict[str, str], body: bytes | None) -> BaseCloudEvent:
     if body is None:
         raise EventTooLarge(f"body is too large: the limit is {MAX_BODY_BYTES} bytes")
-    # A function that consumes every type accepts any data: unreadable events are kept for the administrator.
+    # A function that consumes all types accepts any data: it keeps unreadable events for the administrator.
     return decode_event(headers, body, any_data=not function.consumes)
 
 
@@ -109,10 +109,9 @@ def handle_event(
 ) -> Response:
     """Run the step and encode the response: 200 with the next event, or 204; 4xx for an invalid event; 503 for a retry.
 
-    In: the attempt that has begun on an event; the function sets its outcome.
-    The replies to a replay go to its sender: 200 with all of them as a batch if `accept_header` includes that type,
-    else 204. The replies of a dry run are not signed: they describe changes that were not made, and any client could
-    remove the mark.
+    `attempt` is in progress, and the function sets its outcome. A replay's sender gets all replies as a batch if
+    `accept_header` includes its content type, else 204. The replies of a dry run are not signed: they describe changes
+    that were not made, and any client could remove the mark of the dry run.
     """
     with logs.bind_fields(**replay_extensions.get_replay_extensions(attempt.event)):
         response = _invoke_and_encode(function, attempt, client, accept_header)

@@ -1,4 +1,4 @@
-"""Endpoints for liveness, readiness and metrics, which `app` adds to those of the functions."""
+"""Endpoints for liveness, readiness and metrics, which `app` serves next to those of the functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kube.client.sync_client import SyncClient
 
 
 def add_health_routes(app: Flask, client: SyncClient) -> None:
-    """Add the endpoints; liveness needs only this process, readiness a response from the API server."""
+    """Add the endpoints; liveness depends only on this process, readiness also on the API server."""
 
     @app.get("/health/liveness")
     def liveness() -> Response:

@@ -1,4 +1,4 @@
-"""Serves an application over HTTPS, with a certificate from a folder that may change at any time."""
+"""Serves an application over HTTPS, with a certificate from a directory, which may be replaced at any time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from aiohttp import web
 from functions.serving.certificate import ReloadingCertificate
 
 KEEPALIVE_SECONDS = 120.0
-"""Longer than the API server keeps an idle connection (90 s).
+"""Seconds; longer than the API server keeps an idle connection (90 s).
 
-So the server never closes a connection just when the API server sends a request.
+Otherwise the server might close a connection just when the API server sends a request.
 """
 GRACE_SECONDS = 5.0
-"""Time to complete the requests in progress when the server stops."""
+"""Seconds for completing the requests in progress when the server stops."""
 log = logging.getLogger(__name__)
 
 

@@ -51,7 +51,7 @@ def start_span(
 ) -> Iterator[Span]:
     """Start a span as a child of `parent`, which is a traceparent or "", and end it after the block.
 
-    With `is_root` it is the root of its trace, with the ids of `parent`.
+    If `is_root` is true, the span is instead the root of its trace and takes the ids of `parent`.
     """
     parent_context = PROPAGATOR.extract({"traceparent": parent}) if parent else Context()
     token = ROOT_SPAN_CONTEXT.set(get_current_span(parent_context).get_span_context() if is_root else None)

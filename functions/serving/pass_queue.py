@@ -1,11 +1,11 @@
-"""Work queue that runs one pass at a time: a hint that arrives during a pass for its subject triggers another (rule 8).
+"""Work queue that runs one pass per subject at a time; a hint that arrives during a pass triggers another (rule 8).
 
-The hint is answered at once, and the next pass sees the state to which it refers. A crash of a pass loses no hint: the
-pass's own event is redelivered, and that pass sees newer state than all coalesced hints.
+The hint is answered at once, and the next pass sees the state that the hint reports. A crash during a pass loses no
+hint: the event that started the pass is redelivered, and its new pass sees newer state than all coalesced hints.
 
 A hint may arrive after a pass that has already seen its state. It is answered without another pass, because a broker
 that keeps order delivers late hints one by one. The event that started a pass is an exception, because its response may
-have been lost. While its pass is in progress, it is rejected and delivered again later.
+have been lost. While that pass is in progress, the redelivered event is rejected, so that the broker retries it later.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ T = TypeVar("T")
 MAX_REMEMBERED_KEYS = 1000
 """Maximum number of subjects whose last pass, or whose unsent replies, are remembered."""
 PASSES_PER_REQUEST = 2
-"""Maximum passes in one request, if the reply can request another pass."""
+"""Maximum number of passes in one request, if the reply can request another pass."""
 MAX_PASSES_PER_REQUEST = 4
-"""Maximum passes in one request, if the reply cannot request another pass.
+"""Maximum number of passes in one request, if the reply cannot request another pass.
 
 A hint that arrives during the last one is rejected and delivered again.
 """
 MIN_PASS_SECONDS = 0.7
-"""Minimum time for a pass; with less, the pass would achieve nothing.
+"""Minimum seconds for a pass; with less time left, the pass would achieve nothing.
 
 The reply then requests another pass, if it can.
 """
@@ -47,7 +47,7 @@ class SeenState(NamedTuple):
 
 
 class Pass:
-    """A pass that is in progress, or waits until its serial key is free, and the hints that it has coalesced."""
+    """A pass that is in progress or waits for its serial key, and the hints that it has coalesced."""
 
     def __init__(self, key: PassKey, event: BaseCloudEvent) -> None:
         self.key = key
@@ -68,9 +68,9 @@ class PassQueue:
         self._undelivered = BoundedCache[PassKey, Replies](MAX_REMEMBERED_KEYS)
 
     def handle_hint(self, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """Return the replies to a hint: none if a pass coalesces it or has seen its state, else those of its passes.
+        """Run the passes for a hint and return their replies; none if another pass coalesces it or has seen its state.
 
-        Raises `Retry` if its serial key is busy for too long, or the passes end without a reply.
+        Raises `Retry` if the serial key is busy for too long, or if the passes end without a reply.
         """
         current = self._start_or_coalesce(self._strategy.build_key(event), event)
         if current is None:
@@ -87,7 +87,10 @@ class PassQueue:
     def _collect_replies(
         self, current: Pass, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]
     ) -> Replies:
-        """Return the reply. If the passes fail after changes, the next pass for the subject reports these changes."""
+        """Run the passes and return their merged replies.
+
+        If they fail after making changes, the next pass for the subject reports these changes.
+        """
         undelivered, passes = self._undelivered.pop(current.key, []), list[Replies]()
         is_complete = False
         try:
@@ -108,7 +111,7 @@ class PassQueue:
     ) -> Replies:
         strategy = self._strategy
         passes.append(run_pass(event))
-        while hints := self._take_coalesced(current, is_last=self._is_last_pass(event, passes)):
+        while hints := self._take_coalesced_hints(current, is_last=self._is_last_pass(event, passes)):
             final_replies = strategy.merge(event, passes, more=True)
             if final_replies is not None and (len(passes) >= PASSES_PER_REQUEST or not has_time(MIN_PASS_SECONDS)):
                 return final_replies
@@ -125,7 +128,7 @@ class PassQueue:
     def _is_last_pass(self, event: BaseCloudEvent, passes: list[Replies]) -> bool:
         """Return whether the next pass of this request is the last one.
 
-        That is so if the reply cannot request another pass, and the maximum number or the time is reached.
+        It is if the reply cannot request another pass, and the maximum number of passes or the time limit is reached.
         """
         is_limit_reached = len(passes) + 1 >= MAX_PASSES_PER_REQUEST or not has_time(MIN_PASS_SECONDS)
         return is_limit_reached and self._strategy.merge(event, passes, more=True) is None
@@ -133,9 +136,9 @@ class PassQueue:
     def _start_or_coalesce(self, key: PassKey, hint: BaseCloudEvent) -> Pass | None:
         """Return a new pass once its serial key is free; None if another pass coalesces the hint or has seen its state.
 
-        Raises `Busy` if the serial key stays occupied for too long, or if the pass in progress is the last one of its
-        request. Raises it also while the event's own pass is in progress. The redelivered event would not receive that
-        pass's reply, which may contain the next step.
+        Raises `Busy` if the serial key stays busy for too long, or if the pass in progress is the last one of its
+        request. Also raises it while the event's own pass is in progress: the redelivered event would not receive that
+        pass's reply, which may trigger the next step.
         """
         timeout_seconds = get_seconds_left()
         with self._changed:
@@ -162,14 +165,14 @@ class PassQueue:
         )
 
     def _remember(self, cache: BoundedCache[PassKey, T], key: PassKey, value: T) -> None:
-        """Store the value for a subject; beyond the limit, the oldest one is forgotten."""
+        """Store the value for a subject; beyond the cache's limit, the oldest entry is evicted."""
         with self._changed:
             cache[key] = value
 
-    def _take_coalesced(self, current: Pass, *, is_last: bool) -> list[BaseCloudEvent]:
-        """Return the hints that have arrived; without one, end the pass under the same lock, so that no hint is lost.
+    def _take_coalesced_hints(self, current: Pass, *, is_last: bool) -> list[BaseCloudEvent]:
+        """Return the hints that have arrived; if none, end the pass under the same lock, so that no hint is lost.
 
-        With `is_last` no more hints are coalesced; the broker delivers them again after this pass.
+        If `is_last` is true, the next pass coalesces no hints; the broker redelivers them after that pass.
         """
         with self._changed:
             hints, current.hints, current.is_last = current.hints, [], is_last

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from requests.adapters import HTTPAdapter
 
 MAX_LINE_CHARACTERS = 2000
-"""Maximum characters of a line of text."""
+"""Maximum length of a text response, in characters."""
 PUBLISH_TIMEOUT_SECONDS = 2.0
 """Time limit for publishing all events of one execution.
 
@@ -38,8 +38,8 @@ def build_replay_response(replies: list[BaseCloudEvent], accept_header: str) -> 
 def build_response(replies: list[BaseCloudEvent]) -> Response:
     """Return the response with one event; several events are published to `$K_SINK` instead.
 
-    A broker accepts only one event in a response. Raises `Retry` if the broker does not accept an event; the other
-    events are published anyway if it rejects one.
+    A broker accepts only one event per response. Raises `Retry` if the broker does not accept an event. If it rejects
+    one event, the others are published anyway.
     """
     if not replies:
         return Response(status=204)
@@ -56,12 +56,12 @@ def _publish_replies(replies: list[BaseCloudEvent]) -> None:
     sink = os.environ.get("K_SINK")
     if not sink:
         raise Retry("cannot publish several events: K_SINK is not set: bind this function to the broker")
-    with requests.Session() as session:  # one connection, because there may be hundreds after an outage
+    with requests.Session() as session:  # one connection, because there may be hundreds of events after an outage
         if sink.startswith("https:"):
             session.mount("https://", _build_https_adapter())
         session.headers.update(build_auth_header())
         deadline, failure = time.monotonic() + PUBLISH_TIMEOUT_SECONDS, None
-        # Random order, which no receiver relies on: if time runs out, it is not always the same events that are lost.
+        # No receiver relies on the order. A random one ensures that not always the same events are lost on a timeout.
         for reply in random.sample(replies, len(replies)):
             seconds_left = max(0.01, deadline - time.monotonic())
             message = encode_binary(reply)
@@ -69,7 +69,7 @@ def _publish_replies(replies: list[BaseCloudEvent]) -> None:
                 session.post(sink, message.body, headers=message.headers, timeout=seconds_left).raise_for_status()
             except requests.RequestException as error:
                 failure = Retry(f"the broker at K_SINK did not accept an event: {error}")
-                if error.response is None or error.response.status_code >= 500:  # it will not accept the next one
+                if error.response is None or error.response.status_code >= 500:  # the next one would fail as well
                     break
     if failure:
         raise failure
@@ -79,11 +79,11 @@ def _build_https_adapter() -> HTTPAdapter:
     """Return an HTTP adapter for a sink whose certificate was issued by Knative's own CA."""
     from requests.adapters import HTTPAdapter
 
-    class Trusting(HTTPAdapter):
+    class KnativeCaAdapter(HTTPAdapter):
         def init_poolmanager(self, *args: Any, **settings: Any) -> None:
             super().init_poolmanager(*args, **settings, ssl_context=create_ssl_context())
 
-    return Trusting()
+    return KnativeCaAdapter()
 
 
 def build_text_response(text: str, status: int) -> Response:

@@ -1,7 +1,7 @@
-"""Exports spans of the functions over OTLP if `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector.
+"""Exports the functions' spans over OTLP if `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector.
 
-Otherwise nothing is imported and nothing is measured. The usual `OTEL_*` variables apply, such as `OTEL_SERVICE_NAME`
-and `OTEL_TRACES_SAMPLER`.
+Otherwise OpenTelemetry is not imported and no spans are created. The usual `OTEL_*` variables apply, such as
+`OTEL_SERVICE_NAME` and `OTEL_TRACES_SAMPLER`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class AttemptTracer:
 
     @classmethod
     def from_environment(cls) -> AttemptTracer:
-        """Build spans from the environment, which names the collector, if any.
+        """Return a tracer for the collector that the environment names, or one that creates no spans.
 
-        The library's own thread sends the spans to the collector in batches.
+        The OpenTelemetry library sends the spans to the collector in batches, in its own thread.
         """
         if not is_tracing_enabled(os.environ):
             return cls()

@@ -9,19 +9,19 @@ from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.deadline import get_seconds_left, has_time, set_deadline
 
 WRITE_TIMEOUT_SECONDS = 0.4
-"""Time limit of a write. The first write of a pass may be slow, and gets all time that is not reserved."""
+"""Time limit for a write. The first write of a pass may be slow, so it gets all the time that is not reserved."""
 RESERVED_SECONDS = 0.3
 """Time reserved in a pass for the work after its writes."""
 log = logging.getLogger("functions")
 
 
 class BudgetWriter:
-    """The writes of one pass, and their results.
+    """Sends the writes of one pass, and keeps their results.
 
     Attributes:
         unanswered: Paths whose write had no response or no time; a retry may succeed.
         sent_count: Number of writes that were sent.
-        ran_out_of_time: Whether the time was over before a write.
+        ran_out_of_time: Whether the time ran out before a write.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class BudgetWriter:
     def try_write(self, path: str, write: Callable[[], object]) -> bool:
         """Send a write, and return whether it succeeded.
 
-        A rejected write, for example by a quota, is only retried by the tick. If the object is gone or exists already,
-        the next event about it or the tick retries.
+        A write that was rejected, for example by a quota, is retried only by the tick. If the object is gone or already
+        exists, the next event about it or the tick retries.
         """
         if not has_time(RESERVED_SECONDS):
             self.unanswered.append(path)

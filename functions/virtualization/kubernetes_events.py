@@ -15,7 +15,7 @@ log = logging.getLogger("functions")
 
 
 def record_wait(vmi: Item, wait: Wait, client: SyncClient) -> None:
-    """Record a Warning that names what the VMI waits for.
+    """Record a Warning Event that reports what the VMI waits for.
 
     The Event's name depends on its content, so the same Event is created only once. An API error is only logged,
     because the VMI's budget reports the same.

@@ -5,9 +5,9 @@ migrations, it claims their names in one Lease. The claims keep concurrent proce
 duplicates after a crash.
 
 A delayed process stops creating migrations before its claims expire. A redelivered event continues with its own claim,
-also after a creation without a response. After a second creation without a response, the migration backs off. Of its
-own finished migrations, the step keeps the newest and deletes the others. If KubeVirt is installed, KubeVirt migrates
-the virtual machines, and this step does nothing (DRN-10).
+even after a creation without a response. After a second creation without a response, the migration backs off. The step
+keeps the newest of its own finished migrations and deletes the others. If KubeVirt is installed, KubeVirt migrates the
+virtual machines, and this step does nothing (DRN-10).
 
 In: `node.tainted`; a PingSource tick; an updated VirtualMachineInstance, an updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: nothing.
@@ -87,10 +87,10 @@ class CreateFailure(NamedTuple):
 
 
 def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Create the migrations that are due; this costs one request if no virtual machine asks for migration.
+    """Create the migrations that are due; send only one request if no virtual machine requests migration.
 
     Raises `Retry` if another process is claiming at the same time, or if a creation had no response for the first time.
-    Raises `Unavailable` if the time is over.
+    Raises `Unavailable` if the time runs out.
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
@@ -101,14 +101,14 @@ def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         snapshot = read_snapshot(vmis, client, event.get_id())
         if not snapshot.evacuation.due_migrations or not _create_due_migrations(snapshot, event.get_id(), client):
             break
-    _delete_outdated(snapshot.evacuation.outdated_migrations, client)
+    _delete_outdated_migrations(snapshot.evacuation.outdated_migrations, client)
     return []
 
 
-def _delete_outdated(outdated: Iterable[Item], client: SyncClient) -> None:
-    """Delete some outdated migrations, concurrently, because every pass has to read them.
+def _delete_outdated_migrations(outdated: Iterable[Item], client: SyncClient) -> None:
+    """Delete some outdated migrations concurrently, because every pass has to read them.
 
-    A migration that cannot be deleted stays, and is tried again later.
+    A later pass retries the migrations that cannot be deleted.
     """
     selected = DELETION_ROTATION.take(map(dict, outdated), MAX_DELETIONS_PER_PASS)
     errors = [
@@ -119,7 +119,7 @@ def _delete_outdated(outdated: Iterable[Item], client: SyncClient) -> None:
 
 
 async def _delete_migration(migration: Item, api: Api) -> str:
-    """Delete a migration; return the error message, "" for success."""
+    """Delete a migration; return the error message, or "" on success."""
     try:
         with set_deadline(WRITE_TIME_SHARE * get_seconds_left()):
             await api.delete(build_migration_path(migration), uid=migration["metadata"]["uid"])
@@ -191,7 +191,7 @@ def _write_claims(snapshot: MigrationSnapshot, attempt: str, client: SyncClient)
 
 
 async def _create_migration(name: str, vmi: Item, api: Api) -> CreateFailure | None:
-    """Create a migration; return why it was not created, or None. One with the same name counts as created.
+    """Create a migration; return why it was not created, or None. An existing one of this name counts as created.
 
     The request may be rejected by a quota, a webhook or KubeVirt, or it may hang; other migrations do not wait for it.
     The request passes its time limit to the API server as well, in case this process dies and cannot cancel it.

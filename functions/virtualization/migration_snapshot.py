@@ -1,4 +1,4 @@
-"""Snapshot for both steps: VMIs that ask for migration, their migrations, and which of their nodes are drained."""
+"""Snapshot that both steps use: VMIs that request migration, their migrations, and which of their nodes are drained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kube.virtualization.migration_claims import LEASE_PATH, parse_claims, parse
 from kube.virtualization.vmis import Item, requests_live_migration
 
 HINT_KINDS = (None, "VirtualMachineInstance", "VirtualMachineInstanceMigration")
-"""Kinds that the events of sources may be about; None stands for events from steps."""
+"""Kinds of objects that events from event sources may concern; None stands for events from steps."""
 WaitsByVmi = dict[tuple[str, str], Wait]
 """Namespace and name of a VMI → what it waits for."""
 
@@ -27,8 +27,8 @@ class MigrationSnapshot:
     """Snapshot of the cluster; the Lease is its oldest part.
 
     Attributes:
-        vmis: The VMIs that ask for migration.
-        lease: The Lease with the claims, None if it does not exist or was not read.
+        vmis: The VMIs that request migration.
+        lease: The Lease with the claims, or None if it does not exist or was not read.
         now: The time of the snapshot.
         evacuation: The migrations and waits that follow from the snapshot.
     """
@@ -45,7 +45,7 @@ def parse_migration_slots(environment: Mapping[str, str]) -> MigrationSlots:
 
 
 def read_kubevirt_waits(kubevirt: Item, vmis: list[Object], client: SyncClient) -> WaitsByVmi:
-    """Return what VMIs wait for if KubeVirt migrates them.
+    """Return what the VMIs that KubeVirt migrates wait for.
 
     If none of these VMIs is on a drained node, only their nodes are read.
     """

@@ -1,8 +1,8 @@
-"""Protect the virt-launcher pod of each VMI that must migrate by a budget, which states what it waits for (DRN-9).
+"""Protect the virt-launcher pod of each VMI that must migrate with a budget that states what the pod waits for (DRN-9).
 
-The step creates the budget when its VirtualMachineInstance appears. It deletes the budget with the instance, or when
+The step creates the budget when the VirtualMachineInstance appears. It deletes the budget with the instance, or when
 the instance's eviction strategy changes. If KubeVirt is installed, KubeVirt creates its own budgets. As soon as
-KubeVirt's budget exists, the step deletes its own one (DRN-10) and annotates KubeVirt's instead.
+KubeVirt's budget exists, the step deletes its own budget (DRN-10) and annotates KubeVirt's instead.
 
 In: `node.tainted`; a PingSource tick; an added or updated VirtualMachineInstance, an added, updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: `virt_launchers.wait_changed`.
@@ -61,7 +61,7 @@ class BudgetTask(NamedTuple):
 
 
 def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Create, update and delete budgets, and report drained nodes whose virt-launcher pods wait for a different reason.
+    """Create, update and delete budgets; return the events for drained nodes whose pods' reasons to wait have changed.
 
     Raises `Retry` if a write had no response and no event is returned; otherwise the tick retries.
     """
@@ -80,9 +80,9 @@ def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
-    """Run tasks while there is time, and return the nodes on which a pod's reason to wait has changed.
+    """Run tasks until the time runs out, and return the nodes on which a pod's reason to wait has changed.
 
-    The next pass starts one task later, or after the last tried task if the time ran out.
+    The next pass starts one task later, or after the last attempted task if the time ran out.
     """
     changed, last_tried = set[str](), ""
     for task in TASK_ROTATION.rotate(tasks, attrgetter("uid")):
@@ -97,7 +97,7 @@ def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
 def _plan_tasks(own_budgets: BudgetsByVmi, vmis: list[Object], client: SyncClient) -> list[BudgetTask]:
     """Return all pending work, as one task for each budget or VMI."""
     migrating = {budgets.get_vmi_uid_key(vmi) for vmi in vmis if requests_live_migration(vmi)}
-    deletions = [_build_deletion(budget, client) for key, budget in own_budgets.items() if key not in migrating]
+    deletions = [_build_deletion_task(budget, client) for key, budget in own_budgets.items() if key not in migrating]
     if not vmis:
         return deletions
     all_budgets, kubevirt = client.gather_all(lookup.list_budgets(client.api), list_kubevirts(client.api))
@@ -107,14 +107,14 @@ def _plan_tasks(own_budgets: BudgetsByVmi, vmis: list[Object], client: SyncClien
             list(filter(requests_live_migration, vmis)), {**kubevirt_budgets, **own_budgets}, client
         )
     duplicates = [
-        _build_deletion(budget, client)
+        _build_deletion_task(budget, client)
         for key, budget in own_budgets.items()
         if key in migrating and key in kubevirt_budgets
     ]
     return deletions + duplicates + _plan_annotations(kubevirt[0], vmis, kubevirt_budgets, client)
 
 
-def _build_deletion(budget: Budget, client: SyncClient) -> BudgetTask:
+def _build_deletion_task(budget: Budget, client: SyncClient) -> BudgetTask:
     path, uid = budgets.build_budget_path(budget), budget["metadata"]["uid"]
 
     def delete(writer: BudgetWriter) -> set[str]:

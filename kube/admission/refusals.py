@@ -1,4 +1,4 @@
-"""Messages with which the admission webhook denies a NodeMaintenance (NMO-19, NMO-22). Pure functions.
+"""Builds the messages with which the admission webhook denies a NodeMaintenance (NMO-19, NMO-22). Pure functions.
 
 Each message has the wording of the operator that this project replaces, followed by the remedy.
 """

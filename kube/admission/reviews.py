@@ -19,7 +19,7 @@ class InvalidReview(ValueError):
 
 @dataclass(frozen=True)
 class AdmissionRequest:
-    """An admission request of the API server.
+    """An admission request from the API server.
 
     Attributes:
         uid: The uid of the request, which the response repeats.
@@ -33,7 +33,7 @@ class AdmissionRequest:
 
 
 def parse_review(review: Any) -> AdmissionRequest:
-    """Parse the request from a decoded body. Raises `InvalidReview` with what is missing."""
+    """Parse the request in a decoded body. Raises `InvalidReview`, which names what is missing or invalid."""
     request = review.get("request") if isinstance(review, Mapping) else None
     if not isinstance(request, Mapping) or review.get("apiVersion") != API_VERSION:
         raise InvalidReview(f"the body is not an AdmissionReview of {API_VERSION} with a request")

@@ -1,6 +1,6 @@
-"""Warnings about the consequences of a drain, none of which is a reason to deny it. Pure functions.
+"""Builds warnings about the consequences of a drain; none of them is a reason to deny it. Pure functions.
 
-They are computed from the node's own pods and their budgets. The webhook makes no checks that need every pod of the
+They are computed from the node's own pods and their budgets. The webhook makes no checks that need every pod in the
 cluster, such as whether other nodes have enough capacity.
 """
 
@@ -33,7 +33,7 @@ The API server cuts warnings after 256 characters if their total is large.
 def build_warnings(
     maintenance: Maintenance, pods: Iterable[Pod], budgets: Iterable[Budget], now: datetime
 ) -> list[str]:
-    """Return what the drain would lose and what would block it, with remedies.
+    """Return warnings about what the drain would lose and what would block it, with remedies.
 
     Pods that stay on the node or are already terminating cause no warnings.
     """
@@ -43,10 +43,10 @@ def build_warnings(
     budget_list = list(budgets)
     result = [
         *_format_pod_warning(
-            _select_keys(classification.bare, leaving), "no controller will recreate {} after the eviction: {}"
+            _select_pod_keys(classification.bare, leaving), "no controller will recreate {} after the eviction: {}"
         ),
         *_format_pod_warning(
-            _select_keys(classification.with_local_storage, leaving), "emptyDir data of {} will be lost: {}"
+            _select_pod_keys(classification.with_local_storage, leaving), "emptyDir data of {} will be lost: {}"
         ),
     ]
     planned = plan_evictions(leaving, budget_list, options)
@@ -69,7 +69,7 @@ def build_sole_control_plane_warning(node_name: str) -> str:
 def _build_budget_warnings(
     blocked: Iterable[BlockedPod], budgets: Iterable[Budget], *, admitting_budgets: Collection[str]
 ) -> list[str]:
-    """Return a warning per budget that admits no pod of the node, and one for pods under several budgets.
+    """Return a warning for each budget that admits no eviction on the node, and one for pods under several budgets.
 
     The text differs for budgets that never admit an eviction.
     """
@@ -114,6 +114,6 @@ def _format_pod_warning(pod_keys: Collection[str], template: str) -> Iterator[st
         yield template.format(format_count(len(names), "pod"), ", ".join(names[:MAX_NAMED_PODS]) + more)
 
 
-def _select_keys(pods: Iterable[Pod], leaving: Iterable[Pod]) -> list[str]:
+def _select_pod_keys(pods: Iterable[Pod], leaving: Iterable[Pod]) -> list[str]:
     uids = {get_uid(pod) for pod in leaving}
     return [format_key(pod) for pod in pods if get_uid(pod) in uids]

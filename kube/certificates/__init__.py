@@ -1,1 +1,1 @@
-"""Rules for certificates and the objects that hold them, as pure functions; only `lookup` calls the API server."""
+"""Rules for certificates and the objects that contain them, as pure functions; only `lookup` calls the API server."""

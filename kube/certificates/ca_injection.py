@@ -1,4 +1,4 @@
-"""CA injection targets: objects with a CA bundle for the API server that request it by cert-manager's annotation."""
+"""CA injection targets: objects with a `caBundle` for the API server, requested with cert-manager's annotation."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 from kube.paths import Object, encode_path_segment
 
 INJECT_ANNOTATION = "cert-manager.io/inject-ca-from"
-"""Annotation: `namespace/name` of a server's Secret; for cert-manager, of a Certificate.
+"""Annotation with the `namespace/name` of a server's Secret; cert-manager expects that of a Certificate.
 
-If Secret and Certificate have the same name, the annotation is valid for both.
+If the Secret and the Certificate have the same name, the annotation works for both.
 """
 RULES_ANNOTATION = "nodemaintenance.dev/rules"
-"""Annotation of a webhook configuration: the rules, in JSON, for webhooks that have none.
+"""Annotation on a webhook configuration with the rules, in JSON, for its webhooks that have none.
 
 The rules are set in the same write as the bundle, so that the API server never calls a server that it cannot verify
-yet. If an upgrade changes the annotation, rules that were set this way follow it. Rules that another client wrote stay.
+yet. If an upgrade changes the annotation, rules that were set this way change with it. Rules that another client wrote
+stay unchanged.
 """
 FIELD_MANAGER = "nodemaintenance"
 """Our field manager name in `managedFields`."""
 RULE_DEFAULTS = {"scope": "*"}
-"""Default that the API server adds to a rule."""
+"""Defaults that the API server adds to a rule."""
 TARGET_PATHS = {
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
@@ -32,11 +33,11 @@ TARGET_PATHS = {
 }
 """Kind → API path of its list."""
 METADATA_ONLY_KINDS = ("CustomResourceDefinition",)
-"""Kinds of which only the metadata is listed, because each pass would read megabytes."""
+"""Kinds for which lists contain only metadata, because full objects would take megabytes in each pass."""
 
 
 def parse_source_secret(target: Object) -> tuple[str, str]:
-    """Return the namespace and name of the Secret whose CA bundle the object requests, both "" for none."""
+    """Return the namespace and name of the Secret whose CA bundle the object requests, both "" if it requests none."""
     value = str((target["metadata"].get("annotations") or {}).get(INJECT_ANNOTATION) or "")
     namespace, _, name = value.partition("/")
     return (namespace, name) if name else ("", "")
@@ -48,7 +49,7 @@ def build_target_path(target: Object) -> str:
 
 
 def has_bundle(target: Object, bundle: str) -> bool:
-    """Return whether each `caBundle` of the object has this bundle, and its webhooks have the annotated rules."""
+    """Return whether each `caBundle` of the object is this bundle, and its webhooks have the annotated rules."""
     encoded_bundle = _encode_bundle(bundle)
     rules = _parse_annotated_rules(target)
     has_rules = not rules or all(_select_rules(target, hook, rules) == hook.get("rules") for hook in target["webhooks"])
@@ -65,7 +66,7 @@ def get_trusted_bundle(target: Object) -> str:
 def build_injection_patch(target: Object, bundle: str) -> Object:
     """Build the merge patch that sets every `caBundle` of the object, and the annotated rules.
 
-    It fails if another client has changed the object since it was read.
+    The patch fails if another client changed the object since it was read.
     """
     version = {"metadata": {"resourceVersion": target["metadata"]["resourceVersion"]}}
     ca_field = {"caBundle": _encode_bundle(bundle)}
@@ -117,7 +118,7 @@ def _owns_rules(target: Object, webhook: Mapping[str, Any]) -> bool:
     """Return whether we are the only field manager of this webhook's rules."""
     key = f'k:{{"name":{json.dumps(webhook.get("name"))}}}'
     entries = target["metadata"].get("managedFields") or []
-    fields = ((each.get("manager"), (each.get("fieldsV1") or {}).get("f:webhooks") or {}) for each in entries)
+    fields = ((entry.get("manager"), (entry.get("fieldsV1") or {}).get("f:webhooks") or {}) for entry in entries)
     return {manager for manager, webhooks in fields if "f:rules" in (webhooks.get(key) or {})} == {FIELD_MANAGER}
 
 

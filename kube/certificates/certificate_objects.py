@@ -1,4 +1,4 @@
-"""The objects that hold certificates: labelled Secrets, and the ConfigMap that publishes what clients trust.
+"""The objects that contain certificates: labelled Secrets, and the ConfigMap that publishes what clients trust.
 
 The name of a Secret shows whether it belongs to the CA or to a server. Only Secrets contain private keys.
 """
@@ -29,33 +29,33 @@ from kube.paths import Object, encode_path_segment
 from kube.times import format_time
 
 DNS_NAMES_ANNOTATION = "nodemaintenance.dev/dns-names"
-"""Annotation of a server's Secret: the names of the server, separated by commas.
+"""Annotation on a server's Secret with the DNS names and IP addresses of the server, separated by commas.
 
 Without it, the names in the existing certificate are used.
 """
 RENEW_ANNOTATION = "nodemaintenance.dev/renew"
 """Annotation that requests the renewal of a Secret, with the time of the request; the renewal removes it."""
 PUBLISHED_ANNOTATION = "nodemaintenance.dev/published"
-"""Annotation of the ConfigMap: since when each of its certificates is published, by fingerprint."""
+"""Annotation on the ConfigMap with the time since which each certificate has been published, by fingerprint."""
 CA_KNOWN_SINCE_ANNOTATION = "nodemaintenance.dev/told"
-"""Annotation of a server's Secret: since when its `ca.crt` contains the signing CA.
+"""Annotation on a server's Secret with the time since which its `ca.crt` has contained the signing CA.
 
 It is removed when this CA issues the server's first certificate.
 """
 CERT_MANAGER_ANNOTATION = "cert-manager.io/certificate-name"
-"""Annotation of a Secret that cert-manager writes; two controllers would replace each other's certificates forever."""
+"""Annotation on Secrets that cert-manager renews; two controllers would replace each other's certificates forever."""
 CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY = "tls.crt", "tls.key", "ca.crt"
-"""Entries of a Secret: the pair in use, and the CA certificates that clients trust."""
+"""Entries in a Secret: the key pair in use, and the CA certificates that clients trust."""
 NEXT_CERTIFICATE_ENTRY, NEXT_PRIVATE_KEY_ENTRY = "next.crt", "next.key"
-"""Entries of a CA's Secret: the pair that signs once clients have had the time to read its certificate."""
+"""Entries in a CA's Secret: the key pair that will sign once clients have had time to read its certificate."""
 OPAQUE_TYPE, TLS_TYPE, RESERVED_TYPE_PATTERN = (
     "Opaque",
     "kubernetes.io/tls",
     re.compile(r"(bootstrap\.)?kubernetes\.io/"),
 )
-"""Types of Secrets: `OPAQUE_TYPE` and `TLS_TYPE` are supported.
+"""Secret types: `OPAQUE_TYPE` and `TLS_TYPE` are supported.
 
-`RESERVED_TYPE_PATTERN` matches the types of Kubernetes. All of these except `TLS_TYPE` require entries that our Secrets
+`RESERVED_TYPE_PATTERN` matches Kubernetes' own types. All of these except `TLS_TYPE` require entries that our Secrets
 do not have.
 """
 OBJECT_NAME_PATTERN, MAX_NAME_CHARACTERS = (
@@ -64,7 +64,7 @@ OBJECT_NAME_PATTERN, MAX_NAME_CHARACTERS = (
 )
 """Valid names for a Secret (RFC 1123 subdomain)."""
 BUNDLE_ENTRY, STATUS_ENTRY = "ca-bundle.crt", "status.json"
-"""Entries of the ConfigMap: the certificates that clients trust, and the public data of each Secret."""
+"""Entries in the ConfigMap: the certificates that clients trust, and the public data about each Secret."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class CertificateSummary:
 
 
 def build_secrets_path(namespace: str, name: str = "") -> str:
-    """Return the API path of the Secrets of a namespace, or of one Secret."""
+    """Return the API path of the Secrets in a namespace, or of one Secret."""
     return _build_path("secrets", namespace, name)
 
 
 def build_configmaps_path(namespace: str, name: str = "") -> str:
-    """Return the API path of the ConfigMaps of a namespace, or of one ConfigMap."""
+    """Return the API path of the ConfigMaps in a namespace, or of one ConfigMap."""
     return _build_path("configmaps", namespace, name)
 
 
@@ -100,20 +100,20 @@ def _build_path(resource: str, namespace: str, name: str) -> str:
     )
 
 
-def get_component_name(item: Object) -> str | None:
+def get_component_name(obj: Object) -> str | None:
     """Return the value of the object's component label, or None."""
-    value = (item["metadata"].get("labels") or {}).get(COMPONENT_LABEL)
+    value = (obj["metadata"].get("labels") or {}).get(COMPONENT_LABEL)
     return None if value is None else str(value)
 
 
-def get_name(item: Object) -> str:
+def get_name(obj: Object) -> str:
     """Return the object's name."""
-    return str(item["metadata"]["name"])
+    return str(obj["metadata"]["name"])
 
 
-def get_annotation(item: Object, key: str) -> str:
+def get_annotation(obj: Object, key: str) -> str:
     """Return the value of an annotation, "" if it is absent."""
-    return str((item["metadata"].get("annotations") or {}).get(key) or "")
+    return str((obj["metadata"].get("annotations") or {}).get(key) or "")
 
 
 def is_renewal_requested(secret: Object) -> bool:
@@ -135,19 +135,19 @@ def encode_entries(entries: Mapping[str, str]) -> dict[str, str]:
 
 
 def get_current_pair(secret: Object) -> KeyPair | None:
-    """Return the pair in use, or None if it is missing or corrupt."""
+    """Return the key pair in use, or None if it is missing or corrupt."""
     return key_pairs.parse_key_pair(decode_entry(secret, CERTIFICATE_ENTRY), decode_entry(secret, PRIVATE_KEY_ENTRY))
 
 
 def get_next_pair(ca_secret: Object) -> KeyPair | None:
-    """Return the pair that will sign next, or None."""
+    """Return the key pair that will sign next, or None."""
     return key_pairs.parse_key_pair(
         decode_entry(ca_secret, NEXT_CERTIFICATE_ENTRY), decode_entry(ca_secret, NEXT_PRIVATE_KEY_ENTRY)
     )
 
 
 def find_server_names(secret: Object, summaries: Mapping[str, CertificateSummary]) -> tuple[str, ...]:
-    """Return the names of the server: from the annotation, its certificate or the ConfigMap, in this order, or ()."""
+    """Return the server's names from the annotation, else from its certificate, else from the ConfigMap, else ()."""
     summary = summaries.get(get_name(secret))
     served_names = key_pairs.get_subject_alt_names(decode_entry(secret, CERTIFICATE_ENTRY))
     return (
@@ -166,7 +166,7 @@ def parse_published_bundle(configmap: Object | None) -> list[str]:
 
 
 def parse_published_times(configmap: Object | None, now: datetime) -> dict[str, datetime]:
-    """Return since when each certificate is published, by fingerprint.
+    """Return the time since which each certificate has been published, by fingerprint.
 
     A time in the future comes from a wrong clock or a manual edit, and is ignored.
     """
@@ -176,13 +176,13 @@ def parse_published_times(configmap: Object | None, now: datetime) -> dict[str, 
 
 
 def parse_ca_known_since(server_secret: Object, now: datetime) -> datetime | None:
-    """Return since when the server's `ca.crt` contains the signing CA; None if no valid time is recorded."""
+    """Return the time since which the server's `ca.crt` has contained the signing CA, None if it is not recorded."""
     since = parse_strict_time_or_none(get_annotation(server_secret, CA_KNOWN_SINCE_ANNOTATION))
     return since if since and since <= now + CLOCK_SKEW else None
 
 
 def parse_summaries(configmap: Object | None) -> Mapping[str, CertificateSummary]:
-    """Return the ConfigMap's data about each Secret, by name; it suffices to recreate a deleted Secret."""
+    """Return the ConfigMap's data about each Secret, by its name; the data suffices to recreate a deleted Secret."""
     return _parse_summaries_text(str(((configmap or {}).get("data") or {}).get(STATUS_ENTRY) or ""))
 
 
@@ -190,16 +190,16 @@ def parse_summaries(configmap: Object | None) -> Mapping[str, CertificateSummary
 def _parse_summaries_text(text: str) -> Mapping[str, CertificateSummary]:
     found = _parse_json_object(text)
     return {
-        name: _parse_summary(name, item)
-        for name, item in found.items()
-        if isinstance(item, dict) and _is_object_name(name)
+        name: _parse_summary(name, fields)
+        for name, fields in found.items()
+        if isinstance(fields, dict) and _is_object_name(name)
     }
 
 
 def build_summary(
     secret: Object, summaries: Mapping[str, CertificateSummary], component: Component
 ) -> CertificateSummary:
-    """Return the current public data of a Secret."""
+    """Build the summary of a Secret's current certificate."""
     pair = get_current_pair(secret)
     kind = str(secret.get("type") or OPAQUE_TYPE)
     if pair is None:
@@ -218,8 +218,8 @@ def build_summary(
 
 
 def build_configmap_data(bundle: Iterable[str], summaries: Iterable[CertificateSummary]) -> dict[str, str]:
-    """Build `data` of the ConfigMap."""
-    status = {item.secret: item.as_data() for item in summaries}
+    """Build the ConfigMap's `data` from the bundle and the summaries."""
+    status = {summary.secret: summary.as_data() for summary in summaries}
     return {BUNDLE_ENTRY: "".join(bundle), STATUS_ENTRY: json.dumps(status, indent=1, sort_keys=True) + "\n"}
 
 
@@ -227,13 +227,13 @@ def _is_object_name(name: str) -> bool:
     return len(name) <= MAX_NAME_CHARACTERS and bool(OBJECT_NAME_PATTERN.fullmatch(name))
 
 
-def _parse_summary(name: str, item: Mapping[str, Any]) -> CertificateSummary:
-    listed = item.get("names")
-    names = select_usable(each for each in listed if isinstance(each, str)) if isinstance(listed, list) else ()
-    rest = (str(item.get(field) or "") for field in ("serial", "begins", "ends", "renewal"))
-    kind = str(item.get("kind") or OPAQUE_TYPE)
+def _parse_summary(secret_name: str, fields: Mapping[str, Any]) -> CertificateSummary:
+    listed = fields.get("names")
+    names = select_usable(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else ()
+    rest = (str(fields.get(field) or "") for field in ("serial", "begins", "ends", "renewal"))
+    kind = str(fields.get("kind") or OPAQUE_TYPE)
     return CertificateSummary(
-        name, names, OPAQUE_TYPE if RESERVED_TYPE_PATTERN.match(kind) and kind != TLS_TYPE else kind, *rest
+        secret_name, names, OPAQUE_TYPE if RESERVED_TYPE_PATTERN.match(kind) and kind != TLS_TYPE else kind, *rest
     )
 
 

@@ -10,9 +10,9 @@ from kube.times import TIME_FORMAT
 COMPONENT_LABEL = "nodemaintenance.dev/certificates"
 """Label whose value names the component; objects without it are never changed (OSV-23)."""
 CLOCK_SKEW = timedelta(minutes=5)
-"""A certificate's validity starts this long before its issue, so that clients with slow clocks accept it."""
+"""A certificate's validity starts this long before it is issued, so that clients with slow clocks accept it."""
 SERVING_LIFETIME_PERIODS, CA_LIFETIME_PERIODS = 2, 3
-"""Lifetimes of serving certificates and of CAs, in periods.
+"""Lifetimes of serving certificates and of CAs, in renewal periods.
 
 A serving certificate is renewed after one of its two periods, so renewals may fail for a whole period before it
 expires. A CA is also renewed after one period, and outlives all certificates that it has signed.
@@ -46,11 +46,11 @@ COMPONENTS = {
         Component("ours", timedelta(days=15)),
     )
 }
-"""Label value → component; `ours` are the servers of this product."""
+"""Label value → component; `ours` is the component of this project's own servers."""
 
 
 def compute_not_before(now: datetime) -> datetime:
-    """Return the start of validity for a certificate issued now; it is never in the future (OSV-21)."""
+    """Return the start of the validity of a certificate issued now; it is never in the future (OSV-21)."""
     return now - CLOCK_SKEW
 
 
@@ -60,9 +60,9 @@ def compute_issue_time(not_before: datetime) -> datetime:
 
 
 def compute_renewal_time(not_before: datetime, not_after: datetime, component: Component) -> datetime:
-    """Return the renewal time: one period after the issue, or two thirds of the lifetime if that is earlier.
+    """Return the renewal time: one period after issuance, or after two thirds of the lifetime if that is earlier.
 
-    A certificate from another issuer may have a lifetime shorter than a period.
+    A certificate from a foreign issuer may have a lifetime shorter than a period.
     """
     return min(compute_issue_time(not_before) + component.renewal_period, not_before + (not_after - not_before) * 2 / 3)
 
@@ -73,7 +73,7 @@ def round_up_to_second(time: datetime) -> datetime:
 
 
 def parse_strict_time_or_none(text: object) -> datetime | None:
-    """Parse a time that `format_time` has written; None for any other text."""
+    """Parse a time in the format of `format_time`; return None for any other text."""
     try:
         return datetime.strptime(str(text), TIME_FORMAT).replace(tzinfo=timezone.utc)
     except ValueError:

@@ -20,7 +20,7 @@ PEM_BEGIN, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 MAX_COMMON_NAME_CHARACTERS = 64
 """Maximum length of a common name, in characters (RFC 5280, ub-common-name)."""
 SIGNING_KEY_TYPES = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)
-"""Key types that a CA may have: we create the first type, a CA from a user may have either."""
+"""Key types that a CA may have: we create keys of the first type, a user's CA may have either."""
 PARSE_ERRORS = (ValueError, UnsupportedAlgorithm, TypeError, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
 """Exceptions that the library raises for a malformed or unsupported certificate or key."""
 
@@ -43,7 +43,7 @@ class KeyPair:
 
 
 def parse_key_pair(certificate: str, key: str) -> KeyPair | None:
-    """Return the pair if both can be parsed and belong together, else None."""
+    """Return the pair if certificate and key can be parsed and belong together, else None."""
     try:
         public = serialization.load_pem_private_key(key.encode(), None).public_key()
         if _load_certificate(certificate).public_key() != public:
@@ -54,7 +54,7 @@ def parse_key_pair(certificate: str, key: str) -> KeyPair | None:
 
 
 def parse_certificates(text: str) -> list[str]:
-    """Return the certificates in a text, each in normalized PEM; whatever cannot be parsed is left out."""
+    """Return the certificates in a PEM text, each in normalized PEM, without those that cannot be parsed."""
     blocks = (f"{PEM_BEGIN}{part.partition(PEM_END)[0]}{PEM_END}\n" for part in text.split(PEM_BEGIN)[1:])
     return [_encode_pem(certificate) for block in blocks if (certificate := _load_certificate_or_none(block))]
 
@@ -98,7 +98,7 @@ def issue_serving_certificate(ca: KeyPair, names: Iterable[str], component: Comp
 
 
 def compute_serving_not_after(ca: KeyPair, component: Component, now: datetime) -> datetime:
-    """Return the end of validity for a serving certificate issued now."""
+    """Return the end of the validity of a serving certificate that this CA issues now."""
     return min(
         compute_not_before(now) + SERVING_LIFETIME_PERIODS * component.renewal_period, ca.parsed.not_valid_after_utc
     )
@@ -115,7 +115,7 @@ def get_subject_alt_names(certificate: str) -> list[str]:
 
 
 def is_signing_ca(pair: KeyPair) -> bool:
-    """Return whether the pair is a CA, with a key of a type that we can sign with."""
+    """Return whether the certificate is a CA's, and its key has a type that we can sign with."""
     try:
         is_ca = pair.parsed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (*PARSE_ERRORS, x509.ExtensionNotFound, x509.DuplicateExtension):
@@ -145,7 +145,7 @@ def is_valid(certificate: str, now: datetime) -> bool:
 
 
 def format_serial(certificate: x509.Certificate) -> str:
-    """Return the serial number in hexadecimal, as users compare it."""
+    """Return the serial number in hexadecimal."""
     return f"{certificate.serial_number:x}"
 
 

@@ -23,7 +23,7 @@ class EventNotice(NamedTuple):
 
 
 def build_event(namespace: str, notice: EventNotice, now: datetime) -> Object:
-    """Build the Event; its name is derived from its content, so an identical notice has the same Event."""
+    """Build the Event; its name is derived from its content, so identical notices give the same Event."""
     kind, name = notice.target
     involved = {"apiVersion": "v1", "kind": kind, "name": name, "namespace": namespace}
     event_name = kubernetes_events.build_event_name(name, kind, notice.reason, notice.message)

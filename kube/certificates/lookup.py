@@ -1,4 +1,4 @@
-"""Reads the labelled Secrets and ConfigMaps of a namespace, and the CA injection targets of the cluster."""
+"""Reads the labelled Secrets and ConfigMaps in a namespace, and the CA injection targets in the cluster."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kube.paths import Object
 LIST_TIMEOUT_SECONDS, TICK_LIST_TIMEOUT_SECONDS = 0.6, 1.2
 """Timeouts for listing all CA injection targets, in seconds; a pass has 1.6 s in total.
 
-After the first timeout, a pass goes on without the lists, because repairs do not need them. A tick waits until the
+After the first timeout, a pass continues without the lists, because repairs do not need them. A tick waits until the
 second timeout and then makes another pass with the lists. If the previous tick had no time left for that pass, the tick
 waits for the lists before its first pass.
 """
 
 MAX_SERVER_SECRETS = 50
-"""Maximum number of a component's server Secrets up to which missing ones are created again.
+"""Number of server Secrets of a component beyond which missing ones are not recreated.
 
 Without this limit, a client that may write the ConfigMap could cause the creation of any number of Secrets.
 """
@@ -40,14 +40,14 @@ Without this limit, a client that may write the ConfigMap could cause the creati
 
 @dataclass(frozen=True)
 class NamespaceSnapshot:
-    """The content of a namespace: the state of each component, and a notice for each Secret that is skipped."""
+    """The certificates in a namespace: the state of each component, and a notice for each Secret that is skipped."""
 
     states: tuple[ComponentState, ...]
     skipped_notices: tuple[EventNotice, ...]
 
 
 async def list_injection_targets(api: Api, namespaces: Collection[str]) -> list[Object]:
-    """List the objects of all kinds that request the bundle of a Secret in one of these namespaces.
+    """List the CA injection targets of all kinds that request the bundle of a Secret in one of these namespaces.
 
     A server without API aggregation has no APIServices. Raises `Unavailable` if the lists take longer than
     `TICK_LIST_TIMEOUT_SECONDS`.
@@ -72,9 +72,9 @@ async def _list_targets_of_kind(api: Api, kind: str, path: str, namespaces: Coll
 
 
 async def reread_targets(api: Api, targets: Iterable[Object]) -> list[Object]:
-    """Read these objects again, without those that no longer exist.
+    """Read these objects again, and omit those that no longer exist.
 
-    The function lists each object by its name, which needs no `get` permission.
+    The function lists each object by its name, which requires no `get` permission.
     """
     reads = (
         list_all(api, TARGET_PATHS[item["kind"]], field_selector=f"metadata.name={item['metadata']['name']}")
@@ -84,7 +84,7 @@ async def reread_targets(api: Api, targets: Iterable[Object]) -> list[Object]:
 
 
 async def read_snapshot(api: Api, namespace: str, targets: Iterable[Object] | None) -> NamespaceSnapshot:
-    """Read the certificates of a namespace; `targets` are the CA injection targets of the cluster, None if unknown."""
+    """Read the certificates in a namespace; `targets` are the CA injection targets in the cluster, None if unknown."""
     lists = (certificate_objects.build_secrets_path(namespace), certificate_objects.build_configmaps_path(namespace))
     secrets, configmaps = await gather_all(*(list_all(api, path, label_selector=COMPONENT_LABEL) for path in lists))
     skipped = [notice for secret in secrets.items if (notice := _find_skip_notice(secret))]
@@ -121,7 +121,7 @@ async def _read_state(
     existing_names = {*map(get_name, secrets), component.ca_secret_name}
     unlisted = [summary for name, summary in summaries.items() if summary.names and name not in existing_names]
     max_missing = max(MAX_SERVER_SECRETS - len(servers), 0)
-    missing_servers = await _select_absent(api, namespace, unlisted[:max_missing])
+    missing_servers = await _select_without_secret(api, namespace, unlisted[:max_missing])
     names = {(namespace, name) for name in (*map(get_name, servers), *(summary.secret for summary in missing_servers))}
     component_targets = tuple(target for target in targets if parse_source_secret(target) in names)
     ca_secret = next((secret for secret in component_secrets if get_name(secret) == component.ca_secret_name), None)
@@ -137,10 +137,10 @@ async def _read_state(
     )
 
 
-async def _select_absent(
+async def _select_without_secret(
     api: Api, namespace: str, summaries: list[CertificateSummary]
 ) -> tuple[CertificateSummary, ...]:
-    """Return the entries whose Secret does not exist.
+    """Return the summaries whose Secret does not exist.
 
     A Secret that has only lost its label still exists: a user excluded it from renewal.
     """
@@ -159,7 +159,11 @@ def _find_skip_notice(secret: Object) -> EventNotice | None:
             f"the Secret is not renewed: label {COMPONENT_LABEL} has the unknown value {component_name!r}; "
             f"set one of {', '.join(COMPONENTS)}",
         )
-    other_cas = {each.ca_secret_name: each.name for each in COMPONENTS.values() if each.name != component_name}
+    other_cas = {
+        component.ca_secret_name: component.name
+        for component in COMPONENTS.values()
+        if component.name != component_name
+    }
     if name in other_cas:
         return EventNotice(
             target,

@@ -1,14 +1,14 @@
-"""Plans the next write for the certificates of one component; it plans again after each write.
+"""Plans the next write for the certificates of one component; callers plan again after each write.
 
 Every write leaves a state from which the next pass can continue, even after a crash. docs/certificates.md shows the
 states:
 
 1. A new CA is stored as the next one, and no other object contains it.
 2. It is published in addition to all trusted CAs: in the Secrets, in the CA injection targets, then in the ConfigMap.
-3. After a waiting period it signs. It signs at once if the current CA cannot and no server relies on another CA.
-4. Every server gets a certificate from it. A CA leaves the bundle when it expires, and not before.
+3. After a waiting period it signs. It signs at once if the current CA cannot and no server relies on a different CA.
+4. It issues a certificate for every server. A CA leaves the bundle only when it expires.
 
-An object that the API server refuses to write is left out, and everything that does not depend on it continues.
+An object that the API server refuses to write is skipped, and everything that does not depend on it continues.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from kube.times import format_time
 def plan_next_write(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Write | None:
     """Return the write that advances the component, or None if there is nothing to do now.
 
-    `propagation_delay` is how long a CA must be published before a server uses a certificate from it.
+    `propagation_delay` is how long a CA must have been published before a server uses a certificate issued by it.
     """
     return (
         _plan_ca_creation(state, now)
@@ -69,7 +69,7 @@ def plan_next_write(state: ComponentState, now: datetime, propagation_delay: tim
 
 
 def apply_response(state: ComponentState, write: Write, response: Object) -> ComponentState:
-    """Return the state with the object that the API server returned for a write."""
+    """Return the state, updated with the object that the API server returned for a write."""
     kind, name = write.target
     if kind == "ConfigMap":
         return replace(state, bundle_configmap=response)
@@ -110,9 +110,9 @@ def _plan_ca_creation(state: ComponentState, now: datetime) -> Write | None:
 
 
 def _plan_injection(state: ComponentState, now: datetime) -> Iterator[Write]:
-    """Yield the writes of the bundle into Secrets and CA injection targets that contain another one.
+    """Yield the writes that set the bundle in Secrets and CA injection targets that contain a different one.
 
-    They precede the publication in the ConfigMap, because the waiting period of all clients starts with it.
+    They precede the publication in the ConfigMap, which starts the waiting period for all clients.
     """
     bundle_pem = "".join(build_bundle(state, now))
     readable = (server for server in state.server_secrets if certificate_objects.get_current_pair(server))
@@ -141,7 +141,7 @@ def _plan_injection(state: ComponentState, now: datetime) -> Iterator[Write]:
 
 
 def _build_ca_known_since(secret: Object, state: ComponentState, now: datetime) -> Object:
-    """Return the annotation for when the Secret's readers got the signing CA, or {} if they already had it."""
+    """Return the annotation with the time when the Secret's readers got the signing CA, {} if they already had it."""
     known_cas = key_pairs.parse_certificates(certificate_objects.decode_entry(secret, CA_ENTRY))
     if state.current_ca is None or key_pairs.parse_certificates(state.current_ca.certificate)[0] in known_cas:
         return {}
@@ -153,7 +153,7 @@ def _build_ca_known_since(secret: Object, state: ComponentState, now: datetime) 
 
 
 def _plan_publication(state: ComponentState, now: datetime) -> Write | None:
-    """Return the write of the bundle into the ConfigMap, with the publication time of each new certificate."""
+    """Return the write that publishes the bundle in the ConfigMap, or None if it is published already."""
     if ("ConfigMap", state.component.bundle_configmap_name) in state.unwritable:
         return None
     since = certificate_objects.parse_published_times(state.bundle_configmap, now)
@@ -168,8 +168,8 @@ def _plan_publication(state: ComponentState, now: datetime) -> Write | None:
 def _plan_ca_activation(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Write | None:
     """Return the write that makes the next CA the signing one.
 
-    That is due after the waiting period, unless the next CA is held back. It is due at once if the current CA cannot
-    sign and no server works with a certificate of another CA.
+    The write is due after the waiting period, unless the next CA is blocked. It is due at once if the current CA cannot
+    sign and no server uses a valid certificate from a different CA.
     """
     next_ca, ca_secret = state.next_ca, state.ca_secret
     if not next_ca or not ca_secret or get_kind_and_name(ca_secret) in state.unwritable:
@@ -186,21 +186,21 @@ def _plan_ca_activation(state: ComponentState, now: datetime, propagation_delay:
 
 
 def _get_published_since(state: ComponentState, ca: KeyPair, now: datetime) -> datetime | None:
-    """Return since when a CA counts as published, or None if it does not."""
+    """Return the time since which a CA counts as published, or None if it does not."""
     return certificate_objects.parse_published_times(state.bundle_configmap, now).get(
         key_pairs.compute_fingerprint(ca.certificate)
     )
 
 
 def _uses_other_ca(state: ComponentState, ca: KeyPair, now: datetime) -> bool:
-    """Return whether a server uses a valid certificate that this CA has not signed."""
+    """Return whether any server uses a valid certificate that this CA has not signed."""
     pairs = (certificate_objects.get_current_pair(server) for server in state.server_secrets)
     working = (pair.certificate for pair in pairs if pair and key_pairs.is_valid(pair.certificate, now))
     return any(not key_pairs.is_signed_by(certificate, ca.certificate) for certificate in working)
 
 
 def _plan_issuance(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Iterator[Write]:
-    """Yield the writes of a certificate for each server that needs one; missing Secrets are created again.
+    """Yield the writes that issue a certificate for each server that needs one, or recreate a missing Secret.
 
     If the current CA cannot sign, the next one does.
     """
@@ -215,7 +215,7 @@ def _plan_issuance(state: ComponentState, now: datetime, propagation_delay: time
             and get_kind_and_name(server) not in state.unwritable
             and _needs_certificate(server, names, state, now, propagation_delay)
         ):
-            entries = _issue_entries(ca, names, state, now, bundle_pem)
+            entries = _issue_certificate_entries(ca, names, state, now, bundle_pem)
             annotations = {
                 certificate_objects.RENEW_ANNOTATION: None,
                 certificate_objects.CA_KNOWN_SINCE_ANNOTATION: None,
@@ -225,14 +225,14 @@ def _plan_issuance(state: ComponentState, now: datetime, propagation_delay: time
             )
     for missing in state.missing_servers:
         if missing.names and ("Secret", missing.secret) not in state.unwritable:
-            entries = _issue_entries(ca, missing.names, state, now, bundle_pem)
+            entries = _issue_certificate_entries(ca, missing.names, state, now, bundle_pem)
             metadata = {"annotations": {certificate_objects.DNS_NAMES_ANNOTATION: ",".join(missing.names)}}
             yield build_secret_creation(
                 CERTIFICATE_ISSUED, state, missing.secret, {"type": missing.kind, "data": entries, "metadata": metadata}
             )
 
 
-def _issue_entries(
+def _issue_certificate_entries(
     ca: KeyPair, names: Iterable[str], state: ComponentState, now: datetime, bundle_pem: str
 ) -> dict[str, str]:
     pair = key_pairs.issue_serving_certificate(ca, names, state.component, now)
@@ -244,11 +244,11 @@ def _issue_entries(
 def _needs_certificate(
     server_secret: Object, names: Iterable[str], state: ComponentState, now: datetime, propagation_delay: timedelta
 ) -> bool:
-    """Return whether a server needs another certificate now.
+    """Return whether a server needs a new certificate now.
 
-    A missing or expired certificate is replaced at once. A certificate from another CA is replaced once clients have
-    had the time to read the signing CA. A certificate that is due waits for the next CA, if there is one, unless that
-    is held back.
+    A missing or expired certificate is replaced at once. A certificate from a different CA is replaced once clients
+    have had time to read the signing CA. A certificate due for renewal waits for the next CA if there is one, unless
+    that CA is blocked.
     """
     current_pair = certificate_objects.get_current_pair(server_secret)
     if not current_pair or not key_pairs.is_valid(current_pair.certificate, now):
@@ -271,7 +271,7 @@ def _needs_certificate(
 
 
 def _is_next_ca_stuck(state: ComponentState, next_ca: KeyPair, now: datetime, propagation_delay: timedelta) -> bool:
-    """Return whether the next CA is held back, and its waiting period is not running."""
+    """Return whether the next CA is blocked, and its waiting period is not running."""
     since = _get_published_since(state, next_ca, now)
     return is_next_ca_blocked(state, now) and (since is None or now - since >= propagation_delay)
 
@@ -288,7 +288,7 @@ def _would_extend_validity(current_pair: KeyPair, ca: KeyPair, state: ComponentS
 def _is_ca_known(
     ca: KeyPair, server_secret: Object, state: ComponentState, now: datetime, propagation_delay: timedelta
 ) -> bool:
-    """Return whether clients have had the time to read a CA, both in the ConfigMap and in the server's Secret."""
+    """Return whether clients have had time to read a CA, both in the ConfigMap and in the server's Secret."""
     published = _get_published_since(state, ca, now) or now
     return all(
         now - since >= propagation_delay
@@ -298,7 +298,7 @@ def _is_ca_known(
 
 
 def _plan_status_update(state: ComponentState, now: datetime) -> Write | None:
-    """Return the write of the data about the Secrets, if the ConfigMap contains other data."""
+    """Return the write that updates the data about the Secrets in the ConfigMap, None if the data is up to date."""
     existing = (state.bundle_configmap or {}).get("data") or {}
     is_unwritable = ("ConfigMap", state.component.bundle_configmap_name) in state.unwritable
     return (

@@ -14,8 +14,8 @@ _DNS_NAME_PATTERN = re.compile(rf"(\*\.)?{_DNS_LABEL}(\.{_DNS_LABEL})*", re.IGNO
 def normalize_name(name: str) -> str:
     """Return the normalized DNS name or IP address, "" for any other text.
 
-    Addresses in a certificate are read in Python's notation. With another notation, requested and existing names would
-    always differ.
+    IP addresses get the notation in which Python reads them from a certificate. In a different notation, requested and
+    existing names would always differ.
     """
     try:
         address = ip_address(name)
@@ -26,10 +26,10 @@ def normalize_name(name: str) -> str:
 
 
 def select_usable(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that a certificate can hold, normalized and without duplicates."""
+    """Return the names that a certificate can contain, normalized and without duplicates."""
     return tuple(dict.fromkeys(found for name in names if (found := normalize_name(name.strip()))))
 
 
 def select_unusable(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that a certificate cannot hold."""
+    """Return the names that a certificate cannot contain."""
     return tuple(name.strip() for name in names if name.strip() and not normalize_name(name.strip()))

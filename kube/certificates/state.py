@@ -1,4 +1,4 @@
-"""The state of a component's certificates in a namespace, and the facts that follow from it."""
+"""The state of a component's certificates in a namespace, and functions that derive facts from it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class ComponentState:
     """The state of a component in a namespace, as it was read.
 
     Attributes:
-        ca_secret: Secret of the CA, None if there is none.
+        ca_secret: Secret with the CA, None if there is none.
         bundle_configmap: ConfigMap with the certificates that clients trust, None if there is none.
         server_secrets: The component's other Secrets.
         missing_servers: Server Secrets that the ConfigMap lists and that do not exist.
         injection_targets: CA injection targets that request the bundle.
-        are_targets_unknown: Whether the CA injection targets are unknown.
-        is_truncated: Whether the ConfigMap lists more missing Secrets than are created again.
+        are_targets_unknown: Whether the CA injection targets could not be listed.
+        is_truncated: Whether the ConfigMap lists more missing Secrets than are recreated.
         unwritable: Kind and name of the objects that cannot be written.
         summaries: Data about the Secrets in the ConfigMap, by name.
     """
@@ -60,7 +60,7 @@ class ComponentState:
         return _accept_signing_ca(certificate_objects.get_next_pair(self.ca_secret)) if self.ca_secret else None
 
     def has_valid_ca(self, now: datetime) -> bool:
-        """Return whether there is a CA that signs, and its certificate is valid now."""
+        """Return whether there is a CA that signs and whose certificate is valid now."""
         return self.current_ca is not None and key_pairs.is_valid(self.current_ca.certificate, now)
 
     @property
@@ -69,17 +69,17 @@ class ComponentState:
         return (*([self.ca_secret] if self.ca_secret else []), *self.server_secrets)
 
 
-def get_kind_and_name(item: Object) -> tuple[str, str]:
-    """Return what identifies an object within a state; an object without a kind is a Secret."""
-    return str(item.get("kind") or "Secret"), certificate_objects.get_name(item)
+def get_kind_and_name(obj: Object) -> tuple[str, str]:
+    """Return the kind and name, which identify an object within a state; an object without a kind is a Secret."""
+    return str(obj.get("kind") or "Secret"), certificate_objects.get_name(obj)
 
 
 def build_bundle(state: ComponentState, now: datetime) -> list[str]:
     """Return the certificates that clients must trust: the next CA, the one that signs, and others in use.
 
-    The others are previous CAs until they expire, and the signers of certificates from another issuer, as far as a
-    server's Secret contains them. Previous CAs are read from the CA's Secret. If that is lost, they are read from the
-    ConfigMap, which more clients may write.
+    The others are previous CAs until they expire, and the signers of foreign certificates if a server's Secret contains
+    them. Previous CAs are read from the CA's Secret. If that Secret is lost, they are read from the ConfigMap, which
+    more clients may write.
     """
     own_cas = [
         cert
@@ -96,24 +96,26 @@ def build_bundle(state: ComponentState, now: datetime) -> list[str]:
     certificates = dict.fromkeys(
         [*own_cas, *(previous_cas or certificate_objects.parse_published_bundle(state.bundle_configmap)), *foreign_cas]
     )
-    return [each for each in certificates if key_pairs.get_not_after(each) > now]
+    return [certificate for certificate in certificates if key_pairs.get_not_after(certificate) > now]
 
 
 def list_publishable_fingerprints(state: ComponentState, now: datetime) -> list[str]:
     """Return the fingerprints of the certificates that count as published once they are in the ConfigMap.
 
-    These are all, except for the next CA while its waiting period must not run.
+    These are all certificates in the bundle, except the next CA while its waiting period must not run.
     """
     waiting = (
         state.next_ca.certificate if state.next_ca and not _may_start_propagation(state, state.next_ca, now) else ""
     )
-    return [key_pairs.compute_fingerprint(each) for each in build_bundle(state, now) if each != waiting]
+    return [
+        key_pairs.compute_fingerprint(certificate) for certificate in build_bundle(state, now) if certificate != waiting
+    ]
 
 
 def is_next_ca_blocked(state: ComponentState, now: datetime) -> bool:
     """Return whether there is a next CA that must not sign now.
 
-    That is so if a client that trusts our certificates cannot receive the next CA, or if such clients are unknown.
+    This is the case if a client that trusts our certificates cannot receive the next CA, or if the clients are unknown.
     """
     return state.next_ca is not None and (state.are_targets_unknown or _has_stale_client(state, state.next_ca, now))
 
@@ -124,7 +126,7 @@ def is_bundle_full(state: ComponentState, now: datetime) -> bool:
 
 
 def find_secrets_without_dns_names(state: ComponentState) -> set[str]:
-    """Return the names of Secrets whose servers have no known name, so that no certificate can be issued."""
+    """Return the names of the Secrets whose server has no known DNS name, so that no certificate can be issued."""
     return {
         certificate_objects.get_name(server)
         for server in state.server_secrets
@@ -133,7 +135,7 @@ def find_secrets_without_dns_names(state: ComponentState) -> set[str]:
 
 
 def find_invalid_names(state: ComponentState) -> dict[str, tuple[str, ...]]:
-    """Return the invalid server names in the annotations of Secrets, by the Secret's name."""
+    """Return the invalid server names in each Secret's annotation, by the Secret's name."""
     names_by_secret = {
         certificate_objects.get_name(server): select_unusable(certificate_objects.get_annotated_names(server))
         for server in state.server_secrets
@@ -142,9 +144,9 @@ def find_invalid_names(state: ComponentState) -> dict[str, tuple[str, ...]]:
 
 
 def _may_start_propagation(state: ComponentState, next_ca: KeyPair, now: datetime) -> bool:
-    """Return whether the waiting period of the next CA may start or continue: every client can receive that CA.
+    """Return whether the waiting period of the next CA may start or continue, because every client can receive the CA.
 
-    If that is unknown, a period that has started continues. Otherwise, an occasional slow list would restart it
+    If this is unknown, a period that has started continues. Otherwise, an occasional slow list would restart it
     forever.
     """
     if _has_stale_client(state, next_ca, now):
@@ -155,7 +157,7 @@ def _may_start_propagation(state: ComponentState, next_ca: KeyPair, now: datetim
 
 
 def _has_stale_client(state: ComponentState, next_ca: KeyPair, now: datetime) -> bool:
-    """Return whether a client is known that trusts a working server and cannot receive the next CA."""
+    """Return whether a known client trusts a server with a valid certificate but cannot receive the next CA."""
     client_bundles = [
         key_pairs.parse_certificates(get_trusted_bundle(target))
         for target in state.injection_targets
@@ -174,7 +176,7 @@ def _has_stale_client(state: ComponentState, next_ca: KeyPair, now: datetime) ->
     working = [pair.certificate for pair in served_pairs if pair and key_pairs.is_valid(pair.certificate, now)]
     return any(
         next_ca.certificate not in bundle
-        and any(key_pairs.is_signed_by(certificate, each) for certificate in working for each in bundle)
+        and any(key_pairs.is_signed_by(certificate, ca) for certificate in working for ca in bundle)
         for bundle in client_bundles
     )
 
@@ -184,11 +186,11 @@ def _accept_signing_ca(pair: KeyPair | None) -> KeyPair | None:
 
 
 def _find_signers(server_secret: Object) -> Iterator[str]:
-    """Yield the certificates in a server's Secret that signed the server's certificate, which may be itself."""
+    """Yield the certificates in a server's Secret that signed the server's certificate, possibly the same one."""
     current_pair = certificate_objects.get_current_pair(server_secret)
     if current_pair:
-        for each in key_pairs.parse_certificates(
+        for candidate in key_pairs.parse_certificates(
             current_pair.certificate + certificate_objects.decode_entry(server_secret, CA_ENTRY)
         ):
-            if key_pairs.is_signed_by(key_pairs.parse_certificates(current_pair.certificate)[0], each):
-                yield each
+            if key_pairs.is_signed_by(key_pairs.parse_certificates(current_pair.certificate)[0], candidate):
+                yield candidate

@@ -1,4 +1,4 @@
-"""The writes that advance certificates: their reasons and their bodies."""
+"""Builds the writes that create and renew certificates."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def build_secret_creation(reason: str, state: ComponentState, name: str, content
 
 
 def build_configmap_write(reason: str, state: ComponentState, now: datetime) -> Write:
-    """Build the write of the ConfigMap, with the time since when each certificate counts as published."""
+    """Build the write of the ConfigMap, with the time since which each certificate counts as published."""
     since = certificate_objects.parse_published_times(state.bundle_configmap, now)
     times = {
         fingerprint: format_time(since.get(fingerprint, round_up_to_second(now)))
@@ -100,6 +100,6 @@ def build_configmap_data(state: ComponentState, now: datetime) -> dict[str, str]
     return certificate_objects.build_configmap_data(build_bundle(state, now), [*existing, *state.missing_servers])
 
 
-def build_version_precondition(item: Object) -> Object:
-    """Return the precondition that makes a patch fail if another client has changed the object."""
-    return {"resourceVersion": item["metadata"]["resourceVersion"]}
+def build_version_precondition(obj: Object) -> Object:
+    """Return the precondition that makes a patch fail if another client changed the object."""
+    return {"resourceVersion": obj["metadata"]["resourceVersion"]}

@@ -29,7 +29,7 @@ class Permission:
 
 
 async def is_allowed(api: Api, permission: Permission, user: str = "", groups: Sequence[str] = ()) -> bool:
-    """Return whether `user` has the permission; without `user`, whether the owner of the credentials has it."""
+    """Return whether `user` has the permission, or, if `user` is empty, whether the client's own user has it."""
     kind = "SubjectAccessReview" if user else "SelfSubjectAccessReview"
     spec: Object = {"resourceAttributes": permission.build_resource_attributes()}
     spec |= {"user": user, "groups": list(groups)} if user else {}
@@ -39,14 +39,14 @@ async def is_allowed(api: Api, permission: Permission, user: str = "", groups: S
 
 
 async def whoami(api: Api) -> str:
-    """Return the user name of the owner of the credentials of `api`, as the API server knows it."""
+    """Return the user name that the API server derives from the client's credentials."""
     body = {"apiVersion": AUTHENTICATION_API_VERSION, "kind": "SelfSubjectReview"}
     review = await api.create(f"/apis/{AUTHENTICATION_API_VERSION}/selfsubjectreviews", body)
     return str(review["status"]["userInfo"].get("username") or "")
 
 
 def build_forbidden_error(user: str, permission: Permission) -> Denied:
-    """Build the error with which the API server itself would refuse the request."""
+    """Build the error that the API server itself would return for the denied request."""
     group = f'API group "{permission.group}"'
     return Denied(
         403,

@@ -39,23 +39,23 @@ METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Accept header for a list without spec and status of its items (API concepts, "metadata-only fetches")."""
 APPLY_PATCH = "application/apply-patch+yaml"
 WATCH_TIMEOUT_SECONDS = 300
-"""The API server ends a watch after this time; `list_watch` then starts another one where it ended."""
+"""The API server ends a watch after this time; `list_watch` then resumes with a new watch."""
 SOCKET_READ_TIMEOUT_SECONDS = 150.0
-"""Read timeout: a watch gets a bookmark about every minute, so a longer silence means a dead connection."""
+"""Read timeout: a watch receives a bookmark about every minute, so a longer silence means a dead connection."""
 IMPERSONATE_USER, IMPERSONATE_GROUP = "Impersonate-User", "Impersonate-Group"
 MAX_CONNECTIONS = 100
-"""Maximum connections: each eviction waits about 0.1 s in the API server, so many must run concurrently."""
+"""Maximum number of connections: each eviction takes about 0.1 s in the API server, so many must run concurrently."""
 SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
     *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
 )
-"""The settings of a configuration that describe the server, without any that hold credentials."""
+"""The settings of a configuration that describe the server, without those that contain credentials."""
 
 
 class Api:
     """Client of one API server on one event loop, with a connection pool; close it with `await api.close()`.
 
-    At most `max_connections` are open at the same time, 0 for no limit. Above the limit, requests wait for a free
+    At most `max_connections` are open at the same time; 0 means no limit. At the limit, requests wait for a free
     connection within their timeout, and watches wait without a timeout.
     """
 
@@ -121,7 +121,7 @@ class Api:
         return anonymous
 
     def with_token(self, token: str) -> Api:
-        """Return a client on the same connections that authenticates with `token`; only the original closes them."""
+        """Return a client on the same connections that authenticates with `token`; only the original can close them."""
         other = copy.copy(self)
         other._authorization = f"Bearer {token}"
         return other
@@ -203,7 +203,7 @@ class Api:
         return raw
 
     async def get(self, path: str) -> Object:
-        """Return the object at `path` in its newest state, not from the API server's cache."""
+        """Return the newest state of the object at `path`, not a state from the API server's cache."""
         return await self.request("GET", path)
 
     async def list(
@@ -226,8 +226,8 @@ class Api:
         accepts any state of the server's cache. Another version accepts the cache if it is at least that new (API
         concepts, "resourceVersion in list requests").
 
-        With `limit`, the result is a page of at most that many items. The `continue_token` of the next page is the
-        `metadata.continue` of this one, and all pages show the state of the first. `paging` reads all pages.
+        With `limit`, the result is a page of at most that many items. The `continue_token` of the next page is this
+        page's `metadata.continue`, and all pages show the same state as the first. `paging` reads all pages.
         """
         query = {
             "fieldSelector": field_selector,
@@ -265,9 +265,9 @@ class Api:
     ) -> AsyncIterator[tuple[str, Object]]:
         """Yield changes after `resource_version` until the watch ends.
 
-        A change is a pair of its type (ADDED, MODIFIED, DELETED or BOOKMARK) and the object. With version "", first
-        yield the existing objects in their newest state, followed by a bookmark that marks their end. Raises `NotFound`
-        (410) if `resource_version` is too old, and `Unavailable` if the connection breaks.
+        A change is a pair of its type (ADDED, MODIFIED, DELETED or BOOKMARK) and the object. If `resource_version` is
+        "", the existing objects come first, in their newest state, followed by a bookmark that marks their end. Raises
+        `NotFound` (410) if `resource_version` is too old, and `Unavailable` if the connection breaks.
         """
         query = {
             "watch": "1",

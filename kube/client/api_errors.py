@@ -22,9 +22,9 @@ class ApiError(Exception):
     """A response other than success, or a missing response.
 
     Attributes:
-        status: The HTTP status, 0 if there was no response.
+        status: The HTTP status, or 0 if there was no response.
         message: The API server's message, suitable for `status.lastError`.
-        body: The `Status` object of the response, `{}` if it had none.
+        body: The `Status` object of the response, or `{}` if it had none.
     """
 
     def __init__(self, status: int, message: str, body: Mapping[str, Any] | None = None) -> None:

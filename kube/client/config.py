@@ -44,13 +44,13 @@ __all__ = [
 ]
 
 CLOSE_TIMEOUT_SECONDS = 1.0
-"""Maximum wait for the close of TLS connections, which takes a round trip if the server responds."""
+"""Maximum seconds to wait until TLS connections are closed, which takes a round trip if the server responds."""
 CLOSE_POLL_SECONDS = 0.001
 KEEPALIVE_SECONDS = 60.0
-"""Time that an idle connection is kept; aiohttp's default is 15.
+"""Seconds for which an idle connection is kept; aiohttp's default is 15.
 
-It must be shorter than the API server's 90 s, so that no request meets a connection that the server is closing. A TLS
-handshake costs both sides more than a request.
+The time must be shorter than the API server's 90 s, so that no request uses a connection that the server is closing. A
+TLS handshake is more work for both sides than a request.
 """
 sslproto.SSLProtocol.max_size = 32 * 1024
 """Read buffer per TLS connection in bytes; a TLS record has at most 16 KiB.
@@ -67,7 +67,7 @@ class Configuration(LibraryConfiguration):
     """How to reach an API server, and with which credentials.
 
     Attributes:
-        client_pem: The client certificate and its key, b"" for none. A credential plugin's `cert_file` takes
+        client_pem: The client certificate and its key, or b"" if there is none. A credential plugin's `cert_file` takes
             precedence.
     """
 
@@ -92,7 +92,7 @@ class RestClient(RESTClientObject):
         self._unverified_client: RestClient | None = None
 
     def get_unverified(self) -> RestClient:
-        """Return connections to the same server that do not verify its certificate; `close` closes both."""
+        """Return a client of the same server that does not verify its certificate; `close` closes both clients."""
         if self._unverified_client is None:
             settings = copy.copy(self.configuration)
             settings.verify_ssl = False
@@ -126,7 +126,7 @@ class RestClient(RESTClientObject):
     @property
     def has_open_sockets(self) -> bool:
         """Return whether any socket is open."""
-        return any(each.fileno() >= 0 for each in self._sockets)
+        return any(tracked_socket.fileno() >= 0 for tracked_socket in self._sockets)
 
 
 async def load_kube_config(configuration: Configuration, file: str, context: str | None) -> None:
@@ -191,18 +191,18 @@ def _import_kubeconfig_readers() -> tuple[Any, Any]:
 
 
 def _create_typed_client(**settings: Any) -> Any:
-    """Create a typed client, and import its module only then."""
+    """Create a typed client; import its module only when needed."""
     from kubernetes.aio.client.api_client import ApiClient
 
     return ApiClient(**settings)
 
 
 def find_proxy(url: str) -> str | None:
-    """Return the proxy for this URL from the environment (`HTTPS_PROXY`, `NO_PROXY`), None for no proxy.
+    """Return the proxy for this URL from the environment (`HTTPS_PROXY`, `NO_PROXY`), or None for no proxy.
 
     Loopback URLs never use a proxy, whatever `NO_PROXY` contains, as in Go and thus kubectl. The lookup happens once
-    per client. The HTTP client would repeat it for every request, in another thread, which takes a tenth of the
-    request's cost.
+    per client. The HTTP client would repeat it for every request, in another thread, which would make up a tenth of the
+    request's resource usage.
     """
     parts = urlsplit(url)
     if is_loopback_url(url) or proxy_bypass(parts.netloc.rpartition("@")[2]):

@@ -1,4 +1,4 @@
-"""Decodes responses of the API server: whole bodies, watch streams line by line, and warning headers.
+"""Decodes API server responses: whole bodies, watch streams line by line, and warning headers.
 
 It uses msgspec: Python's own decoder took half of the functions' CPU time for pod lists in a large drain.
 """
@@ -33,7 +33,7 @@ def collect_warnings() -> Iterator[list[str]]:
 
 
 def record_warnings(headers: Iterable[str]) -> None:
-    """Add the warnings in these headers to the list of the enclosing `collect_warnings` block, if there is one."""
+    """Add the warnings in these headers to the list of the enclosing `collect_warnings` block, if any."""
     collected = _collected_warnings.get()
     if collected is None:
         return

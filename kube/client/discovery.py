@@ -15,7 +15,7 @@ KUBEVIRTS_PATH = "/apis/kubevirt.io/v1/kubevirts"
 
 @dataclass(frozen=True)
 class ApiResource:
-    """A kind as the API server serves it."""
+    """A kind that the API server serves, with its path."""
 
     api_version: str
     plural: str
@@ -33,11 +33,11 @@ def build_group_path(api_version: str) -> str:
 
 
 async def discover_resource(api: Api, api_version: str, kind: str) -> ApiResource:
-    """Return how the API server serves `kind`. Raises `NotFound` if it does not."""
+    """Return the resource under which the API server serves `kind`. Raises `NotFound` if it does not serve `kind`."""
     resource_list = await api.get(build_group_path(api_version))
-    for served in resource_list.get("resources") or []:
-        if served["kind"] == kind and "/" not in served["name"]:
-            return ApiResource(api_version, served["name"], served["namespaced"])
+    for resource in resource_list.get("resources") or []:
+        if resource["kind"] == kind and "/" not in resource["name"]:
+            return ApiResource(api_version, resource["name"], resource["namespaced"])
     raise NotFound(404, f"the API server does not serve {kind} of {api_version}")
 
 

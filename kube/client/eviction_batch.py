@@ -4,12 +4,12 @@ A batch evicts pods without a budget concurrently, and works through several bud
 
 Further batches follow within the time of one batch as long as the budgets that held pods back admit more. Ten evictions
 under one budget then take as long as their replacement pods need to become ready. If the pass ended after the first
-batch, the others would wait for the next event. Its pass would read the maintenance, node and pods again and write
-another status.
+batch, the other pods would wait for the next event. The pass for that event would read the maintenance, node and pods
+again and cause another status write.
 
 The end of a batch does not cancel the evictions that it sent. The API server may already have counted such a pod
 against its budget, and a pod that then stayed would use up one allowed disruption for two minutes. The eviction
-continues, and the next batch takes its outcome.
+continues, and the next batch collects its outcome.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ BATCH_SECONDS = 1.0
 REPLY_MARGIN_SECONDS = 0.1
 """Time reserved for the rest of the pass after its evictions."""
 RESPONSE_WAIT_SECONDS = 0.6
-"""Time that a batch waits for its last responses.
+"""Seconds for which a batch waits for its last responses.
 
-It covers one sleep of the API server after a conflict (0.5 s), not two. A later response is not lost.
+They cover one sleep of the API server after a conflict (0.5 s), not two. A later response is not lost.
 """
 SLOW_EVICTION_SECONDS = 5.0
 """An eviction without a response for this long is reported as blocked; before that, as in flight."""
 SHUTDOWN_WAIT_SECONDS = 2.0
-"""Maximum time that an exiting process waits for the responses to its evictions.
+"""Maximum seconds for which an exiting process waits for the responses to its evictions.
 
 They take milliseconds unless an admission webhook is slow.
 """
 NO_ANSWER_MESSAGE = "no response to the eviction request yet: an admission webhook may be slow"
 BUDGET_REASON = "DisruptionBudget"
-"""Refusal reason of a budget, which would refuse the remaining pods of its queue too."""
+"""Reason of a refusal by a budget, which would also refuse the remaining pods of its queue."""
 MIN_BATCH_SECONDS = 0.25
 """Minimum duration of a batch after which the budgets are read again; a shorter batch is the last one.
 
-In less time no replacement pod can become ready, so a budget that allows one disruption would be read again for each
-pod. PodSource does not report any earlier that a budget admits pods again.
+In less time, no replacement pod can become ready, so a budget that allows one disruption would be read again for each
+pod. PodSource would not report any earlier that a budget admits pods again.
 """
 
 
@@ -94,7 +94,7 @@ async def evict_batch(
     deadlines = started + min(max_seconds, time_left), started + time_left
     result, tracker = EvictionResult(blocked=list(plan.blocked)), EvictionTracker.for_client(api)
     if own_only:
-        plan, node_name = _exclude_sent(plan, tracker, result), ""
+        plan, node_name = _exclude_sent_pods(plan, tracker, result), ""
     others, own_plan = split_off_pod(plan, own_pod_name)
     await _evict_all(tracker, others, result, deadlines)
     result.evicted.extend(tracker.take_granted(node_name))
@@ -106,8 +106,8 @@ async def evict_batch(
     return result
 
 
-def _exclude_sent(plan: EvictionPlan, tracker: EvictionTracker, result: EvictionResult) -> EvictionPlan:
-    """Return the plan without the pods in flight whose outcome another batch takes; record these as in flight."""
+def _exclude_sent_pods(plan: EvictionPlan, tracker: EvictionTracker, result: EvictionResult) -> EvictionPlan:
+    """Return the plan without the pods whose outcome another batch collects; add these to the result as in flight."""
     planned = [*plan.unbudgeted, *itertools.chain(*plan.queues_by_budget.values())]
     result.in_flight.extend(build_object_reference(pod) for pod in planned if tracker.has_sent(pod))
     return filter_plan(plan, lambda pod: not tracker.has_sent(pod))
@@ -125,15 +125,15 @@ async def evict_batches(
     """Evict the pods of the plan, and then those whose budgets admit them within the time of one batch.
 
     `pods` are the pods for which the plan was made; the other arguments are those of `evict_batch`. The pod that this
-    process runs in is evicted with the first batch or not at all. Raises `Unavailable` as `evict_batch` does, but only
-    for the first batch. If a later batch fails, its pods are left to the next event.
+    process runs in is evicted with the first batch or not at all. Raises `Unavailable` like `evict_batch`, but only for
+    the first batch. If a later batch fails, its pods are left to the next event.
     """
     read_at, deadline = time.monotonic(), time.monotonic() + BATCH_SECONDS
     result = last_result = await evict_batch(
         api, first_plan, node_name=node_name, own_pod_name=own_pod_name, own_only=own_only
     )
     current_plan = first_plan
-    while held_uids := _find_held_back(current_plan, last_result, own_pod_name):
+    while held_uids := _find_held_back_uids(current_plan, last_result, own_pod_name):
         now = time.monotonic()
         if now - read_at < MIN_BATCH_SECONDS or now >= deadline:
             break
@@ -155,14 +155,14 @@ async def evict_batches(
 
 
 async def take_late_evictions(api: Api, node_name: str) -> list[dict[str, str]]:
-    """Take the pods of the node whose eviction was granted after its batch ended, when no further batch follows."""
+    """Take the node's pods whose eviction was granted after its batch ended, when no further batch follows."""
     return EvictionTracker.for_client(api).take_granted(node_name)
 
 
 def set_late_callback(api: Api, callback: Callable[[str, list[dict[str, str]]], None]) -> None:
-    """Register a callback for evictions that were granted after their batch ended and that no batch takes.
+    """Register a callback for evictions that were granted after their batch ended and that no batch collects.
 
-    It gets a node and its pods when the record of such an eviction expires.
+    The callback receives a node and its pods when the record of such an eviction expires.
     """
     EvictionTracker.for_client(api).on_late = callback
 
@@ -173,9 +173,10 @@ async def list_pending_nodes(api: Api) -> set[str]:
 
 
 async def take_all_late_evictions(api: Api) -> dict[str, list[dict[str, str]]]:
-    """Take, by node, the pods of all nodes whose eviction was granted after its batch ended.
+    """Take the pods of all nodes whose eviction was granted after its batch ended, by node.
 
-    For a process that exits: the function first waits up to `SHUTDOWN_WAIT_SECONDS` for the evictions in flight.
+    A process calls this before it exits. The function first waits up to `SHUTDOWN_WAIT_SECONDS` for the evictions in
+    flight.
     """
     tracker = EvictionTracker.for_client(api)
     await tracker.wait_for_responses(SHUTDOWN_WAIT_SECONDS)
@@ -200,7 +201,7 @@ async def _evict_queue(
     deadlines: tuple[float, float],
     budget_key: str = "",
 ) -> None:
-    """Send one eviction after another until time is up or the budget refuses one, then await the responses.
+    """Send one eviction after another until the time runs out or the budget refuses one, then await the responses.
 
     Pods whose eviction is already in flight come first, the others in random order. Two processes that both started
     with the first pod would otherwise conflict at every pod. If earlier evictions without a response prevent any new
@@ -227,7 +228,7 @@ async def _evict_queue(
     result.blocked.extend(refusals)
     budget_refusal = next((refusal for refusal in refusals if refusal.reason == BUDGET_REASON), None)
     if budget_refusal:
-        result.blocked.extend(_block_remaining(budget_refusal, plan, remaining))
+        result.blocked.extend(_block_remaining_pods(budget_refusal, plan, remaining))
     elif not tracker.has_unanswered(budget_key) or any(eviction.sent_at >= began for _, eviction in sent):
         result.deferred.extend(remaining)
 
@@ -235,7 +236,7 @@ async def _evict_queue(
 def _record_outcome(
     pod: Pod, eviction: InFlightEviction, tracker: EvictionTracker, result: EvictionResult
 ) -> BlockedPod | None:
-    """Add a successful or pending eviction to `result`; return the reason if it failed or has no response for long."""
+    """Add a successful or pending eviction to `result`; return the reason if it failed or was unanswered for long."""
     if not eviction.task.done():
         if time.monotonic() - eviction.sent_at >= SLOW_EVICTION_SECONDS:
             return BlockedPod(build_object_reference(pod), "NoAnswer", NO_ANSWER_MESSAGE)
@@ -249,8 +250,8 @@ def _record_outcome(
     return None
 
 
-def _block_remaining(refusal: BlockedPod, plan: EvictionPlan, remaining: list[Pod]) -> Iterable[BlockedPod]:
-    """Yield the reason for each pod queued after a refused one: it waits for the same budget."""
+def _block_remaining_pods(refusal: BlockedPod, plan: EvictionPlan, remaining: list[Pod]) -> Iterable[BlockedPod]:
+    """Yield the reason for each pod queued after a refused one: all of them wait for the same budget."""
     budget = plan.budgets_by_key.get(f"{refusal.pod['namespace']}/{refusal.budget}")
     for pod in remaining:
         yield (
@@ -267,7 +268,7 @@ async def list_covering_budgets(api: Api, pods: Iterable[Pod], resource_version:
     """
     lists = await gather_all(*(api.list(path, resource_version=resource_version) for path in build_budget_paths(pods)))
     items = [budget for budget_list in lists for budget in budget_list["items"]]
-    return ListResult(items, find_oldest(str(each["metadata"]["resourceVersion"]) for each in lists))
+    return ListResult(items, find_oldest(str(budget_list["metadata"]["resourceVersion"]) for budget_list in lists))
 
 
 async def find_orphan_uids(api: Api, pods: Iterable[Pod]) -> set[str]:
@@ -291,7 +292,7 @@ async def _daemonset_exists(api: Api, namespace: str, name: str) -> bool:
     return await get_or_none(api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")) is not None
 
 
-def _find_held_back(sent_plan: EvictionPlan, last_result: EvictionResult, own_pod_name: str) -> set[str]:
+def _find_held_back_uids(sent_plan: EvictionPlan, last_result: EvictionResult, own_pod_name: str) -> set[str]:
     """Return the uids of pods held back by a budget that admitted others; empty if the last batch left pods unsent.
 
     It is also empty if that batch evicted no pod. Pods of a budget that refused an eviction of the plan are excluded
@@ -310,7 +311,7 @@ def _find_held_back(sent_plan: EvictionPlan, last_result: EvictionResult, own_po
 
 
 def _get_budget_key(blocked_pod: BlockedPod) -> str:
-    """Return `namespace/name` of the budget that holds a pod back, "" if the reason is not a budget."""
+    """Return `namespace/name` of the budget that holds a pod back, or "" if the reason is not a budget."""
     return f"{blocked_pod.pod['namespace']}/{blocked_pod.budget}" if blocked_pod.reason == BUDGET_REASON else ""
 
 

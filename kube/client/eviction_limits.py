@@ -1,17 +1,17 @@
-"""Limits how fast one process sends evictions: a total per second, shared fairly between nodes.
+"""Limits how fast one process sends evictions: a maximum number per second, shared fairly between nodes.
 
 The API server may have its own rate limit (429 with `Retry-After`). All evictions then pause, because that limit
 applies to all of them.
 
-`ConcurrencyLimiter` limits the evictions in flight outside of budgets, and adapts to the response times. An API server
-without spare CPU responds more slowly the more requests it gets. That delays every client, first of all the other steps
-of this project.
+`ConcurrencyLimiter` limits the evictions in flight of pods without a budget, and adapts to the response times. An API
+server without spare CPU responds more slowly the more requests it gets. That delays every client, first of all the
+other steps of this project.
 
 Under one budget, evictions start one after another, whichever node or pass they are for (`SerialQueue`). Concurrent
 ones would conflict: the API server reads the budget, writes its count, and sleeps half a second if another eviction or
 the disruption controller wrote in between. The next eviction may start while an earlier one sleeps. However, a sleeping
-eviction wakes up and writes too, so the next one waits if many have no response (design rule 9). Without that wait, the
-evictions of two processes on a busy server conflicted twenty times, after which the API server gives up.
+eviction wakes up and also writes, so the next one waits if many have no response (design rule 9). Without that wait,
+the evictions of two processes on a busy server conflicted twenty times, after which the API server gives up.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ With a fifth of the responses slow, a limit of about 20 stays constant.
 
 
 class FairQueue:
-    """Queue of tasks that wait for a turn, with the nodes served in rotation. For one event loop."""
+    """Queue of tasks that wait for a turn; it serves the nodes in rotation. Each event loop needs its own."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, deque[asyncio.Future[None]]] = {}
@@ -119,7 +119,7 @@ class FairQueue:
 
 
 class RateLimiter:
-    """Rate limiter that grants at most `per_second` turns in any second. For one event loop."""
+    """Rate limiter (token bucket) that grants `per_second` turns per second. Each event loop needs its own."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = self._tokens = per_second
@@ -128,7 +128,7 @@ class RateLimiter:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, node_name: str, timeout_seconds: float) -> bool:
-        """Wait for a turn, with the nodes served in rotation; return whether it came within `timeout_seconds`."""
+        """Wait for a turn, which the nodes get in rotation; return whether it came within `timeout_seconds`."""
         return await self._queue.wait_turn(node_name, timeout_seconds, self._grant_available)
 
     def back_off(self, seconds: float) -> None:
@@ -137,7 +137,7 @@ class RateLimiter:
         self._tokens = min(self._tokens, 1 - seconds * self._per_second)
 
     def _refill(self) -> None:
-        """Add the tokens for the elapsed time, up to those of one second."""
+        """Add the tokens for the elapsed time, up to the tokens of one second."""
         now = asyncio.get_running_loop().time()
         earned = (now - self._refilled_at) * self._per_second
         self._tokens, self._refilled_at = min(self._per_second, self._tokens + earned), now
@@ -195,10 +195,11 @@ def compute_delay(min_seconds: float, median_seconds: float, unanswered_count: i
 
 
 class ConcurrencyLimiter:
-    """Limit on the evictions in flight that no budget covers, with the nodes served in rotation. For one event loop.
+    """Limits the evictions in flight of pods without a budget; it serves the nodes in rotation.
 
     A task gets a slot here before its turn from `RateLimiter`. In the opposite order, a task with a turn but no slot
-    would waste the turn. The node whose pass started first would then block all others until its pass ends.
+    would waste the turn. The node whose pass started first would then block all others until its pass ends. Each event
+    loop needs its own limiter.
     """
 
     def __init__(self) -> None:
@@ -251,12 +252,12 @@ class MedianLatency:
             self._samples.append(seconds)
 
     def compute_median(self) -> float:
-        """Return the usual response time, 0 if none is known yet."""
+        """Return the usual response time, or 0 if none is known yet."""
         return sorted(self._samples)[len(self._samples) // 2] if self._samples else 0.0
 
 
 class SerialQueue:
-    """The evictions of this process under one budget. For one event loop."""
+    """This process's evictions under one budget, which start one after another. Each event loop needs its own."""
 
     def __init__(self, latency: MedianLatency) -> None:
         self._latency = latency
@@ -271,7 +272,7 @@ class SerialQueue:
         return bool(self._unanswered)
 
     async def wait_turn(self, deadline: float) -> bool:
-        """Wait until the next eviction may start, and return whether that came before `deadline` (monotonic).
+        """Wait until the next eviction may start, and return whether it may before `deadline` (monotonic).
 
         The caller must then start the eviction and call `track` at once.
         """

@@ -25,31 +25,31 @@ from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_node_name, g
 
 EvictionOutcome = BlockedPod | Literal["evicted", "gone"]
 EVICTION_TIMEOUT_SECONDS = 30.0
-"""Time limit of an eviction: an admission webhook takes 10 s by default, and there are up to three attempts."""
+"""Time limit for an eviction: an admission webhook may take 10 s by default, and there are up to three attempts."""
 OUTCOME_TTL_SECONDS = 60.0
-"""Time that an outcome is kept for a batch to take it, after the time limit of the eviction.
+"""Seconds for which an outcome that no batch has collected is kept, after the eviction's time limit.
 
 When it is dropped, the next pass sees the pod's current state.
 """
 GRANTED_TTL_SECONDS = 2.0
-"""Time that a granted eviction is remembered: a cached list can be that old and still show the pod as before."""
+"""Seconds for which a granted eviction is remembered: a cached list that old may still show the pod as before."""
 RECENT_SECONDS = 5.0
-"""Time that the pod of this process waits for the outcomes of evictions from other nodes."""
+"""Seconds for which the eviction of this process's own pod waits for the outcomes of evictions from other nodes."""
 MAX_ATTEMPTS = 3
-"""Number of attempts to evict a pod that keeps changing, before it is left to the next batch."""
+"""Maximum number of attempts to evict a pod that keeps changing; after them, it is left to the next batch."""
 MAX_RETRY_SECONDS = 1.0
-"""Time after which a conflict causes no further attempt, because the maintenance may have ended.
+"""Seconds after which a conflict causes no further attempt, because the maintenance may have ended.
 
 The next pass reads the maintenance and evicts the pod again.
 """
 RETRIABLE_REASONS = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
 """Refusals after which another attempt may succeed, for example because the budget admits the pod again.
 
-Refusals by a webhook or a policy are kept until they are reported. If every pass sent these evictions again, a slow
+Refusals by a webhook or a policy are kept until they are reported. If every pass resent these evictions, a slow
 webhook's refusal would never be reported.
 """
 MAX_BACKOFF_SECONDS = 10.0
-"""Maximum pause in seconds that a busy API server can request; after it, the next batch tries again."""
+"""Maximum pause in seconds that a busy API server can request; after it, the next batch retries."""
 
 
 class InFlightEviction(NamedTuple):
@@ -84,7 +84,7 @@ class EvictionTracker:
     """Tracker of the evictions sent through one API client; `for_client` returns the client's tracker.
 
     Attributes:
-        on_late: Callback for a node and its granted evictions that no batch took before their records expired.
+        on_late: Callback for a node and its granted evictions that no batch collected before their records expired.
     """
 
     def __init__(self, api: Api) -> None:
@@ -110,8 +110,8 @@ class EvictionTracker:
     ) -> InFlightEviction | None:
         """Return the pod's eviction: the one in flight, or one sent now; None if its turn did not come in time.
 
-        With a `budget_key` (namespace/name), the eviction waits for its turn under that budget, otherwise for a slot
-        among the pods without a budget. The options may turn the eviction into a deletion (DRN-1a).
+        With a `budget_key` (namespace/name), the eviction waits for its turn under that budget, otherwise for a slot of
+        the pods without a budget. The options may turn the eviction into a deletion (DRN-1a).
         """
         if self.has_sent(pod):
             return self._evictions[get_uid(pod)]
@@ -119,7 +119,7 @@ class EvictionTracker:
             return None
         limiter = self.get_queue(budget_key) if budget_key else self._concurrency_limiter
         coroutine = self._evict(pod, bool(budget_key), options)
-        self._drop(get_uid(pod))
+        self._drop_record(get_uid(pod))
         expiry = asyncio.get_running_loop().call_later(
             EVICTION_TIMEOUT_SECONDS + OUTCOME_TTL_SECONDS, self._on_expiry, get_uid(pod)
         )
@@ -134,23 +134,23 @@ class EvictionTracker:
         """Wait for the eviction's turn under its budget, or for a slot without one; return whether it came in time."""
         node = get_node_name(pod)
         if budget_key:
-            return await self._acquire_rate(node, deadline) and await self.get_queue(budget_key).wait_turn(deadline)
+            return await self._acquire_token(node, deadline) and await self.get_queue(budget_key).wait_turn(deadline)
         if not await self._concurrency_limiter.acquire(node, deadline):
             return False
         may_start = False
         try:
-            may_start = await self._acquire_rate(node, deadline)
+            may_start = await self._acquire_token(node, deadline)
         finally:
             if not may_start:
                 self._concurrency_limiter.release()
         return may_start
 
-    async def _acquire_rate(self, node_name: str, deadline: float) -> bool:
+    async def _acquire_token(self, node_name: str, deadline: float) -> bool:
         seconds_left = deadline - time.monotonic()
         return seconds_left >= 0 and (self._api.is_dry_run or await get_rate_limiter().acquire(node_name, seconds_left))
 
     def has_sent(self, pod: Pod) -> bool:
-        """Return whether the pod's eviction is in flight, or has an outcome that is still valid."""
+        """Return whether the pod's eviction is in flight or has an outcome that is still valid."""
         eviction = self._evictions.get(get_uid(pod))
         return eviction is not None and not eviction.is_refused(*RETRIABLE_REASONS)
 
@@ -171,14 +171,14 @@ class EvictionTracker:
         return get_uid(pod) in self._granted_uids
 
     def mark_taken(self, pod_uid: str) -> None:
-        """Drop the eviction of the pod with this uid, whose outcome was taken; remember a granted one briefly."""
-        sent = self._drop(pod_uid)
+        """Drop the eviction of the pod with this uid, whose outcome was collected; remember a granted one briefly."""
+        sent = self._drop_record(pod_uid)
         if sent and sent.is_granted:
             self._granted_uids.add(pod_uid)
             asyncio.get_running_loop().call_later(GRANTED_TTL_SECONDS, self._granted_uids.discard, pod_uid)
 
     def take_granted(self, node_name: str) -> list[dict[str, str]]:
-        """Take the node's evictions that were granted after their batches ended, so that no plan has their pods."""
+        """Take the node's evictions that were granted after their batches ended; no later plan includes their pods."""
         granted = [
             sent.pod_reference for sent in self._evictions.values() if sent.node_name == node_name and sent.is_granted
         ]
@@ -189,8 +189,8 @@ class EvictionTracker:
     def has_pending(self, node_name: str = "") -> bool:
         """Return whether evictions from `node_name` have no response yet.
 
-        Without a node, consider all nodes, only the last `RECENT_SECONDS`, and also granted evictions that no batch
-        took.
+        If `node_name` is empty, consider the evictions from all nodes that were sent in the last `RECENT_SECONDS`. Then
+        granted evictions that no batch has collected also count.
         """
         if node_name:
             return any(sent.node_name == node_name and not sent.task.done() for sent in self._evictions.values())
@@ -199,7 +199,7 @@ class EvictionTracker:
         return any(now - sent.sent_at < RECENT_SECONDS for sent in pending)
 
     def list_nodes(self) -> set[str]:
-        """Return the nodes whose evictions are in flight or have an outcome that no batch took."""
+        """Return the nodes whose evictions are in flight or have an outcome that no batch has collected."""
         return {sent.node_name for sent in self._evictions.values()}
 
     async def wait_for_responses(self, timeout_seconds: float) -> None:
@@ -208,13 +208,13 @@ class EvictionTracker:
             await asyncio.wait(tasks, timeout=timeout_seconds)
 
     def _on_expiry(self, pod_uid: str) -> None:
-        """Drop an eviction whose outcome no batch took; if granted, pass the node's granted ones to `on_late`."""
+        """Drop an eviction whose outcome no batch collected; if granted, pass the node's granted ones to `on_late`."""
         sent = self._evictions[pod_uid]
         if sent.is_granted and self.on_late:
             self.on_late(sent.node_name, self.take_granted(sent.node_name))
-        self._drop(pod_uid)
+        self._drop_record(pod_uid)
 
-    def _drop(self, pod_uid: str) -> InFlightEviction | None:
+    def _drop_record(self, pod_uid: str) -> InFlightEviction | None:
         """Remove the record of the pod with this uid, and cancel its timer.
 
         The timer refers to the pod by uid only, so that thousands of timers keep no outcomes in memory.
@@ -224,18 +224,18 @@ class EvictionTracker:
             sent.expiry_timer.cancel()
         return sent
 
-    async def _evict(self, pod: Pod, budgeted: bool, options: DrainOptions) -> EvictionOutcome:
+    async def _evict(self, pod: Pod, has_pdb: bool, options: DrainOptions) -> EvictionOutcome:
         with set_deadline(EVICTION_TIMEOUT_SECONDS):
             try:
-                return await self._evict_with_retries(pod, budgeted, options)
+                return await self._evict_with_retries(pod, has_pdb, options)
             except ApiError as error:
-                return _build_blocked(pod, error, options)
+                return _build_blocked_pod(pod, error, options)
 
-    async def _evict_with_retries(self, pod: Pod, budgeted: bool, options: DrainOptions) -> EvictionOutcome:
+    async def _evict_with_retries(self, pod: Pod, has_pdb: bool, options: DrainOptions) -> EvictionOutcome:
         began = time.monotonic()
         for _ in range(MAX_ATTEMPTS):
             try:
-                await self._send_request(pod, budgeted, options)
+                await self._send_request(pod, has_pdb, options)
             except NotFound:
                 return "gone"
             except Conflict:
@@ -253,20 +253,20 @@ class EvictionTracker:
             "the pod changed during its eviction; the next batch retries the eviction",
         )
 
-    async def _send_request(self, pod: Pod, budgeted: bool, options: DrainOptions) -> None:
+    async def _send_request(self, pod: Pod, has_pdb: bool, options: DrainOptions) -> None:
         if options.disable_eviction:
             version = pod["metadata"]["resourceVersion"]
             await self._api.delete(
                 build_pod_path(pod), uid=get_uid(pod), resource_version=version, options=build_grace_options(options)
             )
         else:
-            await self._api.create(build_eviction_path(pod), build_eviction(pod, budgeted=budgeted, options=options))
+            await self._api.create(build_eviction_path(pod), build_eviction(pod, budgeted=has_pdb, options=options))
 
 
 _trackers: WeakKeyDictionary[Api, EvictionTracker] = WeakKeyDictionary()
 
 
-def _build_blocked(pod: Pod, error: ApiError, options: DrainOptions) -> BlockedPod:
+def _build_blocked_pod(pod: Pod, error: ApiError, options: DrainOptions) -> BlockedPod:
     """Convert an error to the reason why the pod is blocked; a busy API server pauses all evictions."""
     if not error.status:
         return BlockedPod(

@@ -1,7 +1,7 @@
-"""Imports `aiohttp` without its two reads of the system's certificates, a sixth of a function's startup time.
+"""Imports `aiohttp` without reading the system's certificates twice, which takes a sixth of a function's startup time.
 
 At import, aiohttp creates two SSL contexts for connections without their own, for example to an https sink. Connections
-to the API server have their own context. These two therefore read the certificates only at their first use.
+to the API server have their own context. With this module, the two contexts read the certificates only on first use.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ LOAD_METHODS = ("load_default_certs", "set_default_verify_paths")
 
 
 class LazySSLContext(ssl.SSLContext):
-    """An SSL context that reads the system's certificates before its first use, and is an ordinary one afterwards."""
+    """SSL context that reads the system's certificates on first use, and is an ordinary context from then on."""
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """Start a TLS connection of asyncio."""
+        """Start a TLS connection for asyncio."""
         return LazySSLContext._load(self).wrap_bio(*args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
@@ -41,7 +41,7 @@ class LazySSLContext(ssl.SSLContext):
 
 @contextmanager
 def defer_certificate_loading() -> Iterator[None]:
-    """Make SSL contexts created in this block read the system's certificates at their first use."""
+    """Make SSL contexts that are created in this block read the system's certificates on first use."""
     readers = {name: vars(ssl.SSLContext).get(name) for name in LOAD_METHODS}
     for name in LOAD_METHODS:
         setattr(ssl.SSLContext, name, _defer_loading)

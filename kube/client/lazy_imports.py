@@ -1,4 +1,4 @@
-"""Defers the cost of importing a package: its `__init__` runs at the first access to one of its names."""
+"""Imports a package lazily: its `__init__` runs on the first access to one of its names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOAD_LOCK = threading.RLock()
 def defer_import(package: str) -> None:
     """Register `package` as imported without running its code, so that its submodules can be imported alone.
 
-    The code runs at the first access to a missing attribute (PEP 562), so that every name is available. A package that
+    The code runs on the first access to a missing attribute (PEP 562), so that every name is available. A package that
     is already imported is left unchanged. Raises `ModuleNotFoundError` if the package is not installed.
     """
     if package in sys.modules:

@@ -23,7 +23,7 @@ from kube.trimming import keep_whole
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 2.0
 """First and longest backoff in seconds between attempts to connect; it doubles each time."""
 MAX_REFUSED_BACKOFF_SECONDS = 30.0
-"""Longest backoff in seconds with an observer, if the API server answers with an error.
+"""Longest backoff in seconds of a stream with an observer, if the API server responds with an error.
 
 More frequent attempts would help neither side.
 """
@@ -53,7 +53,7 @@ class StreamObserver:
     """Receives notifications about the state of a stream. Subclasses override the methods that they need."""
 
     def on_listed(self) -> None:
-        """Handle the end of a list, the first or a later one, after the consumer took all its changes."""
+        """Handle the end of a list, the first or a later one, after the consumer has received all its changes."""
 
     def on_watch_opened(self) -> None:
         """Handle the start of a watch."""
@@ -78,7 +78,7 @@ async def follow(
 ) -> AsyncGenerator[Change, None]:
     """Yield the changes of the collection at `path`, narrowed by field and label selectors.
 
-    First come the existing objects as ADDED (unless `emit_initial=False`), then SYNCED, then changes without end. A
+    First come the existing objects as ADDED (unless `emit_initial=False`), then SYNCED, then all later changes. A
     broken watch resumes where it broke. If the API server no longer has that version (410), the collection is listed
     again and compared.
 
@@ -110,7 +110,7 @@ async def follow(
 
 
 class _Follower:
-    """State of one stream: what it has yielded, and the resourceVersion of that ("" before SYNCED).
+    """State of one stream: the objects that it has yielded, and their resourceVersion ("" before SYNCED).
 
     `needs_relist` means that only a list can provide the missing changes.
     """
@@ -128,10 +128,10 @@ class _Follower:
         self._cache, self._resource_version = _ObjectCache(transform), ""
 
     async def list_changes(self) -> AsyncGenerator[Change, None]:
-        """Yield what a new list changes compared with the objects yielded so far; SYNCED after the first list.
+        """Yield the changes between the objects yielded so far and a new list; yield SYNCED after the first list.
 
-        The list is retried for as long as the API server is unavailable, and with an observer also while it refuses
-        the list.
+        The list is retried as long as the API server is unavailable, and with an observer also if the API server
+        rejects the request.
         """
         list_result = await self._list_with_retries()
         for change in self._cache.diff_list(list_result):
@@ -142,7 +142,7 @@ class _Follower:
             yield _build_synced(self._resource_version)
 
     async def watch_changes(self) -> AsyncGenerator[Change, None]:
-        """Yield the changes of one watch until it ends, in a new stream also the existing objects."""
+        """Yield the changes of one watch until it ends; in a new stream, yield the existing objects first."""
         self.needs_relist = False
         try:
             watch = self._api.watch(self._path, resource_version=self._resource_version, **self._selectors)
@@ -190,7 +190,7 @@ def _is_initial_events_end(event_type: str, changed_object: Object) -> bool:
 
 
 async def merge_streams(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
-    """Yield the changes of all streams as they arrive, each with its stream's number; raise what a stream raises.
+    """Yield the changes of all streams as they arrive, each with its stream's number; re-raise a stream's error.
 
     When this generator ends, it closes the streams.
     """
@@ -228,7 +228,7 @@ class _RetryState:
     def record_failure(self, error: ApiError) -> None:
         """Report a failure to the observer and log it.
 
-        The kind of the failure sets the longest backoff; the delays keep growing across kinds.
+        The kind of failure determines the longest backoff; a failure of a different kind does not reset the delay.
         """
         self.observer.on_failed(error)
         self._max_seconds = MAX_REFUSED_BACKOFF_SECONDS if self.is_observed and error.status else MAX_BACKOFF_SECONDS
@@ -269,7 +269,7 @@ class _ObjectCache:
             yield self._store(self._transform(changed_object))
 
     def diff_list(self, list_result: ListResult) -> Iterator[Change]:
-        """Yield the changes from the objects yielded so far to a new list.
+        """Yield the changes between the objects yielded so far and a new list.
 
         Deletions come first, so that a name is free before it is added again.
         """
@@ -283,25 +283,25 @@ class _ObjectCache:
             if cached is None or cached[0] != _get_resource_version(item):
                 yield self._store(item)
 
-    def _store(self, item: Object) -> Change:
-        kind: ChangeType = "MODIFIED" if _get_uid(item) in self._objects else "ADDED"
-        self._objects[_get_uid(item)] = (_get_resource_version(item), _pack(item))
-        return Change(kind, item)
+    def _store(self, obj: Object) -> Change:
+        change_type: ChangeType = "MODIFIED" if _get_uid(obj) in self._objects else "ADDED"
+        self._objects[_get_uid(obj)] = (_get_resource_version(obj), _pack(obj))
+        return Change(change_type, obj)
 
 
-def _get_uid(item: Object) -> str:
-    return str(item["metadata"]["uid"])
+def _get_uid(obj: Object) -> str:
+    return str(obj["metadata"]["uid"])
 
 
-def _get_resource_version(item: Object) -> str:
-    return str(item["metadata"]["resourceVersion"])
+def _get_resource_version(obj: Object) -> str:
+    return str(obj["metadata"]["resourceVersion"])
 
 
-def _pack(item: Object) -> bytes:
-    """Compress an object to a tenth of the dict's size, because thousands of pods may be followed."""
-    return zlib.compress(msgspec.json.encode(item), level=1)
+def _pack(obj: Object) -> bytes:
+    """Compress an object to a tenth of the dict's size, because a stream may follow thousands of pods."""
+    return zlib.compress(msgspec.json.encode(obj), level=1)
 
 
 def _unpack(packed: bytes) -> Object:
-    item: Object = msgspec.json.decode(zlib.decompress(packed))
-    return item
+    obj: Object = msgspec.json.decode(zlib.decompress(packed))
+    return obj

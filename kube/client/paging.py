@@ -13,7 +13,7 @@ from kube.trimming import keep_whole
 PAGE_SIZE = 500
 """Page size; kubectl and client-go use the same."""
 EXPIRED_STATUS = 410
-"""HTTP status of an expired page token: the API server keeps the state that the pages show for some minutes."""
+"""HTTP status for an expired continue token: the API server keeps the state of a paged list only for some minutes."""
 
 
 class ListResult(NamedTuple):
@@ -71,7 +71,7 @@ async def list_all(
 async def list_or_empty(
     api: Api, path: str, *, label_selector: str = "", resource_version: str | None = None, accept: str = JSON
 ) -> list[Object]:
-    """Return all items of the list at `path` as `list_all` does; empty if the kind is not served."""
+    """Return all items of the list at `path` as `list_all` does, or [] if the API server does not serve the kind."""
     try:
         return (
             await list_all(api, path, label_selector=label_selector, resource_version=resource_version, accept=accept)

@@ -38,13 +38,13 @@ class SyncClient:
             raise
 
     def with_dry_run(self) -> SyncClient:
-        """Return a client whose writes are dry runs (see `Api.with_dry_run`); only the original client closes."""
+        """Return a client whose writes are dry runs (see `Api.with_dry_run`); close only the original client."""
         view = copy.copy(self)
         view.api = self.api.with_dry_run()
         return view
 
     def create_view(self) -> SyncClient:
-        """Return a client on the same connections for one caller, the only one that `disable_verification` affects."""
+        """Return a client on the same connections for one caller, so that `disable_verification` affects no other."""
         return copy.copy(self)
 
     def disable_verification(self) -> None:

@@ -1,1 +1,1 @@
-"""Rules for the labels with the CPU models and features that a node offers (docs/cpu-labels.md)."""
+"""Rules for the node labels that list the CPU models and features of a node (docs/cpu-labels.md)."""

@@ -1,7 +1,8 @@
-"""CPU capabilities of nodes, from ConfigMaps labelled `nodemaintenance.dev/cpu-capabilities` (OSV-38). Pure functions.
+"""Parses CPU capabilities of nodes from ConfigMaps labelled `nodemaintenance.dev/cpu-capabilities` (OSV-38).
 
-Each key is an entry, in JSON: `{"nodes": ["a", "b"], "models": ["Haswell"], "features": ["avx2"], "cpu": "Haswell"}`.
-Without `nodes`, the key is the node's name. `cpu` stands for all features of that model, and `features` adds more.
+Each entry is in JSON: `{"nodes": ["a", "b"], "models": ["Haswell"], "features": ["avx2"], "cpu": "Haswell"}`. Without
+`nodes`, the entry's key is the node's name. `cpu` stands for all features of that model, and `features` adds more. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class CapabilityInput(NamedTuple):
 
     Attributes:
         nodes: Node → its capability, None if it cannot be determined.
-        is_complete: Whether every entry could be read, so that a node missing from `nodes` is in no entry.
-        sources: Node → the ConfigMap that names it, and the field there.
+        is_complete: Whether every entry could be parsed, so that a node missing from `nodes` is in no entry.
+        sources: Node → the ConfigMap that names it, and the field in it.
         problems: Problems that an administrator must fix.
     """
 
@@ -61,9 +62,9 @@ class _Entry(NamedTuple):
 
 
 def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
-    """Merge all entries.
+    """Parse and merge the entries in all ConfigMaps.
 
-    A node that two entries name has no capability until one of them no longer names it.
+    A node that several entries name has no capability until only one names it.
     """
     entries, problems, is_complete = list[_Entry](), list[Problem](), True
     owners: dict[str, list[tuple[Object, _Entry]]] = {}
@@ -90,7 +91,7 @@ def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
 
 
 def find_unknown_nodes(capability_input: CapabilityInput, node_names: Container[str]) -> list[Problem]:
-    """Return one problem per place that names nonexistent nodes; these nodes may join the cluster later."""
+    """Return one problem per entry that names nonexistent nodes; these nodes may join the cluster later."""
     missing: dict[str, list[str]] = {}
     for node, (_, place) in capability_input.sources.items():
         if node not in node_names:
@@ -102,7 +103,7 @@ def find_unknown_nodes(capability_input: CapabilityInput, node_names: Container[
 
 
 def _parse_entry(configmap: Object, key: str, value: str) -> tuple[_Entry, list[Problem]]:
-    """Parse one entry, and return it with the problems of its unused parts.
+    """Parse one entry, and return it with the problems in its ignored parts.
 
     Raises `InvalidField` if the entry is malformed.
     """

@@ -1,6 +1,6 @@
-"""CPU settings in HyperConverged: the obsolete models and the minimum model (OSV-30..32, C12, C18). Pure functions.
+"""Parses CPU settings in HyperConverged: obsolete models and the minimum model (OSV-30..32, C12, C18). Pure functions.
 
-spec: {obsoleteCPUs: {cpuModels: ["Opteron_G1"], minCPUModel: "Penryn"}}
+For example, `spec: {obsoleteCPUs: {cpuModels: ["Opteron_G1"], minCPUModel: "Penryn"}}`.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ class CpuModelSettings(NamedTuple):
 DEFAULT_SETTINGS = CpuModelSettings(ALWAYS_OBSOLETE_MODELS, DEFAULT_MIN_MODEL)
 
 
-def select_hyperconverged(items: Iterable[Object]) -> tuple[Object | None, list[Problem]]:
-    """Return the object that applies, which is the oldest one named `HYPERCONVERGED_NAME`.
+def select_hyperconverged(hyperconvergeds: Iterable[Object]) -> tuple[Object | None, list[Problem]]:
+    """Return the HyperConverged that takes effect, which is the oldest one named `HYPERCONVERGED_NAME`.
 
-    Each other object with that name gives a problem, which reports that it is ignored.
+    For each other object with that name, the function also returns a problem that reports it as ignored.
     """
-    named = [item for item in items if item["metadata"]["name"] == HYPERCONVERGED_NAME]
-    ordered = sorted(named, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))
+    named = [obj for obj in hyperconvergeds if obj["metadata"]["name"] == HYPERCONVERGED_NAME]
+    ordered = sorted(named, key=lambda obj: (obj["metadata"]["creationTimestamp"], obj["metadata"]["uid"]))
     if not ordered:
         return None, []
     first, *others = ordered
     namespace = first["metadata"]["namespace"]
     message = f"the older HyperConverged in namespace {namespace} takes precedence: remove one of the two"
-    return first, [_build_problem(item, HYPERCONVERGED_IGNORED, message) for item in others]
+    return first, [_build_problem(other, HYPERCONVERGED_IGNORED, message) for other in others]
 
 
 def parse_settings(hyperconverged: Mapping[str, Any] | None) -> CpuModelSettings | Problem:
-    """Return the settings of the object, with defaults for missing fields.
+    """Return the settings in the object, with defaults for missing fields.
 
     Returns a problem if the settings are malformed, or if the minimum model is unknown.
     """
@@ -81,7 +81,7 @@ def parse_settings(hyperconverged: Mapping[str, Any] | None) -> CpuModelSettings
 
 
 def find_unknown_models(hyperconverged: Mapping[str, Any] | None, model_settings: CpuModelSettings) -> list[Problem]:
-    """Return a problem if the object lists obsolete models that are in no table, such as misspelled ones."""
+    """Return a problem if the object lists unknown obsolete models, such as misspelled ones."""
     unknown = sorted(
         name for name in model_settings.obsolete_models - ALWAYS_OBSOLETE_MODELS if get_model_features(name) is None
     )

@@ -1,4 +1,4 @@
-"""Reads the inputs of the CPU labels: ConfigMaps, HyperConverged objects and nodes.
+"""Reads the inputs for the CPU labels: ConfigMaps, HyperConverged objects and nodes.
 
 If the API server does not serve HyperConverged, the list of these objects is empty.
 """
@@ -16,7 +16,7 @@ from kube.nodes import NODES_PATH
 from kube.paths import Object, encode_path_segment
 
 PAGE_SIZE = 100
-"""Number of nodes that one event processes; patching them takes at most a second."""
+"""Number of nodes to process for one event; patching them takes at most a second."""
 
 
 class Page(NamedTuple):
@@ -33,7 +33,7 @@ class Page(NamedTuple):
 
 
 async def list_capability_configmaps(api: Api, namespace: str) -> list[Object]:
-    """Return the ConfigMaps that describe the CPU capabilities of nodes."""
+    """List the ConfigMaps that describe the CPU capabilities of nodes."""
     return (
         await list_all(
             api,
@@ -44,7 +44,7 @@ async def list_capability_configmaps(api: Api, namespace: str) -> list[Object]:
 
 
 async def list_hyperconvergeds(api: Api) -> list[Object]:
-    """Return all HyperConverged objects."""
+    """List all HyperConverged objects."""
     return await list_or_empty(api, hyperconverged.HYPERCONVERGEDS_PATH)
 
 
@@ -54,11 +54,11 @@ async def list_node_names(api: Api) -> set[str]:
 
 
 async def list_node_page(api: Api, continue_token: str, *, managed_only: bool = False) -> Page:
-    """Return a page of all nodes, or with `managed_only` of the nodes that carry this project's CPU labels.
+    """Return a page of all nodes, or with `managed_only` a page of the nodes that carry this project's CPU labels.
 
-    `continue_token` is the token from the previous page. If the token has expired, the API server may return one that
-    continues at the same place in the current state (API concepts, "retrieving large results sets in chunks"). If it
-    returns none, the result is the first page.
+    `continue_token` is the token from the previous page. If the token has expired, the API server may return a new one,
+    which continues at the same place in the current state. If it returns none, the result is the first page (Kubernetes
+    API concepts, "retrieving large results sets in chunks").
     """
     try:
         return await _request_page(api, continue_token, managed_only=managed_only)

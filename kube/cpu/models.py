@@ -1,4 +1,4 @@
-"""CPU models: their features, by the tables in models.json, and the always obsolete ones (OSV-30, OSV-34).
+"""CPU models: their features according to models.json, and the models that are always obsolete (OSV-30, OSV-34).
 
 `python -m localcluster.cpumap` generates the file from libvirt's CPU map. The file names its source and licence.
 """
@@ -20,7 +20,7 @@ ALWAYS_OBSOLETE_MODELS = frozenset(
 
 
 def get_model_features(model: str) -> frozenset[str] | None:
-    """Return the features of a model, None if it is in no table. Names are case-sensitive."""
+    """Return the features of a model, None if the model is unknown. Names are case-sensitive."""
     features = _load_tables().get(model)
     return None if features is None else frozenset(features.split())
 

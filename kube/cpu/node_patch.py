@@ -20,7 +20,7 @@ The prefixes `cpu-model.` and `cpu-cpuid.` belong to node-feature-discovery.
 """
 OWN_LABEL_PREFIXES = (MODEL_LABEL_PREFIX, FEATURE_LABEL_PREFIX, *LEGACY_LABEL_PREFIXES)
 MANAGED_LABEL = "nodemaintenance.dev/cpu-labels"
-"""Label that marks every node with CPU labels of this project.
+"""Label that marks every node with CPU labels from this project.
 
 It identifies these nodes when no ConfigMap describes their capabilities any more.
 """
@@ -58,12 +58,12 @@ def find_skip_problem(node: Node) -> Problem | None:
 
 
 def has_managed_label(node: Node) -> bool:
-    """Return whether the node carries CPU labels of this project."""
+    """Return whether the node carries CPU labels from this project."""
     return MANAGED_LABEL in _get_labels(node)
 
 
 def build_labels_patch(node: Node, desired: Mapping[str, str]) -> list[Object]:
-    """Build the JSON patch that sets these labels and removes the project's others, [] if nothing would change.
+    """Build the JSON patch that sets these labels and removes our other CPU labels, [] if nothing would change.
 
     The patch changes nothing else on the node. The API server rejects it if the node changed since it was read, because
     that change may have added the skip annotation.

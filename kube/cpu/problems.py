@@ -1,4 +1,4 @@
-"""Configuration problems of the CPU labels: the object, the field and the remedy. Pure functions."""
+"""Problems in the configuration of CPU labels: the object, the field and the remedy. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Problem(NamedTuple):
     message: str
 
     @classmethod
-    def from_object(cls, item: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str) -> Problem:
-        """Build a problem about `item`.
+    def from_object(cls, obj: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str) -> Problem:
+        """Build a problem about `obj`.
 
         The caller passes the API version and kind, because list items and metadata-only objects lack them.
         """
-        metadata = item["metadata"]
+        metadata = obj["metadata"]
         named = {key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)}
         return cls({"apiVersion": api_version, "kind": kind, **named}, reason, message)
 
@@ -47,8 +47,8 @@ def parse_string_list(value: object, field: str) -> list[str]:
         return []
     if not isinstance(value, list):
         raise InvalidField(field, f"is {_describe_type(value)}", 'use a list of names, such as ["Haswell"]')
-    for number, each in enumerate(value):
-        parse_string(each, f"{field}[{number}]")
+    for index, element in enumerate(value):
+        parse_string(element, f"{field}[{index}]")
     return list(value)
 
 

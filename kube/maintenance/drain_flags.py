@@ -76,7 +76,7 @@ def _parse_seconds(drain: Mapping[str, Any], name: str) -> int:
 def classify_for_drain(
     pods: Iterable[Pod], options: DrainOptions, now: datetime, orphan_uids: Collection[str] = ()
 ) -> PodClassification:
-    """Classify the node's pods by what the drain does with them, without the pods that `get_exclusion_reason` excludes.
+    """Classify the node's pods by what the drain does with them; omit those that `get_exclusion_reason` excludes.
 
     An invalid selector selects all pods; `find_refused` then blocks them.
     """
@@ -84,7 +84,7 @@ def classify_for_drain(
 
 
 def get_exclusion_reason(pod: Pod, options: DrainOptions, now: datetime) -> str:
-    """Return the reason why the drain does not cover the pod, "" if it does."""
+    """Return the reason why the drain does not cover the pod, or "" if it does."""
     if not _is_selected(options, pod):
         return UNSELECTED_MESSAGE
     return SKIPPED_MESSAGE if _is_skipped(pod, options, now) else ""
@@ -156,13 +156,13 @@ def find_reported_orphans(pods: Iterable[Pod], blocked: Iterable[Mapping[str, An
 
 
 def are_reported(refusals: Iterable[BlockedPod], maintenance: Maintenance) -> bool:
-    """Return whether the status already lists all `refusals` with their reasons, so that no pass has to check them."""
+    """Return whether the status already lists all `refusals` with their reasons; if so, no pass has to report them."""
     reported = {(item["namespace"], item["name"], item["reason"]) for item in get_blocked_pods(maintenance)}
     return all((item.pod["namespace"], item.pod["name"], item.reason) in reported for item in refusals)
 
 
 def build_drain_warning(classification: PodClassification, options: DrainOptions) -> str:
-    """Return the warning to log before the first eviction (NMO-8a), "" for none.
+    """Return the warning to log before the first eviction (NMO-8a), or "" if there is none.
 
     It names the DaemonSet pods that stay on the node, and the evicted pods that no controller recreates.
     """

@@ -1,7 +1,7 @@
-"""Backoff for pods whose eviction achieves nothing: a controller recreates them here, or it is refused (rule 9).
+"""Backoff for pods whose eviction is refused, or achieves nothing since a controller recreates them here (rule 9).
 
-The backoff grows with the time that this has lasted, up to one minute. It is computed from timestamps in the objects,
-so that every event handler, every process and the tick apply the same backoff.
+The backoff grows with the time for which this has lasted, up to one minute. It is computed from timestamps in the
+objects, so that every event handler, every process and the tick apply the same backoff.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ A pod that a controller recreates at once is evicted at most four times in the f
 SCHEDULING_GRACE = timedelta(seconds=2)
 """Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *VIRT_LAUNCHER_REASONS)
-"""Reasons without a backoff: an event reports when the budget allows evictions; none is sent before."""
+"""Reasons without a backoff: an event reports when the budget allows an eviction; until then, none is sent."""
 UNDECIDED_REASONS = ("NoAnswer", "Changing", "Busy", "NoTime")
 """Reasons of evictions that failed without a refusal; they are retried at once if the pass made progress elsewhere."""
 
 
 def compute_backoff(elapsed: timedelta) -> timedelta:
-    """Return a backoff as long as the elapsed time, within bounds, so that each one is about twice the previous one."""
+    """Return a backoff as long as the elapsed time, within bounds, so that each backoff is about twice the previous."""
     return min(max(elapsed, MIN_BACKOFF), MAX_BACKOFF)
 
 
 def is_backing_off(kubernetes_event: Mapping[str, Any] | None, now: datetime) -> bool:
-    """Return whether a repeated correction is in backoff, so that it is left to the next tick.
+    """Return whether a repeated correction is in backoff, which leaves it to a later tick.
 
-    `kubernetes_event` is the Event that counts the repetitions, None if there is none.
+    `kubernetes_event` is the Event that counts the repetitions, or None if there is none.
     """
     if kubernetes_event is None:
         return False
@@ -94,7 +94,7 @@ def _get_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
 
 
 def _map_blocked_since(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
-    """Return since when each pod is blocked, by namespace, name and reason, according to the status."""
+    """Return the time since which the status lists each pod as blocked, by namespace, name and reason."""
     return {
         (item["namespace"], item["name"], item["reason"]): item.get("since") for item in get_blocked_pods(maintenance)
     }
@@ -121,10 +121,10 @@ def _build_reported_refusal(pod: Pod, reported: Mapping[str, Any] | None, now: d
 
 
 def _get_cordoned_since(maintenance: Maintenance, now: datetime) -> datetime | None:
-    """Return since when the node accepts only pods that tolerate its taints, or None if this is unknown.
+    """Return the time since which the node has accepted only pods that tolerate its taints, or None if unknown.
 
     If the status does not report the cordon yet, the function returns the maintenance's creation time. It also does so
-    if the reported time lies in the future, because a wrong clock wrote it.
+    if the reported time is in the future, which means that the clock of its writer was wrong.
     """
     transition_time = (
         get_condition(maintenance, "Cordoned").get("lastTransitionTime") if is_reported_cordoned(maintenance) else None
@@ -136,12 +136,12 @@ def _get_cordoned_since(maintenance: Maintenance, now: datetime) -> datetime | N
 
 
 def _build_returned(pod: Pod, maintenance: Maintenance, now: datetime) -> BlockedPod | None:
-    """Return a blocked entry if a controller created the pod on this node after the taints, else None.
+    """Return a blocked entry if a controller created the pod on this node after it was tainted, else None.
 
-    Such a pod tolerates the taints or bypassed the scheduler, so an eviction would only recreate it here. A pod that
-    was scheduled while another client had uncordoned the node is treated the same way. Kubernetes timestamps have whole
-    seconds. A pod from the same second as the cordon counts as created after it, because many evictions fit into one
-    second.
+    Such a pod tolerates the taints or bypassed the scheduler, so its controller would recreate it here after an
+    eviction. A pod that was scheduled while another client had uncordoned the node is treated the same way. Kubernetes
+    timestamps have whole seconds. A pod from the same second as the cordon counts as created after it, because many
+    evictions fit into one second.
     """
     owner, cordoned_since = get_controller(pod), _get_cordoned_since(maintenance, now)
     if owner is None or cordoned_since is None:

@@ -42,7 +42,7 @@ def build_node_event(
 
 
 def build_maintenance_events(reason: str, detail: str, maintenance: Maintenance, now: datetime) -> list[Object]:
-    """Build the Events about a maintenance and its node that report how the maintenance proceeds (NMO-27).
+    """Build the Events about a maintenance and its node that report the maintenance's progress (NMO-27).
 
     `detail` follows the reason's message. The Events are Warnings if the maintenance failed.
     """
@@ -71,7 +71,7 @@ def _build_event(
 ) -> Object:
     """Build an Event whose name is derived from the maintenance, the object and the reason.
 
-    A repeated Event thus has the same name, so the caller can increase the count of the existing one.
+    A repeated Event thus has the same name, so that the caller can increment the count of the existing one.
     """
     return build_event(
         _build_name(involved_object, reason, maintenance),
@@ -94,6 +94,6 @@ def build_event_selector(node_name: str, reason: str, maintenance: Maintenance) 
 
 
 def build_increment_patch(existing: Mapping[str, Any], event: Mapping[str, Any]) -> Object:
-    """Build the merge patch that increases the count of an existing Event and updates its message and timestamp."""
+    """Build the merge patch that increments the count of an existing Event and updates its message and timestamp."""
     newest = {key: event[key] for key in ("message", "lastTimestamp")}
     return {**newest, "count": (existing.get("count") or 1) + 1}

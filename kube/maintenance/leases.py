@@ -1,4 +1,4 @@
-"""The Lease of a node: only the NodeMaintenance that holds it may change the node (NMO-22, NMO-27, NMO-27a).
+"""The node's Lease: only the NodeMaintenance that holds it may change the node (NMO-22, NMO-27, NMO-27a).
 
 All medik8s remediators use the same Lease, identified by namespace and name. Its holder owns the node.
 """
@@ -47,7 +47,7 @@ def build_lease_name(node_name: str) -> str:
 
 
 def parse_node_name(lease: Lease) -> str:
-    """Return the name of the node that the lease belongs to, "" for other leases in the shared namespace."""
+    """Return the name of the node that the lease belongs to, or "" for other leases in the shared namespace."""
     kind, _, name = str(lease["metadata"]["name"]).partition("-")
     return name if kind == "node" else ""
 
@@ -79,8 +79,8 @@ def is_holder(lease: Lease, maintenance: Maintenance) -> bool:
 def is_available(lease: Lease, now: datetime) -> bool:
     """Return whether a lease that no NodeMaintenance holds may be acquired, because it was released or has expired.
 
-    A lease of the replaced node-maintenance-operator may also be acquired. It has the same holder identity as ours, and
-    this product takes over the operator's maintenances.
+    A lease held by the replaced node-maintenance-operator may also be acquired. It has the same holder identity as
+    ours, and this product takes over the operator's maintenances.
     """
     identity = lease["spec"].get("holderIdentity")
     is_legacy_lease = identity == HOLDER_IDENTITY and parse_holder(lease) is None
@@ -95,7 +95,7 @@ def is_expired(lease: Lease, now: datetime) -> bool:
 def is_renewal_due(lease: Lease, now: datetime) -> bool:
     """Return whether the lease must be renewed now.
 
-    This is the case after `RENEW_AFTER` plus the part of `RENEWAL_JITTER` that follows from the holder's uid.
+    A renewal is due after `RENEW_AFTER` plus a share of `RENEWAL_JITTER` that is derived from the holder's uid.
     """
     holder = parse_holder(lease)
     jitter_share = zlib.crc32(holder.uid.encode()) / 2**32 if holder else 0.0

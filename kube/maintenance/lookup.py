@@ -26,17 +26,17 @@ async def list_maintenances(
 ) -> list[Object]:
     """Return the NodeMaintenance objects of all API groups, oldest first.
 
-    `node_name` selects the objects that name this node; None selects all. `resource_version` as in `Api.list`: None for
-    the newest state, "0" for the server's cache.
+    `node_name` selects the objects that name this node; None selects all. `resource_version` has the same meaning as in
+    `Api.list`: None reads the newest state, "0" the API server's cache.
     """
     found = await gather_all(*(list_group(api, group, node_name, resource_version) for group in GROUPS.values()))
     return sort_by_age(item for items in found for item in items)
 
 
 async def list_undeleted(api: Api, node_name: str, resource_version: str | None = None) -> list[Object]:
-    """Return the objects that name `node_name` and are not being deleted, oldest first.
+    """Return the NodeMaintenance objects that name `node_name` and are not being deleted, oldest first.
 
-    An API group that refuses the request is skipped. Raises as `collect_group_lists` does.
+    An API group whose list request is rejected is skipped. Raises the same errors as `collect_group_lists`.
     """
     reads = (list_group(api, group, node_name, resource_version) for group in GROUPS.values())
     lists = collect_group_lists(await asyncio.gather(*reads, return_exceptions=True))
@@ -44,10 +44,10 @@ async def list_undeleted(api: Api, node_name: str, resource_version: str | None 
 
 
 def collect_group_lists(results: Iterable[list[Object] | BaseException]) -> list[list[Object] | None]:
-    """Return the list of each API group, with None for a group that refused the request; refusals are logged.
+    """Return the list of each API group, with None for a group whose request was rejected; rejections are logged.
 
-    Raises `Unavailable` if a group did not answer, because a partial result must not pass for a complete one. Raises
-    the first error if all groups refused.
+    Raises `Unavailable` if a request got no response, because a partial result must not be taken for a complete one.
+    Raises the first error if all requests were rejected.
     """
     results = list(results)
     errors = [result for result in results if isinstance(result, BaseException)]
@@ -66,8 +66,8 @@ async def list_by_holder(
     """Return the objects that name `node_name`, from the API group that contains the node's holder, oldest first.
 
     `holder_uid` is the holder's uid. The function queries one group after another, because a node has one holder, which
-    is mostly in the first group. If no group contains the holder, it returns the objects of all groups. A group that
-    refuses the request is skipped. Raises as `collect_group_lists` does.
+    is usually in the first group. If no group contains the holder, it returns the objects of all groups. A group whose
+    request is rejected is skipped. Raises the same errors as `collect_group_lists`.
     """
     results: list[list[Object] | BaseException] = []
     for group in GROUPS.values():
@@ -114,10 +114,11 @@ def is_selector_unsupported(error: Rejected) -> bool:
 
 
 async def list_pods_on_node(api: Api, node_name: str, resource_version: str | None = None) -> ListResult:
-    """Return the pods of a node, each reduced to the fields that the drain rules read.
+    """Return the pods on a node, each reduced to the fields that the drain rules read.
 
-    The reduction saves memory, because many concurrent passes hold such a list. `resource_version` as in `Api.list`.
-    The request is not paged: etcd would serve the pages, and would read the pods of all nodes for each.
+    The reduction saves memory, because many concurrent passes keep such a list. `resource_version` has the same meaning
+    as in `Api.list`. The request is not paged: etcd would serve the pages, and would read the pods of all nodes for
+    each page.
     """
     path, field_selector = build_pods_on_node_query(node_name)
     pod_list = await api.list(
@@ -140,7 +141,7 @@ async def read_control_plane(
 
     `is_disruption` decides whether a maintenance is a disruption. A maintenance whose node still carries its label
     always counts, since that node stays cordoned until it is restored. The function lists maintenances per node,
-    because there are few control-plane nodes, whatever the size of the cluster.
+    because even a large cluster has few control-plane nodes.
     """
     budgets = f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets"
     reads = (api.list(NODES_PATH, label_selector=label) for label in CONTROL_PLANE_LABELS)

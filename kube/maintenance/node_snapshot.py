@@ -1,6 +1,6 @@
-"""Node state and remaining pods, the cluster state that a NodeMaintenance's status is computed from.
+"""Snapshots of a node and its remaining pods, from which the status of its NodeMaintenance is computed.
 
-The state is read from the cluster, or it was read by the step that emitted the event. A step's snapshot can replace a
+A snapshot is read from the cluster, or it was read by the step that emitted the event. A step's snapshot can replace a
 new read as long as the maintenance has the version that the step read. Any later status write invalidates the snapshot.
 """
 
@@ -33,7 +33,7 @@ class NodeSnapshot:
 
     Attributes:
         is_cordoned_and_tainted: whether the node is cordoned and tainted.
-        pods: all pods of the node; unused if `leaving` is set.
+        pods: all pods on the node; unused if `leaving` is set.
         leaving: the pods that still have to leave; None if they must be computed from `pods`.
     """
 

@@ -20,13 +20,13 @@ OWN_FINALIZERS = (FINALIZER, *LEGACY_FINALIZERS)
 INITIAL_COUNTS_ANNOTATION = "nodemaintenance.dev/snapshot"
 """Annotation with the pod counts from before the first eviction; set in one patch with the finalizer (NMO-11).
 
-It includes the object's uid. An object that was created from another one's manifest, or from a backup, carries that
-object's annotation and has not begun.
+It includes the object's uid: an object that was created from another object's manifest, or from a backup, carries that
+object's annotation but has not begun.
 """
 REQUESTER_ANNOTATION = "nodemaintenance.dev/requested-by"
 """Annotation with the requesting user as reported by the command line or the console; not authenticated."""
 MAX_LEASE_ERRORS = 3
-"""Consecutive failed lease renewals that a maintenance tolerates; at one more, its lease is lost (NMO-27a)."""
+"""Consecutive failed lease renewals that a maintenance tolerates; after one more, its lease is lost (NMO-27a)."""
 MAX_POD_COUNT = 2**31
 """Exclusive upper bound for pod counts; no status schema allows larger numbers."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
@@ -57,14 +57,15 @@ def _get_mapping(value: object) -> Mapping[str, Any]:
 
 
 def get_node_name(maintenance: Maintenance) -> str:
-    """Return `spec.nodeName`, "" if an older schema admitted an object without it."""
+    """Return `spec.nodeName`, or "" if an older schema admitted an object without it."""
     return str(get_spec(maintenance).get("nodeName") or "")
 
 
 def trim_maintenance(maintenance: Maintenance) -> Object:
     """Return the object without its large parts, such as the list of pending pods.
 
-    It keeps the node, the drain options, the phase, and what shows whether the maintenance has begun or was released.
+    It keeps the node, the drain options, the phase, and the fields that show whether the maintenance has begun or was
+    released.
     """
     metadata, field_names = (
         maintenance["metadata"],
@@ -98,7 +99,7 @@ def has_finalizer(maintenance: Maintenance) -> bool:
 def is_released(maintenance: Maintenance) -> bool:
     """Return whether the object is being deleted and was released.
 
-    If such an object still exists, another controller's finalizer keeps it. It has no claim to its node.
+    If such an object still exists, another controller's finalizer keeps it. It no longer claims its node.
     """
     return is_deleting(maintenance) and not has_finalizer(maintenance)
 
@@ -109,7 +110,7 @@ def select_unreleased(maintenances: Iterable[MaintenanceT]) -> list[MaintenanceT
 
 
 def has_begun(maintenance: Maintenance) -> bool:
-    """Return whether finalizer and snapshot are set.
+    """Return whether the finalizer and the initial pod counts are set.
 
     From then on, the maintenance may change its node and must restore it.
     """
@@ -117,12 +118,12 @@ def has_begun(maintenance: Maintenance) -> bool:
 
 
 def get_phase(maintenance: Maintenance) -> str:
-    """Return `status.phase`, "" before the first status."""
+    """Return `status.phase`, or "" before the first status write."""
     return str(get_status(maintenance).get("phase") or "")
 
 
 def get_last_error(maintenance: Maintenance) -> str:
-    """Return `status.lastError`, "" for none."""
+    """Return `status.lastError`, or "" if there is none."""
     return str(get_status(maintenance).get("lastError") or "")
 
 
@@ -160,11 +161,11 @@ def is_spec_changed(maintenance: Maintenance) -> bool:
 
 
 def get_requester(maintenance: Maintenance) -> str:
-    """Return who requested the maintenance: the annotated user, else the program that wrote the spec, "" if unknown."""
+    """Return who requested the maintenance: the annotated user, else the spec's field manager, or "" if unknown."""
     metadata = maintenance["metadata"]
     user = (metadata.get("annotations") or {}).get(REQUESTER_ANNOTATION)
-    programs = [item.get("manager") for item in metadata.get("managedFields") or [] if "f:spec" in item["fieldsV1"]]
-    return str(user or next((f"the program {name}" for name in programs if name), ""))
+    managers = [item.get("manager") for item in metadata.get("managedFields") or [] if "f:spec" in item["fieldsV1"]]
+    return str(user or next((f"the program {name}" for name in managers if name), ""))
 
 
 def parse_annotated_counts(maintenance: Maintenance) -> Object | None:
@@ -180,8 +181,8 @@ def parse_annotated_counts(maintenance: Maintenance) -> Object | None:
 def find_initial_counts(maintenance: Maintenance) -> Object | None:
     """Return the pod counts from the start of the maintenance; None if it has not begun.
 
-    They come from the status, else from the snapshot. A user who replaces the object from a manifest removes the
-    snapshot, but not the status.
+    They come from the status, else from the annotation. A user who replaces the object from a manifest removes the
+    annotation, but not the status.
     """
     return _parse_counts(get_status(maintenance)) or (
         parse_annotated_counts(maintenance) if has_begun(maintenance) else None
@@ -200,7 +201,7 @@ def is_pod_count(value: object) -> bool:
 
 
 def build_begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
-    """Build the merge patch that begins a maintenance: finalizer, owner reference (NMO-20) and snapshot.
+    """Build the merge patch that begins a maintenance: finalizer, owner reference (NMO-20) and initial pod counts.
 
     It fails if another client changed the object meanwhile. It is empty if nothing is missing.
     """
@@ -217,7 +218,7 @@ def build_begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str,
 
 
 def build_finalizer_patch(maintenance: Maintenance) -> Object:
-    """Build the merge patch that sets our finalizer, so that a later deletion waits for us.
+    """Build the merge patch that sets our finalizer, so that a later deletion waits until the node is restored.
 
     The API server rejects the patch if the object is already being deleted.
     """
@@ -271,12 +272,12 @@ def is_reported_uncordoned(maintenance: Maintenance) -> bool:
 
 
 def is_reported_drained(maintenance: Maintenance) -> bool:
-    """Return whether the status reports the node as drained and not as uncordoned: another pass adds nothing."""
+    """Return whether the status reports the node as drained and not as uncordoned, so no further pass is needed."""
     return get_phase(maintenance) == SUCCEEDED and not is_reported_uncordoned(maintenance)
 
 
 def get_blocked_pods(maintenance: Maintenance) -> list[Mapping[str, Any]]:
-    """Return the well-formed entries of `status.blockedPods`; another program may have written the list."""
+    """Return the well-formed entries of `status.blockedPods`; another client may have written the list."""
     entries = get_status(maintenance).get("blockedPods")
     items = [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
     return [item for item in items if all(isinstance(item.get(name), str) for name in ("namespace", "name", "reason"))]

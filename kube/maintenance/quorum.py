@@ -1,7 +1,7 @@
 """Decides whether a control-plane node may be disrupted: etcd needs more than half of its members (NMO-23).
 
-OpenShift has a budget for etcd's guard pods, one on each control-plane node, and that budget decides. If it is missing
-or selects no pods, the control-plane nodes are counted. A node that is already down may always be maintained.
+OpenShift runs an etcd guard pod on each control-plane node, and the disruption budget of these pods decides. If it is
+missing or selects no pods, the control-plane nodes are counted. A node that is already down may always be maintained.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def find_disruption_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> 
         return ""
     name = node["metadata"]["name"]
     guards = [
-        (guard, pods) for guard in control_plane.guard_budgets if (pods := _select_guarded(guard, control_plane.pods))
+        (guard, pods)
+        for guard in control_plane.guard_budgets
+        if (pods := _select_guarded_pods(guard, control_plane.pods))
     ]
     if guards:
         reason = next(
@@ -91,7 +93,7 @@ def find_disruption_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> 
 def _find_guard_blocker(
     node_name: str, guard_budget: Budget, pods: list[Pod], control_plane: ControlPlaneSnapshot
 ) -> str:
-    """Return why the budget does not allow disrupting the node, "" if it does.
+    """Return why the budget does not allow disrupting the node, or "" if it does.
 
     If the node's guard pod is missing or not ready, the node is already down and may be disrupted.
     """
@@ -106,7 +108,7 @@ def _find_guard_blocker(
 
 
 def _find_count_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> str:
-    """Return why etcd would have too few members without this node, "" if it would not.
+    """Return why etcd would have too few members without this node, or "" if it would not.
 
     A node that is down, or the only control-plane node, may be disrupted.
     """
@@ -132,7 +134,7 @@ def _build_remedy(control_plane: ControlPlaneSnapshot) -> str:
     return f"{' or '.join(remedies) or 'add a control-plane node'} first"
 
 
-def _select_guarded(guard_budget: Budget, pods: Iterable[Pod]) -> list[Pod]:
+def _select_guarded_pods(guard_budget: Budget, pods: Iterable[Pod]) -> list[Pod]:
     return [pod for pod in pods if matches(guard_budget["spec"].get("selector"), pod["metadata"].get("labels") or {})]
 
 
@@ -141,10 +143,10 @@ def _may_be_ready(pod: Pod) -> bool:
     return _get_ready_status(pod) in ("True", "Unknown")
 
 
-def _get_ready_status(item: Mapping[str, object]) -> str:
-    status = item.get("status")
+def _get_ready_status(node_or_pod: Mapping[str, object]) -> str:
+    status = node_or_pod.get("status")
     conditions = (status.get("conditions") if isinstance(status, dict) else None) or []
-    return next((str(each["status"]) for each in conditions if each["type"] == "Ready"), "")
+    return next((str(condition["status"]) for condition in conditions if condition["type"] == "Ready"), "")
 
 
 def is_disruption(maintenance: m.Maintenance) -> bool:
@@ -160,6 +162,6 @@ def build_lease(maintenance: m.Maintenance, now: datetime) -> Object:
 
 
 def may_acquire(lease: Lease, maintenance: m.Maintenance, now: datetime) -> bool:
-    """Return whether the maintenance may take the lease: it is free, expired, or already its own."""
+    """Return whether the maintenance may acquire the lease: it is free, has expired, or is already its own."""
     holder = lease["spec"].get("holderIdentity")
     return not holder or holder == maintenance["metadata"]["uid"] or is_expired(lease, now)

@@ -83,10 +83,10 @@ def compute_progress(eviction_pod_count: int, pending_count: int, previous_perce
 def build_status_patch(
     maintenance: Maintenance, snapshot: NodeSnapshot, inputs: Iterable[StatusInput], now: datetime
 ) -> Object | None:
-    """Build the merge patch for the status subresource, or None if only the time would change (NMO-12).
+    """Build the merge patch for the status subresource, or None if only the timestamp would change (NMO-12).
 
-    `snapshot` was read after `maintenance`, or by a step that read the same version of it. `inputs` are those of one
-    event, or of several in their order. The patch fails if another client changed the object meanwhile.
+    `snapshot` was read after `maintenance`, or by a step that read the same version of it. `inputs` come from one
+    event, or from several in their order. The patch fails if another client changed the object meanwhile.
     """
     before = dict(get_status(maintenance))
     after = before
@@ -130,8 +130,8 @@ def is_reported_unrestored(maintenance: Maintenance) -> bool:
 def _is_outdated(maintenance: Maintenance, status_input: StatusInput) -> bool:
     """Return whether the event is older than the known state.
 
-    That is so if it reports that the maintenance could not begin, but the maintenance has begun. It is also so if the
-    event's number of failed lease renewals is neither the known number nor the next one.
+    It is if it reports that the maintenance could not begin, but the maintenance has begun. It also is if its number of
+    failed lease renewals is neither the known number nor the next one.
     """
     if status_input.is_begin_error:
         return has_begun(maintenance)
@@ -161,7 +161,7 @@ def _build_lease_lost_status(maintenance: Maintenance, lease_error_count: int, n
 
 
 def _build_failed_status(maintenance: Maintenance, status_input: StatusInput, now: datetime) -> Object:
-    """Return the status of a maintenance that never began: node unknown, or in another maintenance (NMO-19, NMO-22)."""
+    """Return the status of a maintenance that never began: its node is unknown or otherwise held (NMO-19, NMO-22)."""
     error = _truncate_error(status_input)
     conditions = [_build_condition(maintenance, "Drained", False, FAILED, error, now)]
     return {"phase": FAILED, "lastError": error, "conditions": conditions}
@@ -205,7 +205,7 @@ def _build_begun_status(
             maintenance,
             snapshot,
             is_drained,
-            _format_remaining(pending, blocked, listed_pending, listed_blocked),
+            _format_remaining_pods(pending, blocked, listed_pending, listed_blocked),
             blocked,
             now,
         ),
@@ -222,7 +222,7 @@ def _truncate_error(status_input: StatusInput) -> str:
     return truncate(status_input.error, MAX_ERROR_CHARACTERS)
 
 
-def _format_remaining(
+def _format_remaining_pods(
     pending: list[Pod], blocked: list[Object], listed_pending: list[Object], listed_blocked: list[Object]
 ) -> str:
     """Summarize how many pods remain, how many of them are blocked, and how many the lists omit."""
@@ -269,10 +269,10 @@ def _build_conditions(
 
 
 def _build_condition(
-    maintenance: Maintenance, condition_type: str, holds: bool, reason: str, message: str, now: datetime
+    maintenance: Maintenance, condition_type: str, is_true: bool, reason: str, message: str, now: datetime
 ) -> Object:
     """Build a Kubernetes condition; its transition time changes only with its status."""
-    status = "True" if holds else "False"
+    status = "True" if is_true else "False"
     before = get_condition(maintenance, condition_type)
     transition_time = before.get("lastTransitionTime") if before.get("status") == status else None
     return {

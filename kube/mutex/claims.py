@@ -1,4 +1,4 @@
-"""Checks whether pools are claimed, paused and edited as a run needs them, and which other runs claim them."""
+"""Checks whether pools are claimed, paused and edited as a run requires, and which other runs claim them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def list_pools_to_claim(run: Item, target_pool_names: Iterable[str]) -> list[str
 def find_rival_claims(
     run: Item, pool_names: Iterable[str], pools_by_name: Mapping[str, Object], runs: Iterable[Item]
 ) -> dict[str, str]:
-    """Return the pools that another run config claims, each with the name of that run config (MUT-44).
+    """Return the pools claimed by other run configs, each with the name of its run config (MUT-44).
 
-    A claim of a deleted run config does not count.
+    A claim by a deleted run config does not count.
     """
-    own_uid, runs_by_uid = run["metadata"]["uid"], {each["metadata"]["uid"]: each for each in runs}
+    own_uid, runs_by_uid = run["metadata"]["uid"], {other["metadata"]["uid"]: other for other in runs}
     claim_uids = {name: pools.get_claim_uid(pools_by_name[name]) for name in pool_names if name in pools_by_name}
     return {
         name: format_full_name(runs_by_uid[uid])
@@ -40,30 +40,33 @@ def find_rival_claims(
 
 
 def list_other_active_runs(run: Item, runs: Iterable[Item]) -> list[str]:
-    """Return the other active runs; until they end, a new run claims and records nothing (MUT-44, MUT-49)."""
-    return [format_full_name(each) for each in _select_other_active_runs(run, runs)]
+    """Return the names of the other active runs (MUT-44, MUT-49).
+
+    Until they end, a new run neither claims nor records anything.
+    """
+    return [format_full_name(other) for other in _select_other_active_runs(run, runs)]
 
 
 def list_runs_ahead(run: Item, runs: Iterable[Item]) -> list[str]:
-    """Return the active runs that precede this one: those that have the turn, and those that began earlier (MUT-44).
+    """Return the names of the active runs that precede this one: they have the turn or began earlier (MUT-44).
 
     Runs with different pools also exclude each other, because a canary pool selects every node without its run's
     labels.
     """
     return [
-        format_full_name(each)
-        for each in _select_other_active_runs(run, runs)
-        if _has_turn(each) or _build_start_key(each) < _build_start_key(run)
+        format_full_name(other)
+        for other in _select_other_active_runs(run, runs)
+        if _has_turn(other) or _build_start_key(other) < _build_start_key(run)
     ]
 
 
 def list_runs_with_turn(run: Item, runs: Iterable[Item]) -> list[str]:
-    """Return the other active runs that have taken the turn to upgrade nodes (`turnAt` in their record)."""
-    return [format_full_name(each) for each in _select_other_active_runs(run, runs) if _has_turn(each)]
+    """Return the names of the other active runs whose turn it is to upgrade nodes (`turnAt` in their record)."""
+    return [format_full_name(other) for other in _select_other_active_runs(run, runs) if _has_turn(other)]
 
 
 def _select_other_active_runs(run: Item, runs: Iterable[Item]) -> list[Item]:
-    return [each for each in runs if is_active(each) and each["metadata"]["uid"] != run["metadata"]["uid"]]
+    return [other for other in runs if is_active(other) and other["metadata"]["uid"] != run["metadata"]["uid"]]
 
 
 def _has_turn(run: Item) -> bool:
@@ -75,7 +78,7 @@ def _build_start_key(run: Item) -> tuple[str, str]:
 
 
 def select_claimed(uid: str, all_pools: Iterable[Object]) -> list[Object]:
-    """Return the pools that a run config claims."""
+    """Return the pools claimed by the run config with this uid."""
     return [pool for pool in all_pools if pools.get_claim_uid(pool) == uid]
 
 
@@ -93,14 +96,14 @@ def find_leftover_pools(run: Item, pool_names: Iterable[str], all_pools: Iterabl
 def list_active_uids(runs: Iterable[Item]) -> set[str]:
     """Return the uids of the run configs whose claim on a recorded pool is valid (MUT-44).
 
-    These are the active ones. A claim of a deleted or inactive run config was restored by a user who applied an old
+    These are the active ones. A claim by a deleted or inactive run config exists because a user applied an old
     manifest.
     """
     return {str(run["metadata"]["uid"]) for run in runs if is_active(run)}
 
 
 def select_pools_to_restore(run: Item, all_pools: Collection[Object], runs: Iterable[Item]) -> list[Object]:
-    """Return the pools that a run must restore: those that it claims, and those in its record that no other run holds.
+    """Return the pools that a run must restore: those that it claims, and those in its record that no other run claims.
 
     A pool that was already restored is included only if it was claimed or edited for this run again.
     """
@@ -118,9 +121,9 @@ def select_pools_to_restore(run: Item, all_pools: Collection[Object], runs: Iter
 
 
 def find_orphaned_pools(all_pools: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
-    """Return the pools that no run would restore, because their run config is gone or has lost its record.
+    """Return the pools that no run would restore, because their run config no longer exists or lost its record.
 
-    These are pools claimed by a run config that no longer exists, and pools with the selector of a run that are in no
+    These are pools claimed by a run config that no longer exists, and pools that have a run's selector but are in no
     record.
     """
     runs = list(runs)
@@ -143,7 +146,7 @@ def has_active_canary(all_pools: Iterable[Object], orphaned_pools: Iterable[Obje
 
 
 def build_run_selectors(record: RunRecord) -> dict[str, Object]:
-    """Return the selector of each pool during the run.
+    """Return the selector that each pool has during the run, by the pool's name.
 
     The canary comes last: no node may be released before the canary has its selector (MUT-36, MUT-37).
     """
@@ -157,7 +160,7 @@ def build_run_selectors(record: RunRecord) -> dict[str, Object]:
 
 
 def are_paused(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
-    """Return whether all existing pools of the targets are paused."""
+    """Return whether all existing pools in the run's targets are paused."""
     return all(pools.is_paused(pools_by_name[name]) for name in record["pools"] if name in pools_by_name)
 
 
@@ -173,7 +176,7 @@ def are_edited(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
 def exclude_cooling_down(
     record: RunRecord, state: str, pools_by_name: Mapping[str, Object], now: datetime
 ) -> dict[str, Object]:
-    """Return the pools without those that are in cooldown after a repeated correction and wait for the tick.
+    """Return the pools, except those in cooldown after a repeated correction, which wait for the tick.
 
     `state` names the correction: `paused`, `edited` or `claimed`.
     """

@@ -1,4 +1,4 @@
-"""Determines from the current objects which events rules, targets and runs wait for; the tick emits lost ones again."""
+"""Determines from the current objects which events rules, targets and runs wait for; the tick re-emits lost ones."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kube.mutex.run_record import Stage, get_current_node, get_record, is_active
 from kube.mutex.run_snapshot import RunSnapshot
 
 TICK_SECONDS, TICKS_PER_FULL_CHECK = 15, 40
-"""Seconds between two ticks, and ticks in ten minutes.
+"""Seconds between two ticks, and number of ticks in ten minutes.
 
-Once in that time each object is checked, whatever its status reports (MUT-30).
+Every ten minutes, each object is checked whatever its status reports (MUT-30).
 """
 
 
 class DueEvent(Enum):
-    """The event that an object waits for."""
+    """Event that an object may be waiting for."""
 
     RULE_CHECK_PENDING = "rule.check_pending"
     TARGET_CHECK_PENDING = "target.check_pending"
@@ -57,22 +57,22 @@ DUE_EVENT_OF_STAGE = {
 }
 """Stage of a run → the event that continues the run."""
 WAITING_STAGES = (Stage.JOBS, Stage.RELEASED, Stage.CLEANUP)
-"""Stages that wait for the end of a Job or of an upgrade.
+"""Stages that wait for a Job or an upgrade to end.
 
 Their event is emitted even if other clients' changes are not undone yet, because undoing them may be refused forever.
 In all other stages, the run waits until these changes are undone.
 """
 
 
-REDO_CHECKS = {
+CORRECTION_CHECKS = {
     DueEvent.POOLS_CLAIMED: (("paused", claims.are_paused), ("claimed", claims.are_claimed)),
     DueEvent.NODES_LABELLED: (("edited", claims.are_edited),),
 }
-"""Event that corrects pools → the name of each change in the record, and the check for it."""
+"""Event that corrects pools → for each correction, its name in the record and the check that it is in place."""
 
 
 def is_full_check_due(uid: str, now: datetime) -> bool:
-    """Return whether this tick is the one in ten minutes that checks the object in any case."""
+    """Return whether this tick is the one in ten minutes that checks the object unconditionally."""
     return (
         int(now.timestamp() // TICK_SECONDS) % TICKS_PER_FULL_CHECK
         == int(uid.replace("-", "")[:8] or "0", 16) % TICKS_PER_FULL_CHECK
@@ -80,9 +80,9 @@ def is_full_check_due(uid: str, now: datetime) -> bool:
 
 
 def find_due_of_rule(rule: Item, now: datetime) -> list[DueEvent]:
-    """Return the event for a rule whose current generation was not validated yet.
+    """Return the event for a rule whose current generation is not validated yet.
 
-    A rule that is not valid is also checked once in ten minutes, because its namespace may have been created.
+    An invalid rule is also checked every ten minutes, because its namespace may have been created meanwhile.
     """
     condition = get_condition(rule, validation.VALID_CONFIG_CONDITION)
     if is_deleting(rule):
@@ -102,13 +102,13 @@ def find_due_of_target(target: Item, snapshot: RunSnapshot) -> list[DueEvent]:
     return [] if is_reported else [DueEvent.TARGET_CHECK_PENDING]
 
 
-def _are_conditions_outdated(item: Item, verdicts: list[Verdict]) -> bool:
-    """Return whether a condition has another status or message, or was computed for another generation."""
-    conditions = [get_condition(item, verdict.condition_type) for verdict in verdicts]
+def _are_conditions_outdated(obj: Item, verdicts: list[Verdict]) -> bool:
+    """Return whether a condition's status or message differs from its verdict, or its generation is not current."""
+    conditions = [get_condition(obj, verdict.condition_type) for verdict in verdicts]
     return any(
         (condition.get("status"), condition.get("message"))
         != (str(verdict.holds), verdict.message[:MAX_MESSAGE_CHARACTERS])
-        or condition.get("observedGeneration") != item["metadata"].get("generation")
+        or condition.get("observedGeneration") != obj["metadata"].get("generation")
         for condition, verdict in zip(conditions, verdicts, strict=True)
     )
 
@@ -116,7 +116,7 @@ def _are_conditions_outdated(item: Item, verdicts: list[Verdict]) -> bool:
 def find_due_of_run(
     run: Item, snapshot: RunSnapshot, runs: Sequence[Item], now: datetime, timeout_seconds: float
 ) -> list[DueEvent]:
-    """Return the events that a run config waits for and that no step will emit; only active runs have several.
+    """Return the events that a run config waits for and that no function will emit; only active runs have several.
 
     Changes by other clients are undone even if the run config still has to be validated, because validation may fail
     forever. `timeout_seconds` is the time in seconds that a released node has for its upgrade.
@@ -133,11 +133,11 @@ def find_due_of_run(
             if claims.select_claimed(run["metadata"]["uid"], snapshot.pools.values())
             else []
         )
-    return _find_due_of_idle(run, snapshot, runs, now)
+    return _find_due_events_of_idle_run(run, snapshot, runs, now)
 
 
 def has_unseen_change(run: Item) -> bool:
-    """Return whether a user has changed something that was not processed yet.
+    """Return whether a user made a change that is not processed yet.
 
     A stopped run is not resumed while its config is invalid. The user's change counts as processed until the config is
     valid.
@@ -149,7 +149,9 @@ def has_unseen_change(run: Item) -> bool:
     )
 
 
-def _find_due_of_idle(run: Item, snapshot: RunSnapshot, runs: Sequence[Item], now: datetime) -> list[DueEvent]:
+def _find_due_events_of_idle_run(
+    run: Item, snapshot: RunSnapshot, runs: Sequence[Item], now: datetime
+) -> list[DueEvent]:
     detection = validation.find_upgrade(run, snapshot, run_record.get_finished_version(run))
     if _are_conditions_outdated(run, detection.verdicts):
         return [DueEvent.RUN_VALIDATED]
@@ -167,7 +169,7 @@ def _find_due_of_idle(run: Item, snapshot: RunSnapshot, runs: Sequence[Item], no
 def find_due_of_active(run: Item, snapshot: RunSnapshot, now: datetime, timeout_seconds: float) -> list[DueEvent]:
     """Return the events that an active run waits for: they undo other clients' changes and continue the run.
 
-    A halted run is not continued; only the result of a Job that has ended is still recorded.
+    A halted run does not continue; only the result of a Job that has ended is still recorded.
     """
     current_stage = run_record.compute_stage(run, wait_checks.build_has_cleanup(snapshot))
     drifted = find_drift(run, snapshot)
@@ -194,8 +196,8 @@ def find_due_of_active(run: Item, snapshot: RunSnapshot, now: datetime, timeout_
 
 
 def find_drift(run: Item, snapshot: RunSnapshot) -> list[DueEvent]:
-    """Return the events for changes from outside the run: by other clients, or of the control plane's version."""
-    if undone := list(_find_undone(run, snapshot)):
+    """Return the events that handle changes made outside the run: by other clients, or to the control plane."""
+    if undone := list(_find_correction_events(run, snapshot)):
         return undone
     has_moved = validation.awaits_control_plane(run) and _are_conditions_outdated(
         run, [_build_readiness_verdict(snapshot)]
@@ -209,17 +211,17 @@ def is_flapping(run: Item, snapshot: RunSnapshot, due_event: DueEvent, now: date
     Such repeated corrections are left to the tick.
     """
     record = get_record(run)
-    return due_event in REDO_CHECKS and all(
+    return due_event in CORRECTION_CHECKS and all(
         is_met(record, claims.exclude_cooling_down(record, state, snapshot.pools, now))
-        for state, is_met in REDO_CHECKS[due_event]
+        for state, is_met in CORRECTION_CHECKS[due_event]
     )
 
 
-def _find_undone(run: Item, snapshot: RunSnapshot) -> Iterator[DueEvent]:
-    """Yield the events that undo other clients' changes to finalizer, pools, labels and selectors.
+def _find_correction_events(run: Item, snapshot: RunSnapshot) -> Iterator[DueEvent]:
+    """Yield the events that undo other clients' changes to the finalizer, pools, labels and selectors.
 
-    All of them are emitted, because each one may be refused forever. But selectors wait for labels: otherwise the
-    canary would select an unlabelled node, which would be upgraded at once.
+    All of them are emitted, because each correction may be refused forever. However, selectors wait for labels:
+    otherwise the canary would select an unlabelled node, which would be upgraded at once.
     """
     record = get_record(run)
     if not get_current_node(record):
@@ -238,7 +240,7 @@ def _find_undone(run: Item, snapshot: RunSnapshot) -> Iterator[DueEvent]:
 def _are_nodes_gated(record: run_record.RunRecord, snapshot: RunSnapshot) -> bool:
     """Return whether all unreleased nodes of the run carry its labels.
 
-    A node that no longer exists, or was replaced under its name, does not belong to the run.
+    A node that no longer exists, or was replaced by one with the same name, does not belong to the run.
     """
     rules = run_record.list_recorded_rules(record)
     nodes = ((name, snapshot.nodes.get(name)) for name in run_record.list_unreleased_nodes(record))

@@ -20,20 +20,20 @@ NODE_SELECTOR_TERMS_PATH = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuri
 """Path within an affinity to the terms that select the nodes for a pod."""
 NODE_ANNOTATION, RULE_ANNOTATION = "nodemaintenance.dev/mutex-node", "nodemaintenance.dev/mutex-rule"
 NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE = "NODE_NAME", "MUTEX_RULE", "MUTEX_RUN"
-"""Environment variables in each container: the node, the name of the rule, the id of the run."""
+"""Environment variables in each container: the name of the node, the name of the rule, and the run's id."""
 MAX_NAME_CHARACTERS = 63
-"""Maximum length in characters; the name becomes a label of the Job's pods."""
+"""Maximum length of a Job's name, in characters; the name becomes a label on the Job's pods."""
 MIN_TTL_SECONDS = 60
 """Minimum TTL of a finished Job, in seconds.
 
-A function that is killed right after creating a Job must find it at the next attempt, or it would create a second one.
+A function that is killed right after creating a Job must find it on the next attempt, or it would create a second one.
 """
 NAME_PATTERN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 """Valid prefix for a Job's name."""
 
 
 class JobOutcome(Enum):
-    """State of a Job."""
+    """Outcome of a Job; `VANISHED` if the Job was deleted before its result was known."""
 
     RUNNING = "Running"
     COMPLETE = "Complete"
@@ -67,7 +67,7 @@ def has_cleanup(rule: Item) -> bool:
 
 
 def build_job_name(rule: Item, job_kind: str, run_id: str, node_uid: str, attempt: int) -> str:
-    """Return the reproducible and unique name of one attempt; it begins with the rule's prefix (MUT-41, MUT-42)."""
+    """Return a Job's name, deterministic and unique per attempt; it begins with the rule's prefix (MUT-41, MUT-42)."""
     identity = "|".join((run_id, node_uid, job_kind, *get_reference(rule)))
     end = f"-{hashlib.sha256(identity.encode()).hexdigest()[:10]}-{attempt}"
     prefix = f"{'cleanup-' if job_kind == CLEANUP else ''}{rule['spec']['jobName']}"
@@ -122,7 +122,8 @@ def _get_pod_spec(spec: Item) -> Object | None:
 def _iterate_containers(pod_spec: Object) -> Iterator[Object]:
     for field in ("initContainers", "containers"):
         containers = pod_spec.get(field)
-        yield from (each for each in containers if isinstance(each, dict)) if isinstance(containers, list) else ()
+        if isinstance(containers, list):
+            yield from (container for container in containers if isinstance(container, dict))
 
 
 def _merge_env(existing: Any, own_variables: Mapping[str, str]) -> Any:
@@ -132,7 +133,11 @@ def _merge_env(existing: Any, own_variables: Mapping[str, str]) -> Any:
     """
     if existing is not None and not isinstance(existing, list):
         return existing
-    kept = [each for each in existing or [] if not (isinstance(each, dict) and str(each.get("name")) in own_variables)]
+    kept = [
+        variable
+        for variable in existing or []
+        if not (isinstance(variable, dict) and str(variable.get("name")) in own_variables)
+    ]
     return [*kept, *({"name": name, "value": value} for name, value in own_variables.items())]
 
 
@@ -181,17 +186,17 @@ def find_overridden_variables(rule: Item) -> list[str]:
         for container in _iterate_containers(_get_pod_spec(rule["spec"].get(field) or {}) or {}):
             container_env = container.get("env")
             env_entries = container_env if isinstance(container_env, list) else []
-            names = {str(each.get("name")) for each in env_entries if isinstance(each, dict)}
+            names = {str(entry.get("name")) for entry in env_entries if isinstance(entry, dict)}
             overridden |= names & {NODE_VARIABLE, RULE_VARIABLE, RUN_VARIABLE}
     return sorted(overridden)
 
 
 def get_outcome(job: Mapping[str, Any] | None) -> JobOutcome:
-    """Return the state of a Job; None stands for a Job that no longer exists, so that its result is unknown."""
+    """Return the outcome of a Job; None stands for a Job that no longer exists, whose result is unknown."""
     if job is None:
         return JobOutcome.VANISHED
     conditions = (job.get("status") or {}).get("conditions") or []
-    true_types = {each["type"] for each in conditions if each.get("status") == "True"}
+    true_types = {condition["type"] for condition in conditions if condition.get("status") == "True"}
     return (
         JobOutcome.COMPLETE
         if "Complete" in true_types
@@ -206,5 +211,7 @@ def format_failure(job: Mapping[str, Any] | None) -> str:
     if job is None:
         return "it was deleted before its result was known"
     conditions = (job.get("status") or {}).get("conditions") or []
-    failed_condition: Mapping[str, Any] = next((each for each in conditions if each["type"] == "Failed"), {})
+    failed_condition: Mapping[str, Any] = next(
+        (condition for condition in conditions if condition["type"] == "Failed"), {}
+    )
     return f"{failed_condition.get('reason') or 'Failed'}: {failed_condition.get('message') or 'no message'}"

@@ -1,4 +1,4 @@
-"""Reads the objects that a run depends on, concurrently; a kind that the cluster does not serve has no objects."""
+"""Reads the objects that a run depends on, concurrently; lists of kinds that the cluster does not serve are empty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kube.paths import Object
 from kube.trimming import trim_node
 
 CACHED_VERSION = "0"
-"""List version that accepts the API server's cache; changes that it misses arrive as events or with the tick."""
+"""`resourceVersion` of lists from the API server's cache; changes that it misses arrive as events or with the tick."""
 
 
 async def list_rules(api: Api, resource_version: str | None = CACHED_VERSION) -> list[Object]:
@@ -69,7 +69,7 @@ async def list_pools_by_name(api: Api, resource_version: str | None = CACHED_VER
 
 
 async def find_cluster_version(api: Api) -> Object | None:
-    """Return the only ClusterVersion, under either of its possible names, or None if there is none (C23)."""
+    """Return the only ClusterVersion, which has one of two possible names, or None if there is none (C23)."""
     for name in CLUSTER_VERSION_NAMES:
         cluster_version = await get_or_none(api.get(f"{CLUSTER_VERSIONS_PATH}/{name}"))
         if cluster_version is not None:
@@ -80,7 +80,7 @@ async def find_cluster_version(api: Api) -> Object | None:
 async def read_snapshot(api: Api, active_runs: Sequence[Object] = ()) -> RunSnapshot:
     """Read all objects that runs may depend on, from the API server's cache.
 
-    If runs are active (`active_runs`), this includes the Jobs and the maintainers of the runs' current nodes.
+    If there are `active_runs`, the snapshot includes Jobs and the maintainers of the runs' current nodes.
     """
     rule_items, target_items, pools_by_name, nodes_by_name, version, job_items = await gather_all(
         list_rules(api),
@@ -111,8 +111,8 @@ async def _return_empty() -> list[Object]:
     return []
 
 
-def _index_by_reference(items: Iterable[Object]) -> dict[Reference, Object]:
-    return {get_reference(item): item for item in items}
+def _index_by_reference(objects: Iterable[Object]) -> dict[Reference, Object]:
+    return {get_reference(obj): obj for obj in objects}
 
 
 async def _find_maintainers(api: Api, node_names: Iterable[str], nodes: Mapping[str, Object]) -> dict[str, Maintainer]:
@@ -126,32 +126,33 @@ async def _find_maintainers(api: Api, node_names: Iterable[str], nodes: Mapping[
 
 
 async def find_maintainer(api: Api, node: Object, resource_version: str | None = None) -> Maintainer | None:
-    """Return the maintainer of a node according to its label; None without a label, or if the object is gone."""
+    """Return the maintainer that the node's label names; None without a label, or if it no longer exists."""
     uid = get_maintenance_uid(node)
     if not uid:
         return None
-    for item in await list_by_holder(api, get_name(node), uid, resource_version):
-        if item["metadata"]["uid"] == uid:
-            return Maintainer(get_name(item), get_requester(item), get_labels(item).get(RUN_LABEL, ""))
+    for maintenance in await list_by_holder(api, get_name(node), uid, resource_version):
+        if maintenance["metadata"]["uid"] == uid:
+            run_id = get_labels(maintenance).get(RUN_LABEL, "")
+            return Maintainer(get_name(maintenance), get_requester(maintenance), run_id)
     return None
 
 
 async def read_rules(api: Api, references: Iterable[Reference]) -> dict[Reference, Object]:
-    """Return the current state of these rules, without those that do not exist."""
+    """Read these rules, except those that do not exist."""
     return await _read_by_reference(api, RULE_KIND, references)
 
 
 async def read_targets(api: Api, references: Iterable[Reference]) -> dict[Reference, Object]:
-    """Return the current state of these targets, without those that do not exist."""
+    """Read these targets, except those that do not exist."""
     return await _read_by_reference(api, TARGET_KIND, references)
 
 
 async def _read_by_reference(api: Api, kind: str, references: Iterable[Reference]) -> dict[Reference, Object]:
     reference_list = list(references)
-    items = await gather_all(*(get_or_none(api.get(build_path(kind, *each))) for each in reference_list))
-    return {each: item for each, item in zip(reference_list, items, strict=True) if item is not None}
+    items = await gather_all(*(get_or_none(api.get(build_path(kind, *reference))) for reference in reference_list))
+    return {reference: item for reference, item in zip(reference_list, items, strict=True) if item is not None}
 
 
 async def get_job_or_none(api: Api, namespace: str, name: str) -> Object | None:
-    """Return the current state of a Job, or None if it does not exist."""
+    """Read a Job, or return None if it does not exist."""
     return await get_or_none(api.get(jobs.build_job_path(namespace, name)))

@@ -1,4 +1,4 @@
-"""Maintenance of a run's node: a release waits for it, unless a Job of the same run requested it."""
+"""Decides whether the release of a run's node must wait for a NodeMaintenance that the run did not request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Maintainer(NamedTuple):
     """The NodeMaintenance that owns a node.
 
     Attributes:
-        name: name of the NodeMaintenance.
-        requester: who requested it, "" if unknown.
-        run_id: id of the run whose Job created it, according to its label; "" for none.
+        name: Name of the NodeMaintenance.
+        requester: User who requested it, "" if unknown.
+        run_id: Id of the run whose Job created it, according to its label; "" for none.
     """
 
     name: str
@@ -24,7 +24,8 @@ class Maintainer(NamedTuple):
 def find_release_blocker(node: Node, maintainer: Maintainer | None, run_id: str) -> str:
     """Return why this run must not release the node now, "" if no other requester maintains it.
 
-    If the node is under maintenance and `maintainer` is None, the object is gone and the node is about to be restored.
+    If the node is under maintenance and `maintainer` is None, the NodeMaintenance no longer exists, and the node is
+    about to be restored.
     """
     if not has_maintenance_label(node):
         return ""

@@ -1,4 +1,4 @@
-"""Labels of a run on its nodes: one for each rule, which blocks the upgrade, and one for the run itself."""
+"""Labels that a run sets on its nodes: one for each rule, which blocks the upgrade, and one for the run itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_released(node: Node) -> bool:
 def build_gate_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> list[Object]:
     """Build the JSON patch that adds the missing labels, [] if none is missing.
 
-    It fails if another client has changed the node since it was read.
+    The patch fails if another client changed the node since it was read.
     """
     desired = {RUN_LABEL: run_id, **{build_rule_label(rule): "" for rule in rules}}
     missing = {name: value for name, value in desired.items() if get_labels(node).get(name) != value}
@@ -53,8 +53,8 @@ def build_gate_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> lis
 def build_release_patch(node: Node, run_id: str) -> list[Object]:
     """Build the JSON patch that removes all rule labels, [] if there are none (MUT-43).
 
-    The patch fails if the node belongs to another run, so that a late write cannot release that run's node. If another
-    client removed the run's own label, the patch adds it again, because events about the upgrade depend on it.
+    The patch fails if the node belongs to a different run, so that a late write cannot release that run's node. If
+    another client removed the run's own label, the patch adds it again, because events about the upgrade depend on it.
     """
     gates = [name for name in get_labels(node) if name.startswith(RULE_LABEL_PREFIX)]
     if not gates or get_run_id(node) not in ("", run_id):

@@ -1,4 +1,4 @@
-"""MutexRule, MutexTarget and MutexRunConfig: paths, references, labels, status and conditions."""
+"""MutexRule, MutexTarget and MutexRunConfig: API paths, references, labels, status and conditions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ API_PATH = f"/apis/{API_VERSION}"
 RULE_KIND, TARGET_KIND, RUN_KIND = "MutexRule", "MutexTarget", "MutexRunConfig"
 PLURALS = {RULE_KIND: "mutexrules", TARGET_KIND: "mutextargets", RUN_KIND: "mutexrunconfigs"}
 DEFAULT_NAMESPACE = "node-upgrade-mutex-operator"
-"""Namespace of these objects in the specification; Jobs run here unless an administrator permits other namespaces."""
+"""Namespace of these objects in the specification; Jobs run in it unless an administrator permits other namespaces."""
 RULE_LABEL_PREFIX = "mutexrule.openshift-optional.skrzypek.io/"
 """Prefix of the labels that block a node's upgrade, one for each rule; the value is empty."""
 RUN_LABEL = "nodemaintenance.dev/mutex-run"
-"""Label of a run's nodes and Jobs, with its id.
+"""Label on a run's nodes and Jobs, with the run's id.
 
-It is also an annotation of the run's pools, with the uid of the MutexRunConfig.
+The same key is an annotation on the run's pools, with the uid of the MutexRunConfig.
 """
 RETRY_ANNOTATION = "nodemaintenance.dev/retry"
-"""Annotation of a MutexRunConfig: any new value resumes a stopped run (MUT-48)."""
+"""Annotation on a MutexRunConfig: any new value resumes a stopped run (MUT-48)."""
 FINALIZER = "nodemaintenance.dev/mutex"
 MAX_MESSAGE_CHARACTERS = 2048
 """Maximum length of a condition's message, in characters; a server's error message may be longer."""
@@ -51,33 +51,34 @@ def build_path(kind: str, namespace: str, name: str) -> str:
     return f"{build_collection_path(kind, namespace)}/{encode_path_segment(name)}"
 
 
-def build_object_path(item: Item) -> str:
-    """Return the API path of an object that contains its kind."""
-    return build_path(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
+def build_object_path(obj: Item) -> str:
+    """Return the API path of an object, which must contain its kind."""
+    return build_path(obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
-def get_reference(item: Item) -> Reference:
+def get_reference(obj: Item) -> Reference:
     """Return the reference by which a MutexRunConfig names this rule or target."""
-    return Reference(item["metadata"]["namespace"], item["metadata"]["name"])
+    return Reference(obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
-def format_full_name(item: Item) -> str:
+def format_full_name(obj: Item) -> str:
     """Return `NAMESPACE/NAME`, as used in messages and commands."""
-    return str(get_reference(item))
+    return str(get_reference(obj))
 
 
 def list_references(run: Item, field: str) -> list[Reference]:
-    """Return the rules or targets that a run config names, in its order and without duplicates.
+    """Return the references in a run config's field to rules or targets, in order and without duplicates.
 
     An omitted namespace means the run config's own.
     """
     own_namespace = run["metadata"]["namespace"]
-    named = (Reference(item.get("namespace") or own_namespace, item["name"]) for item in run["spec"].get(field) or [])
-    return list(dict.fromkeys(named))
+    entries = run["spec"].get(field) or []
+    references = (Reference(entry.get("namespace") or own_namespace, entry["name"]) for entry in entries)
+    return list(dict.fromkeys(references))
 
 
 def get_canary_name(run: Item) -> str:
-    """Return the name of the pool that nodes are released into."""
+    """Return the name of the canary pool, into which nodes are released."""
     return str(run["spec"]["canary"]["name"])
 
 
@@ -91,38 +92,39 @@ def build_rule_label(rule: Reference) -> str:
     return f"{RULE_LABEL_PREFIX}{rule.name}.{rule.namespace}"
 
 
-def is_deleting(item: Item) -> bool:
+def is_deleting(obj: Item) -> bool:
     """Return whether the object's deletion was requested."""
-    return bool(item["metadata"].get("deletionTimestamp"))
+    return bool(obj["metadata"].get("deletionTimestamp"))
 
 
-def has_finalizer(item: Item) -> bool:
-    """Return whether the object carries our finalizer: some changes are not undone yet."""
-    return FINALIZER in (item["metadata"].get("finalizers") or [])
+def has_finalizer(obj: Item) -> bool:
+    """Return whether the object carries our finalizer, because some changes are not undone yet."""
+    return FINALIZER in (obj["metadata"].get("finalizers") or [])
 
 
-def build_finalizers_patch(item: Item, *, is_set: bool) -> Object:
+def build_finalizers_patch(obj: Item, *, is_set: bool) -> Object:
     """Build the merge patch that sets or removes our finalizer; it fails if another client changed the object."""
-    kept = [name for name in item["metadata"].get("finalizers") or [] if name != FINALIZER]
+    kept = [name for name in obj["metadata"].get("finalizers") or [] if name != FINALIZER]
     desired = [*kept, FINALIZER] if is_set else kept
-    return {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": desired}}
+    return {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"], "finalizers": desired}}
 
 
-def get_status(item: Item) -> Mapping[str, Any]:
-    """Return the status, or {} before the first one."""
-    return item.get("status") or {}
+def get_status(obj: Item) -> Mapping[str, Any]:
+    """Return the object's status, or {} if it has none yet."""
+    return obj.get("status") or {}
 
 
-def get_condition(item: Item, condition_type: str) -> Mapping[str, Any]:
+def get_condition(obj: Item, condition_type: str) -> Mapping[str, Any]:
     """Return the condition of this type, or {} if it is missing or malformed."""
-    conditions = get_status(item).get("conditions")
-    well_formed = [each for each in conditions if isinstance(each, Mapping)] if isinstance(conditions, list) else []
-    return next((each for each in well_formed if each.get("type") == condition_type), {})
+    conditions = get_status(obj).get("conditions")
+    candidates = conditions if isinstance(conditions, list) else []
+    well_formed = (condition for condition in candidates if isinstance(condition, Mapping))
+    return next((condition for condition in well_formed if condition.get("type") == condition_type), {})
 
 
-def is_condition_true(item: Item, condition_type: str) -> bool:
+def is_condition_true(obj: Item, condition_type: str) -> bool:
     """Return whether the condition of this type is True and was computed for the current generation."""
-    condition, generation = get_condition(item, condition_type), item["metadata"].get("generation")
+    condition, generation = get_condition(obj, condition_type), obj["metadata"].get("generation")
     return condition.get("status") == "True" and condition.get("observedGeneration") == generation
 
 
@@ -135,12 +137,12 @@ class Verdict(NamedTuple):
     message: str = ""
 
 
-def merge_conditions(item: Item, verdicts: Iterable[Verdict], now: datetime) -> list[Object]:
+def merge_conditions(obj: Item, verdicts: Iterable[Verdict], now: datetime) -> list[Object]:
     """Return all conditions of the object, updated with the verdicts.
 
     A condition's transition time changes only with its status.
     """
-    conditions_by_type = {each["type"]: dict(each) for each in get_status(item).get("conditions") or []}
+    conditions_by_type = {condition["type"]: dict(condition) for condition in get_status(obj).get("conditions") or []}
     for verdict in verdicts:
         state, previous = str(verdict.holds), conditions_by_type.get(verdict.condition_type, {})
         since = previous.get("lastTransitionTime") if previous.get("status") == state else None
@@ -149,23 +151,23 @@ def merge_conditions(item: Item, verdicts: Iterable[Verdict], now: datetime) -> 
             "status": state,
             "reason": verdict.reason,
             "message": verdict.message[:MAX_MESSAGE_CHARACTERS],
-            "observedGeneration": item["metadata"].get("generation", 0),
+            "observedGeneration": obj["metadata"].get("generation", 0),
             "lastTransitionTime": since or format_time(now),
         }
     return list(conditions_by_type.values())
 
 
-def build_status_patch(item: Item, changes: Object, verdicts: Iterable[Verdict], now: datetime) -> Object:
-    """Build the merge patch of the status, {} if nothing would change.
+def build_status_patch(obj: Item, changes: Object, verdicts: Iterable[Verdict], now: datetime) -> Object:
+    """Build the merge patch for the status, {} if nothing would change.
 
-    It fails if another client has changed the object since it was read.
+    The patch fails if another client changed the object since it was read.
     """
-    verdicts, current = list(verdicts), get_status(item)
-    desired = {**changes, "conditions": merge_conditions(item, verdicts, now)} if verdicts else dict(changes)
+    verdicts, current = list(verdicts), get_status(obj)
+    desired = {**changes, "conditions": merge_conditions(obj, verdicts, now)} if verdicts else dict(changes)
     changed = {name: value for name, value in desired.items() if not _is_already_set(current.get(name), value)}
     if not changed:
         return {}
-    return {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"]}, "status": changed}
+    return {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "status": changed}
 
 
 def _is_already_set(current: Any, desired: Any) -> bool:

@@ -30,13 +30,13 @@ def build_pool_path(name: str) -> str:
     return f"{POOLS_PATH}/{encode_path_segment(name)}"
 
 
-def get_name(item: Mapping[str, Any]) -> str:
+def get_name(obj: Mapping[str, Any]) -> str:
     """Return the name of a pool or a node."""
-    return str(item["metadata"]["name"])
+    return str(obj["metadata"]["name"])
 
 
 def get_selector(pool: Pool) -> Selector | None:
-    """Return the pool's node selector, or None if it has none."""
+    """Return the pool's node selector, None if it has none."""
     found: Selector | None = (pool.get("spec") or {}).get("nodeSelector")
     return found
 
@@ -64,7 +64,7 @@ def list_members(pool: Pool, nodes: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def list_members_of_all(pools: Iterable[Pool], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the members of several pools, in the order of the pools and without duplicates."""
+    """Return the members of all these pools, in the order of the pools and without duplicates."""
     nodes = list(nodes)
     return list(dict.fromkeys(name for pool in pools for name in list_members(pool, nodes)))
 
@@ -90,9 +90,9 @@ def find_canary_problem(
 
 
 def build_canary_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
-    """Return the canary's selector during a run: nodes that carry none of these labels (MUT-36).
+    """Return the canary's selector during a run, which selects nodes that carry none of these labels (MUT-36).
 
-    They replace the canary's own expressions.
+    Expressions for these labels replace the canary's own expressions.
     """
     expressions = [{"key": label, "operator": "DoesNotExist"} for label in rule_labels]
     return {**original, "matchExpressions": expressions}
@@ -107,9 +107,9 @@ def build_gated_selector(original: Selector, rule_labels: Iterable[str]) -> Obje
 def _select_rule_expressions(selector: Selector | None) -> list[Mapping[str, Any]]:
     """Return the expressions that a run added."""
     return [
-        each
-        for each in (selector or {}).get("matchExpressions") or []
-        if str(each["key"]).startswith(RULE_LABEL_PREFIX)
+        expression
+        for expression in (selector or {}).get("matchExpressions") or []
+        if str(expression["key"]).startswith(RULE_LABEL_PREFIX)
     ]
 
 
@@ -119,12 +119,12 @@ def has_run_selector(pool: Pool) -> bool:
 
 
 def is_active_canary(pool: Pool) -> bool:
-    """Return whether the pool has the selector of a canary during a run: it selects nodes without rule labels."""
+    """Return whether the pool has the selector of a canary during a run, which selects nodes without rule labels."""
     return _is_canary_selector(get_selector(pool))
 
 
 def _is_canary_selector(selector: Selector | None) -> bool:
-    return any(each["operator"] == "DoesNotExist" for each in _select_rule_expressions(selector))
+    return any(expression["operator"] == "DoesNotExist" for expression in _select_rule_expressions(selector))
 
 
 def remove_rule_expressions(selector: Selector | None) -> Object | None:
@@ -135,7 +135,7 @@ def remove_rule_expressions(selector: Selector | None) -> Object | None:
     if not added:
         return dict(selector)
     kept = {name: value for name, value in selector.items() if name != "matchExpressions"}
-    own = [each for each in selector["matchExpressions"] if each not in added]
+    own = [expression for expression in selector["matchExpressions"] if expression not in added]
     own = own or (FALLBACK_CANARY_EXPRESSIONS if _is_canary_selector(selector) else [])
     return {**kept, "matchExpressions": own} if own else kept
 
@@ -148,7 +148,7 @@ def remove_run_selector(pool: Object) -> Object:
 
 
 def build_guarded_patch(pool: Pool, *changes: Object) -> list[Object]:
-    """Build the JSON patch with these changes, [] for none; it fails if another client has changed the pool."""
+    """Build the JSON patch with these changes, [] for none; the patch fails if another client changed the pool."""
     metadata = pool["metadata"]
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
     return [test, *changes] if changes else []

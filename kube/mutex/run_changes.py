@@ -1,6 +1,6 @@
-"""Changes to the record of a run: its beginning, the end of each node's work, its failure and its resumption.
+"""Builds the changes to a run's record: when the run begins, finishes a node, fails or is resumed.
 
-A change is a merge patch of `status.record`. run_record.py derives the stage of the run from the record.
+A change is a merge patch for `status.record`. run_record.py derives the stage of the run from the record.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def build_run_id(uid: str, run_number: int, now: datetime) -> str:
     """Return the id of a run, which its nodes and Jobs carry as a label value.
 
     If the record is lost, the number starts from 1 again. The timestamp keeps the id unique, so that the new run does
-    not adopt Jobs of the lost one.
+    not adopt Jobs of the previous one.
     """
     return f"{uid}-{run_number}.{int(now.timestamp() * 1000)}"
 
 
 def build_begin_change(
     run: Item,
-    desired: str,
+    desired_version: str,
     pools_by_name: Mapping[str, Object],
     pool_names: list[str],
     nodes_by_name: Mapping[str, Object],
@@ -53,24 +53,24 @@ def build_begin_change(
 ) -> Object:
     """Build the record of a new run: the state of pools, canary and nodes before the run changes anything.
 
-    In: the pools of the targets and the canary, by name; the names of the targets' pools; the nodes in order.
+    In: the targets' pools and the canary, by name; the names of the targets' pools; the nodes in order.
     """
     number = int(get_record(run).get("number") or 0) + 1
     canary = pools_by_name[get_canary_name(run)]
     return {
         "id": build_run_id(run["metadata"]["uid"], number, now),
         "number": number,
-        "desired": desired,
+        "desired": desired_version,
         "startedAt": format_time(now),
         "rules": [{"namespace": rule.namespace, "name": rule.name} for rule in rules],
-        "canary": {"name": pools.get_name(canary), **_record_pool(canary)},
-        "pools": {name: _record_pool(pools_by_name[name]) for name in pool_names},
+        "canary": {"name": pools.get_name(canary), **_build_pool_record(canary)},
+        "pools": {name: _build_pool_record(pools_by_name[name]) for name in pool_names},
         "order": list(nodes_by_name),
         "nodes": {name: {"uid": node["metadata"]["uid"]} for name, node in nodes_by_name.items()},
     }
 
 
-def _record_pool(pool: Object) -> Object:
+def _build_pool_record(pool: Object) -> Object:
     selector = pools.get_selector(pool)
     fields: Object = {"uid": pool["metadata"]["uid"], "paused": pools.is_paused(pool)}
     return {**fields, "selector": dict(selector)} if selector is not None else fields
@@ -90,7 +90,7 @@ def apply_merge_patch(target: Any, patch: Any) -> Any:
 
 
 def build_printed_fields(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
-    """Return the status fields that `kubectl get` shows, as they are after this change to the record."""
+    """Build the status fields that `kubectl get` shows, with the values that they have after this change."""
     record = apply_merge_patch(get_record(run), change)
     changed_run = {**run, "status": {**get_status(run), "record": record}}
     name = get_current_node(record) if record and not record.get("finishedAt") else ""
@@ -105,7 +105,7 @@ def build_pools_change(
 ) -> Object:
     """Build the change that records pools as `paused` or `edited`; `state` is one of these.
 
-    The first time, it records only that all pools are done. After that, it records which pools were corrected or
+    The first time, it only records that all pools have that state. Afterwards, it records which pools were corrected or
     claimed again, including those whose write was refused.
     """
     timestamp = format_time(now)
@@ -116,7 +116,7 @@ def build_pools_change(
 
 
 def build_restored_change(record: RunRecord, pool_names: list[str], now: datetime) -> Object:
-    """Build the change that records these pools as restored while others are refused; each is recorded only once."""
+    """Build the change that records pools as restored while writes to others are refused; it records each only once."""
     new = [name for name in pool_names if name not in (record.get("restored") or {})]
     return {"restored": dict.fromkeys(new, format_time(now))} if new else {}
 
@@ -124,16 +124,18 @@ def build_restored_change(record: RunRecord, pool_names: list[str], now: datetim
 def build_node_done_change(record: RunRecord, name: str, field: str, now: datetime) -> Object:
     """Build the change that marks a node as finished; `field` is `cleanedAt` or `droppedAt`.
 
-    It removes the Jobs of nodes that finished long before, because a run of hundreds of nodes has thousands of Jobs.
-    `order` determines which nodes these are, because the API server returns maps sorted by key. Nodes missing in
+    It removes the Jobs of nodes that finished long ago, because a run of hundreds of nodes has thousands of Jobs.
+    `order` determines which nodes these are, because the API server returns maps sorted by key. Nodes missing from
     `order`, in a corrupted record, come first.
     """
-    order_index = {each: number for number, each in enumerate(record["order"])}
+    order_index = {node_name: number for number, node_name in enumerate(record["order"])}
     done_names = [
-        each for each, node_record in record["nodes"].items() if node_record.get("jobs") and is_node_done(node_record)
+        node_name
+        for node_name, node_record in record["nodes"].items()
+        if node_record.get("jobs") and is_node_done(node_record)
     ]
-    done_names.sort(key=lambda each: order_index.get(each, -1))
-    forgotten: Object = {each: {"jobs": None} for each in done_names[: 1 - MAX_NODES_WITH_JOBS]}
+    done_names.sort(key=lambda node_name: order_index.get(node_name, -1))
+    forgotten: Object = {node_name: {"jobs": None} for node_name in done_names[: 1 - MAX_NODES_WITH_JOBS]}
     return {"released": None, "nodes": {**forgotten, name: {field: format_time(now)}}}
 
 
@@ -157,7 +159,7 @@ def build_failure_change(
 def build_resume_change(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
     """Build the change that resumes a run where it stopped.
 
-    A failed Job gets another attempt, and a released node its full time. After any other failure, the Job gets no new
+    A failed Job gets a new attempt, and a released node its full time. After any other failure, the Job gets no new
     attempt: it may still be running, and the two attempts would run concurrently.
     """
     record, change = get_record(run), {"failure": None}
@@ -174,7 +176,7 @@ def build_resume_change(run: Item, has_cleanup: HasCleanup, now: datetime) -> Ob
 
 
 def build_time_extension(run: Item, now: datetime) -> Object:
-    """Build the status change that gives the released node its full time again; {} if no node awaits its upgrade."""
+    """Build the status change that gives the released node its full time again, {} if no node awaits its upgrade."""
     record = get_record(run)
     name = get_current_node(record)
     is_released = bool(name) and _awaits_upgrade(record, name)

@@ -1,7 +1,7 @@
 """The record of a run in the status of its MutexRunConfig: the original state, and the progress of each node.
 
-Functions are stateless, so the record holds everything that a run has to know. Each step writes its own fields, with
-changes that run_changes.py builds; docs/mutex.md lists them.
+Functions are stateless, so the record contains everything that a run must remember. Each function writes its own
+fields, with changes that run_changes.py builds; docs/mutex.md lists them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DueJob(NamedTuple):
 
 
 def get_record(run: Item) -> RunRecord:
-    """Return the record, or {} if the run config has not had a run yet."""
+    """Return the record, {} if the run config has not had a run yet."""
     return get_status(run).get("record") or {}
 
 
@@ -82,7 +82,7 @@ def parse_run_config_uid(run_id: str) -> str:
 
 def list_recorded_rules(record: RunRecord) -> list[Reference]:
     """Return the rules of a run in their order."""
-    return [Reference(each["namespace"], each["name"]) for each in record["rules"]]
+    return [Reference(rule["namespace"], rule["name"]) for rule in record["rules"]]
 
 
 def is_node_done(node_record: Mapping[str, Any]) -> bool:
@@ -91,12 +91,12 @@ def is_node_done(node_record: Mapping[str, Any]) -> bool:
 
 
 def is_recorded_node(node: Object | None, record: RunRecord, name: str) -> TypeGuard[Object]:
-    """Return whether the recorded node still exists; another node may have registered under its name."""
+    """Return whether the recorded node still exists; a different node may have registered under its name."""
     return node is not None and node["metadata"]["uid"] == record["nodes"][name]["uid"]
 
 
 def get_current_node(record: RunRecord) -> str:
-    """Return the node that the run works on, "" when all are done.
+    """Return the name of the node that the run works on, "" when all nodes are done.
 
     In a corrupted record, this node may be in `order` but not in `nodes`.
     """
@@ -110,7 +110,7 @@ def format_position(record: RunRecord, name: str) -> str:
 
 
 def list_unreleased_nodes(record: RunRecord) -> list[str]:
-    """Return the nodes that keep their labels."""
+    """Return the names of the nodes that the run has not released, which keep their labels."""
     return [
         name
         for name in record["order"]
@@ -121,7 +121,7 @@ def list_unreleased_nodes(record: RunRecord) -> list[str]:
 
 
 def get_job_entry(record: RunRecord, node_name: str, due_job: DueJob) -> Mapping[str, Any]:
-    """Return the recorded attempt and `JOB_FIELDS` of a Job; {} before it was created."""
+    """Return the recorded attempt and `JOB_FIELDS` of a Job, {} before it is created."""
     entry: Mapping[str, Any] = (record["nodes"][node_name].get("jobs") or {}).get(format_job_key(*due_job)) or {}
     return entry
 
@@ -129,7 +129,7 @@ def get_job_entry(record: RunRecord, node_name: str, due_job: DueJob) -> Mapping
 def find_due_job(record: RunRecord, node_name: str, has_cleanup: HasCleanup) -> DueJob | None:
     """Return the node's first Job that has not completed, or None; cleanup Jobs follow after the upgrade.
 
-    A Job that was created is awaited even if its rule no longer asks for it. Otherwise it would run concurrently with
+    A Job that was created is awaited even if its rule no longer requires it. Otherwise it would run concurrently with
     the next node's Job.
     """
     kind = CLEANUP if record["nodes"][node_name].get("upgradedAt") else MAIN
@@ -203,7 +203,7 @@ def is_cooling_down(timestamp: object, now: datetime) -> bool:
 
 
 def list_current_names(run: Item, kind: str) -> set[str]:
-    """Return the node that the run works on, or, for the kind Job, the names of that node's Jobs."""
+    """Return the name of the node that the run works on, or for the kind Job the names of that node's Jobs."""
     record = get_record(run)
     name = get_current_node(record)
     if kind != "Job" or not name:

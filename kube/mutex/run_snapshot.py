@@ -15,8 +15,8 @@ from kube.paths import Object
 class RunSnapshot:
     """Snapshot of the objects that runs depend on, by name.
 
-    `jobs` holds only Jobs with our label, by namespace and name; None if they were not read. `maintainers` is by node,
-    and covers only the nodes that were queried.
+    `jobs` contains only Jobs with our label, by namespace and name; None if they were not read. `maintainers` is keyed
+    by node, and contains only the nodes that were queried.
     """
 
     rules: Mapping[Reference, Object] = field(default_factory=dict)
@@ -28,16 +28,18 @@ class RunSnapshot:
     maintainers: Mapping[str, Maintainer] = field(default_factory=dict)
 
     def list_rules(self, run: Item) -> list[Object]:
-        """Return the existing rules that a run config names, in its order."""
-        return [self.rules[each] for each in list_references(run, "mutexRules") if each in self.rules]
+        """Return the existing rules that a run config names, in the order of its spec."""
+        references = list_references(run, "mutexRules")
+        return [self.rules[reference] for reference in references if reference in self.rules]
 
     def list_pool_names(self, run: Item) -> list[str]:
-        """Return the names of the pools of its targets, existing or not, in order and without duplicates."""
-        targets = [self.targets[each] for each in list_references(run, "mutexTargets") if each in self.targets]
+        """Return the names of the pools in the run's targets, existing or not, in order and without duplicates."""
+        references = list_references(run, "mutexTargets")
+        targets = [self.targets[reference] for reference in references if reference in self.targets]
         return list(dict.fromkeys(name for target in targets for name in get_pool_names(target)))
 
     def list_members(self, run: Item) -> list[str]:
-        """Return the names of the nodes of its targets: by pool in order, then by name."""
+        """Return the names of the nodes in the run's targets, in the order of the pools and sorted by name in each."""
         pools = [self.pools[name] for name in self.list_pool_names(run) if name in self.pools]
         return list_members_of_all(pools, self.nodes.values())
 

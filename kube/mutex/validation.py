@@ -40,15 +40,15 @@ MAX_NAMED_NODES = 10
 """Maximum number of nodes that a message names."""
 
 
-def is_checked(item: Item) -> bool:
-    """Return whether the current generation of a rule or target was validated, with any result."""
+def is_checked(obj: Item) -> bool:
+    """Return whether the current generation of a rule or target was validated, whatever the result."""
     return bool(
-        get_condition(item, VALID_CONFIG_CONDITION).get("observedGeneration") == item["metadata"].get("generation")
+        get_condition(obj, VALID_CONFIG_CONDITION).get("observedGeneration") == obj["metadata"].get("generation")
     )
 
 
 def find_rule_problem(rule: Item) -> str:
-    """Return why a rule is invalid, "" if no problem is found; it checks only what does not need the API server."""
+    """Return why a rule is invalid, "" if it seems valid; checks that need the API server are made elsewhere."""
     name = build_rule_label(get_reference(rule)).removeprefix(RULE_LABEL_PREFIX)
     if len(name) > MAX_LABEL_NAME_BYTES:
         return (
@@ -65,7 +65,7 @@ def find_rule_problem(rule: Item) -> str:
 
 
 def build_rule_verdict(problem: str) -> Verdict:
-    """Return the condition of a rule."""
+    """Build the condition ValidConfig of a rule; it is true without a problem."""
     return Verdict(VALID_CONFIG_CONDITION, not problem, "InvalidConfig" if problem else "ValidConfig", problem)
 
 
@@ -77,7 +77,7 @@ class TargetState(NamedTuple):
 
 
 def compute_target_state(target: Item, pools: Mapping[str, Object], nodes: Iterable[Mapping[str, Any]]) -> TargetState:
-    """Return the nodes of all pools of a target, none if a pool is missing, and its conditions (MUT-20, MUT-21)."""
+    """Return a target's conditions and the nodes in its pools, none if a pool is missing (MUT-20, MUT-21)."""
     names = get_pool_names(target)
     missing = [name for name in names if name not in pools]
     member_names = [] if missing else list_members_of_all((pools[name] for name in names), nodes)
@@ -99,11 +99,12 @@ def find_run_problems(run: Item, snapshot: RunSnapshot) -> list[str]:
         problems.append("spec.mutexTargets: the list is empty, so the run has no nodes to upgrade: add a target")
     for field, items in (("mutexRules", snapshot.rules), ("mutexTargets", snapshot.targets)):
         problems += [
-            _find_reference_problem(f"spec.{field}", each, items.get(each)) for each in list_references(run, field)
+            _find_reference_problem(f"spec.{field}", reference, items.get(reference))
+            for reference in list_references(run, field)
         ]
-    recorded_rules = [each for each in list_needed_rules(run) if each not in list_references(run, "mutexRules")]
+    recorded_rules = [rule for rule in list_needed_rules(run) if rule not in list_references(run, "mutexRules")]
     problems += [
-        _find_reference_problem("rules of the active run", each, snapshot.rules.get(each)) for each in recorded_rules
+        _find_reference_problem("rules of the active run", rule, snapshot.rules.get(rule)) for rule in recorded_rules
     ]
     name = get_canary_name(run)
     canary = snapshot.pools.get(name)
@@ -117,18 +118,18 @@ def list_needed_rules(run: Item) -> list[Reference]:
     return list(dict.fromkeys([*list_references(run, "mutexRules"), *recorded_rules]))
 
 
-def _find_reference_problem(field: str, name: object, item: Object | None) -> str:
-    if item is None or is_deleting(item):
-        return f"{field}: {name} not found"
-    if not is_condition_true(item, VALID_CONFIG_CONDITION):
-        cause = get_condition(item, VALID_CONFIG_CONDITION).get("message")
+def _find_reference_problem(field: str, reference: Reference, referenced_object: Object | None) -> str:
+    if referenced_object is None or is_deleting(referenced_object):
+        return f"{field}: {reference} not found"
+    if not is_condition_true(referenced_object, VALID_CONFIG_CONDITION):
+        cause = get_condition(referenced_object, VALID_CONFIG_CONDITION).get("message")
         problem = f"is invalid: {truncate(str(cause), MAX_PROBLEM_CHARACTERS)}" if cause else "is not validated yet"
-        return f"{field}: {name} {problem}"
+        return f"{field}: {reference} {problem}"
     return ""
 
 
 def build_config_verdict(run: Item, snapshot: RunSnapshot) -> Verdict:
-    """Return the condition ConfigValidated."""
+    """Build the condition ConfigValidated of a run config."""
     problems = find_run_problems(run, snapshot)
     return Verdict(
         CONFIG_VALIDATED_CONDITION, not problems, "FetchFailed" if problems else "FetchSucceeded", "; ".join(problems)
@@ -150,16 +151,18 @@ def find_upgrade(run: Item, snapshot: RunSnapshot, finished_version: str = "") -
     """
     desired = versions.parse_desired_version(snapshot.cluster_version)
     if not desired.version:
-        return _build_no_upgrade(Verdict(CHECKED_CONDITION, False, "CheckFailed", desired.blocker), desired.blocker)
+        return _build_unavailable_detection(
+            Verdict(CHECKED_CONDITION, False, "CheckFailed", desired.blocker), desired.blocker
+        )
     members = snapshot.list_members(run)
     unversioned = [name for name in members if not versions.is_valid_version(_get_version(snapshot, name))]
     if unversioned:
         label = versions.VERSION_LABEL
         message = f"the label {label} has no version such as 4.16.4 on: {format_names(unversioned)}"
-        return _build_no_upgrade(Verdict(CHECKED_CONDITION, False, "CheckFailed", message), message)
+        return _build_unavailable_detection(Verdict(CHECKED_CONDITION, False, "CheckFailed", message), message)
     checked = Verdict(CHECKED_CONDITION, True, "CheckSucceeded", f"the desired version is {desired.version}")
     if desired.blocker and not pauses_early(run):
-        return _build_no_upgrade(checked, desired.blocker)
+        return _build_unavailable_detection(checked, desired.blocker)
     older = sorted(name for name, node in snapshot.nodes.items() if _is_older_worker(node, desired.version))
     ready = build_control_plane_verdict(desired)
     if message := _find_unavailable_reason(desired.version, finished_version, older, members):
@@ -181,7 +184,7 @@ def _find_unavailable_reason(version: str, finished_version: str, older_workers:
     return f"the run to {finished_version} is finished" if finished_version == version else ""
 
 
-def _build_no_upgrade(checked_verdict: Verdict, message: str) -> UpgradeDetection:
+def _build_unavailable_detection(checked_verdict: Verdict, message: str) -> UpgradeDetection:
     return UpgradeDetection(
         "",
         [
@@ -193,9 +196,9 @@ def _build_no_upgrade(checked_verdict: Verdict, message: str) -> UpgradeDetectio
 
 
 def build_control_plane_verdict(desired: versions.DesiredVersion) -> Verdict:
-    """Return the condition UpgradeReady: whether the control plane has the desired version (MUT-32).
+    """Build the condition UpgradeReady: whether the control plane has the desired version (MUT-32).
 
-    Nodes may follow only then.
+    Nodes may be upgraded only then.
     """
     if desired.blocker:
         return _build_not_ready_verdict(desired.blocker)
@@ -207,7 +210,7 @@ def _build_not_ready_verdict(message: str) -> Verdict:
 
 
 def build_outside_verdict(member_uids: Container[str], nodes: Mapping[str, Object]) -> Verdict:
-    """Return the condition that reports workers in no target (MUT-38).
+    """Build the condition that reports workers outside all targets (MUT-38).
 
     A run does not label such workers, so its canary selects them. `member_uids` are the uids of the run's nodes. A node
     that registers again under the name of a member is not a member.
@@ -219,7 +222,7 @@ def build_outside_verdict(member_uids: Container[str], nodes: Mapping[str, Objec
 
 
 def is_halted(run: Item) -> bool:
-    """Return whether the active run needs a user's action to continue: it has stopped, or its config is not valid."""
+    """Return whether the active run needs a user's action to continue: it has stopped, or its config is invalid."""
     return bool(get_record(run).get("failure")) or not is_config_valid(run)
 
 
@@ -231,7 +234,7 @@ def is_config_valid(run: Item) -> bool:
 def awaits_control_plane(run: Item) -> bool:
     """Return whether the pools are paused, no node is labelled yet, and the control plane was last seen upgrading.
 
-    That happens if the run paused its pools early (C26), or if another version was requested since.
+    That happens if the run paused its pools early (C26), or if a different version was requested since then.
     """
     record = get_status(run).get("record") or {}
     is_paused = bool(record.get("pausedAt")) and not record.get("labelledAt")
@@ -252,6 +255,6 @@ def _is_older_worker(node: Mapping[str, Any], version: str) -> bool:
 
 
 def format_names(names: list[str]) -> str:
-    """Return the names as text: all of them, or the first ones and the number of the others."""
+    """Format the names as text: all of them, or the first ones and the number of the others."""
     more = len(names) - MAX_NAMED_NODES
     return ", ".join(names[:MAX_NAMED_NODES]) + (f" and {more} more" if more > 0 else "")

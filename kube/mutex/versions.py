@@ -21,7 +21,7 @@ class InvalidVersion(ValueError):
 
 
 class DesiredVersion(NamedTuple):
-    """The version that a ClusterVersion requests, "" for none, and the reason why no node may be released for it."""
+    """The version that a ClusterVersion requests, "" for none, and the reason why nodes must not be released for it."""
 
     version: str
     blocker: str
@@ -33,7 +33,7 @@ def parse_version_key(version: str) -> VersionKey:
     if match is None:
         raise InvalidVersion(f"{version[:MAX_VERSION_CHARACTERS]!r} is not a version such as 4.16.4")
     major, minor, patch, prerelease = match.groups()
-    identifiers = tuple(_build_identifier_key(each) for each in prerelease.split(".")) if prerelease else ()
+    identifiers = tuple(map(_build_identifier_key, prerelease.split("."))) if prerelease else ()
     return int(major), int(minor), int(patch), not prerelease, identifiers
 
 
@@ -67,7 +67,7 @@ def is_worker(node: Mapping[str, Any]) -> bool:
 
 
 def parse_desired_version(cluster_version: Mapping[str, Any] | None) -> DesiredVersion:
-    """Return the version that a ClusterVersion requests, and whether nodes may follow it (MUT-31, MUT-32, C23)."""
+    """Return the version that a ClusterVersion requests, and why nodes must wait for it (MUT-31, MUT-32, C23)."""
     if cluster_version is None:
         return DesiredVersion("", "ClusterVersion version not found")
     desired = (cluster_version.get("spec") or {}).get("desiredUpdate") or {}

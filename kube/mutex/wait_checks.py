@@ -1,4 +1,4 @@
-"""Checks whether what an active run waits for is already in progress, so that no event has to be emitted again."""
+"""Checks whether what an active run waits for is already in progress, so that no event has to be re-emitted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kube.mutex.run_snapshot import RunSnapshot
 
 
 def build_has_cleanup(snapshot: RunSnapshot) -> run_record.HasCleanup:
-    """Return a predicate for whether a rule has a cleanup Job; it is True for a rule that no longer exists."""
+    """Return a predicate that reports whether a rule has a cleanup Job; it is True for a rule that no longer exists."""
     return lambda rule: rule not in snapshot.rules or jobs.has_cleanup(snapshot.rules[rule])
 
 
@@ -25,7 +25,7 @@ def awaits_control_plane(run: Item, _snapshot: RunSnapshot, _now: datetime, _tim
 
 
 def is_job_running(run: Item, snapshot: RunSnapshot, _now: datetime, _timeout_seconds: float) -> bool:
-    """Return whether the Job of the run's current node is running, so that its end arrives as an event.
+    """Return whether the Job of the run's current node is running, so that an event will report its end.
 
     The node itself may no longer exist.
     """
@@ -68,7 +68,7 @@ def is_node_maintained(run: Item, snapshot: RunSnapshot, _now: datetime, _timeou
 
 
 def is_node_upgrading(run: Item, snapshot: RunSnapshot, now: datetime, timeout_seconds: float) -> bool:
-    """Return whether the released node is upgrading, so that its next change arrives as an event.
+    """Return whether the released node is upgrading, so that an event will report its next change.
 
     The node must still exist, carry no rule labels, have an older version than the desired one, and be within its time
     limit. While no version is desired, or the control plane is still upgrading, the node is held. Then both the record

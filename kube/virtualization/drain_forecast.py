@@ -32,7 +32,7 @@ MOVES, RESTARTS, STOPS, BLOCKS = "moves", "restarts", "stops", "blocks"
 - `BLOCKS`: It blocks the drain.
 """
 RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
-"""Run strategies with which KubeVirt starts a virtual machine again; `Running` is the specification's word (C15)."""
+"""Run strategies with which KubeVirt restarts a virtual machine; the specification calls one `Running` (C15)."""
 MAX_REASON_CHARACTERS = 256
 """Maximum length of a condition's message, in characters."""
 MAX_NAMED_VMS = 3
@@ -53,8 +53,8 @@ class VmiSnapshot(NamedTuple):
         vmis: The VMIs on the node.
         vms: The VirtualMachines that own them, by namespace and name.
         migrations: All migrations in the VMIs' namespaces.
-        kubevirt: The KubeVirt object if KubeVirt itself migrates and protects VMIs, None if we do. KubeVirt supports
-            more strategies than we do (DRN-10).
+        kubevirt: The KubeVirt object if KubeVirt itself migrates and protects VMIs, None if this project does. KubeVirt
+            supports more eviction strategies (DRN-10).
     """
 
     vmis: Collection[Item] = ()
@@ -106,7 +106,7 @@ def get_owner_vm_key(vmi: Item) -> tuple[str, str] | None:
 
 
 def build_reports(snapshot: VmiSnapshot) -> list[Object]:
-    """Build a report for each VMI of a node, sorted by namespace and name."""
+    """Build a report for each VMI on a node, sorted by namespace and name."""
     vmis_by_key = {get_key(vmi): vmi for vmi in snapshot.vmis}
     migrations_with_vmi = (
         (vmis_by_key.get(get_vmi_key(item)), item) for item in sorted(snapshot.migrations, key=_build_age_key)
@@ -146,13 +146,13 @@ def _build_migration_report(migration: Item, vmi: Item) -> Object:
     """Describe the migration in flight, or the last one if it failed."""
     status, state = migration.get("status") or {}, (vmi.get("status") or {}).get("migrationState") or {}
     is_this = state.get("migrationUid") in (None, migration["metadata"]["uid"])
-    target = state.get("targetNode") if is_this else None  # else the VMI's state is that of another migration
+    target = state.get("targetNode") if is_this else None  # else the VMI's state describes a different migration
     target = target or (status.get("migrationState") or {}).get("targetNode")
     return {"name": migration["metadata"]["name"], "target": target or "", "phase": status.get("phase") or "Pending"}
 
 
 def build_warnings(vmi_reports: Iterable[Object]) -> list[str]:
-    """Return the warnings about the virtual machines of a node before it is drained; those that migrate need none."""
+    """Return the warnings about the virtual machines on a node before its drain; those that migrate cause none."""
     reports_by_effect: dict[str, list[Object]] = {}
     for report in vmi_reports:
         reports_by_effect.setdefault(report["drain"], []).append(report)
@@ -170,13 +170,13 @@ def build_warnings(vmi_reports: Iterable[Object]) -> list[str]:
 
 
 def describe_moves(vmi_reports: Iterable[Object]) -> str:
-    """Return the line about the virtual machines that migrate, "" for none."""
+    """Describe in one line the virtual machines that migrate; return "" for none."""
     moving = [report for report in vmi_reports if report["drain"] == MOVES]
     return "{} will move to another node without interruption: {}".format(*_format_names(moving)) if moving else ""
 
 
 def explain_taint_mismatch(kubevirt: Item | None, vmi_reports: Iterable[Object], taint_key: str) -> str:
-    """Return why virtual machines may not migrate at the taint that a maintenance sets, "" if they do."""
+    """Return why the taint that a maintenance sets may not make virtual machines migrate, "" if it does."""
     if kubevirt is None or get_drain_taint_key(kubevirt) == taint_key or not describe_moves(vmi_reports):
         return ""
     return (
@@ -190,7 +190,8 @@ def explain_taint_mismatch(kubevirt: Item | None, vmi_reports: Iterable[Object],
 def _format_names(vmi_reports: Collection[Object], *, with_reasons: bool = False) -> tuple[str, str]:
     """Return the number of virtual machines and the first names, each with its reason if `with_reasons` is set."""
     names = [
-        f"{each['namespace']}/{each['name']}{_format_reason(each) if with_reasons else ''}" for each in vmi_reports
+        f"{report['namespace']}/{report['name']}{_format_reason(report) if with_reasons else ''}"
+        for report in vmi_reports
     ]
     more = f" and {len(names) - MAX_NAMED_VMS} more" if len(names) > MAX_NAMED_VMS else ""
     return format_count(len(names), "virtual machine"), ", ".join(names[:MAX_NAMED_VMS]) + more

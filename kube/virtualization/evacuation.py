@@ -2,7 +2,7 @@
 
 Slots limit the number of concurrent migrations. Before a migration is created, its name is claimed in a single Lease.
 Otherwise, concurrent passes would use the same free slots. A claim names its attempt and lasts longer than the creation
-may take. Until it expires, no other attempt creates the migration, and the slot stays occupied, whatever happens to the
+can take. Until it expires, no other attempt creates the migration, and the slot stays occupied, whatever happens to the
 VMI.
 """
 
@@ -38,7 +38,7 @@ DEFAULT_MIGRATIONS_PER_CLUSTER, DEFAULT_MIGRATIONS_PER_NODE = 5, 2
 MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=5)
 """Bounds of the backoff after a failed migration; each backoff is twice the previous one."""
 MAX_KEPT_MIGRATIONS = 6
-"""Number of finished migrations to keep for each VMI; this many failures yield the longest backoff."""
+"""Number of finished migrations to keep for each VMI; this many failures lead to the longest backoff."""
 MAX_MESSAGE_CHARACTERS = 512
 MIGRATING, NOT_MIGRATABLE, WAITS_FOR_SLOT, MIGRATION_FAILED, _ = VIRT_LAUNCHER_REASONS
 
@@ -51,14 +51,14 @@ class MigrationSlots(NamedTuple):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> MigrationSlots:
-        """Read the limits from the environment. Raises `ValueError` that names a value other than a number above 0."""
+        """Read the limits from the environment. Raises `ValueError` if a limit is not a positive number."""
         return cls(
-            _parse_positive(environment, "MIGRATIONS_PER_CLUSTER", DEFAULT_MIGRATIONS_PER_CLUSTER),
-            _parse_positive(environment, "MIGRATIONS_PER_NODE", DEFAULT_MIGRATIONS_PER_NODE),
+            _parse_positive_integer(environment, "MIGRATIONS_PER_CLUSTER", DEFAULT_MIGRATIONS_PER_CLUSTER),
+            _parse_positive_integer(environment, "MIGRATIONS_PER_NODE", DEFAULT_MIGRATIONS_PER_NODE),
         )
 
 
-def _parse_positive(environment: Mapping[str, str], name: str, default: int) -> int:
+def _parse_positive_integer(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name) or str(default)
     if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 9):
         raise ValueError(f"{name}={text} is not a number above 0: set the maximum number of concurrent migrations")
@@ -75,7 +75,7 @@ class Wait(NamedTuple):
 
 @dataclass
 class EvacuationPlan:
-    """The result of one pass.
+    """The actions of one pass, and the state that it reports.
 
     Attributes:
         due_migrations: Name of a migration → its VMI; all are claimed, then created.
@@ -103,16 +103,18 @@ def plan_evacuation(
     """Compute what `attempt` must do for the VMIs with `LiveMigrate` on the nodes `drained_nodes`.
 
     In: all VMIs and migrations; the claims and the recent refusals in the Lease. VMIs are sorted by name, so that
-    concurrent passes choose the same VMI next. VMIs whose migration was refused before come last, so that they take no
-    other VMI's slot.
+    concurrent passes choose the same VMI next. VMIs whose migration was refused before come last, so that they do not
+    take another VMI's slot.
     """
     refusals = refusals or {}
     vmis_by_key = {get_key(vmi): vmi for vmi in vmis}
-    migrations_by_vmi, running_by_vmi = group_by_vmi(migrations), _find_unfinished(vmis_by_key, migrations)
+    migrations_by_vmi, running_by_vmi = group_by_vmi(migrations), _find_unfinished_migrations(vmis_by_key, migrations)
     held_claims = select_held(claims, {item["metadata"]["name"] for item in migrations}, now)
     plan = EvacuationPlan(held_claims={name: claim for name, claim in held_claims.items() if claim.attempt != attempt})
     plan.outdated_migrations = [
-        item for vmi_key, vmi in vmis_by_key.items() for item in _find_outdated(vmi, migrations_by_vmi[vmi_key])
+        migration
+        for vmi_key, vmi in vmis_by_key.items()
+        for migration in _find_outdated_migrations(vmi, migrations_by_vmi[vmi_key])
     ]
     candidates: list[tuple[int, str, Item]] = []
     for vmi_key, vmi in sorted(vmis_by_key.items()):
@@ -130,7 +132,7 @@ def plan_evacuation(
     used_slots.update(claim.node for claim in held_claims.values())
     _assign_slots(
         plan,
-        [(name, vmi) for _, name, vmi in sorted(candidates, key=lambda each: each[0])],
+        [(name, vmi) for _, name, vmi in sorted(candidates, key=lambda candidate: candidate[0])],
         held_claims,
         used_slots,
         slots,
@@ -138,7 +140,7 @@ def plan_evacuation(
     return plan
 
 
-def _find_unfinished(
+def _find_unfinished_migrations(
     vmis_by_key: Mapping[tuple[str, str], Item], migrations: Iterable[Item]
 ) -> dict[tuple[str, str], Item]:
     """Return the unfinished migration of each VMI, by the VMI's namespace and name.
@@ -201,7 +203,7 @@ def _find_wait(
 
 def _find_backoff(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None:
     """Return the backoff after the migrations that failed since the last success, or None if it is over."""
-    own_migrations = _index_own_migrations(vmi, migrations)
+    own_migrations = _index_migrations_by_number(vmi, migrations)
     success = max(
         (number for number, item in own_migrations.items() if is_finished(item) and not has_failed(item)), default=0
     )
@@ -220,7 +222,7 @@ def _find_backoff(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait 
 
 
 def _format_retry_time(retry_at: datetime) -> str:
-    """Return when the retry happens, as text; only the tick retries, because no event signals the end of a backoff."""
+    """Format when the retry happens; only the tick retries, because no event signals the end of a backoff."""
     return f"at the first tick after {format_time(retry_at)}"
 
 
@@ -244,18 +246,18 @@ def _get_failure_time(migration: Item, now: datetime) -> datetime:
     return min(ended_at if ended_at and ended_at <= now else created_at or now, now)
 
 
-def _index_own_migrations(vmi: Item, migrations: Iterable[Item]) -> dict[int, Item]:
-    """Return the migrations that we created for this VMI, by number, without those of an earlier VMI of that name."""
+def _index_migrations_by_number(vmi: Item, migrations: Iterable[Item]) -> dict[int, Item]:
+    """Return the migrations that we created for this VMI, by number, not those for an earlier VMI of that name."""
     name_pattern = re.compile(rf"evacuation-{re.escape(vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
     matches = ((name_pattern.fullmatch(item["metadata"]["name"]), item) for item in migrations)
     return {int(match[1]): item for match, item in matches if match}
 
 
-def _find_outdated(vmi: Item, migrations: Collection[Item]) -> list[Item]:
+def _find_outdated_migrations(vmi: Item, migrations: Collection[Item]) -> list[Item]:
     """Return the finished migrations that we created for this VMI, except the newest ones."""
     if len(migrations) <= MAX_KEPT_MIGRATIONS:
         return []
-    return [item for _, item in sorted(_index_own_migrations(vmi, migrations).items()) if is_finished(item)][
+    return [item for _, item in sorted(_index_migrations_by_number(vmi, migrations).items()) if is_finished(item)][
         :-MAX_KEPT_MIGRATIONS
     ]
 
@@ -265,4 +267,4 @@ def build_next_name(vmi: Item, migrations: Iterable[Item]) -> str:
 
     Two processes that read the same state compute the same name, so only one of them can create the object.
     """
-    return f"evacuation-{vmi['metadata']['uid']}-{max(_index_own_migrations(vmi, migrations), default=0) + 1}"
+    return f"evacuation-{vmi['metadata']['uid']}-{max(_index_migrations_by_number(vmi, migrations), default=0) + 1}"

@@ -1,7 +1,7 @@
 """Determines what VMIs on drained nodes wait for if KubeVirt itself migrates them; we only report it (DRN-10).
 
 KubeVirt supports a single taint key. Its virt-api also starts a migration if a client requests the eviction of the
-VMI's virt-launcher pod. KubeVirt creates all migrations of a node at once, and delays those over its limits.
+VMI's virt-launcher pod. KubeVirt creates all migrations from a node at once, and delays those over its limits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kube.virtualization.vmis import (
 
 DEFAULT_TAINT_KEY = "kubevirt.io/drain"
 EVACUATION_ANNOTATION = "kubevirt.io/evacuationMigration"
-"""Annotation of a migration that KubeVirt created for a drain: the name of the node."""
+"""Annotation on a migration that KubeVirt created for a drain, with the name of the node."""
 TAINT_FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
 """Field of the KubeVirt object that replaces the default taint key."""
 PENDING_PHASES = ("", "Pending")
@@ -50,14 +50,14 @@ EXTERNAL_UNNOTIFIED = (
     "the virt-launcher pod: if the API server does not call virt-api for evictions, "
     "migrate the virtual machine, or shut it down",
 )
-"""Reason and message for a VMI with the strategy External, which KubeVirt does not migrate at any taint.
+"""Reason and message for a VMI with the strategy External, which KubeVirt does not migrate because of any taint.
 
 `EXTERNAL_MIGRATING` applies once KubeVirt has notified the external controller, `EXTERNAL_UNNOTIFIED` before that.
 """
 
 
 def get_eviction_strategy(vmi: Item, kubevirt: Item | None) -> str:
-    """Return the VMI's eviction strategy, else the default of this KubeVirt, "" for none."""
+    """Return the VMI's eviction strategy, else this KubeVirt's default, "" for none."""
     cluster_default = (((kubevirt or {}).get("spec") or {}).get("configuration") or {}).get("evictionStrategy")
     return str((vmi.get("spec") or {}).get("evictionStrategy") or cluster_default or "")
 
@@ -82,7 +82,7 @@ def find_waits(
     return {
         get_key(vmi): _find_wait(
             vmi,
-            _select_own_migrations(vmi, migrations_by_vmi[get_key(vmi)]),
+            _select_migrations_of_vmi(vmi, migrations_by_vmi[get_key(vmi)]),
             drained_nodes[get_node_name(vmi)],
             kubevirt,
         )
@@ -90,13 +90,13 @@ def find_waits(
     }
 
 
-def _select_own_migrations(vmi: Item, migrations: Iterable[Item]) -> list[Item]:
-    return [each for each in migrations if is_migrated_by(vmi, each)]
+def _select_migrations_of_vmi(vmi: Item, migrations: Iterable[Item]) -> list[Item]:
+    return [migration for migration in migrations if is_migrated_by(vmi, migration)]
 
 
 def _find_wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -> Wait:
     node_name = get_node_name(vmi)
-    unfinished = next((each for each in migrations if not is_finished(each)), None)
+    unfinished = next((migration for migration in migrations if not is_finished(migration)), None)
     if unfinished is not None and (unfinished.get("status") or {}).get("phase", "") not in PENDING_PHASES:
         return Wait(node_name, MIGRATING, format_progress(unfinished, vmi))
     evacuated_node = (vmi.get("status") or {}).get("evacuationNodeName")  # set when an eviction was requested
@@ -107,7 +107,8 @@ def _find_wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: It
         return Wait(node_name, NOT_MIGRATABLE, truncate(blocker, MAX_MESSAGE_CHARACTERS))
     if unfinished is None and not is_evacuating and (blocker := _explain_taint_mismatch(node_name, node, kubevirt)):
         return Wait(node_name, WAITS_FOR_KUBEVIRT, blocker)
-    if failure_count := sum(_get_evacuated_node(each) == node_name for each in _select_recent_failures(migrations)):
+    recent_failures = _select_recent_failures(migrations)
+    if failure_count := sum(_get_evacuated_node(migration) == node_name for migration in recent_failures):
         return Wait(
             node_name,
             MIGRATION_FAILED,
@@ -120,11 +121,15 @@ def _find_wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: It
 
 def _select_recent_failures(migrations: Collection[Item]) -> list[Item]:
     """Return the migrations that failed since the last success, or all failed ones if there was no success."""
-    successes = [_get_creation_time(each) for each in migrations if is_finished(each) and not has_failed(each)]
+    success_times = [
+        _get_creation_time(migration)
+        for migration in migrations
+        if is_finished(migration) and not has_failed(migration)
+    ]
     return [
-        each
-        for each in migrations
-        if has_failed(each) and all(_get_creation_time(each) > success for success in successes)
+        migration
+        for migration in migrations
+        if has_failed(migration) and all(_get_creation_time(migration) > time for time in success_times)
     ]
 
 
@@ -144,7 +149,7 @@ def _format_failures(failure_count: int, progress_text: str) -> str:
 
 
 def get_drain_taint_key(kubevirt: Item) -> str:
-    """Return the key of the taint that makes KubeVirt migrate."""
+    """Return the key of the taint that makes KubeVirt migrate VMIs away from a node."""
     migration_settings = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("migrations") or {}
     return str(migration_settings.get("nodeDrainTaintKey") or DEFAULT_TAINT_KEY)
 
@@ -154,7 +159,7 @@ def _explain_taint_mismatch(node_name: str, node: Node, kubevirt: Item) -> str:
     kubevirt_taint = get_drain_taint_key(kubevirt)
     if is_tainted(node, kubevirt_taint):
         return ""
-    node_taint = next((each for each in EVACUATION_TAINTS if is_tainted(node, each)), EVACUATION_TAINTS[0])
+    node_taint = next((taint for taint in EVACUATION_TAINTS if is_tainted(node, taint)), EVACUATION_TAINTS[0])
     kubevirt_name = "/".join(get_key(kubevirt))
     return (
         f"KubeVirt migrates at the taint {kubevirt_taint}, but node {node_name} has {node_taint}: "

@@ -1,4 +1,4 @@
-"""Reads the objects for the evacuation of virtual machines, concurrently; a kind that is not served has no objects."""
+"""Reads the objects needed to evacuate virtual machines, concurrently; lists of kinds that are not served are empty."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from kube.virtualization.vmis import (
 )
 
 MAX_SINGLE_NODE_READS = 20
-"""Maximum number of nodes to read individually; for more, a list costs less."""
+"""Maximum number of nodes to read individually; for more, a single list request is cheaper."""
 
 
 async def list_live_migrate_vmis(api: Api) -> list[Object]:
-    """List the VMIs that request migration, in their newest state; without any, no other object has to be read."""
+    """List the VMIs that request migration, in their newest state; if there are none, no other reads are needed."""
     return [vmi for vmi in await list_vmis(api) if requests_live_migration(vmi)]
 
 
@@ -51,7 +51,7 @@ async def list_migrations(api: Api) -> list[Object]:
 
 
 async def list_own_budgets(api: Api) -> list[Object]:
-    """List the budgets with our label for virt-launcher pods, in their newest state."""
+    """List the budgets that carry our label for virt-launcher pods, in their newest state."""
     return (await list_all(api, BUDGETS_PATH, label_selector=VMI_UID_LABEL)).items
 
 
@@ -85,7 +85,7 @@ async def find_maintenance_on(api: Api, node_name: str) -> Item | None:
 
 
 async def are_vmis_served(api: Api) -> bool:
-    """Return whether the cluster serves VMIs; in a cluster without them, this costs one request."""
+    """Return whether the cluster serves VMIs; in a cluster without them, this needs one request."""
     try:
         await discover_resource(api, API_VERSION, VMI_KIND)
     except NotFound:
@@ -94,9 +94,9 @@ async def are_vmis_served(api: Api) -> bool:
 
 
 async def read_vmi_snapshot(api: Api, node_name: str) -> VmiSnapshot:
-    """Read the virtual machines of a node and their related objects.
+    """Read the virtual machines on a node and their related objects.
 
-    The cost depends on the number of virtual machines on the node, not on the size of the cluster.
+    The number of requests depends on the virtual machines on the node, not on the size of the cluster.
     """
     path, field_selector = build_pods_on_node_query(node_name)
     pods, kubevirt_objects = await gather_all(

@@ -1,6 +1,6 @@
-"""The Lease in which migrations are claimed before they are created: by which attempt, and until when.
+"""The Lease that contains, for each claimed migration, the attempt that may create it and until when.
 
-It also lists the migrations that were refused, or twice got no response, until they may be retried.
+The Lease also lists migrations that were refused, or twice got no response, until they may be retried.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from kube.virtualization.vmis import Item, get_node_name
 LEASE_NAME = "virtual-machine-migrations"
 LEASE_PATH = f"{LEASES_PATH}/{LEASE_NAME}"
 CLAIMS_ANNOTATION = "nodemaintenance.dev/migrations"
-"""Annotation of the Lease: name of a migration → attempt, node and end of its claim, as a JSON object."""
+"""Annotation on the Lease, a JSON object: name of a migration → attempt, node and end of its claim."""
 REFUSALS_ANNOTATION = "nodemaintenance.dev/refused-migrations"
-"""Annotation of the Lease, a JSON object: name of a migration → number of refusals, retry time and last error."""
+"""Annotation on the Lease, a JSON object: name of a migration → number of refusals, retry time and last error."""
 MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=1)
 """Bounds of the backoff after a refusal; each backoff is twice the previous one."""
 WRITE_TIMEOUT_SECONDS = 2.0
 """Time limit for all writes of an attempt, in seconds.
 
-The API server carries them out within the same time again, or never.
+After that, the API server completes them within the same time again, or never.
 """
 MAX_MESSAGE_CHARACTERS = 400
 """Maximum length of a stored error message, in characters."""
 NO_ATTEMPT = "nobody"
-"""Attempt of an abandoned claim: no event has this id."""
+"""Attempt in an abandoned claim; no event has this id."""
 CLAIM_DURATION = timedelta(seconds=10)
-"""Duration of a claim: twice `WRITE_TIMEOUT_SECONDS`, and the rest for differences between clocks."""
+"""Duration of a claim: twice `WRITE_TIMEOUT_SECONDS`, plus a margin for clock skew."""
 
 
 class MigrationClaim(NamedTuple):
-    """The exclusive right to create the migration of one name.
+    """The exclusive right to create the migration with one name.
 
     Attributes:
-        attempt: Id of the event that claimed it. The same event, delivered again, continues with the claim.
+        attempt: Id of the event that claimed it. If the same event is redelivered, it continues with the claim.
         node: Node that the VMI leaves.
         until: Time until which no other attempt may create the migration.
     """
@@ -100,7 +100,7 @@ def _parse_refusal(value: Any) -> MigrationRefusal | None:
 def add_refusals(
     refusals: Mapping[str, MigrationRefusal], messages: Mapping[str, str], now: datetime
 ) -> RefusalsByName:
-    """Add new refusals, with the error message of each, to the known ones; each backoff is twice the previous one."""
+    """Add a refusal for each migration in `messages` to the known ones; each further refusal doubles the backoff."""
     times = {name: refusals[name].times + 1 if name in refusals else 1 for name in messages}
     backoffs = {name: min(MIN_BACKOFF * 2 ** min(count - 1, 10), MAX_BACKOFF) for name, count in times.items()}
     new_refusals = {
@@ -148,7 +148,7 @@ def build_lease(claims: Mapping[str, MigrationClaim]) -> Object:
 def build_lease_patch(
     lease: Item, claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
 ) -> Object:
-    """Build the merge patch with claims and refusals; it fails if another client has changed the Lease."""
+    """Build the merge patch with claims and refusals; the patch fails if another client changed the Lease."""
     version = lease["metadata"]["resourceVersion"]
     return {"metadata": {"resourceVersion": version, "annotations": _build_annotations(claims, refusals)}}
 

@@ -1,6 +1,6 @@
 """Disruption budgets that protect the virt-launcher pod of a VMI with `LiveMigrate` until it has migrated (DRN-9).
 
-They are created by us or by KubeVirt. Either kind has annotations that state what the pod waits for.
+This project or KubeVirt creates them. In both cases, annotations state what the pod waits for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kube.virtualization.evacuation import MAX_MESSAGE_CHARACTERS, Wait
 from kube.virtualization.vmis import API_VERSION, VMI_KIND, Item
 
 VMI_UID_LABEL = "nodemaintenance.dev/launcher"
-"""Label of our budgets: the uid of the VMI."""
+"""Label on our budgets, with the uid of the VMI."""
 VmiUidKey = tuple[str, str]
 """Key of a budget: namespace and uid of the VMI that it protects."""
 UNREACHABLE_MIN_AVAILABLE = 100
 """Value of `minAvailable` that exceeds any number of virt-launcher pods of one VMI.
 
-During a migration, a VMI has two virt-launcher pods, and one more for each migration that was deleted while it ran.
+During a migration, a VMI has two virt-launcher pods, and one more for each migration that was deleted while running.
 """
 
 

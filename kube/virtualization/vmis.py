@@ -17,7 +17,7 @@ VMIS_PATH = f"/apis/{API_VERSION}/virtualmachineinstances"
 MIGRATIONS_PATH = f"/apis/{API_VERSION}/virtualmachineinstancemigrations"
 LIVE_MIGRATE = "LiveMigrate"
 LIVE_MIGRATE_IF_POSSIBLE, EXTERNAL = "LiveMigrateIfPossible", "External"
-"""Strategies of later KubeVirt versions, which only KubeVirt itself implements."""
+"""Eviction strategies of later KubeVirt versions, which only KubeVirt itself implements."""
 EVACUATION_TAINTS = ("medik8s.io/drain", "kubevirt.io/drain")
 """Keys of the taints that request migration, whichever client set them and with any value (C3, DRN-8)."""
 VIRT_LAUNCHER_SELECTOR = "kubevirt.io=virt-launcher"
@@ -25,9 +25,9 @@ VIRT_LAUNCHER_SELECTOR = "kubevirt.io=virt-launcher"
 FINISHED_PHASES = ("Succeeded", "Failed")
 
 
-def get_key(item: Item) -> tuple[str, str]:
+def get_key(obj: Item) -> tuple[str, str]:
     """Return the object's namespace and name."""
-    return item["metadata"]["namespace"], item["metadata"]["name"]
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
 def get_vmi_key(migration: Item) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def group_by_vmi(migrations: Iterable[Item]) -> Mapping[tuple[str, str], list[It
 
 def is_migrated_by(vmi: Item, migration: Item) -> bool:
     """Return whether the migration belongs to this VMI, and not to an earlier VMI with the same name."""
-    migration_created, vmi_created = (item["metadata"].get("creationTimestamp") or "" for item in (migration, vmi))
+    migration_created, vmi_created = (obj["metadata"].get("creationTimestamp") or "" for obj in (migration, vmi))
     return get_vmi_key(migration) == get_key(vmi) and migration_created >= vmi_created
 
 
@@ -84,7 +84,7 @@ def requests_live_migration(vmi: Item) -> bool:
 
 
 def is_protected(vmi: Item) -> bool:
-    """Return whether the VMI's virt-launcher pod must not be evicted: the VMI requests migration and is not ending."""
+    """Return whether the virt-launcher pod must not be evicted: its VMI requests migration and is not stopping."""
     return requests_live_migration(vmi) and not is_stopping(vmi)
 
 
@@ -106,7 +106,7 @@ def is_vmi_finished(vmi: Item) -> bool:
 def get_unmigratable_reason(vmi: Item) -> str:
     """Return why the VMI cannot be migrated, "" if it can (OSV-2)."""
     conditions: Iterable[Item] = (vmi.get("status") or {}).get("conditions") or []
-    condition = next((item for item in conditions if item.get("type") == "LiveMigratable"), {})
+    condition = next((condition for condition in conditions if condition.get("type") == "LiveMigratable"), {})
     if condition.get("status") == "True":
         return ""
     return str(condition.get("message") or condition.get("reason") or "it has no condition LiveMigratable yet")
@@ -150,7 +150,7 @@ def get_source_node(migration: Item) -> str:
 
 
 def build_migration(name: str, vmi: Item) -> Object:
-    """Build the migration of this name; the VMI owns it, so it is deleted with the VMI."""
+    """Build the migration with this name; the VMI owns it, so it is deleted with the VMI."""
     namespace, vmi_name = get_key(vmi)
     metadata = {"name": name, "namespace": namespace, "labels": {"nodemaintenance.dev/evacuation": "true"}}
     owner = {"apiVersion": API_VERSION, "kind": VMI_KIND, "name": vmi_name, "uid": vmi["metadata"]["uid"]}

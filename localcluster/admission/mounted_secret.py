@@ -1,4 +1,4 @@
-"""Emulates a kubelet's Secret volume: writes the Secret's entries as files that all change atomically."""
+"""Emulates a kubelet's Secret volume: writes the Secret's entries as files, and replaces all of them atomically."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SECRET_KEYS = (CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY)
 
 
 class MountedSecret(Startable):
-    """Follows a Secret into a directory, as a kubelet does for a volume.
+    """Mirrors a Secret to a directory, as a kubelet does for a volume.
 
-    Each version of the Secret gets a new directory, and then a symlink is switched to it.
+    It writes each version of the Secret to a new directory, and then switches a symlink to that directory.
 
     Args:
         kubeconfig: The credentials for reading the Secret.
@@ -61,7 +61,7 @@ class MountedSecret(Startable):
         self._loop.close()
 
     def _run(self) -> None:
-        assert self._follow_task  # noqa: S101 - the thread begins after it
+        assert self._follow_task  # noqa: S101 - it is created before the thread starts
         self._loop.run_until_complete(asyncio.wait([self._follow_task]))
 
     async def _follow(self) -> None:

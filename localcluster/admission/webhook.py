@@ -35,8 +35,8 @@ TIMEOUT_SECONDS = 30
 class Webhook(Startable):
     """The webhook's server, its serving certificate, and the admission configuration that registers it.
 
-    The certificate is in the Secret `validate`. The product's own code issues it, and the function `renew-certificates`
-    renews it where that function runs.
+    The certificate is in the Secret `validate`. This class issues it with the product's own code. The function
+    `renew-certificates` renews it if that function runs.
 
     Args:
         cluster: A cluster with the CRDs installed.
@@ -67,8 +67,8 @@ class Webhook(Startable):
 
     def _bring_up(self) -> None:
         """Register and start the webhook; return when the API server calls it."""
-        files = [word for name in APPLIED_FILES for word in ("-f", COMPONENT_DIR / name)]
-        self._cluster.kubectl("apply", "--server-side", *files)
+        file_arguments = [argument for name in APPLIED_FILES for argument in ("-f", COMPONENT_DIR / name)]
+        self._cluster.kubectl("apply", "--server-side", *file_arguments)
         self._apply_configuration()
         self._add_loopback_name()
         self._run_renewal()

@@ -1,6 +1,6 @@
-"""Fakes of the projects that the opt-in components need, one process each: OpenShift's two operators, and KubeVirt.
+"""Fakes of the projects that the opt-in components depend on: OpenShift's two operators, and KubeVirt, each a process.
 
-Alternatively KubeVirt's own control plane runs, and only its part on each node is faked.
+KubeVirt's own control plane can run instead of the fake; then only KubeVirt's node agents are faked.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Fakes(Startable):
         ]
 
     def _bring_up(self) -> None:
-        """Start the fakes; return when OpenShift's pools and each worker's version exist.
+        """Start the fakes, and KubeVirt's own control plane if selected.
 
-        KubeVirt's own control plane is ready then, too, if it runs.
+        Return when OpenShift's pools and each worker's version exist, and KubeVirt's control plane is ready.
         """
         for server in self._fake_servers:
             server.start()

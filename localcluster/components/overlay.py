@@ -1,4 +1,4 @@
-"""Overlays with a custom set of components, written as an administrator would write them."""
+"""Writes overlays with a custom set of components, as an administrator would write them."""
 
 from __future__ import annotations
 

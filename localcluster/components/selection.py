@@ -1,4 +1,4 @@
-"""The values of `COMPONENTS` and `SIMULATORS`: components with their requirements, and fakes. Pure functions."""
+"""Parses and checks `COMPONENTS` and `SIMULATORS`: components with their requirements, and fakes. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_components(text: str) -> tuple[str, ...]:
 
     Raises `LocalClusterError` for an unknown name, or if a component that another one needs is missing.
     """
-    selected = {word.strip() for word in text.split(",")} - {""}
+    selected = {name.strip() for name in text.split(",")} - {""}
     if unknown := sorted(selected - set(ALL_COMPONENTS)):
         raise LocalClusterError(
             f"COMPONENTS={text}: unsupported values {', '.join(unknown)}: use any of {', '.join(ALL_COMPONENTS)}"

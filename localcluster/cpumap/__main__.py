@@ -44,7 +44,9 @@ def _collect_features(name: str, models: dict[str, ElementTree.Element]) -> set[
     model.
     """
     features = {
-        each.attrib["name"] for each in models[name].findall("feature") if not {"added", "removed"} & set(each.attrib)
+        feature.attrib["name"]
+        for feature in models[name].findall("feature")
+        if not {"added", "removed"} & set(feature.attrib)
     }
     return features.union(*(_collect_features(base.attrib["name"], models) for base in models[name].findall("model")))
 

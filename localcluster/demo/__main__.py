@@ -58,10 +58,13 @@ def _run_on_cluster(directory: Path, started: float) -> None:
 
 def _run_scenario(cluster: LocalCluster, running_product: Product) -> None:
     node = _deploy_workload(cluster)
-    with EventLogFollower(running_product.delivery_log, print_line=print) as flow:
+    with EventLogFollower(running_product.delivery_log, print_line=print) as event_log:
         _create_maintenance(cluster, node)
         drained_seconds = follow_drain(
-            cluster, MAINTENANCE_NAME, TIMEOUT_SECONDS, lambda _, line: flow.print_between_entries(f"  {'':9} {line}")
+            cluster,
+            MAINTENANCE_NAME,
+            TIMEOUT_SECONDS,
+            lambda _, line: event_log.print_between_entries(f"  {'':9} {line}"),
         )
         show_kubectl(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
         show_kubectl(cluster, "get", "node", node)
@@ -70,12 +73,12 @@ def _run_scenario(cluster: LocalCluster, running_product: Product) -> None:
         print_heading(f"Make {node} schedulable again")
         deleted_at = time.monotonic()
         show_kubectl(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", MAINTENANCE_NAME)
-        flow.await_events("dev.nodemaintenance.node.restored", TIMEOUT_SECONDS)
+        event_log.await_events("dev.nodemaintenance.node.restored", TIMEOUT_SECONDS)
         restored_seconds = time.monotonic() - deleted_at
         show_kubectl(cluster, "get", "nodes")
         _check_node(cluster, node, in_maintenance=False)
     print_heading("Duration of each step")
-    for line in flow.summarize():
+    for line in event_log.summarize():
         print(f"  {line}")
     print(
         f"  from creation to Succeeded: {drained_seconds:.2f} s; from deletion to schedulable: {restored_seconds:.2f} s"
@@ -106,7 +109,7 @@ def _create_maintenance(cluster: LocalCluster, node: str) -> None:
 
 
 def _check_node(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:
-    """Check that the node is cordoned and holds only pods that may stay, or else is schedulable and untainted.
+    """Check that the node is cordoned and tainted exactly if `in_maintenance`, and then has only pods that may stay.
 
     Raises `DemoError` otherwise.
     """

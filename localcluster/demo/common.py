@@ -1,4 +1,4 @@
-"""Helpers of the demos: headings, progress lines, and commands that are printed with their output."""
+"""Helpers for the demos: headings, progress lines, and commands that are printed with their output."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def apply_maintenance(cluster: LocalCluster, name: str, node: str) -> str:
 
 
 def follow_drain(cluster: LocalCluster, name: str, timeout: float, on_change: Callable[[float, str], None]) -> float:
-    """Print each change of a NodeMaintenance's status until it is Succeeded; return the seconds since the call.
+    """Pass each change of a NodeMaintenance's status to `on_change` until it is Succeeded; return the duration.
 
     Raises `DemoError` if the maintenance fails, and `LocalClusterError` after `timeout` without a change.
 
     Args:
         name: The name of the NodeMaintenance.
         timeout: The longest allowed time without a change.
-        on_change: Prints a line; also gets the seconds since the call.
+        on_change: Called with the seconds since `follow_drain` was called, and the line to print.
     """
     started, printed = time.monotonic(), ""
     for change in cluster.watch(MEDIK8S.path, fields=f"metadata.name={name}", timeout=timeout):
@@ -142,6 +142,6 @@ def _handle_signals() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    for each in TERMINATION_SIGNALS:  # a second signal would abort the cleanup
-        signal.signal(each, signal.SIG_IGN)
+    for termination_signal in TERMINATION_SIGNALS:  # a second signal would abort the cleanup
+        signal.signal(termination_signal, signal.SIG_IGN)
     raise KeyboardInterrupt(number)

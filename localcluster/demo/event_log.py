@@ -1,4 +1,4 @@
-"""The events as they are delivered, read from the delivery's log: printed line by line and summarized at the end."""
+"""Reads the delivered events from the local delivery's log, prints each of them, and summarizes them at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_SECONDS = 0.02
 
 
 class EventLogFollower:
-    """Follows a delivery's log in a thread while the block runs; skips the lines that are already in the log.
+    """Follows the local delivery's log in a thread while the block runs; skips the lines that are already in the log.
 
     Args:
         log: The log's path.
@@ -33,7 +33,7 @@ class EventLogFollower:
         self._stopping = threading.Event()
         self._entries: list[dict[str, Any]] = []
         self._started_at = 0.0
-        self._thread = threading.Thread(target=self._follow, name="flow", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name="event-log", daemon=True)
 
     def __enter__(self) -> EventLogFollower:
         self._position = self._log.stat().st_size
@@ -61,7 +61,7 @@ class EventLogFollower:
                 raise LocalClusterError(f"event {event_type}: accepted fewer than {count} times within {timeout:.0f} s")
 
     def summarize(self) -> list[str]:
-        """Return, for each function, the number of calls and the median and longest duration."""
+        """Return one line per function, with the number of calls and the median and longest duration."""
         durations: dict[str, list[float]] = {}
         for entry in self._entries:
             if entry["msg"] == "delivered" and "trigger" in entry:
@@ -79,12 +79,12 @@ class EventLogFollower:
             file.seek(self._position)
             incomplete_line = ""
             while True:
-                ending = self._stopping.is_set()
+                is_stopping = self._stopping.is_set()
                 incomplete_line += file.read()
                 *lines, incomplete_line = incomplete_line.split("\n")
                 for line in lines:
                     self._handle_line(line)
-                if ending:
+                if is_stopping:
                     return
                 self._stopping.wait(POLL_SECONDS)
 

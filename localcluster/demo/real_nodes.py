@@ -1,7 +1,7 @@
 """`make demo-real`: runs the product as pods on two real nodes, and drains the node on which it runs.
 
-Two kubelets with containerd, Knative Eventing as pods, and the product's image in a short overlay. The output combines
-kubectl and a watch on the NodeMaintenance.
+The cluster has two kubelets with containerd, and Knative Eventing as pods. A short overlay names the product's image.
+The output combines kubectl and a watch on the NodeMaintenance.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from localcluster.programs import build
 MAINTENANCE_NAME, NODE, OTHER_NODE = "demo", "real-1", "real-2"
 TIMEOUT_SECONDS = 150.0
 OTHER_NODE_PATCH = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": OTHER_NODE}}}}}
-BASE_DIR = Path("/tmp")  # noqa: S108 - a node has a /var of its own, where TMPDIR may be
+BASE_DIR = Path("/tmp")  # noqa: S108 - not TMPDIR, which may be in /var: each node has its own /var
 LATE_DEPLOYMENT = "validate"
 """This Deployment's certificate reaches its pods only at the kubelets' next sync; the drain does not wait for it."""
 
@@ -108,24 +108,24 @@ def show_drain(cluster: LocalCluster, nodes: RealNodes) -> None:
     print_line(f"{summary}; containerd runs none of their containers")
     print_heading(f"Make {NODE} schedulable again")
     show_kubectl(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", MAINTENANCE_NAME)
-    _await_schedulable(cluster)
+    _wait_until_schedulable(cluster)
     show_kubectl(cluster, "get", "nodes")
 
 
 def _list_pods(cluster: LocalCluster) -> list[Object]:
-    found = json.loads(run_kubectl(cluster, "get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
-    return [pod for pod in found if pod["spec"].get("nodeName")]
+    all_pods = json.loads(run_kubectl(cluster, "get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
+    return [pod for pod in all_pods if pod["spec"].get("nodeName")]
 
 
 def _count_accounts_by_node(pods: list[Object]) -> dict[str, Counter[str]]:
     """Return, per node, the number of pods per ServiceAccount; each function and each source has its own account."""
-    found: dict[str, Counter[str]] = {}
+    counts_by_node: dict[str, Counter[str]] = {}
     for pod in pods:
-        found.setdefault(pod["spec"]["nodeName"], Counter())[pod["spec"]["serviceAccountName"]] += 1
-    return found
+        counts_by_node.setdefault(pod["spec"]["nodeName"], Counter())[pod["spec"]["serviceAccountName"]] += 1
+    return counts_by_node
 
 
-def _await_schedulable(cluster: LocalCluster) -> None:
+def _wait_until_schedulable(cluster: LocalCluster) -> None:
     for change in cluster.watch("/api/v1/nodes", fields=f"metadata.name={NODE}", timeout=TIMEOUT_SECONDS):
         if not change.object["spec"].get("unschedulable") and not change.object["spec"].get("taints"):
             return

@@ -68,18 +68,18 @@ def _run_scenario(cluster: LocalCluster, product: delivery_engines.RunningProduc
     if not isinstance(product, Product):
         raise TypeError("product must be a localcluster.product.Product: the demo reads the local delivery's log")
     before = _prepare(cluster)
-    with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as flow:
+    with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as event_log:
         print_heading(f"Set the desired version {NEW_VERSION}; the run begins when the control plane has it")
         patch = json.dumps({"spec": {"desiredUpdate": {"version": NEW_VERSION}}})
         show_kubectl(cluster, "patch", "clusterversion", "version", "--type=merge", "-p", patch)
-        run, seconds = _follow_run(cluster, flow)
+        run, seconds = _follow_run(cluster, event_log)
     print_heading("All workers are upgraded, all Jobs are complete, and the pools are restored")
     show_kubectl(cluster, "get", "nodes", "-L", f"{VERSION_LABEL},{RUN_LABEL}")
     show_kubectl(cluster, "get", "jobs", "-n", DEFAULT_NAMESPACE)
     _show_pools(cluster)
     _check_upgraded(cluster, run, before)
     print_heading("Duration of each step")
-    for line in flow.summarize():
+    for line in event_log.summarize():
         print(f"  {line}")
     print(f"  from the desired version to Finished: {seconds:.1f} s for {len(run['status']['record']['order'])} nodes")
 
@@ -122,30 +122,32 @@ def format_progress(status: Object) -> str:
     nodes = ((status.get("record") or {}).get("nodes") or {}).values()
     done = sum("cleanedAt" in node for node in nodes)
     bar = "■" * done + "□" * (len(nodes) - done)
-    words = (bar, f"{status.get('step') or 'new':13}", status.get("progress"), status.get("job"))
-    return "  ".join(str(word) for word in words if word)
+    columns = (bar, f"{status.get('step') or 'new':13}", status.get("progress"), status.get("job"))
+    return "  ".join(str(column) for column in columns if column)
 
 
 def _check_upgraded(cluster: LocalCluster, run: Object, pools_before: dict[str, Object]) -> None:
     """Check the upgraded nodes, the pools and the Jobs. Raises `DemoError` if one is not as expected."""
     nodes = cluster.get_client().list(NODES_PATH, label_selector=WORKER_LABEL)["items"]
-    labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}
-    if outdated := [name for name, own in labels.items() if own[VERSION_LABEL] != NEW_VERSION]:
+    labels_by_node = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}
+    if outdated := [name for name, labels in labels_by_node.items() if labels[VERSION_LABEL] != NEW_VERSION]:
         raise DemoError(f"nodes {', '.join(outdated)}: not upgraded to {NEW_VERSION} after the run")
     if still_labelled := [
-        name for name, own in labels.items() if any(key.startswith((RULE_LABEL_PREFIX, RUN_LABEL)) for key in own)
+        name
+        for name, labels in labels_by_node.items()
+        if any(key.startswith((RULE_LABEL_PREFIX, RUN_LABEL)) for key in labels)
     ]:
         raise DemoError(f"nodes {', '.join(still_labelled)}: labels of the run remain after the run")
     if _list_pools(cluster) != pools_before:
         raise DemoError("MachineConfigPools: the specs differ from those before the run")
     record = run["status"]["record"]
     node_records = [record["nodes"][name] for name in record["order"]]
-    if len(node_records) != len(labels) or any(
+    if len(node_records) != len(labels_by_node) or any(
         later["releasedAt"] < earlier["cleanedAt"] for earlier, later in pairwise(node_records)
     ):
         raise DemoError(f"nodes were not released one after another: {record['nodes']}")
     jobs = cluster.get_client().list(f"/apis/batch/v1/namespaces/{DEFAULT_NAMESPACE}/jobs")["items"]
-    expected_count = JOBS_PER_NODE * len(labels)
+    expected_count = JOBS_PER_NODE * len(labels_by_node)
     complete_count = sum(job["status"].get("succeeded") == 1 for job in jobs)
     if not len(jobs) == complete_count == expected_count:
         raise DemoError(f"Jobs: expected {expected_count} complete ones, found {complete_count} of {len(jobs)}")

@@ -13,7 +13,7 @@ from kube.virtualization.vmis import get_node_name, is_running
 from localcluster.demo.common import DemoError
 
 BOOTED_ANNOTATION = "fake-virt/booted"
-"""Annotation of a VMI: its boot time and its virt-launcher pod, unchanged until the VMI stops."""
+"""Annotation of a VMI with its boot time and its virt-launcher pod; it does not change until the VMI stops."""
 
 
 class Uptime(NamedTuple):
@@ -36,7 +36,7 @@ def read_uptime(instance: Object) -> Uptime:
 
 def format_uptimes(uptimes: Uptimes, now: datetime) -> str:
     """Return one line with the uptime and the node of every virtual machine."""
-    return "   ".join(f"{name} {_format_uptime(each, now)}" for name, each in sorted(uptimes.items()))
+    return "   ".join(f"{name} {_format_uptime(uptime, now)}" for name, uptime in sorted(uptimes.items()))
 
 
 def _format_uptime(uptime: Uptime, now: datetime) -> str:
@@ -57,19 +57,19 @@ def describe_change(before: Uptime, after: Uptime) -> str:
 
 def check_outcomes(node: str, preview: Mapping[str, str], before: Uptimes, after: Uptimes) -> Iterator[str]:
     """Yield one line per virtual machine: the forecast and the outcome. Raises `DemoError` if they differ."""
-    for name, drain in sorted(preview.items()):
+    for name, forecast in sorted(preview.items()):
         was, now = before[name], after.get(name, Uptime())
-        unbroken = now.boot_id == was.boot_id and now.node not in ("", node)
-        restarted = now.boot_id not in ("", was.boot_id) and now.node != node
+        has_moved = now.boot_id == was.boot_id and now.node not in ("", node)
+        has_restarted = now.boot_id not in ("", was.boot_id) and now.node != node
         outcomes = {
-            MOVES: (unbroken, f"moved to {now.node} without interruption"),
-            BLOCKS: (unbroken, f"blocked until it could be migrated, then moved to {now.node} without interruption"),
-            RESTARTS: (restarted, f"was shut down, and started again on {now.node}"),
+            MOVES: (has_moved, f"moved to {now.node} without interruption"),
+            BLOCKS: (has_moved, f"blocked until it could be migrated, then moved to {now.node} without interruption"),
+            RESTARTS: (has_restarted, f"was shut down, and started again on {now.node}"),
             STOPS: (not now.boot_id, "was shut down, and stays down until a user starts it"),
         }
-        has_happened, outcome = outcomes[drain]
+        has_happened, outcome = outcomes[forecast]
         if not has_happened:
             raise DemoError(
-                f'virtual machine "{name}": the preview forecast that it {drain}, but it was {was} and is {now}'
+                f'virtual machine "{name}": the preview forecast that it {forecast}, but it was {was} and is {now}'
             )
-        yield f"{name:8} {drain:9} {outcome}"
+        yield f"{name:8} {forecast:9} {outcome}"

@@ -69,12 +69,13 @@ class DemoState:
 
     def apply_change(self, change: Change) -> str:
         """Apply a change of a NodeMaintenance or a VMI; return a line to print, "" if the line would not change."""
-        item, name = change.object, change.object["metadata"]["name"]
-        if item["kind"] == "NodeMaintenance":
-            before, self.status = self.status, item.get("status") or {}
+        changed_object, name = change.object, change.object["metadata"]["name"]
+        if changed_object["kind"] == "NodeMaintenance":
+            before, self.status = self.status, changed_object.get("status") or {}
             line = format_drain_status(self.status)
             return line if line != format_drain_status(before) else ""
-        was, now = self.uptimes.get(name, Uptime()), Uptime() if change.change_type == "DELETED" else read_uptime(item)
+        was = self.uptimes.get(name, Uptime())
+        now = Uptime() if change.change_type == "DELETED" else read_uptime(changed_object)
         self.uptimes[name] = now
         description = describe_change(was, now)
         return f"{name} {description}" if description else ""
@@ -90,7 +91,7 @@ class DemoState:
 
 
 def main() -> int:
-    """Run the demo; return 0 if the drain matched the preview for each virtual machine and the CPU labels followed."""
+    """Run the demo; return 0 if each virtual machine was drained as previewed and the CPU labels were updated."""
     started = time.monotonic()
     print_line(
         "starting a temporary cluster: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, "
@@ -120,8 +121,8 @@ def _run_scenario(cluster: LocalCluster, product: delivery_engines.RunningProduc
         _start_vms(cluster, state)
         _check_preview(cluster)
         before = dict(state.uptimes)
-        with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as flow:
-            _drain(cluster, state, flow)
+        with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as event_log:
+            _drain(cluster, state, event_log)
         print_heading("The forecast and the outcome")
         for line in check_outcomes(NODE, PREVIEW, before, state.uptimes):
             print(f"  {line}")
@@ -146,12 +147,12 @@ def _check_preview(cluster: LocalCluster) -> None:
     run_maintenance_command(cluster, "start", NODE, "--dry-run")
     run_maintenance_command(cluster, "status", NODE)
     vms = json.loads(run_maintenance_command(cluster, "status", NODE, "-o", "json", quiet=True))["virtualMachines"]
-    if (preview := {each["name"]: each["drain"] for each in vms}) != PREVIEW:
+    if (preview := {vm["name"]: vm["drain"] for vm in vms}) != PREVIEW:
         raise DemoError(f'node "{NODE}": the preview must be {PREVIEW}, but is {preview}')
 
 
 def _drain(cluster: LocalCluster, state: DemoState, event_log: EventLogFollower) -> None:
-    """Drain the node until only one virtual machine blocks; then make it migratable, so that the drain continues."""
+    """Drain the node until only one virtual machine blocks the drain; then make that one migratable, and continue."""
     print_heading(f"Start the maintenance of {NODE}")
     run_maintenance_command(cluster, "start", NODE, "--reason", "a new power supply")
     restarted = [name for name, drain in PREVIEW.items() if drain == RESTARTS]
@@ -196,7 +197,7 @@ def _label_cpus(cluster: LocalCluster) -> None:
         f"Label the nodes with the CPU models {KEPT_MODEL} and {OBSOLETE_MODEL}; then make {OBSOLETE_MODEL} obsolete"
     )
     show_kubectl(cluster, "apply", "-f", str(CPUS_MANIFEST))
-    _await_labels(cluster, {KEPT_MODEL: NODE_COUNT, OBSOLETE_MODEL: NODE_COUNT})
+    _wait_for_labels(cluster, {KEPT_MODEL: NODE_COUNT, OBSOLETE_MODEL: NODE_COUNT})
     columns = ("get", "nodes", "-L", f"{MODEL_LABEL_PREFIX}{KEPT_MODEL},{MODEL_LABEL_PREFIX}{OBSOLETE_MODEL}")
     show_kubectl(cluster, *columns)
     patch = json.dumps({"spec": {"obsoleteCPUs": {"cpuModels": [OBSOLETE_MODEL]}}})
@@ -204,23 +205,23 @@ def _label_cpus(cluster: LocalCluster) -> None:
         cluster, "patch", "hyperconverged", "kubevirt-hyperconverged", "-n", "demo", "--type=merge", "-p", patch
     )
     patched_at = time.monotonic()
-    _await_labels(cluster, {KEPT_MODEL: NODE_COUNT, OBSOLETE_MODEL: 0})
+    _wait_for_labels(cluster, {KEPT_MODEL: NODE_COUNT, OBSOLETE_MODEL: 0})
     print_line(f"the labels of all nodes changed after {time.monotonic() - patched_at:.1f} s")
     show_kubectl(cluster, *columns)
 
 
-def _await_labels(cluster: LocalCluster, expected_counts: Mapping[str, int]) -> None:
+def _wait_for_labels(cluster: LocalCluster, expected_counts: Mapping[str, int]) -> None:
     """Return once the label of each CPU model is on the given number of nodes."""
-    labels: dict[str, Mapping[str, str]] = {}
+    labels_by_node: dict[str, Mapping[str, str]] = {}
 
     async def watch(api: Api) -> None:
         async with aclosing(follow(api, NODES_PATH)) as changes:
             async for change in changes:
                 if change.change_type != "SYNCED":
-                    labels[change.object["metadata"]["name"]] = change.object["metadata"]["labels"]
+                    labels_by_node[change.object["metadata"]["name"]] = change.object["metadata"]["labels"]
                 if all(
-                    sum(MODEL_LABEL_PREFIX + name in own for own in labels.values()) == n
-                    for name, n in expected_counts.items()
+                    sum(MODEL_LABEL_PREFIX + model in labels for labels in labels_by_node.values()) == expected_count
+                    for model, expected_count in expected_counts.items()
                 ):
                     return
 

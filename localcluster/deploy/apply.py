@@ -56,7 +56,7 @@ def find_overlay(overlay: str) -> Path:
 def deploy(overlay: str) -> None:
     """Apply an overlay. Raises `LocalClusterError` with the reason.
 
-    On an error nothing was applied, except for the signing key's Secret and what the final `kubectl apply` wrote.
+    After an error, nothing was applied, except the signing key's Secret and what the final `kubectl apply` wrote.
     """
     folder = find_overlay(overlay)
     kubectl = _find_kubectl()
@@ -65,15 +65,17 @@ def deploy(overlay: str) -> None:
     if probe.returncode:
         reason = f"the API server does not respond: {probe.stderr.strip()}"
         raise LocalClusterError(f"nothing was applied: {reason}; check KUBECONFIG")
-    items = set_default_namespace(list(yaml.load_all(rendered, Loader=YAML_LOADER)), _get_context_namespace(kubectl))
-    _check_kinds_served(kubectl, items)
-    _check_no_other_install(kubectl, items)
-    if users := list_placeholder_users(items):
+    manifests = set_default_namespace(
+        list(yaml.load_all(rendered, Loader=YAML_LOADER)), _get_context_namespace(kubectl)
+    )
+    _check_kinds_served(kubectl, manifests)
+    _check_no_other_install(kubectl, manifests)
+    if users := list_placeholder_users(manifests):
         reason = f"{', '.join(users)} would run the placeholder image {PLACEHOLDER_IMAGE}"
         remedy = "set the image under `images` in an overlay of your own (see docs/install.md)"
         raise LocalClusterError(f"nothing was applied: {reason}: {remedy}")
-    _check_signing_secret(kubectl, items)
-    _ensure_signing_secret(kubectl, items)
+    _check_signing_secret(kubectl, manifests)
+    _ensure_signing_secret(kubectl, manifests)
     done = subprocess.run([kubectl, "apply", "-f", "-"], input=rendered, text=True, check=False)
     if done.returncode:
         raise LocalClusterError(
@@ -81,9 +83,9 @@ def deploy(overlay: str) -> None:
         )
 
 
-def _check_kinds_served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
+def _check_kinds_served(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if the cluster does not serve a kind of these objects."""
-    missing = sorted(list_required_kinds(items) - _list_served_kinds(kubectl, items))
+    missing = sorted(list_required_kinds(manifests) - _list_served_kinds(kubectl, manifests))
     if missing:
         names = ", ".join(f"{kind} ({version})" for version, kind in missing)
         remedy = (
@@ -94,52 +96,60 @@ def _check_kinds_served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> Non
         raise LocalClusterError(f"nothing was applied: the cluster does not serve {names}{remedy}")
 
 
-def _check_no_other_install(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
+def _check_no_other_install(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if these objects would take over objects or roles of another install."""
-    live = [one for space in list_namespaces(items) for one in _list_live_objects(kubectl, space)]
-    if conflicts := [*list_conflicts(items, live), *_list_stripped_accounts(kubectl, items)]:
+    live_objects = [
+        live_object
+        for namespace in list_namespaces(manifests)
+        for live_object in _list_live_objects(kubectl, namespace)
+    ]
+    if conflicts := [*list_conflicts(manifests, live_objects), *_list_stripped_accounts(kubectl, manifests)]:
         remedy = 'see "Change the broker or the overlay" in docs/upgrade.md'
         raise LocalClusterError(
             f"nothing was applied: conflicts with another install: {'; '.join(conflicts)}; {remedy}"
         )
 
 
-def _check_signing_secret(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
+def _check_signing_secret(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if the signing key does not exist yet but pods already run without it.
 
     Pods that start later with the key would reject the events of those pods permanently. Only the administrator may
     decide to delete them.
     """
-    for space in list_signing_namespaces(items):
-        path = f"/api/v1/namespaces/{space}"
+    for namespace in list_signing_namespaces(manifests):
+        path = f"/api/v1/namespaces/{namespace}"
         running = list_pods_with_key_variable(
             _get_raw(kubectl, f"{path}/pods?labelSelector={quote(POD_SELECTOR)}").get("items", ())
         )
         if running and not _get_raw(kubectl, f"{path}/secrets/{SIGNING_SECRET}"):
             raise LocalClusterError(
-                f"nothing was applied: namespace {space} lacks the Secret {SIGNING_SECRET}, and pods run without it, "
-                f"such as {running[0]}: while no maintenance is active, run these commands, then `make deploy` again "
-                "(see docs/security.md): "
-                f"kubectl create secret generic {SIGNING_SECRET} -n {space} "
+                f"nothing was applied: namespace {namespace} lacks the Secret {SIGNING_SECRET}, and pods run without "
+                f"it, such as {running[0]}: while no maintenance is active, run these commands, then `make deploy` "
+                "again (see docs/security.md): "
+                f"kubectl create secret generic {SIGNING_SECRET} -n {namespace} "
                 '--from-literal=key="$(openssl rand -hex 32)"; '
-                f"kubectl delete pods -n {space} -l {POD_SELECTOR}"
+                f"kubectl delete pods -n {namespace} -l {POD_SELECTOR}"
             )
 
 
-def _ensure_signing_secret(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
+def _ensure_signing_secret(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Create the signing key's Secret in each namespace that needs it, unless it exists.
 
     The function applies the namespace first if it is one of the objects.
     """
-    for space in list_signing_namespaces(items):
-        namespaces = [item for item in items if item["kind"] == "Namespace" and item["metadata"]["name"] == space]
-        for body in namespaces:
+    for namespace in list_signing_namespaces(manifests):
+        bodies = [
+            manifest
+            for manifest in manifests
+            if manifest["kind"] == "Namespace" and manifest["metadata"]["name"] == namespace
+        ]
+        for body in bodies:
             _run(kubectl, "apply", "-f", "-", stdin=json.dumps(body))
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SIGNING_SECRET, "namespace": space}}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SIGNING_SECRET, "namespace": namespace}}
         body = {**secret, "stringData": {"key": secrets.token_urlsafe(32)}}
         created = _run(kubectl, "create", "-f", "-", stdin=json.dumps(body), check=False)
         if created.returncode and "AlreadyExists" not in created.stderr:
-            raise LocalClusterError(f"cannot create Secret {space}/{SIGNING_SECRET}: {created.stderr.strip()}")
+            raise LocalClusterError(f"cannot create Secret {namespace}/{SIGNING_SECRET}: {created.stderr.strip()}")
 
 
 def _find_kubectl() -> str:
@@ -158,23 +168,23 @@ def _get_context_namespace(kubectl: str) -> str:
     return viewed.stdout or "default"
 
 
-def _list_served_kinds(kubectl: str, items: Sequence[Mapping[str, Any]]) -> set[Kind]:
+def _list_served_kinds(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> set[Kind]:
     """Return the kinds that the cluster serves in the API groups of these objects."""
     found: set[Kind] = set()
-    for version in {item["apiVersion"] for item in items}:
+    for version in {manifest["apiVersion"] for manifest in manifests}:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
         found |= {(version, resource["kind"]) for resource in _get_raw(kubectl, path).get("resources", ())}
     return found
 
 
-def _list_stripped_accounts(kubectl: str, items: Sequence[Mapping[str, Any]]) -> list[str]:
+def _list_stripped_accounts(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe each existing ServiceAccount that would lose its ClusterRoleBindings.
 
     Such an account belongs to another install, or to the same functions deployed in another form.
     """
-    lost = sorted(find_stripped_accounts(items, _get_raw(kubectl, BINDINGS_PATH).get("items", ())))
+    lost = sorted(find_stripped_accounts(manifests, _get_raw(kubectl, BINDINGS_PATH).get("items", ())))
     existing = (pair for pair in lost if _get_raw(kubectl, "/api/v1/namespaces/{}/serviceaccounts/{}".format(*pair)))
-    return [f"ServiceAccount {space}/{name} would lose its cluster roles" for space, name in existing]
+    return [f"ServiceAccount {namespace}/{name} would lose its cluster roles" for namespace, name in existing]
 
 
 def _list_live_objects(kubectl: str, namespace: str) -> list[Mapping[str, Any]]:
@@ -190,7 +200,7 @@ def _list_live_objects(kubectl: str, namespace: str) -> list[Mapping[str, Any]]:
 
 
 def _get_raw(kubectl: str, path: str) -> Mapping[str, Any]:
-    """Return the API server's response for a path, {} if it does not serve the path."""
+    """Return the API server's response to a GET of this path, {} if it does not serve the path."""
     done = _run(kubectl, "get", "--raw", path, check=False)
     if done.returncode == 0:
         response: Mapping[str, Any] = json.loads(done.stdout)

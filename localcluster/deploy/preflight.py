@@ -1,4 +1,4 @@
-"""Reasons not to apply an overlay: kinds that the cluster lacks, and conflicts with another install. Pure functions."""
+"""Finds reasons not to apply an overlay: missing kinds, and conflicts with another install. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 KNATIVE_DOMAIN = ".knative.dev"
 BROKER_CLASS_ANNOTATION = "eventing.knative.dev/broker.class"
 SIGNING_SECRET = "signing"  # noqa: S105 - a name, not a secret
-"""The Secret with the key that the product's programs sign events with."""
+"""The Secret with the key with which the product signs events."""
 PLACEHOLDER_IMAGE = "nodemaintenance"
 """The image name in the manifests, which `images` of an overlay must replace: it is in no registry."""
 NAMESPACED_KINDS = ("Broker", "Service", "ContainerSource")
@@ -17,68 +17,83 @@ Kind = tuple[str, str]
 """An `apiVersion` and a `kind`."""
 
 
-def list_required_kinds(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
+def list_required_kinds(manifests: Sequence[Mapping[str, Any]]) -> set[Kind]:
     """Return the kinds that the cluster must already serve: those that the objects use but do not define."""
     defined = {
         (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
-        for spec in (item["spec"] for item in items if item["kind"] == "CustomResourceDefinition")
+        for spec in (manifest["spec"] for manifest in manifests if manifest["kind"] == "CustomResourceDefinition")
         for version in spec["versions"]
     }
-    return {(item["apiVersion"], item["kind"]) for item in items} - defined
+    return {(manifest["apiVersion"], manifest["kind"]) for manifest in manifests} - defined
 
 
-def set_default_namespace(items: Sequence[Mapping[str, Any]], namespace: str) -> list[Mapping[str, Any]]:
+def set_default_namespace(manifests: Sequence[Mapping[str, Any]], namespace: str) -> list[Mapping[str, Any]]:
     """Return the objects; `namespace` is set in each `NAMESPACED_KINDS` object without one, as kubectl does."""
     return [
-        {**item, "metadata": {"namespace": namespace, **item["metadata"]}} if item["kind"] in NAMESPACED_KINDS else item
-        for item in items
+        {**manifest, "metadata": {"namespace": namespace, **manifest["metadata"]}}
+        if manifest["kind"] in NAMESPACED_KINDS
+        else manifest
+        for manifest in manifests
     ]
 
 
-def list_namespaces(items: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_namespaces(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the namespaces in which these objects have a Broker, or a core or Knative Service."""
-    return sorted({item["metadata"]["namespace"] for item in items if item["kind"] in ("Broker", "Service")})
+    return sorted(
+        {manifest["metadata"]["namespace"] for manifest in manifests if manifest["kind"] in ("Broker", "Service")}
+    )
 
 
-def list_conflicts(items: Sequence[Mapping[str, Any]], live_items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe each live object that these objects cannot replace because another choice of components created it.
+def list_conflicts(manifests: Sequence[Mapping[str, Any]], live_objects: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe each live object that these objects cannot replace because a different set of components created it.
 
     The class of a Broker is immutable. Knative Serving neither adopts a foreign core Service nor releases its own.
     """
-    live_by_key = {(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"]): item for item in live_items}
+    live_by_key = {
+        (live_object["kind"], live_object["metadata"]["namespace"], live_object["metadata"]["name"]): live_object
+        for live_object in live_objects
+    }
     conflicts = []
-    for item in items:
-        kind, space, name = item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]
-        live = live_by_key.get((kind, space, name))
+    for manifest in manifests:
+        kind, namespace, name = (
+            manifest["kind"],
+            manifest["metadata"].get("namespace", ""),
+            manifest["metadata"]["name"],
+        )
+        live = live_by_key.get((kind, namespace, name))
         if live is None:
             continue
-        if kind == "Broker" and _get_broker_class(live) != _get_broker_class(item):
+        if kind == "Broker" and _get_broker_class(live) != _get_broker_class(manifest):
             conflicts.append(
-                f"Broker {space}/{name} has the class {_get_broker_class(live)}, not {_get_broker_class(item)}"
+                f"Broker {namespace}/{name} has the class {_get_broker_class(live)}, not {_get_broker_class(manifest)}"
             )
-        elif kind == "Service" and _is_of_serving(live) != (KNATIVE_DOMAIN in item["apiVersion"]):
-            verb = "belongs" if _is_of_serving(live) else "does not belong"
-            conflicts.append(f"Service {space}/{name} {verb} to Knative Serving")
+        elif kind == "Service" and _is_owned_by_serving(live) != (KNATIVE_DOMAIN in manifest["apiVersion"]):
+            verb = "belongs" if _is_owned_by_serving(live) else "does not belong"
+            conflicts.append(f"Service {namespace}/{name} {verb} to Knative Serving")
     return conflicts
 
 
 def find_stripped_accounts(
-    items: Sequence[Mapping[str, Any]], live_bindings: Sequence[Mapping[str, Any]]
+    manifests: Sequence[Mapping[str, Any]], live_bindings: Sequence[Mapping[str, Any]]
 ) -> set[tuple[str, str]]:
     """Return the ServiceAccounts that applying these objects would remove from live ClusterRoleBindings."""
     new_accounts = {
-        item["metadata"]["name"]: _list_accounts(item) for item in items if item["kind"] == "ClusterRoleBinding"
+        manifest["metadata"]["name"]: _list_accounts(manifest)
+        for manifest in manifests
+        if manifest["kind"] == "ClusterRoleBinding"
     }
     lost = (
-        _list_accounts(item) - new_accounts.get(item["metadata"]["name"], _list_accounts(item))
-        for item in live_bindings
+        _list_accounts(binding) - new_accounts.get(binding["metadata"]["name"], _list_accounts(binding))
+        for binding in live_bindings
     )
     return set().union(*lost)
 
 
-def list_placeholder_users(items: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_placeholder_users(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of the objects that would run the placeholder image, which cannot be pulled."""
-    return [f"{item['kind']} {item['metadata']['name']}" for item in items if _has_placeholder(item)]
+    return [
+        f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in manifests if _has_placeholder(manifest)
+    ]
 
 
 def _has_placeholder(part: Any) -> bool:
@@ -97,7 +112,9 @@ def list_pods_with_key_variable(pods: Sequence[Mapping[str, Any]]) -> list[str]:
         pod["metadata"]["name"]
         for pod in pods
         if pod["status"]["phase"] not in ("Succeeded", "Failed")
-        and any(_reads_key(each) for container in pod["spec"]["containers"] for each in container.get("env", ()))
+        and any(
+            _reads_key(variable) for container in pod["spec"]["containers"] for variable in container.get("env", ())
+        )
     ]
 
 
@@ -107,19 +124,19 @@ def _reads_key(variable: Mapping[str, Any]) -> bool:
 
 def _list_accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return the ServiceAccounts among a binding's subjects, by namespace and name."""
-    subjects = (each for each in binding.get("subjects") or () if each["kind"] == "ServiceAccount")
-    return {(each["namespace"], each["name"]) for each in subjects}
+    accounts = (subject for subject in binding.get("subjects") or () if subject["kind"] == "ServiceAccount")
+    return {(account["namespace"], account["name"]) for account in accounts}
 
 
 def _get_broker_class(broker: Mapping[str, Any]) -> str:
     return str((broker["metadata"].get("annotations") or {}).get(BROKER_CLASS_ANNOTATION, ""))
 
 
-def _is_of_serving(service: Mapping[str, Any]) -> bool:
+def _is_owned_by_serving(service: Mapping[str, Any]) -> bool:
     """Return whether a core Service was created by Knative Serving."""
     return any(KNATIVE_DOMAIN in owner["apiVersion"] for owner in service["metadata"].get("ownerReferences") or [])
 
 
-def list_signing_namespaces(items: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the namespaces whose programs sign events."""
-    return {item["metadata"]["namespace"] for item in items if item["kind"] == "ContainerSource"}
+def list_signing_namespaces(manifests: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the namespaces in which the product signs events."""
+    return {manifest["metadata"]["namespace"] for manifest in manifests if manifest["kind"] == "ContainerSource"}

@@ -1,1 +1,1 @@
-"""The HyperConverged kind on a local cluster, as far as the CPU labels need it."""
+"""The kind HyperConverged on a local cluster, with the fields that the CPU labels need."""

@@ -38,39 +38,39 @@ class ControlPlane(Startable):
         self._cluster, self._projects = cluster, projects
         variables = {**environment, **CONTROL_PLANE_ENV}
         self._kubelets = [
-            FakeKubelet(cluster, build.ensure_programs(part.toolset), directory, variables) for part in projects
+            FakeKubelet(cluster, build.ensure_programs(project.toolset), directory, variables) for project in projects
         ]
-        self._ports = [{service: reserve_port() for service in part.webhooks} for part in projects]
+        self._ports = [{service: reserve_port() for service in project.webhooks} for project in projects]
         self.servers: list[Server] = []
 
     def install(self) -> None:
         """Apply the manifests of all projects."""
-        for part, ports in zip(self._projects, self._ports, strict=True):
-            install.install_project(self._cluster, part, ports)
+        for project, ports in zip(self._projects, self._ports, strict=True):
+            install.install_project(self._cluster, project, ports)
 
     def _bring_up(self) -> None:
         """Start the processes of all projects; return when their objects can be created."""
-        for part, kubelet, ports in zip(self._projects, self._kubelets, self._ports, strict=True):
-            for name in part.controllers:
-                self.servers.append(kubelet.build_server(part.namespace, name, PROFILING_PORT=str(reserve_port())))
-            for service, name in part.webhooks.items():
-                own = {"WEBHOOK_PORT": str(ports[service]), "PROFILING_PORT": str(reserve_port())}
-                self.servers.append(kubelet.build_server(part.namespace, name, **own))
+        for project, kubelet, ports in zip(self._projects, self._kubelets, self._ports, strict=True):
+            for name in project.controllers:
+                self.servers.append(kubelet.build_server(project.namespace, name, PROFILING_PORT=str(reserve_port())))
+            for service, name in project.webhooks.items():
+                port_variables = {"WEBHOOK_PORT": str(ports[service]), "PROFILING_PORT": str(reserve_port())}
+                self.servers.append(kubelet.build_server(project.namespace, name, **port_variables))
         for server in self.servers:
             server.start()
-        self._await_webhooks()
+        self._wait_for_webhooks()
 
     def stop(self) -> None:
         """Kill all processes; none of them holds state."""
         kill_all(self.servers)
 
-    def _await_webhooks(self) -> None:
+    def _wait_for_webhooks(self) -> None:
         """Wait until the webhooks have written their certificates, and the API server calls and trusts the webhooks."""
         has_ca_bundle = "--for=jsonpath={.webhooks[0].clientConfig.caBundle}"
         for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
             self._cluster.kubectl("wait", kind, "--all", has_ca_bundle, f"--timeout={TIMEOUT_SECONDS}s")
-        files = [word for part in self._projects for word in ("-f", part.dry_run_file)]
-        dry_run = ("apply", "--dry-run=server", "-n", "default", *files)
+        file_arguments = [argument for project in self._projects for argument in ("-f", project.dry_run_file)]
+        dry_run = ("apply", "--dry-run=server", "-n", "default", *file_arguments)
         await_ready(
             "Knative's admission webhooks",
             lambda: self._cluster.kubectl(*dry_run, check=False).returncode == 0,

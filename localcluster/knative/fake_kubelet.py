@@ -14,17 +14,17 @@ from localcluster.processes import Server
 from localcluster.servers import ROOT
 
 TOKEN_SECONDS = 365 * 24 * 3600
-"""Seconds; these tokens are not renewed, so each must last as long as the cluster."""
+"""Lifetime of the tokens, in seconds; they are not renewed, so each must last as long as the cluster."""
 PRODUCT_IMAGE = "nodemaintenance"
-"""The image of the product's programs."""
+"""The product's image."""
 SIGNING_SECRET = "signing"  # noqa: S105 - a name, not a secret
-"""The Secret with the key that the product's programs sign events with."""
+"""The Secret with the key with which the product signs events."""
 NO_LEADER_ELECTION = ("ingress", "filter")
-"""Knative programs without leader election, which reject the flag that disables it."""
+"""Knative binaries without leader election, which reject the flag that disables it."""
 
 
 def write_account_kubeconfig(cluster: LocalCluster, namespace: str, account: str) -> Path:
-    """Write a kubeconfig with a token of a ServiceAccount from the TokenRequest API, as pods get it."""
+    """Return a kubeconfig with a ServiceAccount token, from the TokenRequest API as in a pod; write it on first use."""
     file = cluster.directory / "users" / f"{namespace}_{account}.token.kubeconfig"
     if not file.exists():
         request = {
@@ -44,7 +44,7 @@ class FakeKubelet:
     """Builds processes from Deployments.
 
     Args:
-        programs: The directory of the built programs.
+        programs: The directory of the built binaries.
         logs: The directory for logs.
         environment: Variables that every process gets in addition to its own.
     """
@@ -70,16 +70,17 @@ class FakeKubelet:
     def _build_command(self, container: Mapping[str, Any]) -> list[str | Path]:
         """Return the command that the container's image would run.
 
-        Knative's images are named after their program; the product's image runs the given command or its default one.
+        Knative's images are named after their binary; the product's image runs the container's command or its default
+        one.
         """
-        image, words = container["image"], [*(container.get("command") or []), *(container.get("args") or [])]
+        image, arguments = container["image"], [*(container.get("command") or []), *(container.get("args") or [])]
         if image == PRODUCT_IMAGE:
-            return [sys.executable, *words[1:]] if words else function_server.build_command()
+            return [sys.executable, *arguments[1:]] if arguments else function_server.build_command()
         program = self._programs / image.rsplit("/", 1)[-1]
         if not program.is_file():
             raise LocalClusterError(f'image "{image}": program {program} not found: add it to the toolset')
-        # each program runs as a single replica, so it needs no leader election
-        return [program, *words, *([] if program.name in NO_LEADER_ELECTION else ["-disable-ha"])]
+        # Each program runs as a single replica, so it needs no leader election.
+        return [program, *arguments, *([] if program.name in NO_LEADER_ELECTION else ["-disable-ha"])]
 
     def _resolve_variables(self, container: Mapping[str, Any], namespace: str, deployment: str) -> dict[str, str]:
         field_values = {"metadata.namespace": namespace, "metadata.name": f"{deployment}-local"}

@@ -41,14 +41,14 @@ class KnativeProject:
     """A Knative project, limited to what is needed here.
 
     Attributes:
-        toolset: Its programs.
+        toolset: Its binaries.
         go_module_dir: The directory of `localcluster` with the go.mod that requires `go_module`.
         go_module: The Go module with the project's manifests.
         namespace: The namespace that it is installed in.
         manifest_paths: Paths of manifest files and directories in the module.
         controllers: The Deployments that run as processes.
         webhooks: The Services of the admission webhooks, each with the Deployment that serves it.
-        dry_run_file: Objects for a dry run, which shows that the webhooks answer for each API group.
+        dry_run_file: Objects for a dry run, which shows that the webhooks respond for each API group.
         excluded_names: Names of objects of features that the product does not use.
     """
 
@@ -67,12 +67,16 @@ class KnativeProject:
         module = build.download_program_module(self.go_module_dir, self.go_module)
         paths = [module / path for path in self.manifest_paths]
         files = [file for path in paths for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
-        return [item for file in files for item in self._load_objects(file, excluded_kinds)]
+        return [manifest for file in files for manifest in self._load_objects(file, excluded_kinds)]
 
     def _load_objects(self, file: Path, excluded_kinds: frozenset[str]) -> Iterator[Manifest]:
-        for item in yaml.load_all(file.read_text(), Loader=YAML_LOADER):
-            if item and item["kind"] not in excluded_kinds and item["metadata"]["name"] not in self.excluded_names:
-                yield item
+        for manifest in yaml.load_all(file.read_text(), Loader=YAML_LOADER):
+            if (
+                manifest
+                and manifest["kind"] not in excluded_kinds
+                and manifest["metadata"]["name"] not in self.excluded_names
+            ):
+                yield manifest
 
 
 EVENTING = KnativeProject(
@@ -108,20 +112,20 @@ SERVING = KnativeProject(
 """Knative Serving's admission webhook only; no pod of a Knative Service runs here."""
 
 
-def apply_manifests(cluster: LocalCluster, items: list[Manifest]) -> None:
+def apply_manifests(cluster: LocalCluster, manifests: list[Manifest]) -> None:
     """Apply objects, taking over the ownership of their fields."""
-    cluster.apply(items, "--force-conflicts")
+    cluster.apply(manifests, "--force-conflicts")
 
 
-def split_prerequisites(items: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
+def split_prerequisites(manifests: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
     """Split the objects into those that must be applied first and the rest."""
-    return [item for item in items if item["kind"] in PREREQUISITE_KINDS], [
-        item for item in items if item["kind"] not in PREREQUISITE_KINDS
+    return [manifest for manifest in manifests if manifest["kind"] in PREREQUISITE_KINDS], [
+        manifest for manifest in manifests if manifest["kind"] not in PREREQUISITE_KINDS
     ]
 
 
 def pin_namespace(cluster: LocalCluster, namespace: str) -> None:
-    """Keep the pods of a namespace on the node that is never drained."""
+    """Make the API server place all pods of a namespace on the node that is never drained."""
     cluster.kubectl("annotate", "--overwrite", "namespace", namespace, *PLACEMENT_ANNOTATIONS)
 
 
@@ -135,14 +139,14 @@ def install_project(cluster: LocalCluster, project: KnativeProject, ports: Mappi
     cluster.kubectl("apply", "-f", HERE / "node.yaml")
     manifests = project.load_manifests()
     for kind in PREREQUISITE_KINDS:
-        apply_manifests(cluster, [item for item in manifests if item["kind"] == kind])
+        apply_manifests(cluster, [manifest for manifest in manifests if manifest["kind"] == kind])
     pin_namespace(cluster, project.namespace)
-    rest = [item for item in manifests if item["kind"] not in PREREQUISITE_KINDS]
-    for item in rest:
-        if item["kind"] == "Service" and item["metadata"]["name"] in project.webhooks:
-            del item["spec"]["selector"]  # its endpoint is not a pod
+    other_manifests = [manifest for manifest in manifests if manifest["kind"] not in PREREQUISITE_KINDS]
+    for manifest in other_manifests:
+        if manifest["kind"] == "Service" and manifest["metadata"]["name"] in project.webhooks:
+            del manifest["spec"]["selector"]  # its endpoint is not a pod
     endpoints = [_build_endpoint_slice(project.namespace, service, ports[service]) for service in project.webhooks]
-    apply_manifests(cluster, [*rest, *endpoints])
+    apply_manifests(cluster, [*other_manifests, *endpoints])
     cluster.await_crds()
 
 

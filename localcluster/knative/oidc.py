@@ -1,4 +1,4 @@
-"""Switches Knative's `authentication-oidc` on and off at run time; when it is on, each sender must authenticate.
+"""Enables and disables Knative's `authentication-oidc` at run time; while it is enabled, each sender must authenticate.
 
 Knative's ingress, filter and dispatcher verify tokens with the API server's public keys. In a cluster they fetch these
 keys from `kubernetes.default.svc` with their own accounts. Here they fetch them anonymously from the API server's
@@ -21,7 +21,7 @@ from localcluster.knative import install
 from localcluster.processes import await_ready
 
 TIMEOUT_SECONDS, MAX_ATTEMPTS = 20, 4
-"""The timeout for all components to follow a change of the flags, and the number of attempts."""
+"""The timeout in which all components must apply a change of the flags, and the number of attempts."""
 OIDC_FLAG, DISCOVERY_URL_KEY = "authentication-oidc", "oidc-discovery-base-url"
 """Keys of the ConfigMap config-features."""
 DISCOVERY_BINDING = {
@@ -40,10 +40,10 @@ SENDER_PATHS = (
     *(f"sources.knative.dev/v1/{{}}/{kind}s" for kind in ("apiserversource", "pingsource", "containersource")),
     "sources.knative.dev/v1/{}/sinkbindings",
 )
-"""Resources whose objects get a ServiceAccount to send with."""
+"""Resources for whose objects Knative creates ServiceAccounts, with which they send events."""
 CHANNELS_PATH = f"/apis/messaging.knative.dev/v1/namespaces/{NAMESPACE}/inmemorychannels"
 OIDC_VARIABLES = ("K_AUDIENCE", "K_OIDC_SERVICE_ACCOUNT")
-"""Variables with the audience of an adapter's tokens, and with the ServiceAccount that the tokens authenticate."""
+"""The variables that contain the audience of an adapter's tokens, and the ServiceAccount of the tokens."""
 TOKEN_VOLUME = "oidc-token"  # noqa: S105 - a volume name, not a token
 """The volume with the token of a SinkBinding."""
 
@@ -51,7 +51,7 @@ TOKEN_VOLUME = "oidc-token"  # noqa: S105 - a volume name, not a token
 def enable(cluster: LocalCluster) -> None:
     """Enable authentication; return when each Knative object has an identity and its adapter is configured."""
     install.apply_manifests(cluster, [DISCOVERY_BINDING])
-    _set_flags_and_await(cluster, {OIDC_FLAG: "enabled", DISCOVERY_URL_KEY: cluster.url}, enabled=True)
+    _set_flags_and_wait(cluster, {OIDC_FLAG: "enabled", DISCOVERY_URL_KEY: cluster.url}, enabled=True)
 
 
 def disable(cluster: LocalCluster) -> None:
@@ -61,7 +61,7 @@ def disable(cluster: LocalCluster) -> None:
     serves such a channel only until the dispatcher's next restart. So the function deletes the EventPolicies and waits
     for the channel.
     """
-    _set_flags_and_await(cluster, {OIDC_FLAG: "disabled", DISCOVERY_URL_KEY: None}, enabled=False)
+    _set_flags_and_wait(cluster, {OIDC_FLAG: "disabled", DISCOVERY_URL_KEY: None}, enabled=False)
     cluster.kubectl("delete", "eventpolicy", "--all", "-n", NAMESPACE)
     await_ready(
         "the Broker's channel",
@@ -91,11 +91,11 @@ def write_tokens(cluster: LocalCluster, directory: Path) -> None:
             write_secret(file, base64.b64decode(data["token"]).decode())
 
 
-def _set_flags_and_await(cluster: LocalCluster, flags: dict[str, Any], *, enabled: bool) -> None:
-    """Set the flags; return when Knative has reconciled everything that depends on them, and retry otherwise.
+def _set_flags_and_wait(cluster: LocalCluster, flags: dict[str, Any], *, enabled: bool) -> None:
+    """Set the flags; return when Knative has reconciled everything that depends on them. Retry after a timeout.
 
-    Sometimes Knative misses a Trigger that it is reconciling at that moment. Another change of the ConfigMap makes it
-    reconcile the Trigger again.
+    Sometimes Knative misses a Trigger that it is reconciling when the flags change. Another change of the ConfigMap
+    makes it reconcile the Trigger again.
     """
     for attempt in range(MAX_ATTEMPTS):
         _patch_flags(cluster, flags, attempt)

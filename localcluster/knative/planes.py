@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 60
 class KnativePlanes:
     """Knative on a cluster that was started with `install.APISERVER_FLAGS`; only one instance per host."""
 
-    # The dispatcher must start first: other programs try to listen on one of its ports, and continue if it is taken.
+    # The dispatcher must start first: other processes try to listen on one of its ports, and continue if it is taken.
     parts: tuple[str, ...] = ("dispatcher", "ingress", "filter")
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
@@ -76,7 +76,7 @@ class KnativePlanes:
     def is_dispatcher_ready(self) -> bool:
         """Return whether the dispatcher listens on its port.
 
-        A program that starts earlier would use the port for its own probes.
+        A process that started earlier would use the port for its own probes.
         """
         return is_responding(self.get_readiness_url("dispatcher"), headers=PROBE_HEADERS)
 

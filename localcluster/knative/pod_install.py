@@ -1,4 +1,4 @@
-"""The product as a user installs it: a short overlay on top of a shipped one, as pods on real nodes with Knative."""
+"""Installs the product as a user would: with a short overlay over a shipped one, as pods on real nodes with Knative."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from localcluster.servers import ROOT
 
 COMPONENTS_DIR = ROOT / "manifests" / "components"
 TIMEOUT_SECONDS = 180
-"""A kubelet mounts a certificate that was issued after its pod started only at its next sync, within some 90 s."""
+"""If a certificate is issued after its pod started, the kubelet mounts it only at its next sync, within about 90 s."""
 
 
 class Addon(Protocol):
@@ -36,7 +36,7 @@ class Addon(Protocol):
         """Install the add-on."""
 
     def await_ready(self, cluster: LocalCluster) -> None:
-        """Return when the add-on serves."""
+        """Return when the add-on is ready."""
 
 
 @contextmanager
@@ -50,20 +50,21 @@ def start_real_cluster(
         count: The number of real nodes.
         addons: The add-ons to install, Knative first.
     """
-    addon_archives = [each.write_archives(directory / "images" / str(number)) for number, each in enumerate(addons)]
+    addon_archives = [addon.write_archives(directory / "images" / str(number)) for number, addon in enumerate(addons)]
     archives = [product_image.ensure_archive(), *itertools.chain(*addon_archives)]
     with (
         LocalCluster(directory / "servers", nodes=1, flags=pods.APISERVER_FLAGS, real_nodes=count) as cluster,
         ThreadPoolExecutor(1) as pool,
     ):
-        installations = [pool.submit(each.apply, cluster) for each in addons]  # runs while the nodes import the images
+        # The add-ons are applied while the nodes import the images.
+        installations = [pool.submit(addon.apply, cluster) for addon in addons]
         with RealNodes(cluster, count, archives) as real_nodes:
             shutil.rmtree(directory / "images")
-            for each in installations:
-                each.result()
+            for installation in installations:
+                installation.result()
             real_nodes.await_ready()
-            for part in addons:
-                part.await_ready(cluster)
+            for addon in addons:
+                addon.await_ready(cluster)
             yield cluster, real_nodes
 
 
@@ -91,7 +92,7 @@ def write_overlay(
         "resources": [make_relative(directory, base), *(Path(shutil.copy(file, directory)).name for file in files)],
         "images": [{"name": "nodemaintenance", "newName": name, "newTag": tag}],
         **(
-            {"components": [make_relative(directory, COMPONENTS_DIR / each) for each in components]}
+            {"components": [make_relative(directory, COMPONENTS_DIR / component) for component in components]}
             if components
             else {}
         ),

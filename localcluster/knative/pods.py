@@ -1,4 +1,4 @@
-"""Knative Eventing as pods on real nodes: its own manifests with local images, each built from one program."""
+"""Knative Eventing as pods on real nodes: its own manifests with local images, each of which contains one binary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from localcluster.nodes import images
 from localcluster.programs import build
 
 APISERVER_FLAGS = ("--enable-aggregator-routing=true",)
-"""Makes the API server call webhooks at their pods' addresses, since kube-proxy does not run on its host."""
+"""Makes the API server call webhooks at their pods' addresses, since its host has no kube-proxy."""
 KO_IMAGE = re.compile(r"ko://knative\.dev/eventing/cmd/(?:\w+/)*(\w+)")
 """Matches the import path that stands for an image in the manifests, as `ko` expects it."""
 IMAGE_NAME = "localhost/knative/{}:local"
@@ -29,8 +29,8 @@ WEBHOOKS = ("eventing-webhook", "imc-controller")
 
 def apply(cluster: LocalCluster) -> None:
     """Install Knative; its pods start once nodes that have its images exist."""
-    for half in install.split_prerequisites(build_manifests()):
-        install.apply_manifests(cluster, half)
+    for manifests in install.split_prerequisites(build_manifests()):
+        install.apply_manifests(cluster, manifests)
         cluster.await_crds()
 
 
@@ -47,7 +47,7 @@ def build_manifests() -> list[Manifest]:
 
 
 def write_archives(directory: Path) -> list[Path]:
-    """Write the images of all programs into a directory; return the archives."""
+    """Write an image archive for each binary into a directory; return the archives."""
     directory.mkdir(parents=True)
     programs = build.ensure_programs(build.KNATIVE)
 

@@ -59,7 +59,7 @@ class KnativeProduct(EngineProduct):
         self._cluster.kubectl("wait", EVENTING_KINDS, "--all", "-n", NAMESPACE, *ready)
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
-        """Make every Trigger call its function at another address; return when Knative has resolved the addresses."""
+        """Make every Trigger call its function at a new address; return when Knative has resolved the addresses."""
         triggers = [
             item for item in self._render_manifests(self._overlay, get_url=get_url) if item["kind"] == "Trigger"
         ]
@@ -80,22 +80,21 @@ class KnativeProduct(EngineProduct):
         self._switch_oidc(oidc.disable)
 
     def _switch_oidc(self, switch: Callable[[LocalCluster], None]) -> None:
-        """Switch authentication, and pass the identities on to the product's programs and Knative's adapters.
+        """Switch authentication, and pass the identities on to the product's processes and Knative's adapters.
 
-        The product's programs read their tokens from files; Knative's adapters restart with other environment
-        variables.
+        The product's processes read their tokens from files; Knative's adapters restart with new environment variables.
         """
         switch(self._cluster)
         oidc.write_tokens(self._cluster, self._directory)
         variables = oidc.read_oidc_variables(self._cluster)
         for server in (self.adapters[source] for source in self._api_sources):
             server.kill()
-            kept = {name: value for name, value in server.env.items() if name not in oidc.OIDC_VARIABLES}
-            server.env = {**kept, **variables[server.name]}
+            other_variables = {name: value for name, value in server.env.items() if name not in oidc.OIDC_VARIABLES}
+            server.env = {**other_variables, **variables[server.name]}
         self.start_delivery()
 
     def _install(self) -> None:
-        """Apply the manifests; only the Triggers' subscribers differ, since functions do not run as pods here."""
+        """Apply the manifests; only the Triggers' subscribers are changed, since functions do not run as pods here."""
         items = self._render_manifests(self._overlay, V1ALPHA1_DIR)
         self._api_sources = [item["metadata"]["name"] for item in items if item["kind"] == "ApiServerSource"]
         install.apply_manifests(self._cluster, [item for item in items if item["kind"] in install.PREREQUISITE_KINDS])
@@ -113,15 +112,15 @@ class KnativeProduct(EngineProduct):
         )
         deployments = self._map_api_source_deployments(oidc.list_deployments(self._cluster))
         servers = {source: kubelet.build_server(NAMESPACE, name) for source, name in deployments.items()}
-        own = {"PORT": str(reserve_port()), sinks.TOKEN_FILE_VARIABLE: str(self._directory / TOKEN_FILE)}
-        servers["podsource"] = kubelet.build_server(NAMESPACE, PODSOURCE_DEPLOYMENT, **own)
+        overrides = {"PORT": str(reserve_port()), sinks.TOKEN_FILE_VARIABLE: str(self._directory / TOKEN_FILE)}
+        servers["podsource"] = kubelet.build_server(NAMESPACE, PODSOURCE_DEPLOYMENT, **overrides)
         servers["ping"] = kubelet.build_server(system, PING_DEPLOYMENT)
         return servers
 
     def _are_sources_deployed(self) -> bool:
         """Return whether Knative has created and configured all adapters.
 
-        That is one Deployment per ApiServerSource, a sink for PodSource's Deployment, and one replica of the ping
+        These are one Deployment per ApiServerSource, PodSource's Deployment with a sink, and one replica of the ping
         adapter.
         """
         deployments = oidc.list_deployments(self._cluster)
@@ -131,7 +130,7 @@ class KnativeProduct(EngineProduct):
         ping = f"/apis/apps/v1/namespaces/{install.EVENTING.namespace}/deployments/{PING_DEPLOYMENT}"
         return (
             set(self._api_sources) <= self._map_api_source_deployments(deployments).keys()
-            and any(each["name"] == "K_SINK" and each.get("value") for each in variables)
+            and any(variable["name"] == "K_SINK" and variable.get("value") for variable in variables)
             and self._cluster.get_client().get(ping)["spec"]["replicas"] == 1
         )
 

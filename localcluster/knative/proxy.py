@@ -19,7 +19,7 @@ def check_nginx() -> None:
 
 
 class Proxy:
-    """The nginx process that forwards to the ports of `ingress`, `filter` and `dispatcher`."""
+    """The nginx process that forwards requests to the ports of `ingress`, `filter` and `dispatcher`."""
 
     def __init__(self, directory: Path, ports: Mapping[str, int]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -31,5 +31,5 @@ class Proxy:
         self.server = Server("nginx", command, directory / "nginx.log")
 
     def build_environment(self) -> dict[str, str]:
-        """Return the environment variables that route a program's requests through this proxy."""
+        """Return the environment variables that make a process send its requests through this proxy."""
         return {**NO_PROXY_LOCAL_ENV, "HTTP_PROXY": self.url, "http_proxy": self.url}

@@ -1,7 +1,7 @@
-"""KubeVirt's virt-api on a local cluster, for evictions: evicting a virt-launcher pod starts a migration of its VMI.
+"""KubeVirt's virt-api on a local cluster; it handles evictions, so that evicting a virt-launcher pod migrates its VMI.
 
-The module does what KubeVirt's operator would do: it provides the certificates and registers the webhook that the API
-server calls for each eviction.
+Like KubeVirt's operator, this module provides the certificates, and registers the webhook that the API server calls for
+each eviction.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ class VirtApi(Startable):
             **dict.fromkeys(("tls-cert-file", "handler-cert-file"), self._certificate),
             **dict.fromkeys(("tls-key-file", "handler-key-file"), key),
         }
-        words = [f"--{name}={value}" for name, value in flags.items()]
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
         directory.mkdir(parents=True, exist_ok=True)
-        self.server = Server("virt-api", [program, *words], directory / "virt-api.log", NO_PROXY_LOCAL_ENV, ROOT)
+        self.server = Server("virt-api", [program, *arguments], directory / "virt-api.log", NO_PROXY_LOCAL_ENV, ROOT)
 
     def _bring_up(self) -> None:
         """Start virt-api; return when the API server calls its webhook."""
         ca_bundle = self._cluster.certificate
-        headers = {f"requestheader-{name}": json.dumps([f"X-Remote-{word}"]) for name, word in REQUEST_HEADERS.items()}
+        headers = {
+            f"requestheader-{name}": json.dumps([f"X-Remote-{suffix}"]) for name, suffix in REQUEST_HEADERS.items()
+        }
         data = {"client-ca-file": ca_bundle, "requestheader-client-ca-file": ca_bundle, **headers}
         self._apply_config_map("kube-system", "extension-apiserver-authentication", data)
         self._apply_config_map(NAMESPACE, "kubevirt-ca", {"ca-bundle": ca_bundle})
@@ -76,7 +78,7 @@ class VirtApi(Startable):
         self.server.kill()
 
     def _is_webhook_called(self) -> bool:
-        """Return whether the API server calls the webhook; it loads a new webhook configuration with a delay."""
+        """Return whether the API server calls the webhook, by an eviction; it loads new configurations with a delay."""
         client, before = self._cluster.get_client(), self._count_webhook_calls()
         client.run(get_or_none(client.api.create(f"{ABSENT_POD_PATH}/eviction", EVICTION_BODY)))
         return self._count_webhook_calls() > before
@@ -90,7 +92,7 @@ class VirtApi(Startable):
         )
 
     def _apply_config_map(self, namespace: str, name: str, data: dict[str, str]) -> None:
-        """Apply a ConfigMap."""
+        """Create or update a ConfigMap."""
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",

@@ -1,4 +1,4 @@
-"""The part of KubeVirt that runs on any cluster of `make up`: virt-controller and virt-api."""
+"""KubeVirt's control plane on a local cluster: virt-controller and virt-api."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from localcluster.processes import Server, Startable, kill_all
 
 
 class KubeVirtControlPlane(Startable):
-    """Both processes, installed as KubeVirt's operator would install them.
+    """virt-controller and virt-api, installed as KubeVirt's operator would install them.
 
     Args:
         directory: The directory for the logs.

@@ -1,7 +1,7 @@
 """KubeVirt's virt-controller on a local cluster: it creates the VMIs, virt-launcher pods, migrations and budgets.
 
-The rest of KubeVirt does not run. A fake must replace virt-handler on each node. This module does what KubeVirt's
-operator does before virt-controller starts.
+A fake must replace virt-handler on each node. Before virt-controller starts, this module does what KubeVirt's operator
+would do.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class VirtController(Startable):
             "prom-cert-file": self._certificate,
             "prom-key-file": pki / "apiserver.key",
         }
-        words = [f"--{name}={value}" for name, value in flags.items()]
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
         directory.mkdir(parents=True, exist_ok=True)
         self.server = Server(
-            "virt-controller", [program, *words], directory / "virt-controller.log", NO_PROXY_LOCAL_ENV, ROOT
+            "virt-controller", [program, *arguments], directory / "virt-controller.log", NO_PROXY_LOCAL_ENV, ROOT
         )
 
     def install_crds(self) -> None:
@@ -85,8 +85,8 @@ class VirtController(Startable):
     def _bring_up(self) -> None:
         """Start virt-controller; return when it is healthy.
 
-        Deletes the lease of an earlier leader, which has ended, so that the new process need not wait until the lease
-        expires.
+        First delete the Lease of an earlier leader, which has ended, so that the new process need not wait until the
+        Lease expires.
         """
         client = self._cluster.get_client()
         client.run(get_or_none(client.api.request("DELETE", LEASE_PATH)))

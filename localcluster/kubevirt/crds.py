@@ -1,8 +1,8 @@
 """KubeVirt's own CRDs of virtual machines, with the schemas from its Go module: fetched at build time, not copied.
 
-The module only has a program that generates the CRDs, and building it would need the whole module. So names and printer
-columns are repeated here from `pkg/virt-operator/resource/generate/components/crds.go`. The schemas are text in a file
-next to that one.
+The module has no CRD files, only a program that generates them; building that program would need the whole module. So
+names and printer columns are repeated here from `pkg/virt-operator/resource/generate/components/crds.go`. The schemas
+are text in a file next to that one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""buildah in a directory, without a daemon: base images and images. It needs only root and overlay mounts."""
+"""Builds images with buildah, whose store is a directory. This needs no daemon, only root and overlay mounts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ runroot = "{folder}/run"
 
 
 class Buildah:
-    """A buildah store with a base image, a Debian with Python, which the constructor provides.
+    """A buildah store with a base image, a Debian with Python, which the constructor imports.
 
     Args:
         directory: An existing directory for this store only.
@@ -44,7 +44,7 @@ class Buildah:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def run(self, *arguments: str | Path) -> str:
-        """Run buildah and return its output. Raises `LocalClusterError`."""
+        """Run buildah and return its output. Raises `LocalClusterError` if it fails."""
         return run_command(["buildah", *map(str, arguments)], self.environment)
 
     def build_product_image(self, name: str, version: str, *flags: str) -> str:
@@ -58,7 +58,7 @@ class Buildah:
         return f"{name}:v{version}"
 
     def _import_base_image(self) -> str:
-        """Create the base image, a Debian with Python, and return its name; the packages are downloaded only once."""
+        """Import the base image, a Debian with Python, and return its name; its packages are downloaded only once."""
         name, archive = f"localhost/python:{DEBIAN_RELEASE}", get_cache_dir() / f"base-{DEBIAN_RELEASE}.tar"
         if not archive.exists():
             with hold_build_lock("the base image", "base.lock"):
@@ -113,7 +113,10 @@ def _build_archive(archive: Path, build_image: Callable[[Buildah], str]) -> None
 
 
 def run_command(command: list[str], environment: Mapping[str, str]) -> str:
-    """Run a program in the project's root directory and return its output; errors quote its output."""
+    """Run a program in the project's root directory and return its output.
+
+    Raises `LocalClusterError`, which quotes the output, if the program fails.
+    """
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode:
         raise LocalClusterError(f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-4000:]}")

@@ -1,7 +1,7 @@
-"""The control groups of a cluster's nodes: created because a kubelet requires them, and removed after its processes.
+"""Creates the control groups of a cluster's nodes, which kubelets require, and removes them after the nodes have ended.
 
 With cgroup v1 there is one tree per controller, with v2 a single tree. The group's name depends only on the cluster's
-directory, so `make down` finds the groups after everything else has ended.
+directory, so `make down` finds the groups even after all processes have ended.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def create_cgroup(cgroup: str) -> None:
     """Create a group in each tree, with the CPUs and memory nodes of its parent."""
     for tree in list_hierarchies():
         folder = tree
-        for part in cgroup.split("/"):
+        for name in cgroup.split("/"):
             _enable_controllers(folder)
-            folder /= part
+            folder /= name
             folder.mkdir(exist_ok=True)
             for file in ("cpuset.mems", "cpuset.cpus"):
                 if (folder / file).exists() and not (tree / "cgroup.controllers").exists():

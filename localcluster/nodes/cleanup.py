@@ -1,4 +1,4 @@
-"""Cleans up what the processes of real nodes leave: control groups and large directories."""
+"""Removes what the processes of real nodes leave on the host: control groups and large directories."""
 
 from __future__ import annotations
 

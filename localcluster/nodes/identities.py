@@ -1,4 +1,4 @@
-"""Credentials of the API server, the real nodes and etcd: the nodes' users, and certificates for mutual TLS."""
+"""Credentials for the API server, the real nodes and etcd: the nodes' users, and certificates for mutual TLS."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def list_users(count: int) -> dict[str, tuple[str, ...]]:
 
 
 class KubeletClientCertificate:
-    """The API server's client certificate for kubelets, in a directory."""
+    """The client certificate with which the API server calls kubelets; its files are in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.ca_file, self.certificate_file, self.key_file = (
@@ -55,9 +55,9 @@ class KubeletClientCertificate:
 
 
 class EtcdCertificate:
-    """The certificate with which etcd and the API server authenticate each other, in a directory.
+    """The certificate with which etcd and the API server authenticate each other; its files are in `directory`.
 
-    Kubelets that run as root act on the content of etcd, so no other user of this host may write to it.
+    Kubelets run as root and act on the content of etcd, so no other user of this host may write to etcd.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,7 +1,7 @@
-"""containerd's image data: imported once per set of archives, and given to each node as hard links.
+"""containerd's image data: imported once per set of archives, and shared with all nodes by hard links.
 
-Unpacking the product's image alone takes a node ten seconds. Unpacked files are never written to: a container writes to
-its own layer, and deleting an image only unlinks the files.
+On each node, unpacking the product's image alone would take ten seconds. The nodes can share the files, since unpacked
+files are never written to: a container writes to its own layer, and deleting an image only unlinks the files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from localcluster.programs.build import get_cache_dir, hold_build_lock
 CONTAINERD_DIR = "containerd"
 """The name of each containerd root directory, which `cleanup` removes."""
 MAX_CACHED_STORES = 2
-"""The most recently used sets to keep besides the one in use; each takes up to 2 GB."""
+"""Number of the most recently used sets to keep besides the one in use; each takes up to 2 GB."""
 PARTIAL_PREFIX = "images.new-"
 """Prefix of directories that are unfinished or are being deleted."""
 CONFIG_TEMPLATE = """version = 2
@@ -95,13 +95,13 @@ def _import_images(store: Path, archives: list[Path], snapshotter: str) -> None:
 
 
 def _run_command(*command: str) -> str:
-    """Run a command; return its error, or "" if it succeeded."""
+    """Run a command; return its error message, or "" if it succeeded."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return (done.stderr.strip() or f"exit status {done.returncode}") if done.returncode else ""
 
 
 def _link_store(store: Path, target: Path) -> None:
-    """Give a node hard links to all files, except for copies of the databases, which containerd writes to."""
+    """Create hard links to all files of the store, for one node; copy the databases, which containerd writes to."""
     on_same_device = store.stat().st_dev == target.parent.stat().st_dev
     error = _run_command("cp", "--archive", *(["--link"] if on_same_device else []), str(store), str(target))
     if error:
@@ -112,7 +112,7 @@ def _link_store(store: Path, target: Path) -> None:
 
 
 def _evict_stores() -> None:
-    """Remove the sets not used recently, and the remains of killed builders, before adding a set.
+    """Remove sets that were not used recently, and the remains of killed processes; call it before adding a set.
 
     A set is renamed first, so that a killed process leaves no partial set under a valid name.
     """

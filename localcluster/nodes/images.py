@@ -76,7 +76,7 @@ def _build_layer(image: Image) -> bytes:
 def _list_libraries(program: Path) -> list[Path]:
     """Return the libraries of a program: none, or libc and its loader if Go built it with a C compiler."""
     output = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-    return [Path(word) for line in output.splitlines() for word in line.split() if word.startswith("/")]
+    return [Path(field) for line in output.splitlines() for field in line.split() if field.startswith("/")]
 
 
 def _add_file(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:

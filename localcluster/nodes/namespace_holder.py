@@ -1,9 +1,9 @@
 """Holds one node's namespaces: `sandbox` runs `python namespace_holder.py DIRECTORY NAME`. Standard library only.
 
-When the first process of a PID namespace ends, the kernel kills all others in it. The mounts, network devices and
-packet filters go with the last process. So killing this process ends the node. DIRECTORY must have two shell scripts.
-`outside` runs in the original namespaces, with the first process's id in $PID. Then `inside` runs in the new
-namespaces. Finally, the program writes the file `pid`.
+When the first process of a PID namespace ends, the kernel kills all others in it. When the last process has ended, the
+kernel removes the mounts, network devices and packet filters. So killing this process ends the node. DIRECTORY must
+contain two shell scripts. `outside` runs in the original namespaces, with the first process's id in $PID. Then `inside`
+runs in the new namespaces. Finally, the program writes the first process's id to the file `pid`.
 """
 
 from __future__ import annotations

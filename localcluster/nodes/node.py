@@ -18,9 +18,9 @@ nsenter --target "$(cat {switch})" --net ip link add {name} type veth peer name 
 nsenter --target "$(cat {switch})" --net ip link set {name} master nodes up
 nsenter --target "$(cat {switch})" --net ip route replace {pods} via {address}
 """
-# The node gets the host's /var as a read-only lower layer; its own writes stay in memory. The logs and the kubelet's
-# directory are in the cluster's directory. A kubelet requires some kernel settings, which belong to the host; bind
-# mounts show it the required values.
+# The host's /var is the read-only lower layer of the node's /var; the node's writes stay in memory. The logs and the
+# kubelet's directory are in the cluster's directory. A kubelet requires some kernel settings, which belong to the host,
+# so bind mounts make it read the required values.
 INSIDE_SCRIPT = """
 mount --make-rprivate /
 mount --make-rshared /
@@ -56,13 +56,13 @@ With many images, containerd serves CRI long after its other services. A kubelet
 class RealNode:
     """A real node.
 
-    `directory` must have the kubeconfig files `kubelet.kubeconfig` and `kube-proxy.kubeconfig` before the node starts.
+    The node's directory must contain `kubelet.kubeconfig` and `kube-proxy.kubeconfig` before the node starts.
 
     Args:
         config: The node's configuration.
         network: The addresses of the cluster's network.
-        switch: The namespaces of the switch.
-        programs: The directory of the built programs.
+        switch: The sandbox of the switch.
+        programs: The directory of the built binaries.
     """
 
     def __init__(self, config: NodeConfig, network: NodeNetwork, switch: Sandbox, programs: Path) -> None:
@@ -93,7 +93,7 @@ class RealNode:
 
     @property
     def servers(self) -> list[Server]:
-        """Return all processes, starting with the one that holds the namespaces."""
+        """Return all processes, starting with the one that keeps the namespaces alive."""
         return [self.sandbox.holder, self.containerd, self.kubelet, self.kube_proxy]
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class RealNode:
         self.kubelet.start()
 
     def _is_containerd_ready(self) -> bool:
-        """Return whether containerd answers on its socket, which another of its threads serves."""
+        """Return whether containerd responds on its socket, which a different thread serves than the one that logs."""
         try:
             self.sandbox.run("ctr", "--address", CONTAINERD_SOCKET, "version")
         except LocalClusterError:
@@ -122,9 +122,9 @@ class RealNode:
         The result includes each pod's sandbox container.
         """
         lines = self.sandbox.run(*self._build_ctr_command("tasks", "list")).splitlines()[1:]
-        alive = {words[0] for words in map(str.split, lines) if words[2] == "RUNNING"}
+        running_ids = {columns[0] for columns in map(str.split, lines) if columns[2] == "RUNNING"}
         filters = [f'labels."io.kubernetes.pod.uid"=={pod_uid}'] if pod_uid else []
-        return alive & set(
+        return running_ids & set(
             self.sandbox.run(*self._build_ctr_command("containers", "list", "--quiet", *filters)).split()
         )
 

@@ -86,5 +86,5 @@ def reserve_network() -> NodeNetwork:
 def _list_routes() -> list[ipaddress.IPv4Network]:
     """Return the networks in the host's routing table, except for the default route."""
     listed = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, text=True, check=True).stdout
-    found = [route["dst"] for route in json.loads(listed or "[]")]
-    return [ipaddress.IPv4Network(name) for name in found if name != "default"]
+    destinations = [route["dst"] for route in json.loads(listed or "[]")]
+    return [ipaddress.IPv4Network(destination) for destination in destinations if destination != "default"]

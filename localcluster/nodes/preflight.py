@@ -33,7 +33,7 @@ PROBES = {
         mount -t overlay -o lowerdir=/var,upperdir=/mnt/upper,workdir=/mnt/work overlay /var
         """,
 }
-"""Requirement to shell script that tests it, in namespaces that end with the test."""
+"""For each requirement, the shell script that tests it, in namespaces that end with the test."""
 PROBE_COMMAND = ("unshare", "--net", "--mount", "--pid", "--fork", "--ipc", "--uts", "sh", "-e", "-c")
 SUPPORTED_HOSTS = (
     "a host where root may create namespaces and control groups, such as a virtual machine or a privileged container"
@@ -75,7 +75,7 @@ def _list_controllers() -> set[str]:
     """Return the cgroup controllers in writable trees."""
     rows = [line.split() for line in MOUNTS_FILE.read_text().splitlines()]
     options = [row[3].split(",") for row in rows if row[2] == "cgroup"]
-    v1_controllers = {word for words in options if "rw" in words for word in words}
+    v1_controllers = {option for mount_options in options if "rw" in mount_options for option in mount_options}
     v2_controllers = (
         CGROUP2_CONTROLLERS_FILE.read_text().split()
         if CGROUP2_CONTROLLERS_FILE.exists() and os.access(CGROUP2_CONTROLLERS_FILE.parent, os.W_OK)

@@ -1,4 +1,4 @@
-"""The product's image for real nodes: built once per state of the sources, and cached."""
+"""The product's image for real nodes: built once for each version of the sources, and cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCES = ("Dockerfile", "requirements.txt", "functions", "eventing", "kube", "c
 """The inputs of the Dockerfile."""
 IGNORED_DIR = "__pycache__"
 MAX_CACHED_IMAGES = 2
-"""Images of other sources to keep, since another work tree may be about to import one."""
+"""Number of images of other source versions to keep, since another work tree may be about to import one."""
 
 
 def ensure_archive() -> Path:
@@ -34,8 +34,8 @@ def compute_digest(sources: Path) -> str:
 
 
 def _list_files(path: Path) -> list[Path]:
-    found = path.rglob("*") if path.is_dir() else [path]
-    return [file for file in found if file.is_file() and IGNORED_DIR not in file.parts]
+    paths = path.rglob("*") if path.is_dir() else [path]
+    return [file for file in paths if file.is_file() and IGNORED_DIR not in file.parts]
 
 
 def _build_image(buildah: Buildah) -> str:

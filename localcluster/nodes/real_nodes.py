@@ -19,13 +19,13 @@ from localcluster.programs import build, packages
 
 DNS_MANIFEST = Path(__file__).with_name("dns.yaml")
 DNS_REPLICAS = 2
-"""Each replica needs a node of its own, so with one node there is only one replica."""
+"""Each replica needs its own node, so with one node there is only one replica."""
 COREDNS_IMAGE = "localhost/coredns:local"
 BUSYBOX_APPLETS = (
     *("sh", "sleep", "wget", "nslookup", "httpd", "nc", "cat", "touch", "echo", "true", "false", "date", "ls"),
     *("kill", "mkdir"),
 )
-"""The commands in the minimal container image."""
+"""The commands in the default container image."""
 TIMEOUT_SECONDS = 60
 PRIVATE_DIRS = (Path("/run"), Path("/var"))
 """Directories that a node replaces with its own."""
@@ -43,9 +43,9 @@ KUBELET_API_BINDING = {
 
 
 class RealNodes(Startable):
-    """Real kubelets next to kwok's nodes, on a cluster that was created with `LocalCluster(real_nodes=...)`.
+    """Real nodes next to kwok's nodes, on a cluster that was created with `LocalCluster(real_nodes=...)`.
 
-    Entering starts the nodes. `await_ready` waits until they are Ready, and installs cluster DNS.
+    Entering the context starts the nodes. `await_ready` installs cluster DNS, and waits until the nodes are Ready.
 
     Args:
         count: The number of real nodes.
@@ -79,9 +79,9 @@ class RealNodes(Startable):
     def await_ready(self) -> None:
         """Install CoreDNS; return when it runs and all nodes are Ready.
 
-        CoreDNS must be installed after everything else. Its pods have an owner, for which the API server discovers the
-        existing kinds, and it repeats the discovery only after half a minute. Until then it rejects owners of newer
-        kinds.
+        CoreDNS must be installed after everything else. When its pods are created, the API server checks their owner,
+        and discovers the existing kinds for that. It repeats the discovery only after half a minute. Until then, it
+        rejects owners of newer kinds.
         """
         self._apply_dns()
         names = {node.name for node in self.nodes}
@@ -112,7 +112,7 @@ class RealNodes(Startable):
 
     @property
     def host_address(self) -> str:
-        """Return this host's address for pods; "" before the nodes are started."""
+        """Return the address at which pods reach this host; "" before the nodes are started."""
         return self._network.host_address if self._network else ""
 
     def _build_node(

@@ -1,4 +1,4 @@
-"""Sandboxes: a sandbox is a set of namespaces with a process that holds them; its servers end with that process."""
+"""Sandboxes: sets of Linux namespaces, each with a process that keeps them alive; its servers end with that process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from localcluster.servers import NO_PROXY_ALL_ENV
 
 HOLDER_PROGRAM = Path(__file__).with_name("namespace_holder.py")
 ENTER_COMMAND = 'exec nsenter --target "$(cat "$0")" --mount --uts --ipc --net --pid -- "$@"'
-"""Reads the holder's process id at each use, since a restarted holder has another one."""
+"""Reads the process id in the pid file at each use, since it changes when the holder restarts."""
 
 
 class Sandbox:
-    """A sandbox.
+    """A set of Linux namespaces in which servers can run.
 
     Args:
         name: The sandbox's name.
-        directory: A directory of its own.
+        directory: A directory for this sandbox only.
         outside: Shell script for the original namespaces, with the holder's first process in $PID.
         inside: Shell script for the sandbox.
     """
@@ -53,11 +53,11 @@ class Sandbox:
         return server
 
     def run(self, *command: str | Path) -> str:
-        """Run a program in the sandbox and return its output. Raises `LocalClusterError`."""
+        """Run a program in the sandbox and return its output. Raises `LocalClusterError` if it fails."""
         done = subprocess.run(self._build_enter_command(*command), capture_output=True, text=True, check=False)
         if done.returncode:
-            words = " ".join(map(str, command))
-            raise LocalClusterError(f"{self.name}: {words}: {done.stderr.strip() or done.stdout.strip()}")
+            command_line = " ".join(map(str, command))
+            raise LocalClusterError(f"{self.name}: {command_line}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
     def _build_enter_command(self, *command: str | Path) -> list[str | Path]:

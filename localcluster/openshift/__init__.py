@@ -1,1 +1,1 @@
-"""The OpenShift kinds that the upgrade mutex needs and a plain Kubernetes cluster does not have."""
+"""The OpenShift kinds that the upgrade mutex needs, and that a plain Kubernetes cluster lacks."""

@@ -29,5 +29,5 @@ def fetch_crd_files() -> list[Path]:
 
 def install_crds(cluster: LocalCluster) -> None:
     """Apply the CRDs; return when all kinds are served."""
-    cluster.kubectl("apply", "--server-side", *(word for file in fetch_crd_files() for word in ("-f", file)))
+    cluster.kubectl("apply", "--server-side", *(argument for file in fetch_crd_files() for argument in ("-f", file)))
     await_ready("OpenShift's kinds", lambda: all(cluster.is_served(path) for path in SERVED_PATHS), cluster.servers)

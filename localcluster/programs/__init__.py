@@ -1,1 +1,1 @@
-"""Third-party programs: the toolchain that builds the servers, files of Go modules, and the system's packages."""
+"""Provides third-party binaries: builds the servers from Go modules, or finds them in the system's packages."""

@@ -42,20 +42,20 @@ def _list_missing(directory: Path) -> list[str]:
 
 
 def get_link_dir(assets: Path, built: Path, cache: Path) -> Path:
-    """Return the path of the directory that links to the prebuilt and to the locally built programs."""
+    """Return the path of the directory with links to the prebuilt and to the locally built binaries."""
     digest = hashlib.sha256(f"{assets}\0{built}".encode())
     return cache / f"assets-{digest.hexdigest()[:12]}"
 
 
 def link_programs(assets: Path, built: Path, names: tuple[str, ...], link_dir: Path, version: str) -> None:
-    """Create the directory that `get_link_dir` names; print a notice if the prebuilt API server has another version.
+    """Create the directory that `get_link_dir` names; print a warning if the prebuilt API server's version differs.
 
     Args:
         assets: The directory of the prebuilt binaries.
-        built: The directory of the locally built programs.
-        names: The locally built programs.
+        built: The directory of the locally built binaries.
+        names: The names of the locally built binaries.
         link_dir: The directory to create.
-        version: The Kubernetes version of the locally built programs.
+        version: The Kubernetes version of the locally built binaries.
     """
     staging = link_dir.with_name(f"{link_dir.name}.new-{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)

@@ -23,7 +23,7 @@ from localcluster.programs import assets, envtest, go_install, toolchain
 MODULES_DIR = Path(__file__).parents[1]
 """The directory with one subdirectory per Go module."""
 KUBERNETES_VERSION = "v1.36.3"
-# Without these the server reports a version that cannot be parsed, and clients reject it.
+# Without these flags, the server reports a version that cannot be parsed, and clients reject it.
 LDFLAGS = " ".join(
     f"-X {package}/version.gitVersion={KUBERNETES_VERSION}"
     for package in ("k8s.io/component-base", "k8s.io/client-go/pkg")
@@ -33,11 +33,11 @@ BUILD_FLAGS = ("-mod=readonly", "-buildvcs=false", go_install.NO_DWARF_FLAG, "-l
 
 @dataclass(frozen=True)
 class Toolset:
-    """Programs that are built and needed together.
+    """Binaries that are built and used together.
 
     Attributes:
         title: The name in the progress output.
-        modules: Directories in `MODULES_DIR` with a go.mod whose tool lines name the programs.
+        modules: Directories in `MODULES_DIR` with a go.mod whose tool lines name the packages.
         programs: The files that the build must produce.
         packages: The Go packages to build, each in the module whose tool lines name it; if empty, all of them.
     """
@@ -63,7 +63,7 @@ KUBERNETES = Toolset(
     ),
 )
 CONTROLLERS = Toolset(_KUBERNETES, ("kubernetes",), ("kube-controller-manager", "kube-scheduler", "kwok"), _CONTROLLERS)
-"""The programs that are built even if the others are prebuilt."""
+"""The Kubernetes binaries that are built even if prebuilt ones are used for the others."""
 KNATIVE = Toolset(
     "Knative Eventing",
     ("knative",),
@@ -87,7 +87,7 @@ RABBITMQ_CONTROLLER = Toolset(
     "RabbitMQ Broker's controller", ("rabbitmq",), ("broker",), (f"{_RABBITMQ}/controller/broker",)
 )
 RABBITMQ_WEBHOOK = Toolset("RabbitMQ Broker's webhook", ("rabbitmq",), ("broker",), (f"{_RABBITMQ}/webhook/broker",))
-"""A toolset of its own, since the program has the same name as the controller's."""
+"""A separate toolset, since the binary has the same name as the controller's."""
 RABBITMQ_OPERATORS = Toolset(
     "RabbitMQ's operators", ("rabbitmq_operators",), ("cluster-operator", "messaging-topology-operator")
 )
@@ -98,8 +98,8 @@ NODES = Toolset(
     ("kubelet", "kube-proxy", "coredns"),
     ("k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kube-proxy", "github.com/coredns/coredns"),
 )
-"""The programs of real nodes that the distribution's packages do not provide."""
-PROGRAM_NAMES = {"server": "etcd"}  # etcd's root package builds a program with the name of its module
+"""The binaries of real nodes that the distribution's packages do not provide."""
+PROGRAM_NAMES = {"server": "etcd"}  # Go names etcd's binary after its module, go.etcd.io/etcd/server
 
 
 def get_cache_dir() -> Path:
@@ -108,9 +108,9 @@ def get_cache_dir() -> Path:
 
 
 def get_target_dir(toolset: Toolset = KUBERNETES) -> Path:
-    """Return the directory of a toolset's programs; its name depends on the content of the module files.
+    """Return the directory of a toolset's binaries; its name depends on the content of the module files.
 
-    For Kubernetes it is a directory of links if some of the programs are prebuilt.
+    For Kubernetes, it is a directory of links if some of the binaries are prebuilt.
     """
     prebuilt = _find_prebuilt() if toolset is KUBERNETES else None
     return (
@@ -121,7 +121,8 @@ def get_target_dir(toolset: Toolset = KUBERNETES) -> Path:
 def _find_prebuilt() -> Path | None:
     """Return the directory of prebuilt Kubernetes binaries, or None.
 
-    That is KUBEBUILDER_ASSETS or, unless Kubernetes was already built here, an earlier download.
+    The directory is that in KUBEBUILDER_ASSETS or, unless Kubernetes was already built here, that of an earlier
+    download.
     """
     directory = assets.find_assets()
     return (
@@ -132,7 +133,7 @@ def _find_prebuilt() -> Path | None:
 
 
 def _get_build_dir(toolset: Toolset) -> Path:
-    """Return the directory of a toolset's locally built programs."""
+    """Return the directory of a toolset's locally built binaries."""
     digest = hashlib.sha256("\0".join((*BUILD_FLAGS, sys.platform, platform.machine(), *toolset.packages)).encode())
     for module in toolset.modules:
         for name in ("go.mod", "go.sum"):
@@ -141,22 +142,22 @@ def _get_build_dir(toolset: Toolset) -> Path:
 
 
 def _get_controllers_dir() -> Path:
-    """Return the directory of the `CONTROLLERS` programs: that of all Kubernetes programs if built, else their own."""
+    """Return the directory of the `CONTROLLERS` binaries: that of all Kubernetes binaries if built, else their own."""
     directory = _get_build_dir(KUBERNETES)
     return directory if directory.is_dir() else _get_build_dir(CONTROLLERS)
 
 
 def ensure_programs(toolset: Toolset = KUBERNETES) -> Path:
-    """Return the directory with all programs of a toolset; build those that are missing.
+    """Return the directory with all binaries of a toolset; build those that are missing.
 
-    Raises `LocalClusterError` if a build fails, or if KUBEBUILDER_ASSETS names a directory that lacks a program.
+    Raises `LocalClusterError` if a build fails, or if KUBEBUILDER_ASSETS names a directory that lacks a binary.
     """
     build_all([toolset])
     return get_target_dir(toolset)
 
 
 def build_all(toolsets: Iterable[Toolset]) -> None:
-    """Build the missing programs of all these toolsets; the sources are downloaded concurrently.
+    """Build the missing binaries of all these toolsets; the sources are downloaded concurrently.
 
     Raises `LocalClusterError`, as `ensure_programs` does.
     """
@@ -181,7 +182,7 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
 
 
 def _select_toolset(toolset: Toolset) -> Toolset:
-    """Return the toolset to build; for Kubernetes only `CONTROLLERS` if the other programs are prebuilt."""
+    """Return the toolset to build; for Kubernetes, this is `CONTROLLERS` if the other binaries are prebuilt."""
     return CONTROLLERS if toolset is KUBERNETES and _find_prebuilt() else toolset
 
 
@@ -191,18 +192,18 @@ def _get_output_dir(toolset: Toolset) -> Path:
 
 
 def download_program_module(module: str, module_path: str) -> Path:
-    """Return the files of a Go module that the programs of the project's module `module` are built from."""
+    """Download a Go module in the version that `localcluster/MODULE/go.mod` requires; return its directory."""
     return download_module(module_path, MODULES_DIR / module)
 
 
-def download_module(path: str, where: Path, **more: str) -> Path:
-    """Download a Go module with a go command that runs in `where`; return the directory of its files.
+def download_module(path: str, working_dir: Path, **variables: str) -> Path:
+    """Download a Go module with a go command that runs in `working_dir`; return the module's directory.
 
-    Further keyword arguments are environment variables of the command. Raises `LocalClusterError` with go's reason.
+    The keyword arguments are environment variables for the command. Raises `LocalClusterError` with go's reason.
     """
     command = [str(toolchain.ensure_go(get_cache_dir())), "mod", "download", "-json", path]
-    environment = go_install.build_environment(**more)
-    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
+    environment = go_install.build_environment(**variables)
+    done = subprocess.run(command, cwd=working_dir, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = done.stderr.strip() or done.stdout.strip()
         raise LocalClusterError(f"cannot download Go module {path}: {reason}\n{go_install.OFFLINE_HINT}")
@@ -235,11 +236,11 @@ def _open_lock_file(lock: Path) -> IO[str]:
 
 
 def _build(missing: Mapping[Path, Toolset]) -> None:
-    """Build toolsets into temporary directories, and rename these to their final names when all are complete."""
+    """Build the toolsets into temporary directories, and rename those to their final names when all are complete."""
     if not missing:
         return
     go = toolchain.ensure_go(get_cache_dir())
-    # A killed builder's go may still write to a leftover, so new directories get other names.
+    # The go process of a killed build may still write to its leftover directory, so each build uses a new name.
     for leftover in get_cache_dir().glob("bin-*.new-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     started = time.monotonic()
@@ -257,7 +258,7 @@ def _build(missing: Mapping[Path, Toolset]) -> None:
 
 
 def _publish(staging: Path, directory: Path, toolset: Toolset) -> None:
-    """Rename a build directory to its final name if it has all programs of the toolset."""
+    """Rename a build directory to its final name. Raises `LocalClusterError` if it lacks a binary of the toolset."""
     for built_name, name in PROGRAM_NAMES.items():
         if name in toolset.programs:
             (staging / built_name).rename(staging / name)
@@ -270,6 +271,6 @@ def _publish(staging: Path, directory: Path, toolset: Toolset) -> None:
 
 
 def _list_packages(module: str, toolset: Toolset) -> tuple[str, ...]:
-    """Return the packages to build in a module; `tool` is Go's name for all packages in its tool lines."""
-    words = (MODULES_DIR / module / "go.mod").read_text().split()
-    return tuple(package for package in toolset.packages if package in words) or ("tool",)
+    """Return a toolset's packages to build in a module; `tool` is Go's name for all packages in the tool lines."""
+    tokens = (MODULES_DIR / module / "go.mod").read_text().split()
+    return tuple(package for package in toolset.packages if package in tokens) or ("tool",)

@@ -16,7 +16,7 @@ MODULE_DIR = Path(__file__).parents[1] / "envtest"
 DOWNLOAD_TIMEOUT_SECONDS = 300.0
 """Timeout of the download, which is about 100 MB."""
 INDEX_VARIABLE = "ENVTEST_INDEX"
-"""Environment variable with the URL of another release index than setup-envtest's default, for example a mirror's."""
+"""Environment variable with the URL of a release index that replaces setup-envtest's default, such as a mirror's."""
 
 
 def download(go: Path, cache: Path, version: str) -> None:

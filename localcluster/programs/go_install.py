@@ -63,16 +63,16 @@ def install(go: Path, installs: Sequence[Install], title: str, programs: int) ->
         title: The name in the progress output.
         programs: The number of programs that the commands build in total.
     """
-    progress = Progress(title, programs, {each.directory for each in installs})
-    running = _GoCommands(go, progress)
+    progress = Progress(title, programs, {target.directory for target in installs})
+    commands = _GoCommands(go, progress)
     with progress.show(), ThreadPoolExecutor(MAX_DOWNLOADS) as threads:
         try:
-            list(threads.map(running.download_sources, installs))
+            list(threads.map(commands.download_sources, installs))
             progress.start_compiling()
-            for each in installs:  # one by one: go uses all cores, and shared packages are compiled once
-                running.install(each)
+            for target in installs:  # one by one: go uses all cores, and shared packages are compiled once
+                commands.install(target)
         except BaseException:
-            running.kill()
+            commands.kill()
             raise
 
 
@@ -189,7 +189,7 @@ class Progress:
     @contextmanager
     def show(self) -> Iterator[None]:
         """Show the progress while the block runs."""
-        from rich.console import Console  # imported late: usually everything is built already
+        from rich.console import Console  # imported only if needed: usually everything is built already
 
         console, ended = Console(), threading.Event()
         is_terminal = console.is_terminal

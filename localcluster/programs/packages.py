@@ -1,4 +1,4 @@
-"""Finds programs from the distribution's packages, and installs those that a make target needs.
+"""Finds the programs that a make target needs, and installs missing ones from the distribution's packages.
 
 `python3 -m localcluster.programs.packages TARGET...` runs before the virtual environment exists, so the module must not
 import third-party packages.
@@ -83,12 +83,12 @@ PROGRAMS = (
 
 
 TARGETS_WITHOUT_BUILD = frozenset({"down", "env", "status", "lint", "deploy", "cluster-functest", "local", "needs"})
-"""The make targets for which Go downloads nothing, so that they need no trusted CAs."""
+"""The make targets for which Go downloads nothing; they need no trusted CAs."""
 
 
 @dataclass(frozen=True)
 class MissingPackage:
-    """Something that is missing, and the package that provides it."""
+    """A missing program or file, and the package that provides it."""
 
     name: str
     package: str
@@ -104,15 +104,15 @@ def find_program(name: str) -> Path:
 
 
 def list_missing(purposes: Iterable[str]) -> list[MissingPackage]:
-    """Return what this host lacks for these purposes."""
+    """Return the packages that this host lacks for these purposes."""
     requested = set(purposes)
     programs = [
         _build_missing_package(program)
         for program in PROGRAMS
         if requested & program.purposes and program.find() is None
     ]
-    certificates = [] if requested <= TARGETS_WITHOUT_BUILD else _check_certificates()
-    return [*_check_venv(), *certificates, *programs]
+    ca_bundles = [] if requested <= TARGETS_WITHOUT_BUILD else _list_missing_ca_bundle()
+    return [*_list_missing_venv(), *ca_bundles, *programs]
 
 
 def _build_missing_package(program: Program) -> MissingPackage:
@@ -125,10 +125,10 @@ def _is_ubuntu() -> bool:
     return OS_RELEASE_FILE.is_file() and "ID=ubuntu" in OS_RELEASE_FILE.read_text().splitlines()
 
 
-def _check_venv() -> list[MissingPackage]:
-    """Return the missing module venv, which Debian packages separately from Python.
+def _list_missing_venv() -> list[MissingPackage]:
+    """Return the package of Python's module `venv` if it is missing and needed; Debian packages it separately.
 
-    It is not needed if the environment exists or if uv is installed, except with `make UV=`, which selects pip.
+    It is not needed if `.venv` exists or if uv is installed, except with `make UV=`, which selects pip.
     """
     if VENV_STAMP.exists() or os.environ.get("UV", shutil.which("uv")):
         return []
@@ -141,7 +141,7 @@ def _check_venv() -> list[MissingPackage]:
     return []
 
 
-def _check_certificates() -> list[MissingPackage]:
+def _list_missing_ca_bundle() -> list[MissingPackage]:
     configured = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
     if sys.platform != "linux" or configured or any(Path(path).exists() for path in CA_BUNDLES):
         return []
@@ -149,32 +149,32 @@ def _check_certificates() -> list[MissingPackage]:
 
 
 def format_remedy(missing_packages: Sequence[MissingPackage]) -> str:
-    """Return how the user can install what is missing."""
-    packages = " ".join(each.package for each in missing_packages)
+    """Return a sentence that states how the user can install these packages."""
+    packages = " ".join(missing.package for missing in missing_packages)
     if shutil.which("apt-get"):
         return f"run as root: apt-get update && apt-get install -y --no-install-recommends {packages}"
     return f"install it with this system's package manager; Debian's packages are {packages}"
 
 
 def ensure_installed(purposes: Sequence[str], *, may_install: bool) -> None:
-    """Install what these purposes lack, if `may_install`.
+    """Install the packages that this host lacks for these purposes, if `may_install`.
 
-    Raises `LocalClusterError` with one line that lists what is missing and the remedy.
+    Raises `LocalClusterError` with one line that lists what is still missing, and the remedy.
     """
     missing = list_missing(purposes)
     if missing and may_install and shutil.which("apt-get"):
         _install(missing)
         missing = list_missing(purposes)
     if missing:
-        raise LocalClusterError(f"missing: {', '.join(each.name for each in missing)}; {format_remedy(missing)}")
+        names = ", ".join(package.name for package in missing)
+        raise LocalClusterError(f"missing: {names}; {format_remedy(missing)}")
 
 
 def _install(missing_packages: Sequence[MissingPackage]) -> None:
     """Install packages with one line of output; the package manager's own output is printed if it fails."""
-    packages = " ".join(each.package for each in missing_packages)
-    print(
-        f"missing: {', '.join(each.name for each in missing_packages)}; installing {packages} with apt-get", flush=True
-    )
+    packages = " ".join(missing.package for missing in missing_packages)
+    names = ", ".join(missing.name for missing in missing_packages)
+    print(f"missing: {names}; installing {packages} with apt-get", flush=True)
     updated = _run_apt("update")  # the packages may be available even if one of several lists failed to download
     done = _run_apt("install", "--no-install-recommends", *packages.split())
     if done.returncode:

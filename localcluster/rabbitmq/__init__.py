@@ -1,1 +1,1 @@
-"""A real RabbitMQ with the real data plane of its Knative Broker, as local processes."""
+"""A real RabbitMQ and the real data plane of the RabbitMQ Broker for Knative, as local processes."""

@@ -19,7 +19,7 @@ class SourceAdapters:
     """Builds a process for each source, with the permissions of the source's ServiceAccount.
 
     Args:
-        programs: The directory of the built programs.
+        programs: The directory of the built binaries.
         logs: The directory for logs.
         sink_url: The URL to which the sources send events.
     """

@@ -1,4 +1,4 @@
-"""The environment that the controllers would set for ingress, dispatchers and adapters. Pure functions."""
+"""The environment variables that the controllers would set for ingress, dispatchers and adapters. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYSTEM_NAMESPACE = "knative-eventing"
 
 
 def build_ingress_env(broker: str, rabbit_url: str, port: int) -> dict[str, str]:
-    """Return the ingress variables as `MakeIngressDeployment` of the RabbitMQ Broker sets them, with another port."""
+    """Return the ingress variables as `MakeIngressDeployment` of the RabbitMQ Broker sets them, except for the port."""
     return {
         "SYSTEM_NAMESPACE": SYSTEM_NAMESPACE,
         "BROKER_URL": rabbit_url,
@@ -95,7 +95,7 @@ def build_api_server_source_env(document: Document, sink_url: str) -> dict[str, 
 
 
 def _build_scope(document: Document) -> dict[str, Any]:
-    """Return the namespaces that a source watches: its own, or all of them if it has an empty selector."""
+    """Return the namespaces that a source watches: its own, or all namespaces if it has an empty selector."""
     all_namespaces = document.get("spec.namespaceSelector", dict) is not None
     return {"namespaces": ["" if all_namespaces else document.namespace], "allNamespaces": all_namespaces}
 

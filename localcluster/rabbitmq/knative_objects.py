@@ -1,6 +1,6 @@
-"""Knative's CRDs and the product's objects of these kinds, on a cluster without Knative's controllers.
+"""Applies Knative's CRDs and the product's objects of these kinds to a cluster without Knative's controllers.
 
-The module writes the status fields that a controller would write.
+The module writes the status fields that the controllers would write.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def install_broker_and_triggers(cluster: LocalCluster, documents: Sequence[Docum
         documents: The manifests, with absolute addresses of the Triggers' subscribers.
         broker_url: The URL at which the Broker accepts events.
     """
-    flow = [document for document in documents if document.kind in ("Broker", "Trigger")]
-    objects = [(document.body, _build_status(document, broker_url)) for document in flow]
+    brokers_and_triggers = [document for document in documents if document.kind in ("Broker", "Trigger")]
+    objects = [(document.body, _build_status(document, broker_url)) for document in brokers_and_triggers]
     install_objects(cluster, CRD_FILES, objects)
 
 
 def install_objects(cluster: LocalCluster, files: Sequence[str], objects: Sequence[tuple[Object, Object]]) -> None:
-    """Apply Knative's own objects from these files of its Go module, then the product's, each with its status."""
+    """Apply Knative's own objects from these files of its Go module, then `objects`, each with its status."""
     module = build.download_program_module("rabbitmq", MODULE)
     knative_objects = [item for name in files for item in _load_objects(module / name)]
     kinds = [item["metadata"]["name"] for item in knative_objects if item["kind"] == "CustomResourceDefinition"]

@@ -1,6 +1,6 @@
-"""What Knative's ping adapter needs in the cluster: its CRD, its RBAC, and a PingSource that is ready.
+"""Installs what Knative's ping adapter needs in the cluster: its CRD, its RBAC, and a PingSource that is ready.
 
-Only the adapter runs here, not the controller that writes a PingSource's status.
+Only the adapter runs here, not the controller that would write the PingSource's status.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
 
 TIMEOUT_SECONDS = 60
 CONSUMING_LOG_LINE = "starting to process messages"
-"""What a dispatcher logs once it consumes its queue."""
+"""The message that a dispatcher logs once it consumes its queue."""
 
 
 class RabbitPlanes:
@@ -57,13 +57,13 @@ class RabbitPlanes:
             server.kill()
 
     def add_trigger(self, trigger: Trigger) -> None:
-        """Serve one more Trigger, as the controller would after its creation."""
+        """Start to serve a new Trigger, as the controller would after the Trigger's creation."""
         self.rabbitmq.import_definitions(topology.build_definitions(self._broker, [trigger]))
         self._add_dispatchers([trigger])
         self._start_dispatchers()
 
     def route_triggers(self, triggers: Iterable[Trigger]) -> None:
-        """Make the dispatchers call these Triggers' addresses, as the controller would when Triggers change."""
+        """Make the dispatchers call these Triggers' new addresses, as the controller would when Triggers change."""
         for trigger in triggers:
             server = self.dispatchers[environment.get_dispatcher_name(trigger)]
             server.kill()

@@ -41,7 +41,7 @@ WEBHOOK_SECRET, WEBHOOK_SERVICE_HOST = "webhook-server-cert", f"webhook-service.
 TOPOLOGY_OPERATOR = Component("topology-operator", timedelta(days=365))
 BASE_DIR = ROOT / "manifests" / "base"
 OVERLAY_COMPONENTS = ("certificates/deployment", "admission", "certificates", "plain", "rabbitmq")
-"""The components of the overlay `plain`, with another broker."""
+"""The components of the overlay `plain`, but with the RabbitMQ Broker."""
 CPU_REQUEST_PATCH = {
     "target": {"kind": "Trigger"},
     "patch": "- {op: add, path: /metadata/annotations/rabbitmq.eventing.knative.dev~1cpu-request, value: 5m}",
@@ -52,7 +52,7 @@ TIMEOUT_SECONDS = 180
 
 
 def write_archives(directory: Path) -> list[Path]:
-    """Write the images of all programs into a directory; return the archives, including that of the RabbitMQ server."""
+    """Write an image archive for each binary into a directory; return the archives, and that of the RabbitMQ server."""
     directory.mkdir(parents=True)
     programs = {
         "ingress": build.ensure_programs(build.RABBITMQ) / "ingress",
@@ -73,9 +73,9 @@ def _build_image(name: str, program: Path) -> images.Image:
 
 
 def apply(cluster: LocalCluster) -> None:
-    """Install everything on a cluster with Knative; the pods start once nodes that have their images exist."""
-    for half in install.split_prerequisites(build_manifests(cluster)):
-        install.apply_manifests(cluster, half)
+    """Install RabbitMQ's operators and the RabbitMQ Broker; their pods start once nodes with their images exist."""
+    for manifests in install.split_prerequisites(build_manifests(cluster)):
+        install.apply_manifests(cluster, manifests)
 
 
 def await_ready(cluster: LocalCluster) -> None:
@@ -107,7 +107,7 @@ def _render_kustomization(cluster: LocalCluster, module: str) -> str:
 
 
 def _rename_images(text: str) -> str:
-    """Use the local image names; do not pull at each start, since no registry has these images."""
+    """Replace the image names with local ones; do not pull at each start, since no registry has these images."""
     renamed = IMAGE_REFERENCE.sub(lambda match: IMAGE_NAME.format((match[1] or match[2]).replace("/", "-")), text)
     return renamed.replace("imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 
@@ -141,5 +141,5 @@ def create_rabbitmq_cluster(cluster: LocalCluster, data_directory: Path) -> None
 
 
 def write_overlay(directory: Path) -> Path:
-    """Write the overlay of a user without Knative Serving, for two nodes with two cores each; return its directory."""
+    """Write an overlay without Knative Serving, for two nodes with two cores each; return its directory."""
     return pod_install.write_overlay(directory, OVERLAY_COMPONENTS, BASE_DIR, patches=[CPU_REQUEST_PATCH])

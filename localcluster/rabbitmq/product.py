@@ -1,4 +1,4 @@
-"""The product on a RabbitMQ Broker: the broker's data plane, a process per function, the sources."""
+"""The product on a RabbitMQ Broker: the broker's data plane, a process per function, and the sources."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class RabbitProduct(EngineProduct):
         self.start_functions()
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
-        """Make every Trigger call its function at another address; dead letters keep their address."""
+        """Make every Trigger call its function at a different address; dead letters keep their address."""
         self.planes.route_triggers(triggers.parse_triggers(self._load_documents(get_url), "").values())
 
     def add_trigger(self, body: dict[str, Any]) -> None:
-        """Serve one more Trigger, all of whose addresses are given as `uri`."""
+        """Start to serve a new Trigger, in which all addresses must be given as `uri`."""
         (trigger,) = triggers.parse_triggers([Document(self._directory / "added", body)], "").values()
         self.planes.add_trigger(trigger)
 

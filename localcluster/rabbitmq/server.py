@@ -1,4 +1,4 @@
-"""RabbitMQ as a plain process with its own node name, ports, data and log, independent of the system's service."""
+"""RabbitMQ as a process with its own node name, ports, data and log, independent of the system's RabbitMQ service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from localcluster.servers import LOOPBACK
 
 CONFIG_TEMPLATE = Path(__file__).with_name("rabbitmq.conf")
 PROGRAM_DIRS = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")
-"""Where packages put the programs; the wrappers that they put on PATH require the service's user and directories."""
+"""Where packages install the binaries; the wrapper scripts on PATH require the service's user and directories."""
 PROGRAMS = ("rabbitmq-server", "rabbitmqctl", "epmd")
 TIMEOUT_SECONDS = 60
 ERLANG_FLAGS = (
@@ -34,7 +34,7 @@ ERLANG_FLAGS = (
 
 @dataclass(frozen=True)
 class Login:
-    """The only RabbitMQ user."""
+    """The name and the password of the only RabbitMQ user."""
 
     name: str = "nodemaintenance"
     password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
@@ -64,7 +64,7 @@ class RabbitServer:
         self.server = Server("rabbitmq", command, directory / "rabbitmq.log", self._environment)
 
     def start(self) -> None:
-        """Start RabbitMQ; return when it accepts connections and has thus declared everything."""
+        """Start RabbitMQ; return when it accepts connections, which it does after it has declared everything."""
         self.epmd.start()
         self.server.start()
         await_ready("RabbitMQ", lambda: is_listening(self._port), [self.server], TIMEOUT_SECONDS)
@@ -83,20 +83,20 @@ class RabbitServer:
 
 
 def check_programs() -> None:
-    """Raise `LocalClusterError` if a program is missing, before anything is built or started."""
+    """Raise `LocalClusterError` if a binary is missing; called before anything is built or started."""
     for program in PROGRAMS:
         find_program(program)
 
 
 def find_program(program: str) -> Path:
-    """Return the path of a program of RabbitMQ or Erlang."""
-    found = next((path for folder in PROGRAM_DIRS if (path := Path(folder) / program).is_file()), None)
-    found = found or (Path(on_path) if (on_path := shutil.which(program)) else None)
-    if found is None:
+    """Return the path of a binary of RabbitMQ or Erlang. Raises `LocalClusterError` if it is missing."""
+    file = next((path for folder in PROGRAM_DIRS if (path := Path(folder) / program).is_file()), None)
+    file = file or (Path(on_path) if (on_path := shutil.which(program)) else None)
+    if file is None:
         raise LocalClusterError(
             f"DELIVERY=rabbitmq needs {program}, which is missing; run as root: apt-get install -y rabbitmq-server"
         )
-    return found
+    return file
 
 
 def _build_users(login: Login) -> dict[str, list[dict[str, str]]]:
@@ -116,7 +116,7 @@ def _write_config(directory: Path, port: int, definitions: Mapping[str, Any]) ->
 
 
 def _build_environment(directory: Path) -> dict[str, str]:
-    """Return variables that replace all paths below /etc and /var that RabbitMQ would use."""
+    """Return variables that replace all paths below /etc and /var that RabbitMQ would use by default."""
     return {
         "HOME": str(directory),  # for the Erlang cookie
         "RABBITMQ_NODENAME": "nodemaintenance@localhost",

@@ -11,7 +11,7 @@ from localcluster.programs import build
 
 IMAGE = "localhost/rabbitmq/server:local"
 RABBITMQ_UID = 999
-"""The user id with which the cluster operator runs the server."""
+"""The user id under which the cluster operator runs the server."""
 HOME_DIR = "/var/lib/rabbitmq"
 # Installing starts no service, since an image build runs no init system. The Erlang cookie must differ per cluster; the
 # operator provides it.
@@ -24,7 +24,7 @@ rm -rf /var/lib/apt/lists/* {HOME_DIR}/.erlang.cookie /etc/rabbitmq/rabbitmq-env
 mkdir -p /etc/rabbitmq/conf.d
 """
 BIN_DIR = "/usr/lib/rabbitmq/bin"
-"""The programs themselves; the wrappers on PATH require the service's directories."""
+"""The directory of the binaries; the wrapper scripts on PATH require the service's directories."""
 ENVIRONMENT = {
     "PATH": f"{BIN_DIR}:{buildah.SEARCH_PATH}",
     "HOME": HOME_DIR,

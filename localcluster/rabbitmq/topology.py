@@ -107,12 +107,12 @@ def _build_policy(trigger: str, broker: str) -> Declaration:
 
 
 def _compute_uid(kind: str, name: str) -> str:
-    """Return a uid for the object that is always the same, so that a restart finds the existing queue."""
+    """Return a uid that depends only on the kind and the name, so that a restart finds the existing queue."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{kind}/{NAMESPACE}/{name}"))
 
 
 def _make_child_name(parent: str, suffix: str) -> str:
-    """Join both parts, or shorten them to a valid Kubernetes name (`kmeta.ChildName`)."""
+    """Join both parts, and shorten the result to a valid Kubernetes name if it is too long (`kmeta.ChildName`)."""
     if len(parent) + len(suffix) <= MAX_NAME_LENGTH:
         return parent + suffix
     digest = hashlib.md5((parent + suffix).encode(), usedforsecurity=False).hexdigest()

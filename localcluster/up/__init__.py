@@ -1,1 +1,1 @@
-"""The supervisor that keeps running after `make up`, its directory, and the commands that show and stop its cluster."""
+"""The supervisor that runs after `make up`, its state directory, and the commands that show or stop its cluster."""

@@ -1,7 +1,7 @@
 """Command line `python -m localcluster.up env|down|status`: shows or stops a running cluster.
 
-A cluster may outlive the virtual environment that started it. So the Makefile may call this with any Python, and the
-modules here must not import third-party packages.
+A cluster may outlive the virtual environment that started it, so the Makefile may call this module with any Python. The
+module, and the modules that it imports, must not import third-party packages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMMANDS = {"env": print_env, "down": stop_cluster, "status": print_status}
 
 
 def main() -> None:
-    """Run the command that the command line names."""
+    """Run the command that is named on the command line."""
     parser = argparse.ArgumentParser(prog="python -m localcluster.up", description="Show or stop a running cluster.")
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--directory", type=Path, default=Path(".cluster"), help="Directory of the cluster's files.")

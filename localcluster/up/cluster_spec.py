@@ -1,4 +1,4 @@
-"""The cluster that a user requests with `make up`, in the form in which it is passed to the supervisor."""
+"""The specification of the cluster that a user requests with `make up`, which is passed to the supervisor as JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ClusterSpec:
 
     Attributes:
         nodes: The number of fake nodes.
-        control_planes: How many of them are control-plane nodes.
+        control_planes: The number of fake nodes that are control-plane nodes.
         engine: The engine that delivers the events.
         components: The installed components.
-        fakes: Which fakes of the components' dependencies run (`SIMULATORS`), one of `selection.FAKE_MODES`.
+        fakes: The mode of the fakes (`SIMULATORS`), one of `selection.FAKE_MODES`.
         real_nodes: The number of real nodes besides the fake ones.
     """
 
@@ -41,7 +41,7 @@ class ClusterSpec:
         selection.check_fakes(self.components, self.fakes)
 
     def format_title(self) -> str:
-        """Return the specification in the variables of `make`; equal specifications have equal titles."""
+        """Return the specification as `make` variables; equal specifications have equal titles."""
         control_planes = f" CONTROL_PLANES={self.control_planes}" if self.control_planes else ""
         is_default = tuple(self.components) == selection.DEFAULT_COMPONENTS
         components = "" if is_default else f" COMPONENTS={','.join(self.components)}"

@@ -1,4 +1,4 @@
-"""`make down`: stops a cluster in any state: partly started, its supervisor killed, or its directory deleted."""
+"""`make down`: stops a cluster in any state, even if it is partly started, or its supervisor or directory is gone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _stop_all(directory: Path) -> None:
     if not state_directory.await_exit(
         directory, STOP_TIMEOUT_SECONDS if terminated else state_directory.ORPHAN_TIMEOUT_SECONDS
     ):
-        # The lock is held, so processes of the supervisor still run, and their process ids cannot have been reused.
+        # The lock is held, so processes of the cluster are still alive, and their ids cannot have been reused.
         for group in (*state_directory.list_process_groups(directory), *pids):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)

@@ -23,9 +23,9 @@ FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
 A kubelet does the same with `ReduceDefaultCrashLoopBackOffDecay`.
 """
 MAY_RESTART_TIMEOUT_SECONDS, MAY_RESTART_POLL_SECONDS = 15.0, 0.1
-"""How long a restart waits for `Server.may_restart` at most, and the poll interval, in seconds."""
+"""The maximum time that a restart waits for `Server.may_restart`, and the poll interval."""
 BACKOFF_RESET_SECONDS = 120.0
-"""Seconds of uptime after which the next exit counts as the first again."""
+"""Uptime after which the next exit counts as the first one again."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def describe_exit(status: int) -> str:
 
 
 class RestartState:
-    """A server that is restarted, with its exits and its backoff.
+    """A watched server, with the number of its restarts, its latest exit and its backoff.
 
     Attributes:
         started_at: The time of the latest start, by the monotonic clock.
@@ -134,7 +134,7 @@ class Restarter:
         self.stop()
 
     def add_servers(self, servers: Iterable[Server]) -> None:
-        """Restart these servers, too; they must have been started."""
+        """Start to watch these servers, which must already have been started, and restart them if they exit."""
         added = [RestartState(server) for server in servers]
         with self._lock:
             self._states += added
@@ -169,7 +169,7 @@ class Restarter:
                 backoff = state.record_exit(reason, time.monotonic() - state.started_at)
             self._notify()
             self._stopping.wait(backoff)
-            self._await_may_restart(state.server)
+            self._wait_until_restart_allowed(state.server)
             try:
                 with self._lock:
                     if self._stopping.is_set() or not state.server.restart():
@@ -182,7 +182,7 @@ class Restarter:
             self._notify()
             return True
 
-    def _await_may_restart(self, server: Server) -> None:
+    def _wait_until_restart_allowed(self, server: Server) -> None:
         deadline = time.monotonic() + MAY_RESTART_TIMEOUT_SECONDS
         while not server.may_restart() and time.monotonic() < deadline:
             if self._stopping.wait(MAY_RESTART_POLL_SECONDS):

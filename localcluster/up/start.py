@@ -1,7 +1,4 @@
-"""`make up`: starts the supervisor and prints its output until everything is ready.
-
-The supervisor itself imports the modules that it needs.
-"""
+"""`make up`: starts the supervisor as a separate process, and prints its output until everything is ready."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from localcluster.up.cluster_spec import ClusterSpec
 
 
 def start_cluster(directory: Path, spec: ClusterSpec) -> None:
-    """Start the supervisor and return when everything is ready; print a notice if the cluster is already up."""
+    """Start the supervisor; return when everything is ready. If the cluster is already running, only print a notice."""
     engine = delivery_engines.get_engine(spec.engine)
     if _is_already_up(directory, spec):
         return
@@ -45,9 +42,9 @@ def start_cluster(directory: Path, spec: ClusterSpec) -> None:
 
 
 def _is_already_up(directory: Path, spec: ClusterSpec) -> bool:
-    """Return whether the requested cluster is up, and print its output if so.
+    """Return whether the requested cluster is already running; if so, print its hints.
 
-    Raises `LocalClusterError` if another cluster is up.
+    Raises `LocalClusterError` if a different cluster is running.
     """
     if not state_directory.is_running(directory):
         return False

@@ -30,10 +30,10 @@ KUBECONFIG_FILE = "kubeconfig"
 SERVERS_DIR = "servers"
 LOCK_TIMEOUT_SECONDS = 2.0  # a reader may hold a shared lock for a moment
 ORPHAN_TIMEOUT_SECONDS = 2.0
-"""Seconds for processes to end after their supervisor was killed.
+"""The time in which all processes end after their supervisor was killed.
 
-The kernel kills the supervisor's children, but not their children. A gunicorn worker checks each second whether its
-parent is alive.
+The kernel kills the supervisor's children, but not the children of those. A gunicorn worker checks every second whether
+its parent is alive.
 """
 
 
@@ -69,7 +69,7 @@ def find_supervisor(directory: Path) -> int:
 
 
 def format_orphaned_error(directory: Path) -> str:
-    """Return the message for a cluster that is `is_running` although its `find_supervisor` is not alive."""
+    """Return the error message for a cluster whose processes are running although its supervisor has exited."""
     return f"the supervisor of {directory} has exited and restarts nothing: run `make down`, then `make up`"
 
 
@@ -172,7 +172,7 @@ def read_records(directory: Path) -> list[ProcessRecord]:
 
 
 def list_process_groups(directory: Path) -> list[int]:
-    """Return the process groups that the supervisor started last; the id of each is that of its first process."""
+    """Return the ids of the process groups in the latest records; a group has the id of its first process."""
     return [record.pid for record in read_records(directory)]
 
 
@@ -188,9 +188,9 @@ def read_hints(directory: Path) -> str:
 
 
 def remove_ready_file(directory: Path) -> None:
-    """Remove an earlier start's output, which would be mistaken for the next one's.
+    """Remove the output of an earlier start, which would be mistaken for that of the next one.
 
-    Raises what `explain_permission_errors` raises.
+    Raises the errors that `explain_permission_errors` raises.
     """
     with explain_permission_errors(directory):
         (directory / READY_FILE).unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def remove_state_files(directory: Path) -> None:
 
 
 def format_remedy(path: Path) -> str:
-    """Return how a user can remove the files of another user's cluster that is down."""
+    """Return a sentence that states how a user can remove the files of another user's stopped cluster."""
     return f"remove it with `sudo rm -rf {shlex.quote(str(path))}`"
 
 

@@ -1,4 +1,4 @@
-"""`make status`: whether a cluster is up and healthy, with the state, restarts and latest exit of each process."""
+"""`make status`: prints whether a cluster is running and healthy, and the state and restarts of each process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ESSENTIAL_SERVERS = ("etcd", "kube-apiserver")
 
 
 def print_status(directory: Path) -> None:
-    """Print the status. Raises `LocalClusterError` with the remedy if the cluster ended without `make down`."""
+    """Print the status. Raises `LocalClusterError` with the remedy if the cluster has ended without `make down`."""
     hints = state_directory.read_hints(directory)
     if not state_directory.is_running(directory):
         if hints:
@@ -47,7 +47,7 @@ def _is_orphaned(record: ProcessRecord) -> bool:
 
 
 def describe_state(records: Sequence[ProcessRecord]) -> str:
-    """Return a summary of whether all required processes run."""
+    """Return a summary of the cluster's state: which processes are down, and whether the cluster still works."""
     down = [record.name for record in records if record.restart_at is not None]
     if broken := [name for name in down if name in ESSENTIAL_SERVERS]:
         return f"broken: {' and '.join(broken)} down, so the cluster does not work"

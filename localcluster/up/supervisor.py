@@ -1,4 +1,4 @@
-"""The process that stays after `make up`: it owns the servers, restarts those that exit, and stops all when it ends."""
+"""The process that runs after `make up`: it owns the servers, restarts those that exit, and stops all when it ends."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class _RecordWriter:
             self._log_changes(records)
         try:
             state_directory.write_records(self._directory, records)
-        except OSError as error:  # or the directory was deleted; the processes do not need it
+        except OSError as error:  # for example, the directory was deleted; the processes do not need it
             with contextlib.suppress(OSError):
                 print(f"{time.ctime()}  cannot write the list of processes: {error}", flush=True)
 
@@ -143,7 +143,7 @@ def _build_fakes(cluster: LocalCluster, directory: Path, spec: ClusterSpec) -> A
 
 
 class _Terminated(BaseException):
-    """Raised at SIGTERM; it propagates through any code, and the context managers stop what was started."""
+    """Raised on SIGTERM; it propagates through all code, so that the context managers stop everything."""
 
 
 def _handle_sigterm(number: int, frame: object) -> None:

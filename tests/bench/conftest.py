@@ -1,4 +1,4 @@
-"""A cluster for the tests of the benchmark's instruments, without the product's processes."""
+"""A cluster without the product's processes, for the tests of the benchmark's measuring code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcluster.cluster import LocalCluster
 
 @pytest.fixture(scope="package")
 def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Yield a cluster of one node with the product's CRDs."""
+    """Yield a cluster with one node and the product's CRDs."""
     with LocalCluster(tmp_path_factory.mktemp("bench"), nodes=1) as cluster:
         product.install_manifests(cluster)
         yield cluster

@@ -1,4 +1,4 @@
-"""A minimal operator for the tests of the benchmark; it handles one maintenance after another.
+"""A minimal operator for the benchmark's tests; it handles one maintenance at a time.
 
 For each one it cordons the node, evicts the pods and waits until they are gone.
 """
@@ -18,7 +18,7 @@ from kube.paths import Object, build_pods_on_node_query
 
 
 async def run_operator() -> None:
-    """Handle every NodeMaintenance until an error occurs."""
+    """Drain the node of each created NodeMaintenance, and uncordon it after its deletion, until an error occurs."""
     api = await Api.connect()
     async for change in follow(api, MEDIK8S.path):
         if change.change_type == "ADDED":
@@ -29,17 +29,17 @@ async def run_operator() -> None:
 
 async def _drain_node(api: Api, maintenance: Object) -> None:
     await api.patch(build_node_path(get_node_name(maintenance)), {"spec": {"unschedulable": True}})
-    where, fields = build_pods_on_node_query(get_node_name(maintenance))
-    left, synced = set(), False
-    async with aclosing(follow(api, where, field_selector=fields)) as changes:
+    path, field_selector = build_pods_on_node_query(get_node_name(maintenance))
+    remaining_uids, synced = set(), False
+    async with aclosing(follow(api, path, field_selector=field_selector)) as changes:
         async for change in changes:
             if change.change_type == "ADDED":
-                left.add(change.object["metadata"]["uid"])
+                remaining_uids.add(change.object["metadata"]["uid"])
                 await api.create(build_eviction_path(change.object), build_eviction(change.object))
             if change.change_type == "DELETED":
-                left.discard(change.object["metadata"]["uid"])
+                remaining_uids.discard(change.object["metadata"]["uid"])
             synced = synced or change.change_type == "SYNCED"
-            if synced and not left:
+            if synced and not remaining_uids:
                 break
     await api.patch(f"{build_path(maintenance)}/status", {"status": {"phase": SUCCEEDED}})
 

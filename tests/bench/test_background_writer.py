@@ -1,4 +1,4 @@
-"""Background writes by another client during a measurement."""
+"""Tests for the background writes of another client during a measurement."""
 
 from __future__ import annotations
 
@@ -12,58 +12,63 @@ from localcluster.cluster import LocalCluster
 WRITES_PER_SECOND = 20
 
 
-def test_configmaps_are_written_and_deleted_after_the_block(idle_cluster: LocalCluster) -> None:
-    """Check that all ConfigMaps are written while the block runs, and are deleted after it."""
+def test_writer_writes_configmaps_and_deletes_them_on_exit(idle_cluster: LocalCluster) -> None:
+    """Check that the writer writes all ConfigMaps while its `with` block runs, and deletes them when the block ends."""
     with run_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND):
-        maps = wait_until(
+        configmaps = wait_until(
             idle_cluster.get_client(),
             CONFIGMAPS_PATH,
-            lambda objects: len(list_written_names(objects)) == CONFIGMAP_COUNT,
+            lambda objects: len(list_written_configmap_names(objects)) == CONFIGMAP_COUNT,
             30,
         )
-        assert len(list_written_names(maps)) == CONFIGMAP_COUNT
+        assert len(list_written_configmap_names(configmaps)) == CONFIGMAP_COUNT
 
     assert not any(name.startswith("background-") for name in list_configmap_names(idle_cluster))
 
 
-def list_written_names(objects: dict[str, dict[str, object]]) -> list[str]:
-    return [name for name, item in objects.items() if name.startswith("background-") and item.get("data")]
+def list_written_configmap_names(objects: dict[str, dict[str, object]]) -> list[str]:
+    return [name for name, configmap in objects.items() if name.startswith("background-") and configmap.get("data")]
 
 
 def list_configmap_names(cluster: LocalCluster) -> list[str]:
-    return [item["metadata"]["name"] for item in cluster.get_client().list(CONFIGMAPS_PATH)["items"]]
+    return [configmap["metadata"]["name"] for configmap in cluster.get_client().list(CONFIGMAPS_PATH)["items"]]
 
 
-def test_heartbeats_renew_the_leases_of_all_nodes(idle_cluster: LocalCluster) -> None:
-    """Check that the Leases of all nodes are renewed as by kubelets while the block runs, and are deleted after it."""
-    nodes = {item["metadata"]["name"] for item in idle_cluster.get_client().list(NODES_PATH)["items"]}
+def test_writer_renews_leases_of_all_nodes_and_deletes_them_on_exit(idle_cluster: LocalCluster) -> None:
+    """Check that the writer renews the Leases of all nodes, as kubelets do, and deletes them when its block ends."""
+    nodes = {node["metadata"]["name"] for node in idle_cluster.get_client().list(NODES_PATH)["items"]}
     with run_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND, HEARTBEATS):
         leases = wait_until(idle_cluster.get_client(), LEASES_PATH, lambda objects: nodes <= set(objects), 30)
-        first = {name: leases[name]["spec"]["renewTime"] for name in nodes}
+        first_renew_times = {name: leases[name]["spec"]["renewTime"] for name in nodes}
         wait_until(
             idle_cluster.get_client(),
             LEASES_PATH,
-            lambda objects: all(get_renew_time(objects, name) > first[name] for name in nodes),
+            lambda objects: all(get_renew_time(objects, name) > first_renew_times[name] for name in nodes),
             30,
         )
 
     assert nodes
-    assert not nodes & {item["metadata"]["name"] for item in idle_cluster.get_client().list(LEASES_PATH)["items"]}
+    assert not nodes & {lease["metadata"]["name"] for lease in idle_cluster.get_client().list(LEASES_PATH)["items"]}
 
 
 def get_renew_time(objects: dict[str, dict[str, object]], name: str) -> str:
     return str(objects[name]["spec"]["renewTime"])  # type: ignore[index]
 
 
-def test_rate_of_zero_writes_nothing(idle_cluster: LocalCluster) -> None:
+def test_writer_with_rate_zero_writes_nothing(idle_cluster: LocalCluster) -> None:
     with run_writer(idle_cluster.kubeconfig, 0):
         assert not any(name.startswith("background-") for name in list_configmap_names(idle_cluster))
 
 
-def test_unreached_rate_is_an_error(idle_cluster: LocalCluster) -> None:
-    """Check that a rate that was not reached is an error, because the measurement does not belong to the case."""
+def test_writer_fails_if_it_does_not_reach_its_rate(idle_cluster: LocalCluster) -> None:
+    """Check that the writer fails if it does not reach its rate: the measurement would not be one of its case."""
     with (
         pytest.raises(RuntimeError, match="instead of 1000000 per second"),
         run_writer(idle_cluster.kubeconfig, 1_000_000),
     ):
-        wait_until(idle_cluster.get_client(), CONFIGMAPS_PATH, lambda objects: len(list_written_names(objects)) > 0, 30)
+        wait_until(
+            idle_cluster.get_client(),
+            CONFIGMAPS_PATH,
+            lambda objects: len(list_written_configmap_names(objects)) > 0,
+            30,
+        )

@@ -1,4 +1,4 @@
-"""The selection of cases, and their clusters."""
+"""Tests for the selection of benchmark cases, and for the clusters on which they run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from bench.cases import (
 )
 
 
-def test_subsets_are_nested() -> None:
+def test_subsets_of_cases_are_nested() -> None:
     quick, usual, full = (set(select_cases("", subset)) for subset in (QUICK, USUAL, FULL))
 
     assert quick < usual < full == set(CASES)
 
 
-def test_complete_name_selects_only_its_case() -> None:
-    """Check that a complete name selects only its case, although other names begin with it."""
+def test_complete_case_name_selects_only_that_case() -> None:
+    """Check that a case's complete name selects only this case, although other names begin with it."""
     assert [case.name for case in select_cases("10 pods", QUICK)] == ["10 pods"]
 
 
-def test_words_select_cases_in_order_without_duplicates() -> None:
+def test_parts_of_names_select_cases_in_order_without_duplicates() -> None:
     assert [case.name for case in select_cases("behind a budget of 1, 100 pods,100 pods each", QUICK)] == [
         "30 pods behind a budget of 10",
         "30 pods behind a budget of 10 with two evict processes",
@@ -40,26 +40,26 @@ def test_words_select_cases_in_order_without_duplicates() -> None:
     ]
 
 
-def test_unknown_word_is_rejected_with_list_of_cases() -> None:
+def test_filter_without_match_is_rejected_with_list_of_cases() -> None:
     with pytest.raises(ValueError, match="no case name contains 'pigeon': choose from nothing to do; 10 pods; "):
         select_cases("10 pods,pigeon", USUAL)
 
 
 def test_each_case_can_be_selected_by_name() -> None:
-    """Check that no name contains a comma, so that each case can be selected by its name."""
+    """Check that no case name contains a comma, which separates names, so that each name selects its case."""
     assert [select_cases(case.name, FULL) for case in CASES] == [(case,) for case in CASES]
 
 
-def test_cases_share_a_cluster_except_large_ones() -> None:
-    five, twenty = DrainCase("five", nodes=5), DrainCase("twenty", nodes=20)
+def test_cases_share_one_cluster_except_large_ones() -> None:
+    five_nodes, twenty_nodes = DrainCase("five", nodes=5), DrainCase("twenty", nodes=20)
 
-    assert group_by_cluster_size([five, IDLE_MAINTENANCES, twenty], "local") == {
-        21: [five, twenty],
+    assert group_by_cluster_size([five_nodes, IDLE_MAINTENANCES, twenty_nodes], "local") == {
+        21: [five_nodes, twenty_nodes],
         LARGE_CLUSTER_NODES: [IDLE_MAINTENANCES],
     }
 
 
-def test_case_is_measured_on_its_engines_only() -> None:
+def test_case_is_measured_only_with_its_engines() -> None:
     case = DrainCase("everywhere")
 
     assert group_by_cluster_size([case, HUNDRED_NODES, TWO_EVICT_PROCESSES], "local") == {101: [case, HUNDRED_NODES]}

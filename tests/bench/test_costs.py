@@ -1,4 +1,4 @@
-"""The costs of a drain and how they are measured."""
+"""Tests for the measurement of a drain's resource usage and waiting times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
 
 CHILD_SCRIPT = "import os; print(os.getpid(), flush=True); input()"
-"""Script that prints its own pid, because its command line may not be visible before."""
+"""Script that prints its own pid; once it has, its command line is visible in /proc."""
 PARENT_SCRIPT = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}, {!r}])"
 FORKING_SCRIPT = (
     "import os, signal; held = bytearray(b'x') * (64 << 20); child = os.fork(); "
@@ -36,10 +36,10 @@ FORKING_SCRIPT = (
 )
 
 
-@pytest.mark.parametrize(("word", "family"), [("other", "delivery"), ("eventing.podsource", "podsource")])
-def test_process_includes_children_except_podsource(word: str, family: str) -> None:
-    """Check that a process counts with its children, except PodSource, which the local delivery starts as a child."""
-    command = [sys.executable, "-c", PARENT_SCRIPT.format(CHILD_SCRIPT, word)]
+@pytest.mark.parametrize(("child_argument", "group_name"), [("other", "delivery"), ("eventing.podsource", "podsource")])
+def test_process_group_includes_children_except_podsource(child_argument: str, group_name: str) -> None:
+    """Check that a process is grouped with its children, except PodSource, a child of the local delivery."""
+    command = [sys.executable, "-c", PARENT_SCRIPT.format(CHILD_SCRIPT, child_argument)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         child = int(parent.stdout.readline())
@@ -48,20 +48,20 @@ def test_process_includes_children_except_podsource(word: str, family: str) -> N
         parent.communicate("\n")
 
     assert parent.pid in groups["delivery"]
-    assert child in groups[family]
+    assert child in groups[group_name]
     assert sum(map(len, groups.values())) == 2
     assert read_cpu_seconds(os.getpid()) > 0
     assert read_peak_mebibytes(os.getpid()) > 1
 
 
-def test_ended_process_has_no_costs() -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
+def test_exited_process_has_zero_cpu_time_and_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as exited:
+        exited.wait()
 
-    assert (read_cpu_seconds(ended.pid), read_peak_mebibytes(ended.pid)) == (0.0, 0.0)
+    assert (read_cpu_seconds(exited.pid), read_peak_mebibytes(exited.pid)) == (0.0, 0.0)
 
 
-def test_shared_memory_counts_once() -> None:
+def test_memory_shared_with_forked_worker_counts_once() -> None:
     """Check that memory shared by a forked worker counts only once."""
     with subprocess.Popen([sys.executable, "-c", FORKING_SCRIPT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
@@ -79,31 +79,39 @@ def test_shared_memory_counts_once() -> None:
     assert (read_private_mebibytes(parent.pid), measure_memory([parent.pid])) == (0.0, 0.0)
 
 
-def test_wait_of_event_ends_with_first_attempt(tmp_path: Path) -> None:
-    """Check that an event's wait ends with its function's first attempt.
+def test_event_waits_until_first_attempt_of_each_function(tmp_path: Path) -> None:
+    """Check that an event's waiting time for a function ends with the function's first attempt.
 
-    Retries, replays, earlier events and `record` do not count.
+    Retries, replays, earlier events and the function `record` do not count.
     """
-    emitted = 1_800_000_000.0
+    emitted_at = 1_800_000_000.0
     event = CloudEvent(
-        {"id": "1", "source": "s", "type": "t", "time": datetime.fromtimestamp(emitted, timezone.utc)}, {}
+        {"id": "1", "source": "s", "type": "t", "time": datetime.fromtimestamp(emitted_at, timezone.utc)}, {}
     )
     journal = Journal(tmp_path / "journal.db")
     journal.write_event(event)
     attempts = [("evict", 0.85, ""), ("evict", 5.0, ""), ("status", 0.75, ""), ("guard", 9.0, "r"), ("record", 8.0, "")]
     journal.write_attempts(
-        Attempt("s", "1", name, datetime.fromtimestamp(emitted + after, timezone.utc), 0.1, 200, replay=replay)
-        for name, after, replay in attempts
+        Attempt(
+            "s",
+            "1",
+            function,
+            datetime.fromtimestamp(emitted_at + delay_seconds, timezone.utc),
+            0.1,
+            200,
+            replay=replay,
+        )
+        for function, delay_seconds, replay in attempts
     )
     journal.close()
 
     expected = {"median": 0.8, "99 %": 0.85, "longest": 0.85, "longest except evict": 0.75}
-    assert measure_waits(tmp_path / "journal.db", emitted) == expected
-    assert measure_waits(tmp_path / "journal.db", emitted + 60) == {}
+    assert measure_waits(tmp_path / "journal.db", emitted_at) == expected
+    assert measure_waits(tmp_path / "journal.db", emitted_at + 60) == {}
 
 
-def test_queueing_lasts_from_post_to_attempt(tmp_path: Path) -> None:
-    """Check that a request's queueing time lasts from its post to the start of the function's attempt.
+def test_queueing_time_is_from_post_to_first_attempt(tmp_path: Path) -> None:
+    """Check that a request's queueing time is the time between the POST and the start of the function's attempt.
 
     Earlier deliveries, deliveries with a retry, and deliveries without an attempt do not count.
     """
@@ -111,8 +119,8 @@ def test_queueing_lasts_from_post_to_attempt(tmp_path: Path) -> None:
     store = Journal(journal)
     attempts = [("1", "evict", 1.25), ("2", "status", 2.75), ("2", "status", 3.75), ("3", "guard", -1.0)]
     store.write_attempts(
-        Attempt("s", number, name, datetime.fromtimestamp(since + seconds, timezone.utc), 0.1, 200)
-        for number, name, seconds in attempts
+        Attempt("s", event_id, function, datetime.fromtimestamp(since + seconds, timezone.utc), 0.1, 200)
+        for event_id, function, seconds in attempts
     )
     store.close()
     lines = [(1.5, "delivered", "1", "evict-on-more"), (4.0, "delivered", "2", "status-on-progress")]
@@ -124,9 +132,9 @@ def test_queueing_lasts_from_post_to_attempt(tmp_path: Path) -> None:
     log.write_text(
         "a child's own output\n"
         + "".join(
-            json.dumps({"ts": since + at, "msg": message, "id": number, "source": "s", "trigger": trigger, "ms": 500})
+            json.dumps({"ts": since + at, "msg": message, "id": event_id, "source": "s", "trigger": trigger, "ms": 500})
             + "\n"
-            for at, message, number, trigger in lines
+            for at, message, event_id, trigger in lines
         )
     )
 
@@ -135,5 +143,5 @@ def test_queueing_lasts_from_post_to_attempt(tmp_path: Path) -> None:
     assert measure_queueing(journal, tmp_path / "none.log", since) == {}
 
 
-def test_longest_wait_is_above_99th_percentile() -> None:
+def test_summary_separates_longest_wait_from_99th_percentile() -> None:
     assert summarize_waits([0.1] * 99 + [0.2] + [7.0]) == {"median": 0.1, "99 %": 0.2, "longest": 7.0}

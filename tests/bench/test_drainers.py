@@ -1,4 +1,4 @@
-"""A drain that does not finish is an error of its case, not of the whole benchmark."""
+"""Tests that a drain that does not finish fails its own case and not the whole benchmark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def observer_process(idle_cluster: LocalCluster) -> Iterator[ObserverProcess]:
     [(build_kubectl_drainer, 0, "60s"), (build_floor_drainer, 1, "0s")],
     ids=["kubectl", "floor"],
 )
-def test_drain_without_end_is_aborted(
+def test_drain_that_does_not_finish_is_aborted(
     idle_cluster: LocalCluster,
     observer_process: ObserverProcess,
     monkeypatch: pytest.MonkeyPatch,
@@ -46,9 +46,9 @@ def test_drain_without_end_is_aborted(
     budget: int,
     termination_delay: str,
 ) -> None:
-    """Check that a drain is aborted whose budget allows no eviction, or whose pod does not terminate.
+    """Check that a drain is aborted if its budget allows no eviction, or if its pod does not terminate.
 
-    kubectl retries an eviction only every 5 s, so its case has a pod that does not terminate.
+    kubectl retries an eviction only every 5 s, so its parameters use a pod that does not terminate.
     """
     monkeypatch.setattr(drainers, "TIMEOUT_SECONDS", 1.0)
     workload = Workload(idle_cluster, idle_cluster.get_client())
@@ -57,12 +57,12 @@ def test_drain_without_end_is_aborted(
     )
     if budget:
         workload.create_budget(APP_NAME, {"app": APP_NAME}, 1, expected_healthy=1)
-    draining = drainer_factory(idle_cluster, observer_process)
+    drainer = drainer_factory(idle_cluster, observer_process)
 
     with pytest.raises((TimeoutError, RuntimeError), match=r"within 1 s|deadline exceeded"):
-        draining.drain(DrainCase("10 pods", pods=1, max_unavailable=budget), [NODE_NAME], pods)
+        drainer.drain(DrainCase("10 pods", pods=1, max_unavailable=budget), [NODE_NAME], pods)
 
-    draining.uncordon_nodes([NODE_NAME])
+    drainer.uncordon_nodes([NODE_NAME])
     workload.client.run(
         workload.client.api.request(
             "DELETE", f"/api/v1/namespaces/{workload.namespace}/pods/{APP_NAME}", body=IMMEDIATE_DELETION

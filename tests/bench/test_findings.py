@@ -1,4 +1,4 @@
-"""The analysis of an idle period, and the comparison of figures with their limits."""
+"""Tests for the analysis of an idle period, and for the comparison of figures with their limits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from bench.findings import Finding, IdlePeriod, Tick
 
 
 def build_request(
-    at: float, operation: str, namespace: str = "", *, name: str = "", is_missing: bool = False
+    received_at: float, operation: str, namespace: str = "", *, name: str = "", is_missing: bool = False
 ) -> Request:
     verb, resource = operation.split()
-    return Request(at, "resync", verb, resource, namespace, name, is_missing)
+    return Request(received_at, "resync", verb, resource, namespace, name, is_missing)
 
 
 def test_requests_are_attributed_to_ticks() -> None:
@@ -32,7 +32,7 @@ def test_requests_are_attributed_to_ticks() -> None:
     assert figures["of these, get nodes"] == 1
 
 
-def test_renewals_and_watches_are_counted_separately() -> None:
+def test_lease_renewals_and_watches_are_counted_separately() -> None:
     """Check that Lease renewals and watches are counted separately from the requests between ticks."""
     namespace = "medik8s-leases"
     requests = [
@@ -70,19 +70,21 @@ def test_requests_for_unserved_kind_are_counted_separately() -> None:
     assert figures["requests between ticks"] == 2
 
 
-def test_figures_of_ticks_require_a_tick() -> None:
+def test_tick_figures_are_omitted_if_no_tick_occurred() -> None:
     assert not any("of a tick" in metric for metric, _, _ in IdlePeriod([], [], 0, 0, 0).build_figures())
 
 
 @pytest.mark.parametrize(
-    ("value", "limit", "row", "line"),
+    ("value", "limit", "expected_row", "expected_line"),
     [
         (2.0, None, ["2", ""], "e: c: w: 2"),
         (2.0, 2.0, ["2", "2"], "e: c: w: 2 (limit 2)"),
         (2.5, 0, ["**2.5**", "0"], "e: c: w: 2.5 (limit 0, exceeded)"),
     ],
 )
-def test_figure_above_limit_is_bold(value: float, limit: float | None, row: list[str], line: str) -> None:
+def test_figure_above_limit_is_bold(
+    value: float, limit: float | None, expected_row: list[str], expected_line: str
+) -> None:
     finding = Finding("e", "c", "w", value, limit)
 
-    assert (finding.row, finding.line) == (["e", "c", "w", *row], line)
+    assert (finding.row, finding.line) == (["e", "c", "w", *expected_row], expected_line)

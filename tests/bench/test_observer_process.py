@@ -1,4 +1,4 @@
-"""The observer process and the times that it reports."""
+"""Tests for the observer process and the times that it reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def observer_process(idle_cluster: LocalCluster) -> Iterator[ObserverProcess]:
 
 
 def test_cordon_and_uncordon_are_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:
-    """Check that cordoning and uncordoning are observed, and that the latter must be after the given time."""
+    """Check that the observer reports the cordon, and an uncordon after the given time."""
     client, started = idle_cluster.get_client(), time.monotonic()
 
     client.patch(f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": True}})
@@ -38,11 +38,13 @@ def test_deletion_of_last_pod_is_observed(idle_cluster: LocalCluster, observer_p
     assert len(pods) == 2
 
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/first")
-    first = observer_process.await_first("pod gone", "first")
+    first_gone_at = observer_process.await_first("pod gone", "first")
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/last")
 
     assert (
-        first < observer_process.await_pods_gone({"first", "last"}) == observer_process.await_first("pod gone", "last")
+        first_gone_at
+        < observer_process.await_pods_gone({"first", "last"})
+        == observer_process.await_first("pod gone", "last")
     )
     assert observer_process.await_last("pod gone", ["last", "first"]) == observer_process.await_first(
         "pod gone", "last"
@@ -52,7 +54,7 @@ def test_deletion_of_last_pod_is_observed(idle_cluster: LocalCluster, observer_p
 def test_recreated_maintenance_is_observed_after_reset(
     idle_cluster: LocalCluster, observer_process: ObserverProcess
 ) -> None:
-    """Check that a recreated maintenance of the same name is observed again after a reset."""
+    """Check that a maintenance recreated with the same name is observed again after a reset."""
     workload = Workload(idle_cluster, idle_cluster.get_client())
     for _ in range(2):
         observer_process.reset()
@@ -62,7 +64,7 @@ def test_recreated_maintenance_is_observed_after_reset(
         assert observer_process.await_first("maintenance gone", name) > 0
 
 
-def test_wait_for_ended_observer_is_an_error(idle_cluster: LocalCluster) -> None:
+def test_waiting_fails_if_observer_has_exited(idle_cluster: LocalCluster) -> None:
     with ObserverProcess(idle_cluster.kubeconfig) as process:
         pass
 

@@ -1,4 +1,4 @@
-"""`OPERATOR` and `OPERATOR_CRD`: a program with arguments, a file, and the errors for invalid values."""
+"""Tests for the variables `OPERATOR` (a command) and `OPERATOR_CRD` (a file), and the errors for invalid values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ def crd_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_no_operator_without_variables() -> None:
+def test_no_operator_is_measured_if_both_variables_are_empty() -> None:
     assert parse_operator("", "") is None
 
 
-def test_a_program_may_have_arguments_and_be_on_the_path(crd_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_command_may_have_arguments_and_be_found_on_path(
+    crd_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     python = Path(sys.executable)
     monkeypatch.setenv("PATH", str(python.parent))
 
@@ -32,7 +34,7 @@ def test_a_program_may_have_arguments_and_be_on_the_path(crd_file: Path, monkeyp
     assert str(operator) == f"OPERATOR={python} -c 'a b'"
 
 
-def test_program_path_may_be_relative(crd_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_of_operator_program_may_be_relative(crd_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(sys.executable).parent)
 
     operator = parse_operator(f"./{Path(sys.executable).name}", str(crd_file))
@@ -42,12 +44,12 @@ def test_program_path_may_be_relative(crd_file: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("variables", [("/bin/true", ""), ("", "crd.yaml")])
-def test_both_variables_are_required(variables: tuple[str, str]) -> None:
+def test_operator_requires_both_variables(variables: tuple[str, str]) -> None:
     with pytest.raises(LocalClusterError, match="only one of OPERATOR and OPERATOR_CRD is set: set both"):
         parse_operator(*variables)
 
 
-def test_missing_program_is_rejected(crd_file: Path) -> None:
+def test_missing_operator_program_is_rejected(crd_file: Path) -> None:
     with pytest.raises(
         LocalClusterError, match="OPERATOR=/no/such --flag: program not found or not executable: set the path"
     ):
@@ -59,7 +61,7 @@ def test_non_executable_file_is_rejected(crd_file: Path) -> None:
         parse_operator(str(crd_file), str(crd_file))
 
 
-def test_unclosed_quote_is_rejected(crd_file: Path) -> None:
+def test_operator_command_with_unclosed_quote_is_rejected(crd_file: Path) -> None:
     with pytest.raises(LocalClusterError, match="OPERATOR=/bin/true 'a: No closing quotation"):
         parse_operator("/bin/true 'a", str(crd_file))
 

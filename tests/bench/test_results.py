@@ -1,4 +1,4 @@
-"""Statistics of rounds (medians, ranges and ratios of adjacent rounds), and the results file."""
+"""Tests for the statistics of rounds (medians, ranges and ratios of adjacent rounds), and for the results file."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def build_rounds(drainer: str, *seconds: float) -> list[Round]:
     ]
 
 
-def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
-    """Check that a ratio is the median of each pair's ratio: a slow phase affects both rounds of a pair."""
+def test_ratio_is_median_of_ratios_of_paired_rounds() -> None:
+    """Check that a ratio is the median over pairs of rounds, because a slow phase affects both rounds of a pair."""
     assert compute_ratio(build_rounds("ours", 1.0, 4.0, 3.0), build_rounds("floor", 1.0, 2.0, 1.0)) == 2.0
 
 
-def test_round_without_pair_is_ignored() -> None:
+def test_round_without_counterpart_is_ignored_in_ratio() -> None:
     assert compute_ratio(build_rounds("ours", 1.0, 9.0), build_rounds("floor", 2.0)) == 0.5
     assert math.isnan(compute_ratio(build_rounds("ours", 1.0), []))
 
 
-def test_a_spread_is_median_and_range() -> None:
+def test_formatted_range_has_median_minimum_and_maximum() -> None:
     assert format_range([3.0, 1.0, 2.0]) == "2.00 (1.00–3.00)"
 
 
@@ -66,7 +66,7 @@ def test_each_case_has_a_row_for_each_drainer() -> None:
     ]
 
 
-def test_costs_are_medians_sorted_by_size() -> None:
+def test_costs_are_medians_in_descending_order() -> None:
     costs = [{"events": {"dev.a": count, "dev.b": 9.0}, "waits": {"longest": 0.5}} for count in (1.0, 3.0, 5.0)]
     rounds = [Round("knative", "10 pods", "ours", number, 1, 1, 1, count) for number, count in enumerate(costs)]
 
@@ -74,11 +74,11 @@ def test_costs_are_medians_sorted_by_size() -> None:
     assert summarize_costs(rounds)[-1] == ["knative", "10 pods", "waits", "", "longest 0.5"]
 
 
-def test_a_table_is_markdown() -> None:
+def test_table_is_rendered_as_markdown() -> None:
     assert render_table(("a", "b"), [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
-def test_results_file_roundtrip(tmp_path: Path) -> None:
+def test_written_results_file_can_be_read(tmp_path: Path) -> None:
     measured = build_rounds("ours", 1.0, 2.0), [Finding("e", "c", "w", 1.0, 2.0)], [Failure("e", "c", "é")]
     results = Results({"cores": 2}, *measured, {"e: c": {"cores": 1}})
     file = tmp_path / "results.json"
@@ -89,7 +89,7 @@ def test_results_file_roundtrip(tmp_path: Path) -> None:
 
 
 def test_new_measurement_replaces_earlier_results_of_its_case() -> None:
-    """Check that a new measurement replaces the earlier results of its case when it is added, and not before.
+    """Check that a new measurement replaces the earlier results of its case when it is added, not when the run starts.
 
     The second round of a case does not replace the first.
     """
@@ -109,7 +109,7 @@ def test_new_measurement_replaces_earlier_results_of_its_case() -> None:
     assert continued.earlier_environments == {f"local: {IDLE.name}": {"date": "Monday"}}
 
 
-def test_case_keeps_its_run_over_several_runs() -> None:
+def test_environment_of_earlier_run_is_kept_over_several_runs() -> None:
     results = Results({"date": "Monday"}, build_rounds("ours", 1.0))
     for day in ("Tuesday", "Friday"):
         results = results.continue_run({"date": day})
@@ -129,7 +129,7 @@ def test_invalid_results_file_is_reported(tmp_path: Path, text: str) -> None:
         read_results(file)
 
 
-def test_failed_write_keeps_the_file(tmp_path: Path) -> None:
+def test_failed_write_leaves_results_file_unchanged(tmp_path: Path) -> None:
     """Check that a failed write, for example because the disk is full, leaves the earlier file unchanged."""
     file, results = tmp_path / "results.json", Results({}, build_rounds("ours", 1.0))
     write_results(file, results)
@@ -143,7 +143,7 @@ def test_failed_write_keeps_the_file(tmp_path: Path) -> None:
     assert read_results(file) == results
 
 
-def test_each_kind_of_result_has_a_list_and_a_line() -> None:
+def test_each_kind_of_measurement_has_a_list_and_a_summary_line() -> None:
     (drain,), finding, failure = build_rounds("ours", 1.0), Finding("e", "d", "w", 1.0), Failure("e", "c", "why")
     results = Results()
     for measurement in (drain, finding, failure):
@@ -154,8 +154,8 @@ def test_each_kind_of_result_has_a_list_and_a_line() -> None:
     assert failure.line == "e: c: not measured: why"
 
 
-def test_failed_case_has_no_rounds_and_findings() -> None:
-    """Check that a failed case loses its rounds and findings, because they were not measured under its conditions."""
+def test_rounds_and_findings_of_failed_case_are_removed() -> None:
+    """Check that the rounds and findings of a failed case are removed, since its conditions were not met."""
     other_rounds = [Round("knative", "10 pods", "ours", 0, 1, 1, 1), Round("local", "100 pods", "ours", 0, 1, 1, 1)]
     failure, results = Failure("local", "10 pods", "why"), Results()
     measured: list[Measurement] = [
@@ -171,7 +171,7 @@ def test_failed_case_has_no_rounds_and_findings() -> None:
 
 
 def test_failure_before_first_round_keeps_earlier_results() -> None:
-    """Check that a failure before the first round keeps earlier runs' results, and replaces an earlier failure."""
+    """Check that a failure before the first round leaves earlier runs' results, and replaces an earlier failure."""
     old = Results({"date": "Monday"}, build_rounds("ours", 1.0), [Finding("local", IDLE.name, "w", 1.0)])
     old.add(Failure("knative", "10 pods", "timed out"))
     continued, second_failure = old.continue_run({"date": "Friday"}), Failure("knative", "10 pods", "timed out again")
@@ -203,7 +203,7 @@ def test_results_are_sorted_by_engine_and_case() -> None:
 
 
 def test_typical_cost_is_median_of_round_totals() -> None:
-    """Check that the typical cost is the median of the rounds' totals, not the sum of the medians of all parts.
+    """Check that the typical cost is the median of the rounds' totals, not the sum of the medians of its parts.
 
     A part that occurs in one of three rounds would otherwise be missing.
     """

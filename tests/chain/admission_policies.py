@@ -1,4 +1,4 @@
-"""Admission policies that reject requests temporarily."""
+"""Helper that temporarily rejects requests with a ValidatingAdmissionPolicy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def apply_policy(
     message: str,
     attempt: Callable[[], object],
 ) -> Iterator[None]:
-    """Apply a ValidatingAdmissionPolicy while the block runs; enter the block once `attempt` is rejected.
+    """Apply a ValidatingAdmissionPolicy for the duration of the block, which is entered once `attempt` is rejected.
 
     The policy rejects requests that match `rule` and for which the CEL `expression` is false.
     """
@@ -42,12 +42,12 @@ def apply_policy(
         await_ready("the policy", lambda: is_rejected(attempt), environment.product.servers)
         yield
     finally:
-        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-            environment.client.run(environment.client.api.request("DELETE", f"{ADMISSION_API_PATH}/{kind}/{name}"))
+        for resource in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            environment.client.run(environment.client.api.request("DELETE", f"{ADMISSION_API_PATH}/{resource}/{name}"))
 
 
 def is_rejected(attempt: Callable[[], object]) -> bool:
-    """Return whether the API server rejects the attempt; a deleted policy stays in force for some time."""
+    """Return whether the API server rejects the attempt; a deleted policy remains in effect for some time."""
     try:
         attempt()
     except Rejected:

@@ -1,4 +1,4 @@
-"""The environment of the chain tests: creates, watches and reads nodes, pods, budgets and maintenances."""
+"""Test environment for the chain tests: creates, watches and reads nodes, pods, budgets and maintenances."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ NAME_NUMBERS = itertools.count(1)
 COUNT_UNDELIVERED_QUERY = "SELECT count(*) FROM delivery"
 
 
-def has_succeeded(item: Object) -> bool:
-    """Return whether the phase is Succeeded."""
-    return m.get_phase(item) == "Succeeded"
+def has_succeeded(maintenance: Object) -> bool:
+    """Return whether the maintenance's phase is Succeeded."""
+    return m.get_phase(maintenance) == "Succeeded"
 
 
 class ChainEnvironment:
-    """One cluster with the running product."""
+    """A cluster on which the product runs, with helpers that act as the administrator."""
 
     def __init__(self, cluster: LocalCluster, product: Product, journal: str = "") -> None:
         self.cluster, self.product = cluster, product
@@ -62,7 +62,7 @@ class ChainEnvironment:
     ) -> list[Object]:
         """Create bare pods on the node and return them once all are Ready.
 
-        `delete` and `ready` are the delays of kwok's stages, `grace` is the termination grace period in seconds.
+        Options `delete` and `ready` are delays of kwok's stages; `grace` is the termination grace period in seconds.
         """
         namespace = namespace or self.create_namespace()
         delays = {
@@ -89,8 +89,8 @@ class ChainEnvironment:
     ) -> None:
         """Create the Deployment `web` and wait until all replicas are available.
 
-        `delays` are those of kwok's stages `delete` and `ready`. The pods are scheduled on the nodes given to
-        `allow_on_node`, at first on this node only. If `sets_node_name`, the pod template sets `nodeName`.
+        `delays` are delays of kwok's stages `delete` and `ready`. The pods can be scheduled only on this node and on
+        nodes later passed to `allow_on_node`. If `sets_node_name` is true, the pod template sets `nodeName`.
         """
         self.allow_on_node(namespace, node)
         labels = {"app": "web"}
@@ -109,11 +109,13 @@ class ChainEnvironment:
         deployments_path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
         self.client.create(deployments_path, body)
         self.await_state_of(
-            deployments_path, "web", lambda item: (item.get("status") or {}).get("availableReplicas") == replicas
+            deployments_path,
+            "web",
+            lambda deployment: (deployment.get("status") or {}).get("availableReplicas") == replicas,
         )
 
     def allow_on_node(self, namespace: str, node: str) -> None:
-        """Allow the namespace's Deployment to run on this node as well."""
+        """Allow the namespace's Deployment to run on this node, in addition to other allowed nodes."""
         self.client.patch(build_node_path(node), {"metadata": {"labels": {"pool": namespace}}})
 
     def drain_node_with_pods(self, node: str, count: int) -> str:
@@ -138,7 +140,7 @@ class ChainEnvironment:
         path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
         body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
         self.client.create(path, {**body, "spec": {"selector": {"matchLabels": labels}, **spec}})
-        return self.await_state_of(path, name, lambda item: _allows_disruptions(item, disruptions_allowed))
+        return self.await_state_of(path, name, lambda budget: _allows_disruptions(budget, disruptions_allowed))
 
     def create_maintenance(
         self,
@@ -159,14 +161,14 @@ class ChainEnvironment:
     def record_states_until(
         self, path: str, predicate: Callable[[Object], bool], timeout: float = 30.0
     ) -> list[Object]:
-        """Return the successive states of the object at `path`, up to the first that is `predicate`."""
+        """Return the successive states of the object at `path`, up to the first state that satisfies `predicate`."""
         states: list[Object] = []
 
-        def record_state(item: Object | None) -> bool:
-            if item is None:
+        def record_state(state: Object | None) -> bool:
+            if state is None:
                 return False
-            states.append(item)
-            return predicate(item)
+            states.append(state)
+            return predicate(state)
 
         self.workload.wait_for_object(path, record_state, timeout)
         return states
@@ -174,13 +176,13 @@ class ChainEnvironment:
     def await_state_of(
         self, collection: str, name: str, predicate: Callable[[Object], bool], timeout: float = 30.0
     ) -> Object:
-        """Return the first state of the object that is `predicate`."""
+        """Wait for a state of the named object that satisfies `predicate`, and return it."""
         return self.record_states_until(f"{collection}/{name}", predicate, timeout)[-1]
 
     def await_state(
         self, path: str, predicate: Callable[[Object], bool] = has_succeeded, timeout: float = 30.0
     ) -> Object:
-        """Return the first state of the object at `path` that is `predicate`."""
+        """Wait for a state of the object at `path` that satisfies `predicate`, and return it."""
         return self.record_states_until(path, predicate, timeout)[-1]
 
     def await_deletion(self, path: str, timeout: float = 30.0) -> float:
@@ -190,7 +192,7 @@ class ChainEnvironment:
         return time.monotonic() - started
 
     def send_tick(self) -> None:
-        """Send a tick now; return when the delivery has no event left, neither of this tick nor of earlier ones."""
+        """Send a tick, and wait until the delivery has no pending events from this or earlier ticks."""
         self._post_tick()
         self.await_delivered()
 
@@ -198,15 +200,15 @@ class ChainEnvironment:
         assert post_event(build_tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
 
     def wait_with_ticks(self, wait: Callable[[], T], timeout: float = 60.0) -> T:
-        """Return what `wait` returns; send a tick at first and whenever `wait` raises `TimeoutError`.
+        """Send a tick, call `wait` and return its result; repeat this whenever `wait` raises `TimeoutError`.
 
-        Raises the `TimeoutError` after `timeout`. Use it to wait for the work of a tick: PingSource sends one only
-        every 15 s.
+        Raises the `TimeoutError` after `timeout`. Use this method to wait for an effect of a tick, since PingSource
+        sends a tick only every 15 s.
         """
         return retry_action(self._post_tick, wait, timeout)
 
     def await_delivered(self) -> None:
-        """Wait until the delivery has no event left."""
+        """Wait until the delivery has no pending events."""
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
             await_ready(
                 "an empty outbox",
@@ -217,9 +219,9 @@ class ChainEnvironment:
     def delete_maintenances_of(self, node_names: Collection[str]) -> None:
         """Delete the maintenances of these nodes, and wait until all are deleted."""
         paths = [
-            m.build_path(item)
-            for item in self.client.list(MEDIK8S.path)["items"]
-            if m.get_node_name(item) in node_names
+            m.build_path(maintenance)
+            for maintenance in self.client.list(MEDIK8S.path)["items"]
+            if m.get_node_name(maintenance) in node_names
         ]
         for path in paths:
             self.request_deletion(path)
@@ -236,9 +238,9 @@ class ChainEnvironment:
         return spec
 
     def list_pods_on(self, node: str) -> list[Object]:
-        """Return the pods that are on the node now."""
-        items: list[Object] = self.client.list("/api/v1/pods", field_selector=f"spec.nodeName={node}")["items"]
-        return items
+        """Return the pods that are currently on the node."""
+        pods: list[Object] = self.client.list("/api/v1/pods", field_selector=f"spec.nodeName={node}")["items"]
+        return pods
 
     def read_audit_log(self) -> list[Object]:
         """Return the API server's audit log: all writes by all users, in order."""
@@ -249,12 +251,12 @@ class ChainEnvironment:
         return self._audit.list_writes_by()
 
     def list_evictions(self, pods: list[Object]) -> list[Object]:
-        """Return the eviction requests for these pods, whose names are unique in the cluster."""
+        """Return the audit entries of eviction requests for these pods, whose names are unique in the cluster."""
         return self._audit.list_evictions(*(pod["metadata"]["name"] for pod in pods)) if pods else []
 
 
 class FinishedMaintenances:
-    """Three finished maintenances and the writes since; the block starts once their events are processed."""
+    """Context manager for three finished maintenances; it records the product's writes after they have finished."""
 
     def __init__(self, environment: ChainEnvironment) -> None:
         self._environment = environment
@@ -279,7 +281,7 @@ class FinishedMaintenances:
             self._environment.await_deletion(path)
 
     def await_tick_count(self, count: int) -> None:
-        """Wait until the delivery has accepted this number of ticks, sent by PingSource or by a test."""
+        """Wait until the delivery has accepted `count` ticks, whether sent by PingSource or by a test."""
         self._flow.await_events(TICK, 30.0 * count, count=count)
 
     def list_resource_versions(self) -> list[str]:
@@ -287,13 +289,13 @@ class FinishedMaintenances:
         return [self._environment.client.get(path)["metadata"]["resourceVersion"] for path in self._paths]
 
     def list_writes_since(self) -> list[Object]:
-        """Return the product's writes to the maintenances, to their nodes and to the nodes' leases."""
+        """Return the product's writes to the maintenances, their nodes and the nodes' leases after their end."""
         names = {*self._nodes, *map(build_lease_name, self._nodes), *(path.rsplit("/", 1)[1] for path in self._paths)}
         writes = self._environment.list_own_writes()[self._before :]
         return [entry for entry in writes if entry["objectRef"].get("name") in names]
 
 
-def _allows_disruptions(item: Object, allowed: int) -> bool:
-    status = item.get("status") or {}
-    processed = status.get("observedGeneration") == item["metadata"]["generation"]
-    return processed and status.get("disruptionsAllowed") == allowed
+def _allows_disruptions(budget: Object, allowed: int) -> bool:
+    status = budget.get("status") or {}
+    is_processed = status.get("observedGeneration") == budget["metadata"]["generation"]
+    return is_processed and status.get("disruptionsAllowed") == allowed

@@ -1,4 +1,4 @@
-"""Reads the journal's events of one object once they are complete, and runs the commands that read the journal."""
+"""Helpers that read an object's events from the journal once all are recorded, and run commands on the journal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.chain.environment import ChainEnvironment
 
 
 def await_recorded_events(environment: ChainEnvironment, uid: str) -> list[Entry]:
-    """Return a maintenance's recorded events once all its events are delivered and recorded."""
-    environment.await_delivered()  # no event of this maintenance is undelivered any more
+    """Wait until all events of a maintenance are delivered and recorded, and return its recorded events."""
+    environment.await_delivered()  # so that no later event of this maintenance is recorded
     return await_complete_recording(environment.client, environment.journal, uid)
 
 
 def await_complete_recording(client: SyncClient, journal: str, uid: str) -> list[Entry]:
-    """Return an object's events once the journal has each Trigger's attempt and all replies about the object."""
+    """Wait until the journal has an attempt per Trigger and all replies; return the object's events."""
     targets = TargetResolver(TargetOptions(in_process=True), client)
     entries: list[Entry] = []
 

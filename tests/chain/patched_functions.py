@@ -1,4 +1,4 @@
-"""Serves the functions from a copy of the sources in which one text was replaced."""
+"""Helper that serves the functions from a copy of the source code in which a piece of text has been replaced."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.chain.environment import ChainEnvironment
 def serve_patched_functions(
     environment: ChainEnvironment, directory: Path, file: str, old: str, new: str, port: int, **variables: str
 ) -> Iterator[str]:
-    """Replace `old` with `new` in a copy of the sources, serve the functions from it, and yield their URL.
+    """Replace `old` with `new` in a copy of the source code, serve the functions from the copy, and yield their URL.
 
     Args:
-        environment: The environment whose cluster the functions use.
+        environment: The test environment whose cluster the functions use.
         directory: The directory for the copy.
-        file: The path of the changed file, relative to the sources.
+        file: The path of the file to change, relative to the source root.
         old: The text to replace; it must occur exactly once.
         new: The replacement.
         port: The port to serve on.
-        variables: Additional environment variables of the functions.
+        variables: Additional environment variables for the functions.
     """
     for package in ("functions", "eventing", "kube"):
         shutil.copytree(ROOT / package, directory / package)
@@ -38,12 +38,12 @@ def serve_patched_functions(
     url = f"http://{LOOPBACK}:{port}"
     account = environment.cluster.ensure_kubeconfig(make_username("functions"))
     server = build_function_server(
-        "edited", port, directory / "edited.log", account, FunctionConfig("", "", ""), sources=directory
+        "patched", port, directory / "patched.log", account, FunctionConfig("", "", ""), sources=directory
     )
     server.env |= {"PYTHONPATH": str(directory), **variables}
     server.start()
     try:
-        await_ready("edited", lambda: is_ready(url), [server], 30)
+        await_ready("patched", lambda: is_ready(url), [server], 30)
         yield url
     finally:
         server.stop()

@@ -1,4 +1,4 @@
-"""A local cluster that runs the product while the tests of one package run."""
+"""Helper that runs the product on a local cluster for the tests of one package."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from localcluster.product import Product
 
 @contextmanager
 def run_product(directory: Path, *components: str, node_count: int = 1) -> Iterator[tuple[LocalCluster, Product]]:
-    """Yield a cluster and the product on it, with all three NodeMaintenance APIs and the given components.
+    """Yield a cluster and the product running on it, with all three NodeMaintenance APIs and the given components.
 
-    Also installs the CRDs of other projects that these components need.
+    Also installs the CRDs of other projects that the components need.
     """
     with LocalCluster(directory / "servers", nodes=node_count) as cluster:
         crds.install_crds(cluster, components)

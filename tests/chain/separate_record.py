@@ -1,4 +1,4 @@
-"""The product with `record` in a separate process, as on a real cluster, so that a test can stop it alone."""
+"""The product with `record` in a separate process, as on a real cluster, so that a test can stop only `record`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProductWithSeparateRecord(Product):
     Args:
         cluster: A cluster with the manifests installed.
         directory: The directory for logs and databases.
-        journal_url: The journal's location: a file's path, or a PostgreSQL URL.
+        journal_url: The location of the journal: a file path or a PostgreSQL URL.
     """
 
     def __init__(self, cluster: LocalCluster, directory: Path, journal_url: str) -> None:
@@ -39,7 +39,7 @@ class ProductWithSeparateRecord(Product):
         self.functions.env["RECORD"] = f"{self._record_url}/record"
         manifests = directory / "manifests.yaml"
         documents = yaml.safe_load_all(cluster.kubectl("kustomize", FLOW_MANIFESTS[0]).stdout)
-        manifests.write_text(yaml.safe_dump_all(self._replace_record_address(item) for item in documents))
+        manifests.write_text(yaml.safe_dump_all(self._replace_record_address(document) for document in documents))
         command = self.delivery.command
         self.delivery.command = [
             str(manifests) if argument == str(FLOW_MANIFESTS[0]) else argument for argument in command
@@ -55,7 +55,7 @@ class ProductWithSeparateRecord(Product):
         self.record.stop()
 
     def start_record(self) -> None:
-        """Start `record`; return when it is ready."""
+        """Start `record` and wait until it is ready."""
         self.record.start()
         await_ready("record", lambda: is_ready(self._record_url), [self.record], 30)
 
@@ -67,15 +67,15 @@ class ProductWithSeparateRecord(Product):
                 accepted_ids.add(json.loads(line)["id"])
         return accepted_ids
 
-    def _replace_record_address(self, item: dict[str, Any]) -> dict[str, Any]:
-        """Return the manifest; in a Trigger, replace the reference to `record` with its URL."""
-        if item["kind"] == "Trigger":
-            spec, record = item["spec"], {"uri": f"{self._record_url}/record"}
+    def _replace_record_address(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Return the manifest; if it is a Trigger, references to `record` are replaced with its URL."""
+        if manifest["kind"] == "Trigger":
+            spec, record = manifest["spec"], {"uri": f"{self._record_url}/record"}
             if spec["subscriber"]["ref"]["name"] == "record":
                 spec["subscriber"] = record
             if "deadLetterSink" in spec["delivery"]:
                 spec["delivery"]["deadLetterSink"] = record
-        return item
+        return manifest
 
 
 def _build_journal_url(journal: str) -> str:

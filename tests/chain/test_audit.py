@@ -1,4 +1,4 @@
-"""Tests of the product's requests, as the API server's audit log shows them."""
+"""Tests for the product's API requests, based on the API server's audit log."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ pytestmark = pytest.mark.usefixtures("finished_maintenances")
 
 @proves("NMO-5", "C32")
 def test_nothing_is_evicted_before_cordon_and_taint(environment: ChainEnvironment) -> None:
-    """NMO-5, C32: the last write to the node precedes the first eviction."""
+    """NMO-5, C32: the node is cordoned and tainted before the first eviction."""
     node = environment.create_node()
     pods = environment.create_pods(node, 5)
     path = environment.create_maintenance(node)
     environment.await_state(path)
 
     writes = [entry for entry in environment.list_own_writes() if entry["objectRef"].get("name") == node]
-    successful = [entry for entry in writes if entry["responseStatus"]["code"] < 300]  # conflicting writes are repeated
-    prepared = [entry["stageTimestamp"] for entry in successful if entry["objectRef"]["resource"] == "nodes"]
-    evicted = [entry["requestReceivedTimestamp"] for entry in environment.list_evictions(pods)]
+    successful_writes = [
+        entry for entry in writes if entry["responseStatus"]["code"] < 300
+    ]  # failed writes, such as conflicts, are retried
+    node_write_times = [
+        entry["stageTimestamp"] for entry in successful_writes if entry["objectRef"]["resource"] == "nodes"
+    ]
+    eviction_times = [entry["requestReceivedTimestamp"] for entry in environment.list_evictions(pods)]
 
-    assert len(prepared) == 2
-    assert len(evicted) == 5
-    assert max(prepared) < min(evicted)
+    assert len(node_write_times) == 2
+    assert len(eviction_times) == 5
+    assert max(node_write_times) < min(eviction_times)
     environment.request_deletion(path)
     environment.await_deletion(path)
 
@@ -57,10 +61,10 @@ def test_pods_are_only_evicted_with_uid_precondition(environment: ChainEnvironme
 
 
 @proves("C10")
-def test_maintenance_leaves_node_ready(environment: ChainEnvironment) -> None:
-    """C10: the product writes no more than a drain needs, and the Node stays the same object and Ready.
+def test_maintenance_writes_only_what_drain_requires_and_leaves_node_ready(environment: ChainEnvironment) -> None:
+    """C10: the product writes only what a drain requires, and the Node remains the same object and Ready.
 
-    Of the Node, the product writes `unschedulable`, the taints and the labels.
+    In the Node, the product changes only `unschedulable`, taints and labels.
     """
     node = environment.create_node()
     environment.create_pods(node, 2)
@@ -73,7 +77,7 @@ def test_maintenance_leaves_node_ready(environment: ChainEnvironment) -> None:
     after = environment.client.get(build_node_path(node))
 
     assert before["metadata"]["uid"] == during["metadata"]["uid"] == after["metadata"]["uid"]
-    assert [is_node_ready(item) for item in (during, after)] == [True, True]
+    assert [is_node_ready(node) for node in (during, after)] == [True, True]
     writes = audit.list_writes_by()
     assert {entry["objectRef"]["resource"] for entry in writes} <= WRITTEN_RESOURCES
     node_writes = [entry for entry in writes if entry["objectRef"]["resource"] == "nodes"]

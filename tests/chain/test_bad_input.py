@@ -1,4 +1,4 @@
-"""Tests with invalid NodeMaintenances, unknown and deleted nodes, and pods that cannot leave."""
+"""Tests for invalid NodeMaintenances, unknown and deleted nodes, and pods that cannot be evicted or removed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ pytestmark = pytest.mark.abreast
 
 @pytest.mark.slow
 @proves("NMO-19")
-def test_unknown_node_fails_until_node_is_created(environment: ChainEnvironment) -> None:
-    """NMO-19: a maintenance of an unknown node fails with the reason; a tick begins it once the node exists."""
+def test_maintenance_for_unknown_node_fails_until_node_is_created(environment: ChainEnvironment) -> None:
+    """NMO-19: a maintenance for an unknown node fails with the reason; a tick begins it once the node exists."""
     path = environment.create_maintenance("chain-not-yet")
-    status = environment.await_state(path, lambda item: bool((item.get("status") or {}).get("phase")))["status"]
+    status = environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))[
+        "status"
+    ]
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "chain-not-yet" not found')
 
     environment.create_node("chain-not-yet")
@@ -42,7 +44,7 @@ def test_unknown_node_fails_until_node_is_created(environment: ChainEnvironment)
     ],
 )
 def test_schema_rejects_invalid_node_name(environment: ChainEnvironment, spec: Object, expected_message: str) -> None:
-    """NMO-2, NMO-18: the CRD's schema rejects an invalid node name and names the field, without the webhook."""
+    """NMO-2, NMO-18: even without the webhook, the CRD's schema rejects an invalid node name and names the field."""
     head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "bad"}}
 
     with pytest.raises(LocalClusterError) as error:
@@ -52,8 +54,8 @@ def test_schema_rejects_invalid_node_name(environment: ChainEnvironment, spec: O
 
 
 @proves("NMO-18", "NMO-21")
-def test_node_name_cannot_be_changed(environment: ChainEnvironment) -> None:
-    """NMO-21: the API server rejects a change of `spec.nodeName`, while `spec.reason` may change at any time."""
+def test_node_name_of_maintenance_cannot_be_changed(environment: ChainEnvironment) -> None:
+    """NMO-21: the API server rejects a change to `spec.nodeName`, while `spec.reason` may change at any time."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
     environment.await_state(path)
@@ -70,7 +72,7 @@ def test_node_name_cannot_be_changed(environment: ChainEnvironment) -> None:
 
 
 @proves("NMO-20")
-def test_deleted_node_deletes_its_maintenance(environment: ChainEnvironment) -> None:
+def test_deleting_node_deletes_its_maintenance(environment: ChainEnvironment) -> None:
     """NMO-20, NMO-14: deleting a node also deletes its NodeMaintenance."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
@@ -89,7 +91,7 @@ def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment
 
     status = environment.wait_with_ticks(lambda: environment.await_state(path, _has_blocked_pods, timeout=1))["status"]
     assert status["phase"] == "Running"
-    assert [(item["reason"], item["name"]) for item in status["blockedPods"]] == [
+    assert [(blocked_pod["reason"], blocked_pod["name"]) for blocked_pod in status["blockedPods"]] == [
         ("Finalizers", pod["metadata"]["name"])
     ]
     assert "example.com/hold" in status["blockedPods"][0]["message"]
@@ -101,8 +103,8 @@ def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment
     environment.await_deletion(path)
 
 
-def test_terminating_namespace_does_not_stop_drain(environment: ChainEnvironment) -> None:
-    """NMO-6: pods of a terminating namespace, where evictions are forbidden, do not stop the drain of other pods."""
+def test_terminating_namespace_does_not_block_drain(environment: ChainEnvironment) -> None:
+    """NMO-6: pods in a terminating namespace, where evictions are forbidden, do not block other evictions."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 5, namespace=namespace, delete="1s")
     environment.create_pods(node, 3)
@@ -117,5 +119,5 @@ def test_terminating_namespace_does_not_stop_drain(environment: ChainEnvironment
     environment.await_deletion(path)
 
 
-def _has_blocked_pods(item: Object) -> bool:
-    return bool((item.get("status") or {}).get("blockedPods"))
+def _has_blocked_pods(maintenance: Object) -> bool:
+    return bool((maintenance.get("status") or {}).get("blockedPods"))

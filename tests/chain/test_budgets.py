@@ -1,4 +1,4 @@
-"""Tests of drains that PodDisruptionBudgets delay."""
+"""Tests for drains that are delayed by PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from tests.proofs import proves
 
 
 @proves("NMO-6", "NMO-10", "NMO-12", "NMO-13", "C21")
-def test_budget_of_one_disruption_serializes_evictions(environment: ChainEnvironment) -> None:
-    """NMO-10, 12, 13, C21: a budget of one disruption serializes the drain.
+def test_budget_that_allows_one_disruption_serializes_evictions(environment: ChainEnvironment) -> None:
+    """NMO-10, 12, 13, C21: a budget that allows one disruption serializes the evictions.
 
     Progress never decreases, `pendingPods` only shrinks, and `evictionPods` keeps its initial value. The status reports
-    the budget, and `lastError` is removed in the end.
+    the budget, and `lastError` is removed at the end.
     """
-    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 5, ready="300ms")
-    environment.allow_on_node(namespace, other)
+    environment.allow_on_node(namespace, other_node)
     environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=1, maxUnavailable=1)
     path = environment.create_maintenance(node)
 
-    items = [item for item in environment.record_states_until(path, has_succeeded) if "status" in item]
-    states = [item["status"] for item in items]
+    states = [state for state in environment.record_states_until(path, has_succeeded) if "status" in state]
+    statuses = [state["status"] for state in states]
 
-    progress_values = [status["drainProgress"] for status in states]
-    pending = [len(status["pendingPods"]) for status in states]
-    blocked = [entry for status in states for entry in status["blockedPods"]]
+    progress_values = [status["drainProgress"] for status in statuses]
+    pending_counts = [len(status["pendingPods"]) for status in statuses]
+    blocked = [entry for status in statuses for entry in status["blockedPods"]]
     assert progress_values == sorted(progress_values)
-    assert pending == sorted(pending, reverse=True)
-    assert len(set(pending)) >= 4
-    assert {status["evictionPods"] for status in states} == {5}
+    assert pending_counts == sorted(pending_counts, reverse=True)
+    assert len(set(pending_counts)) >= 4
+    assert {status["evictionPods"] for status in statuses} == {5}
     assert {(entry["budget"], entry["reason"], entry["needed"]) for entry in blocked} == {
         ("budget", "DisruptionBudget", 4)
     }
     assert {entry["healthy"] for entry in blocked} <= {4, 5}
-    assert any("budget budget needs 4 healthy pods" in status.get("lastError", "") for status in states)
-    assert "lastError" not in states[-1]
-    assert states[-1]["blockedPods"] == []
+    assert any("budget budget needs 4 healthy pods" in status.get("lastError", "") for status in statuses)
+    assert "lastError" not in statuses[-1]
+    assert statuses[-1]["blockedPods"] == []
     assert all(
-        abs(_count_seconds_between(item["status"]["lastUpdate"], _get_status_write_time(item))) <= 1 for item in items
+        abs(_compute_seconds_between(state["status"]["lastUpdate"], _get_status_write_time(state))) <= 1
+        for state in states
     )
     environment.request_deletion(path)
     environment.await_deletion(path)
@@ -51,7 +52,7 @@ def test_budget_of_one_disruption_serializes_evictions(environment: ChainEnviron
 
 @pytest.fixture
 def unevictable_pods(environment: ChainEnvironment) -> list[Object]:
-    """Return three pods on one node whose budget allows no disruption."""
+    """Return three pods on one node whose budget allows no disruptions."""
     namespace = environment.create_namespace()
     pods = environment.create_pods(environment.create_node(), 3, namespace=namespace, labels={"app": "x"})
     environment.create_budget(namespace, {"app": "x"}, disruptions_allowed=0, minAvailable=3)
@@ -59,8 +60,10 @@ def unevictable_pods(environment: ChainEnvironment) -> list[Object]:
 
 
 @proves("X-6")
-def test_eviction_follows_budget_deletion(environment: ChainEnvironment, unevictable_pods: list[Object]) -> None:
-    """NMO-13, X-6: the first eviction follows within 0.5 s of the deletion of the budget that forbade it.
+def test_pods_are_evicted_soon_after_budget_is_deleted(
+    environment: ChainEnvironment, unevictable_pods: list[Object]
+) -> None:
+    """NMO-13, X-6: the first eviction is requested within 0.5 s after the budget that blocked it is deleted.
 
     Before that, the status reports the budget, and no eviction is requested.
     """
@@ -70,9 +73,9 @@ def test_eviction_follows_budget_deletion(environment: ChainEnvironment, unevict
         unevictable_pods[0]["metadata"]["namespace"],
     )
     path = environment.create_maintenance(node)
-    status = environment.await_state(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 3)[
-        "status"
-    ]
+    status = environment.await_state(
+        path, lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 3
+    )["status"]
     assert {(entry["budget"], entry["healthy"], entry["needed"]) for entry in status["blockedPods"]} == {
         ("budget", 3, 3)
     }
@@ -82,15 +85,19 @@ def test_eviction_follows_budget_deletion(environment: ChainEnvironment, unevict
     environment.cluster.kubectl("delete", "pdb", "budget", "-n", namespace)
     final_status = environment.await_state(path)["status"]
 
-    (deleted,) = [entry for entry in environment.read_audit_log() if _is_budget_deletion(entry, namespace)]
-    evicted = min(_parse_time(entry["requestReceivedTimestamp"]) for entry in environment.list_evictions(pods))
-    assert is_below_scaled_limit((evicted - _parse_time(deleted["stageTimestamp"])).total_seconds(), 0.5)
+    (budget_deletion,) = [entry for entry in environment.read_audit_log() if _is_budget_deletion(entry, namespace)]
+    first_eviction_time = min(
+        _parse_time(entry["requestReceivedTimestamp"]) for entry in environment.list_evictions(pods)
+    )
+    assert is_below_scaled_limit(
+        (first_eviction_time - _parse_time(budget_deletion["stageTimestamp"])).total_seconds(), 0.5
+    )
     assert "lastError" not in final_status
     environment.request_deletion(path)
     environment.await_deletion(path)
 
 
-def test_pod_with_two_budgets_is_blocked_and_others_are_evicted(environment: ChainEnvironment) -> None:
+def test_pod_with_two_budgets_is_blocked_and_other_pods_are_evicted(environment: ChainEnvironment) -> None:
     """NMO-6: a pod that two budgets cover is reported as blocked, while the other pods are evicted."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels={"app": "x", "twice": "yes"})
@@ -99,7 +106,9 @@ def test_pod_with_two_budgets_is_blocked_and_others_are_evicted(environment: Cha
     environment.create_budget(namespace, {"twice": "yes"}, name="two", disruptions_allowed=1, minAvailable=0)
     path = environment.create_maintenance(node)
 
-    status = environment.await_state(path, lambda item: (item.get("status") or {}).get("pendingCount") == 1)["status"]
+    status = environment.await_state(
+        path, lambda maintenance: (maintenance.get("status") or {}).get("pendingCount") == 1
+    )["status"]
     assert [entry["reason"] for entry in status["blockedPods"]] == ["MultipleBudgets"]
     assert "one, two" in status["lastError"]
 
@@ -115,13 +124,15 @@ def _is_budget_deletion(entry: Object, namespace: str) -> bool:
     return (entry["verb"], reference["resource"], reference.get("namespace")) == expected
 
 
-def _get_status_write_time(item: Object) -> str:
-    """Return the time of the last status write in `metadata.managedFields`."""
-    times = [entry["time"] for entry in item["metadata"]["managedFields"] if entry.get("subresource") == "status"]
+def _get_status_write_time(maintenance: Object) -> str:
+    """Return the time of the last status write according to `metadata.managedFields`."""
+    times = [
+        entry["time"] for entry in maintenance["metadata"]["managedFields"] if entry.get("subresource") == "status"
+    ]
     return str(max(times))
 
 
-def _count_seconds_between(end: str, start: str) -> float:
+def _compute_seconds_between(end: str, start: str) -> float:
     return (_parse_time(end) - _parse_time(start)).total_seconds()
 
 

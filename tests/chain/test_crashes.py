@@ -1,4 +1,4 @@
-"""Tests with processes of the product that are stopped or killed during maintenances."""
+"""Tests for maintenances during which processes of the product are stopped or killed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.proofs import proves
 pytestmark = pytest.mark.slow
 
 RESYNC_SECONDS = 15.0
-"""Seconds between two ticks of the PingSource."""
+"""Interval between two ticks of the PingSource."""
 SLACK_SECONDS = 5.0
-"""Maximum seconds for the maintenance itself."""
+"""Maximum duration of the maintenance itself."""
 POD_COUNT = 50
 LOST_RESPONSE_STATUS = 504
-"""Status code in the audit log if the client was killed before the response; the pod may have been evicted."""
+"""Status code in the audit log if the client was killed before the response; the pod may have been evicted anyway."""
 
 
 @pytest.fixture(autouse=True)
 def _restart_product(environment: ChainEnvironment) -> Iterator[None]:
-    """Start the stopped processes of the product after each test."""
+    """Restart the product's stopped processes after each test."""
     yield
     for server, start in (
         (environment.product.functions, environment.product.start_functions),
@@ -38,7 +38,7 @@ def _restart_product(environment: ChainEnvironment) -> Iterator[None]:
 
 @proves("X-3")
 def test_maintenance_created_while_sources_are_down_succeeds(environment: ChainEnvironment) -> None:
-    """X-3: a maintenance that was created while delivery and sources were down succeeds within one resync period."""
+    """X-3: a maintenance that is created while delivery and sources are down succeeds within one resync period."""
     node = environment.create_node()
     environment.create_pods(node, 3)
     environment.product.kill_delivery()
@@ -55,7 +55,7 @@ def test_maintenance_created_while_sources_are_down_succeeds(environment: ChainE
 
 @proves("X-5", "NMO-15")
 def test_maintenance_deleted_while_product_is_down_remains_until_restored(environment: ChainEnvironment) -> None:
-    """X-5, NMO-15: a maintenance that was deleted while the product was down remains until its node is restored."""
+    """X-5, NMO-15: a maintenance that is deleted while the product is down remains until its node is restored."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
     environment.await_state(path)
@@ -81,14 +81,14 @@ def test_maintenance_deleted_while_product_is_down_remains_until_restored(enviro
         pytest.param(Product.kill_delivery, Product.start_delivery, id="delivery"),
     ],
 )
-def test_crash_during_drain_evicts_no_pod_twice(
+def test_no_pod_is_evicted_twice_after_crash_during_drain(
     environment: ChainEnvironment, kill: Callable[[Product], None], start: Callable[[Product], None]
 ) -> None:
-    """X-2, X-3, design rule 4: after a SIGKILL during a drain, the drain completes and evicts each pod once."""
+    """X-2, X-3, design rule 4: after a SIGKILL during a drain, the drain completes, and each pod is evicted once."""
     node = environment.create_node()
     pods = environment.create_pods(node, POD_COUNT, delete="2s")
     path = environment.create_maintenance(node)
-    await_terminating_pods(environment, pods, 10)
+    wait_for_terminating_pods(environment, pods, 10)
 
     kill(environment.product)
     assert environment.client.get(path)["status"]["phase"] == "Running"
@@ -96,10 +96,10 @@ def test_crash_during_drain_evicts_no_pod_twice(
     status = environment.await_state(path, has_succeeded, timeout=45)["status"]
 
     codes = [(_get_evicted_uid(entry), entry["responseStatus"]["code"]) for entry in environment.list_evictions(pods)]
-    granted_counts = Counter(uid for uid, code in codes if code < 300)
-    unanswered = {uid for uid, code in codes if code == LOST_RESPONSE_STATUS}
-    assert set(granted_counts.values()) == {1}
-    assert granted_counts.keys() | unanswered == {pod["metadata"]["uid"] for pod in pods}
+    granted_eviction_counts = Counter(uid for uid, code in codes if code < 300)
+    uids_without_response = {uid for uid, code in codes if code == LOST_RESPONSE_STATUS}
+    assert set(granted_eviction_counts.values()) == {1}
+    assert granted_eviction_counts.keys() | uids_without_response == {pod["metadata"]["uid"] for pod in pods}
     assert environment.list_pods_on(node) == []
     assert (status["drainProgress"], status["evictionPods"]) == (100, POD_COUNT)
     environment.request_deletion(path)
@@ -107,16 +107,16 @@ def test_crash_during_drain_evicts_no_pod_twice(
 
 
 def _get_evicted_uid(eviction: Object) -> str:
-    """Return the uid of the pod that the eviction in the audit log names."""
+    """Return the uid of the pod in an audit log entry for an eviction."""
     return str(eviction["requestObject"]["deleteOptions"]["preconditions"]["uid"])
 
 
-def await_terminating_pods(environment: ChainEnvironment, pods: list[Object], count: int) -> None:
+def wait_for_terminating_pods(environment: ChainEnvironment, pods: list[Object], count: int) -> None:
     """Wait until `count` of the pods are terminating."""
     namespace = pods[0]["metadata"]["namespace"]
-    terminating: set[str] = set()
+    terminating_uids: set[str] = set()
     for change in environment.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", timeout=30):
         if change.object["metadata"].get("deletionTimestamp"):
-            terminating.add(change.object["metadata"]["uid"])
-        if len(terminating) >= count:
+            terminating_uids.add(change.object["metadata"]["uid"])
+        if len(terminating_uids) >= count:
             return

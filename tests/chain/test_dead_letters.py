@@ -1,4 +1,4 @@
-"""Tests of dead letters: they are listed with their reason, and redriven only to the function that rejected them."""
+"""Tests for dead letters: they are listed with their reason and redriven only to the function that rejected them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def find_dead_letters(environment: ChainEnvironment, **query: object) -> list[En
 
 
 def list_dead_letters(environment: ChainEnvironment, *arguments: str) -> dict[str, dict[str, object]]:
-    """Return the dead letters that the command lists, by event id."""
+    """Return the dead letters that the command lists, as a dictionary by event id."""
     result = run_command(environment, "deadletters", "-o", "json", *arguments)
     assert result.exit_code == 0, result.output
     return {dead_letter["event"]: dead_letter for dead_letter in json.loads(result.stdout)["deadLetters"]}
 
 
 def build_functions_option(environment: ChainEnvironment) -> tuple[str, str]:
-    """Return the option with the functions' URL, which the local delivery has in no Trigger."""
+    """Return the option for the functions' URL, which the Triggers of the local delivery do not contain."""
     return "--functions", environment.product.functions_url
 
 
 @pytest.fixture
 def rejected_event(environment: ChainEnvironment, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
-    """Yield a maintenance whose event `taint` rejected, and that dead letter.
+    """Yield the path of a maintenance whose event `taint` has rejected, and the resulting dead letter.
 
-    A copy of `taint` that was changed by hand rejected it; the unchanged functions run again.
+    A modified copy of `taint` rejected the event; afterwards, the unmodified functions run again.
     """
     port = urlsplit(environment.product.functions_url).port or 0
     variables = {
@@ -51,14 +51,16 @@ def rejected_event(environment: ChainEnvironment, tmp_path: Path) -> Iterator[tu
         "RECORD": environment.product.get_function_url("record"),
         "K_SINK": environment.product.broker_url,
     }
-    original = "result = patch_active_node(event, client, _build_patch)"
-    broken = f'from eventing.http_binding import BadEvent\n    raise BadEvent("by hand")\n    {original}'
+    original_text = "result = patch_active_node(event, client, _build_patch)"
+    failing_text = (
+        f'from eventing.http_binding import BadEvent\n    raise BadEvent("forced failure")\n    {original_text}'
+    )
     node = environment.create_node()
     environment.create_pods(node, 2)
     environment.product.functions.stop()
     try:
         with serve_patched_functions(
-            environment, tmp_path, "functions/maintenance/taint.py", original, broken, port, **variables
+            environment, tmp_path, "functions/maintenance/taint.py", original_text, failing_text, port, **variables
         ):
             path = environment.create_maintenance(node)
             uid = environment.client.get(path)["metadata"]["uid"]
@@ -75,14 +77,14 @@ def test_redrive_calls_only_rejecting_function_and_drain_succeeds(
 ) -> None:
     """X-6: redriving a listed dead letter calls only the function that rejected it, and the drain then succeeds."""
     path, dead_letter = rejected_event
-    key = dead_letter.event.get_id()
-    before = list_dead_letters(environment)[key]
+    event_id = dead_letter.event.get_id()
+    open_dead_letter = list_dead_letters(environment)[event_id]
     table = run_command(environment, "deadletters").stdout
 
     result = run_command(
         environment,
         "redrive",
-        key,
+        event_id,
         "--yes",
         "--broker",
         environment.product.broker_url,
@@ -91,26 +93,30 @@ def test_redrive_calls_only_rejecting_function_and_drain_succeeds(
 
     environment.await_state(path)
     with closing(Journal(environment.journal)) as journal:
-        await_ready("the reply", lambda: _list_reply_types(journal, key) == [events.NODE_TAINTED], [], 5)
-        (event,) = [entry for entry in journal.select(Query(ids=(key,))) if not entry.dead_letter]
-    assert (before["function"], before["code"], before["reason"]) == ("taint", 400, "by hand\n")
-    assert {key, "node.cordoned", "taint", "400"} <= {*table.split()}
-    assert "400    by hand" in table
+        await_ready("the reply", lambda: _list_reply_types(journal, event_id) == [events.NODE_TAINTED], [], 5)
+        (event,) = [entry for entry in journal.select(Query(ids=(event_id,))) if not entry.dead_letter]
+    assert (open_dead_letter["function"], open_dead_letter["code"], open_dead_letter["reason"]) == (
+        "taint",
+        400,
+        "forced failure\n",
+    )
+    assert {event_id, "node.cordoned", "taint", "400"} <= {*table.split()}
+    assert "400    forced failure" in table
     assert result.exit_code == 0, result.output
     assert "1 of 1 redriven" in result.stdout
     assert {attempt.function for attempt in event.attempts} == {"taint"}
-    assert key not in list_dead_letters(environment)
-    assert list_dead_letters(environment, "--all")[key]["open"] is False
-    assert run_command(environment, "redrive", key, "--yes").exit_code == 2
+    assert event_id not in list_dead_letters(environment)
+    assert list_dead_letters(environment, "--all")[event_id]["open"] is False
+    assert run_command(environment, "redrive", event_id, "--yes").exit_code == 2
 
 
 def _list_reply_types(journal: Journal, event_id: str) -> list[str]:
-    """Return the types of the events that were emitted in reply to this one."""
+    """Return the types of the events that were emitted in reply to the event."""
     return [entry.event.get_type() for entry in journal.select() if entry.cause == event_id]
 
 
-def test_event_rejected_again_stays_open(environment: ChainEnvironment) -> None:
-    """X-6: an event that is rejected again stays an open dead letter, and the command exits with 1 and the reason."""
+def test_dead_letter_rejected_again_remains_open(environment: ChainEnvironment) -> None:
+    """X-6: an event that is rejected again remains an open dead letter, and the command exits with 1 and the reason."""
     event = CloudEvent(
         {"id": "poison", "source": "/test", "type": events.NODE_CORDONED, "datacontenttype": "application/json"}, {}
     )
@@ -133,8 +139,8 @@ def test_event_rejected_again_stays_open(environment: ChainEnvironment) -> None:
 
 
 @pytest.mark.slow
-def test_unpublished_reply_leaves_dead_letter_open(environment: ChainEnvironment) -> None:
-    """X-6: a dead letter stays open if the reply of its redrive could not be published, and can be redriven again."""
+def test_dead_letter_remains_open_if_reply_is_not_published(environment: ChainEnvironment) -> None:
+    """X-6: a dead letter remains open if the reply to its redrive could not be published, and can be redriven again."""
     node = environment.create_node()
     path = environment.drain_node_with_pods(node, 1)
     uid = environment.client.get(path)["metadata"]["uid"]
@@ -153,7 +159,7 @@ def test_unpublished_reply_leaves_dead_letter_open(environment: ChainEnvironment
         environment.product.get_function_url("record"),
     )
 
-    misdirected = run_command(
+    failed_redrive = run_command(
         environment,
         "redrive",
         event.get_id(),
@@ -162,8 +168,8 @@ def test_unpublished_reply_leaves_dead_letter_open(environment: ChainEnvironment
         f"http://127.0.0.1:{reserve_port()}",
         *build_functions_option(environment),
     )
-    first = list_dead_letters(environment)[event.get_id()]
-    second = run_command(
+    open_dead_letter = list_dead_letters(environment)[event.get_id()]
+    second_redrive = run_command(
         environment,
         "redrive",
         event.get_id(),
@@ -173,10 +179,10 @@ def test_unpublished_reply_leaves_dead_letter_open(environment: ChainEnvironment
         *build_functions_option(environment),
     )
 
-    assert misdirected.exit_code == 1
-    assert "the reply did not reach the broker" in misdirected.stdout
-    assert first["reason"] == "the API server is unavailable"
-    assert second.exit_code == 0, second.output
+    assert failed_redrive.exit_code == 1
+    assert "the reply did not reach the broker" in failed_redrive.stdout
+    assert open_dead_letter["reason"] == "the API server is unavailable"
+    assert second_redrive.exit_code == 0, second_redrive.output
     assert event.get_id() not in list_dead_letters(environment)
     environment.request_deletion(path)
     environment.await_deletion(path)
@@ -184,14 +190,14 @@ def test_unpublished_reply_leaves_dead_letter_open(environment: ChainEnvironment
 
 INVALID_COMMANDS = {
     "no ids": ([], "Error: name the ids of dead letters, or use --all"),
-    "both": (["x", "--all"], "Error: name the ids of dead letters, or use --all"),
-    "unknown": (["nope", "--yes"], "Error: open dead letter nope not found"),
+    "ids and --all": (["x", "--all"], "Error: name the ids of dead letters, or use --all"),
+    "unknown id": (["nope", "--yes"], "Error: open dead letter nope not found"),
     "no broker": (["poison", "--yes"], "Error: no Broker in namespace node-maintenance has an address"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "expected_message"), INVALID_COMMANDS.values(), ids=INVALID_COMMANDS)
-def test_invalid_redrive_exits_2_with_one_line(
+def test_invalid_redrive_command_exits_with_2_and_remedy(
     environment: ChainEnvironment, arguments: list[str], expected_message: str
 ) -> None:
     """X-6: an invalid `redrive` command exits with 2 and one line that contains the remedy."""

@@ -1,4 +1,4 @@
-"""Tests of maintenances that users, other controllers or missing permissions disturb: the next ticks repair them."""
+"""Tests that ticks repair maintenances disturbed by users, other controllers or missing permissions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.proofs import proves
 
 PAIRED_API_VERSIONS = (MEDIK8S.api_version, KUBEVIRT.api_version)
 IN_PROGRESS_SECONDS = 7.0
-"""Seconds after a status write during which a tick leaves a maintenance alone, since it is in progress."""
+"""Time after a status write during which ticks skip a maintenance, since it is in progress."""
 
 
 def is_restored(node: Object | None) -> bool:
@@ -33,59 +33,62 @@ def is_restored(node: Object | None) -> bool:
     return not (spec.get("unschedulable") or MAINTENANCE_LABEL in labels or keys & DRAIN_TAINTS)
 
 
-def has_blocked_pods(item: Object) -> bool:
-    """Return whether a pod of the maintenance is blocked."""
-    return bool((item.get("status") or {}).get("blockedPods"))
+def has_blocked_pods(maintenance: Object) -> bool:
+    """Return whether the maintenance's status contains blocked pods."""
+    return bool((maintenance.get("status") or {}).get("blockedPods"))
 
 
-def has_phase(item: Object) -> bool:
-    return bool(m.get_phase(item))
+def has_phase(maintenance: Object) -> bool:
+    return bool(m.get_phase(maintenance))
 
 
-def count_own_events(environment: ChainEnvironment, item: Object) -> Counter[str]:
-    """Return event type → number of the product's events about a maintenance."""
-    types = (entry.event.get_type() for entry in await_recorded_events(environment, item["metadata"]["uid"]))
-    return Counter(kind for kind in types if kind in events.TYPE_DESCRIPTIONS)
+def count_own_events(environment: ChainEnvironment, maintenance: Object) -> Counter[str]:
+    """Return event type → number of the product's events about the maintenance."""
+    types = (entry.event.get_type() for entry in await_recorded_events(environment, maintenance["metadata"]["uid"]))
+    return Counter(event_type for event_type in types if event_type in events.TYPE_DESCRIPTIONS)
 
 
-def replace_with_user_file(environment: ChainEnvironment, path: str) -> None:
-    """Replace the maintenance as `kubectl replace -f` does with the user's file."""
-    item = environment.client.get(path)
-    body = {key: item[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": item["metadata"]["name"]}}
+def replace_with_original_manifest(environment: ChainEnvironment, path: str) -> None:
+    """Replace the maintenance with the user's original manifest by `kubectl replace -f`."""
+    maintenance = environment.client.get(path)
+    body = {key: maintenance[key] for key in ("apiVersion", "kind", "spec")}
+    body |= {"metadata": {"name": maintenance["metadata"]["name"]}}
     environment.cluster.kubectl("replace", "-f", "-", input=json.dumps(body))
 
 
 @pytest.mark.slow
 @proves("X-7", "NMO-14")
-def test_deleting_pairs_restores_every_node(environment: ChainEnvironment) -> None:
-    """X-7: deleting two maintenances per node with one command restores every node, in any order of the deletions."""
+def test_deleting_two_maintenances_per_node_restores_every_node(environment: ChainEnvironment) -> None:
+    """X-7: deleting two maintenances per node with one command restores every node, in any deletion order."""
     nodes = [environment.create_node() for _ in range(4)]
-    first = [environment.create_maintenance(node) for node in nodes]
-    for path in first:
+    first_paths = [environment.create_maintenance(node) for node in nodes]
+    for path in first_paths:
         environment.await_state(path)
-    second = [
+    second_paths = [
         environment.create_maintenance(node, api_version=group)
         for node, group in zip(nodes, 2 * PAIRED_API_VERSIONS, strict=True)
     ]
-    for path in second:
+    for path in second_paths:
         environment.await_state(path, has_phase)
-    before = len(environment.list_own_writes())
+    write_count_before = len(environment.list_own_writes())
 
-    resources = [f"nodemaintenances.{path.split('/')[2]}/{path.rsplit('/', 1)[1]}" for path in (*first, *second)]
+    resources = [
+        f"nodemaintenances.{path.split('/')[2]}/{path.rsplit('/', 1)[1]}" for path in (*first_paths, *second_paths)
+    ]
     environment.cluster.kubectl("delete", *resources, "--timeout=10s")
 
     for node in nodes:
         environment.await_state_of("/api/v1/nodes", node, is_restored, timeout=2)
-    assert len(environment.list_own_writes()) - before <= 25 * len(
+    assert len(environment.list_own_writes()) - write_count_before <= 25 * len(
         nodes
-    )  # some successors have begun before their deletion
+    )  # some successors begin before they are deleted
 
 
 @pytest.mark.slow
 @pytest.mark.abreast
 @proves("X-6", "X-3")
-def test_maintenance_begins_once_permitted(environment: ChainEnvironment) -> None:
-    """X-6, X-3: a maintenance whose begin was forbidden reports the reason; a tick begins it once it is permitted."""
+def test_maintenance_begins_once_updates_are_permitted(environment: ChainEnvironment) -> None:
+    """X-6, X-3: a maintenance whose updates are forbidden reports why; a tick begins it once they are allowed."""
     node = environment.create_node()
     environment.create_pods(node, 2)
     with apply_policy_against_updates(environment, name := f"refused-{node}"):
@@ -103,7 +106,7 @@ def test_maintenance_begins_once_permitted(environment: ChainEnvironment) -> Non
 
 @contextmanager
 def apply_policy_against_updates(environment: ChainEnvironment, name: str) -> Iterator[None]:
-    """Reject updates of the maintenance with this name while the block runs, except those of its status."""
+    """Reject updates to the maintenance with this name while the block runs, except to its status."""
     rule = {
         "apiGroups": [MEDIK8S.api_version.split("/")[0]],
         "apiVersions": ["*"],
@@ -115,10 +118,10 @@ def apply_policy_against_updates(environment: ChainEnvironment, name: str) -> It
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": "nowhere"}}
     environment.client.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
 
-    def attempt() -> object:
+    def update_maintenance() -> object:
         return environment.client.patch(path, {"spec": {"reason": "tried"}})
 
-    with apply_policy(environment, name, rule, expression, "not yet", attempt):
+    with apply_policy(environment, name, rule, expression, "not yet", update_maintenance):
         environment.request_deletion(path)
         environment.await_deletion(path)
         yield
@@ -128,25 +131,25 @@ def apply_policy_against_updates(environment: ChainEnvironment, name: str) -> It
 @pytest.mark.abreast
 @proves("NMO-11", "X-3")
 def test_maintenance_replaced_during_drain_continues(environment: ChainEnvironment) -> None:
-    """X-3, NMO-11: a tick restores finalizer, owner and counts after `kubectl replace`, and the drain continues."""
+    """X-3, NMO-11: after `kubectl replace`, a tick restores finalizer, owner and counts, and the drain continues."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 3, namespace=namespace, labels={"app": "x"})
     environment.create_budget(namespace, {"app": "x"}, disruptions_allowed=1, minAvailable=2)
     path = environment.create_maintenance(node)
     environment.await_state(path, has_blocked_pods)
 
-    replace_with_user_file(environment, path)
-    replaced = environment.client.get(path)
-    repaired = environment.await_state(path, m.has_begun, timeout=IN_PROGRESS_SECONDS + 15)
+    replace_with_original_manifest(environment, path)
+    replaced_maintenance = environment.client.get(path)
+    repaired_maintenance = environment.await_state(path, m.has_begun, timeout=IN_PROGRESS_SECONDS + 15)
     environment.client.run(
         environment.client.api.request("DELETE", f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget")
     )
     status = environment.await_state(path, timeout=IN_PROGRESS_SECONDS + 15)["status"]
 
-    assert not m.has_begun(replaced)
-    assert m.has_node_owner(repaired)
+    assert not m.has_begun(replaced_maintenance)
+    assert m.has_node_owner(repaired_maintenance)
     assert (status["evictionPods"], status["totalpods"], status["drainProgress"]) == (3, 3, 100)
-    assert count_own_events(environment, repaired)[events.MAINTENANCE_PENDING] <= 2
+    assert count_own_events(environment, repaired_maintenance)[events.MAINTENANCE_PENDING] <= 2
     environment.request_deletion(path)
     environment.await_deletion(path)
     assert is_restored(environment.client.get(build_node_path(node)))
@@ -155,29 +158,29 @@ def test_maintenance_replaced_during_drain_continues(environment: ChainEnvironme
 @pytest.mark.slow
 @proves("X-5", "X-3")
 def test_maintenance_deleted_without_finalizer_restores_node(environment: ChainEnvironment) -> None:
-    """X-5, X-3: one tick restores the node and the lease of a maintenance that was deleted without its finalizer."""
+    """X-5, X-3: one tick restores the node and lease of a maintenance that was deleted without its finalizer."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
     environment.await_state(path)
 
-    replace_with_user_file(environment, path)
+    replace_with_original_manifest(environment, path)
     environment.cluster.kubectl("delete", "nm", path.rsplit("/", 1)[1])
     environment.send_tick()
 
     assert is_restored(environment.client.get(build_node_path(node)))
-    before = len(environment.list_own_writes())
+    write_count_before = len(environment.list_own_writes())
     environment.send_tick()
-    assert len(environment.list_own_writes()) == before
+    assert len(environment.list_own_writes()) == write_count_before
 
 
 def test_manually_uncordoned_node_is_cordoned_again(environment: ChainEnvironment) -> None:
-    """Design, guard: a node that was uncordoned by hand is cordoned again, and an Event on the node records it."""
+    """Design, guard: a node that is uncordoned by hand is cordoned again, and an Event on the node reports this."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
     environment.await_state(path)
 
     environment.cluster.kubectl("uncordon", node)
-    environment.await_state_of("/api/v1/nodes", node, lambda item: bool(item["spec"].get("unschedulable")), timeout=10)
+    environment.await_state_of("/api/v1/nodes", node, lambda node: bool(node["spec"].get("unschedulable")), timeout=10)
 
     assert "NodeCordonedAgain" in environment.cluster.kubectl("describe", "node", node).stdout
     environment.request_deletion(path)
@@ -186,27 +189,31 @@ def test_manually_uncordoned_node_is_cordoned_again(environment: ChainEnvironmen
 
 @pytest.mark.slow
 @pytest.mark.abreast
-def test_flapping_label_limits_writes(environment: ChainEnvironment) -> None:
-    """Rule 9: if another controller keeps removing the product's label, the product stops after a few writes."""
+def test_product_stops_writing_label_that_keeps_being_removed(environment: ChainEnvironment) -> None:
+    """Rule 9: the product stops adding its label after a few writes if another controller keeps removing it."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
-    item = environment.await_state(path)
+    maintenance = environment.await_state(path)
     removed_labels: list[str] = []
     stop = threading.Event()
 
     with environment.run_in_thread(lambda: remove_label_repeatedly(environment, node, removed_labels, stop)):
-        before = len(environment.list_own_writes())
+        write_count_before = len(environment.list_own_writes())
         for _ in range(2):
-            environment.send_tick()  # `send_tick` returns once no event is left, which flapping alone would prevent
-        writes = [entry for entry in environment.list_own_writes()[before:] if entry["objectRef"].get("name") == node]
+            environment.send_tick()  # returns once no events are pending, which endless flapping would prevent
+        writes = [
+            entry
+            for entry in environment.list_own_writes()[write_count_before:]
+            if entry["objectRef"].get("name") == node
+        ]
         stop.set()
         environment.await_state_of(
-            "/api/v1/nodes", node, lambda live_node: is_in_maintenance(live_node, MEDIK8S.drain_taint), timeout=20
+            "/api/v1/nodes", node, lambda current_node: is_in_maintenance(current_node, MEDIK8S.drain_taint), timeout=20
         )
 
     assert len(removed_labels) >= 2
     assert len(writes) <= 6
-    assert count_own_events(environment, item)[events.NODE_DRIFTED] <= 6
+    assert count_own_events(environment, maintenance)[events.NODE_DRIFTED] <= 6
     environment.request_deletion(path)
     environment.await_deletion(path)
 

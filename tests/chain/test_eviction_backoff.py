@@ -1,6 +1,6 @@
-"""Tests of the eviction backoff (design rule 9) for pods that return or whose eviction is refused.
+"""Tests for the eviction backoff (design rule 9) of pods that are recreated or whose eviction is rejected.
 
-The product evicts such pods rarely, and the status gives the reason.
+The product evicts such pods rarely, and the status contains the reason.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.slow
 
 
 def are_in_backoff(reason: str, pod_count: int) -> Callable[[Object], bool]:
-    """Return a predicate: `pod_count` pods are pending, and all are blocked for `reason` with a `retryAfter`."""
+    """Return a predicate: exactly `pod_count` pods are pending, all blocked for `reason` with a `retryAfter`."""
 
-    def is_in_backoff(item: Object) -> bool:
-        status = item.get("status") or {}
+    def is_in_backoff(maintenance: Object) -> bool:
+        status = maintenance.get("status") or {}
         blocked = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == reason]
         return len(blocked) == status.get("pendingCount") == pod_count and all(
             "retryAfter" in entry for entry in blocked
@@ -34,11 +34,11 @@ def are_in_backoff(reason: str, pod_count: int) -> Callable[[Object], bool]:
 
 
 def test_recreated_pods_are_in_backoff(environment: ChainEnvironment) -> None:
-    """Recreated pods that tolerate every taint are in backoff: three bare pods leave, and ticks evict no pod again.
+    """Check that recreated pods that tolerate every taint are in backoff, so that ticks do not evict them again.
 
-    The drain completes once the toleration is removed.
+    Bare pods on the same node are evicted. The drain completes once the toleration is removed.
     """
-    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 5, tolerations=[{"operator": "Exists"}])
     bare_pods = environment.create_pods(node, 3, namespace=namespace)
     path = environment.create_maintenance(node)
@@ -49,13 +49,13 @@ def test_recreated_pods_are_in_backoff(environment: ChainEnvironment) -> None:
     assert len(environment.list_evictions(bare_pods)) == 3
     assert all(message.startswith("tolerates every taint, so ReplicaSet web-") for message in messages)
     assert "tolerates every taint" in status["lastError"]
-    evictions = _list_evictions_in(environment, namespace)
+    evictions = _list_evicted_names(environment, namespace)
     # One eviction for each pod, and one more for each replacement that existed before its owner was read.
     assert len(evictions) <= 3 + 2 * 5
     for _ in range(3):
         environment.send_tick()
-    assert _list_evictions_in(environment, namespace) == evictions
-    environment.allow_on_node(namespace, other)
+    assert _list_evicted_names(environment, namespace) == evictions
+    environment.allow_on_node(namespace, other_node)
     spec: Any = {"template": {"spec": {"tolerations": None}}}
     environment.client.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
     environment.await_state(path)
@@ -65,11 +65,11 @@ def test_recreated_pods_are_in_backoff(environment: ChainEnvironment) -> None:
 
 @proves("X-6")
 def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnvironment) -> None:
-    """Rule 9: pods whose template sets `nodeName` are in backoff, and the status gives the reason.
+    """Rule 9: pods whose template sets `nodeName` are in backoff, and the status contains the reason.
 
-    Such a template bypasses the scheduler and so the taints.
+    Such a template bypasses the scheduler and therefore the taints.
     """
-    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 5, sets_node_name=True)
     path = environment.create_maintenance(node)
 
@@ -77,14 +77,14 @@ def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnviro
 
     messages = {entry["message"] for entry in status["blockedPods"]}
     assert all(message.startswith("was created on this node after the cordon, or while ") for message in messages)
-    evictions = _list_evictions_in(environment, namespace)
-    # The scheduler may still bind pods for two seconds after the cordon, three with timestamps in whole seconds.
-    # In this time a round of evictions takes 0.4 s.
+    evictions = _list_evicted_names(environment, namespace)
+    # The scheduler may still bind pods for two seconds after the cordon, or three since timestamps are in whole
+    # seconds. During this time, a round of evictions takes 0.4 s.
     assert len(evictions) <= 10 * 5
     for _ in range(3):
         environment.send_tick()
-    assert _list_evictions_in(environment, namespace) == evictions
-    environment.allow_on_node(namespace, other)
+    assert _list_evicted_names(environment, namespace) == evictions
+    environment.allow_on_node(namespace, other_node)
     spec: Any = {"template": {"spec": {"nodeName": None}}}
     environment.client.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
     environment.await_state(path)
@@ -93,47 +93,47 @@ def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnviro
 
 
 @proves("X-6")
-def test_pod_rejected_by_policy_is_in_backoff(environment: ChainEnvironment) -> None:
-    """X-6: a pod that a policy rejects is reported with the policy's message, and ticks respect its backoff.
+def test_pod_whose_eviction_is_rejected_by_policy_is_in_backoff(environment: ChainEnvironment) -> None:
+    """X-6: a pod whose eviction a policy rejects is reported with the policy's message, and ticks respect its backoff.
 
     The other pods are evicted.
     """
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 3, namespace=namespace)
     (pod,) = environment.create_pods(node, 1, namespace=namespace)
-    with apply_policy_against(environment, pod):
-        eviction_count = len(environment.list_evictions([pod]))
+    with apply_policy_against_eviction(environment, pod):
+        eviction_count_before = len(environment.list_evictions([pod]))
         path = environment.create_maintenance(node)
 
         status = environment.await_state(path, are_in_backoff("Error", 1))["status"]
 
-        assert "this one stays" in status["blockedPods"][0]["message"]
-        attempt_count = len(environment.list_evictions([pod]))
+        assert "this pod must stay" in status["blockedPods"][0]["message"]
+        eviction_count = len(environment.list_evictions([pod]))
         for _ in range(3):
             environment.send_tick()
-        assert len(environment.list_evictions([pod])) == attempt_count
-        assert attempt_count - eviction_count <= 3  # retried only as long as other evictions succeeded
+        assert len(environment.list_evictions([pod])) == eviction_count
+        assert eviction_count - eviction_count_before <= 3  # retried only while other evictions succeeded
     environment.request_deletion(path)
     environment.await_deletion(path)
 
 
 @contextmanager
-def apply_policy_against(environment: ChainEnvironment, pod: Object) -> Iterator[None]:
-    """Let an admission policy reject the pod's eviction while the block runs."""
+def apply_policy_against_eviction(environment: ChainEnvironment, pod: Object) -> Iterator[None]:
+    """Make an admission policy reject the pod's eviction while the block runs."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
     expression = f"object.metadata.name != '{name}' || object.metadata.namespace != '{namespace}'"
-    dry_client = environment.client.with_dry_run()
+    dry_run_client = environment.client.with_dry_run()
 
-    def attempt() -> object:
-        return dry_client.create(build_eviction_path(pod), build_eviction(pod))
+    def evict_pod() -> object:
+        return dry_run_client.create(build_eviction_path(pod), build_eviction(pod))
 
-    with apply_policy(environment, name, rule, expression, "this one stays", attempt):
+    with apply_policy(environment, name, rule, expression, "this pod must stay", evict_pod):
         yield
 
 
-def _list_evictions_in(environment: ChainEnvironment, namespace: str) -> list[str]:
-    """Return the names of the pods in this namespace whose eviction was requested."""
+def _list_evicted_names(environment: ChainEnvironment, namespace: str) -> list[str]:
+    """Return the name of each pod in this namespace whose eviction was requested, once per request."""
     requests = (
         entry["objectRef"]
         for entry in environment.read_audit_log()

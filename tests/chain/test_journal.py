@@ -1,4 +1,4 @@
-"""Tests of the journal after a real drain."""
+"""Tests for the journal after a real drain."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.chain.environment import ChainEnvironment
 from tests.machine_speed import is_below_scaled_limit
 
 
-def test_journal_has_every_function_call_of_drain(environment: ChainEnvironment) -> None:
-    """X-6: the journal has each event of a maintenance with the function calls that handled it and their replies."""
+def test_journal_contains_every_function_call_of_drain(environment: ChainEnvironment) -> None:
+    """X-6: the journal contains a maintenance's events, with the function calls that handled them and their replies."""
     path = environment.drain_node_with_pods(environment.create_node(), 3)
     uid = environment.client.get(path)["metadata"]["uid"]
-    steps = {
+    expected_calls = {
         events.RESOURCE_ADDED: "begin",
         events.MAINTENANCE_BEGUN: "cordon",
         events.NODE_CORDONED: "taint",
@@ -38,7 +38,7 @@ def test_journal_has_every_function_call_of_drain(environment: ChainEnvironment)
             entries = journal.select(Query(maintenance=uid))
             return {(entry.event.get_type(), attempt.function) for entry in entries for attempt in entry.attempts}
 
-        await_ready("the drain's attempts", lambda: set(steps.items()) <= read_calls(), [], 10)
+        await_ready("the drain's attempts", lambda: set(expected_calls.items()) <= read_calls(), [], 10)
         recorded = journal.select(Query(maintenance=uid))
 
     reply_ids = {reply["id"] for entry in recorded for attempt in entry.attempts for reply in attempt.replies}
@@ -52,7 +52,7 @@ def test_journal_has_every_function_call_of_drain(environment: ChainEnvironment)
 
 @pytest.fixture
 def large_drain(environment: ChainEnvironment) -> str:
-    """Return the name of a maintenance that drained 100 pods and was deleted."""
+    """Return the name of a deleted maintenance that has drained 100 pods."""
     path = environment.drain_node_with_pods(environment.create_node(), 100)
     environment.request_deletion(path)
     environment.await_deletion(path)
@@ -60,23 +60,23 @@ def large_drain(environment: ChainEnvironment) -> str:
 
 
 @pytest.mark.slow
-def test_tree_of_large_drain_prints_within_limit(environment: ChainEnvironment, large_drain: str) -> None:
-    """Check that `events -o tree` prints a drain of 100 pods in under 0.3 s, without the interpreter's start."""
-    line = ["events", "--journal", str(environment.product.journal), "--maintenance", large_drain, "-o", "tree"]
+def test_event_tree_of_large_drain_is_printed_quickly(environment: ChainEnvironment, large_drain: str) -> None:
+    """Check that `events -o tree` prints a drain of 100 pods in under 0.3 s, not counting the interpreter's startup."""
+    arguments = ["events", "--journal", str(environment.product.journal), "--maintenance", large_drain, "-o", "tree"]
 
     seconds = []
     for _ in range(5):
         started = time.perf_counter()
-        result = CliRunner().invoke(cli, line)
+        result = CliRunner().invoke(cli, arguments)
         seconds.append(time.perf_counter() - started)
         assert result.exit_code == 0, result.output
     started = time.perf_counter()
     subprocess.run(
-        [Path(sys.executable).with_name("kubectl-maintenance"), *line], cwd=ROOT, check=True, capture_output=True
+        [Path(sys.executable).with_name("kubectl-maintenance"), *arguments], cwd=ROOT, check=True, capture_output=True
     )
 
     elapsed = time.perf_counter() - started
-    count = len(result.stdout.splitlines())
-    print(f"the tree of 100 pods, {count} lines: {min(seconds):.3f} s; with the interpreter's start {elapsed:.3f} s")
+    line_count = len(result.stdout.splitlines())
+    print(f"tree of 100 pods, {line_count} lines: {min(seconds):.3f} s; with interpreter startup: {elapsed:.3f} s")
     assert "node.drained" in result.stdout
     assert is_below_scaled_limit(min(seconds), 0.3)

@@ -1,4 +1,4 @@
-"""Tests with two nodes with the same pods: the real `kubectl drain` drains one, the product the other."""
+"""Tests that compare draining two nodes with the same pods: one with `kubectl drain`, the other with the product."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ NEVER_EVICTED_KINDS = {"DaemonSet", "mirror"}
 @proves("KNM-6", "OSV-1", "NMO-7", "NMO-8", "NMO-9", "NMO-11")
 @pytest.mark.parametrize("api_version", GROUPS)
 def test_maintenance_leaves_same_pods_as_kubectl_drain(environment: ChainEnvironment, api_version: str) -> None:
-    """Maintenances leave the same kinds of pods as `kubectl drain`, none of them recreated, and cordon the node."""
-    other_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
-    before, other_before = get_kind_by_uid(environment, node), get_kind_by_uid(environment, other_node)
+    """Check that a maintenance cordons the node and leaves the same pods as `kubectl drain`, none recreated."""
+    kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
+    kinds_before, kubectl_kinds_before = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
 
-    environment.cluster.kubectl("drain", other_node, *DRAIN_FLAGS)
+    environment.cluster.kubectl("drain", kubectl_node, *DRAIN_FLAGS)
     path = environment.create_maintenance(node, api_version=api_version)
     status = environment.await_state(path)["status"]
 
-    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, other_node)
-    assert sorted(before.values()) == sorted(other_before.values())
+    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
+    assert sorted(kinds_before.values()) == sorted(kubectl_kinds_before.values())
     assert sorted(remaining.values()) == sorted(expected.values()) == sorted(NEVER_EVICTED_KINDS)
-    assert remaining.items() <= before.items()
-    assert expected.items() <= other_before.items()
+    assert remaining.items() <= kinds_before.items()
+    assert expected.items() <= kubectl_kinds_before.items()
     assert (
         environment.get_node_spec(node)["unschedulable"]
-        is environment.get_node_spec(other_node)["unschedulable"]
+        is environment.get_node_spec(kubectl_node)["unschedulable"]
         is True
     )
-    assert (status["totalpods"], status["evictionPods"]) == (len(before), len(before) - len(remaining))
+    assert (status["totalpods"], status["evictionPods"]) == (len(kinds_before), len(kinds_before) - len(remaining))
     environment.request_deletion(path)
     environment.await_deletion(path)
 
@@ -60,10 +60,10 @@ def test_maintenance_leaves_same_pods_as_kubectl_drain(environment: ChainEnviron
 @pytest.mark.slow
 @proves("OSV-1", "OSV-10", "DRN-1", "C11")
 def test_drain_command_leaves_same_pods_as_kubectl_drain(environment: ChainEnvironment) -> None:
-    """Check that `kubectl maintenance drain` and `kubectl drain` leave a node in the same state with the same flags."""
-    other_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
+    """Check that `kubectl maintenance drain` leaves a node in the same state as `kubectl drain` with the same flags."""
+    kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
 
-    environment.cluster.kubectl("drain", other_node, *DRAIN_FLAGS)
+    environment.cluster.kubectl("drain", kubectl_node, *DRAIN_FLAGS)
     arguments = ("drain", node, "--delete-local-data", "--ignore-daemonsets=true", "--force")
     subprocess.run(
         [sys.executable, "-m", "console.cli", *arguments],
@@ -72,14 +72,14 @@ def test_drain_command_leaves_same_pods_as_kubectl_drain(environment: ChainEnvir
         check=True,
     )
 
-    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, other_node)
+    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
     assert sorted(remaining.values()) == sorted(expected.values()) == sorted(NEVER_EVICTED_KINDS)
     environment.workload.wait_for_object(
-        f"/api/v1/nodes/{node}", lambda item: item is not None and "taints" in item["spec"]
+        f"/api/v1/nodes/{node}", lambda node: node is not None and "taints" in node["spec"]
     )
     assert (
         environment.get_node_spec(node)["unschedulable"]
-        is environment.get_node_spec(other_node)["unschedulable"]
+        is environment.get_node_spec(kubectl_node)["unschedulable"]
         is True
     )
     assert [taint["key"] for taint in environment.get_node_spec(node)["taints"]] == ["node.kubernetes.io/unschedulable"]
@@ -104,13 +104,13 @@ def test_drain_options_leave_same_pods_as_kubectl_flags(
     environment: ChainEnvironment, flags: tuple[str, ...], drain: Object
 ) -> None:
     """DRN-1a: `spec.drain` leaves the same pods on a node as the equivalent flags of `kubectl drain`."""
-    other_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
+    kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
 
-    environment.cluster.kubectl("drain", other_node, *flags)
+    environment.cluster.kubectl("drain", kubectl_node, *flags)
     path = environment.create_maintenance(node, drain=drain)
     environment.await_state(path)
 
-    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, other_node)
+    remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
     assert sorted(remaining.values()) == sorted(expected.values())
     environment.request_deletion(path)
     environment.await_deletion(path)
@@ -126,33 +126,40 @@ BLOCKED_KINDS_BY_FLAG = {
 @pytest.mark.slow
 @proves("DRN-1a")
 @pytest.mark.parametrize("flag", BLOCKED_KINDS_BY_FLAG)
-def test_drain_options_block_pods_that_kubectl_refuses(environment: ChainEnvironment, flag: str) -> None:
-    """DRN-1a: a maintenance blocks the pods for which `kubectl drain` refuses to run, and evicts the others.
+def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainEnvironment, flag: str) -> None:
+    """DRN-1a: a maintenance blocks the pods because of which `kubectl drain` refuses to run, and evicts the others.
 
-    Rules 2 and 8: while these pods are blocked, ticks write nothing. After a change of the spec, the drain continues.
+    Rules 2 and 8: while these pods are blocked, ticks write nothing. After a change to the spec, the drain continues.
     """
-    drain_options, kinds = BLOCKED_KINDS_BY_FLAG[flag]
-    other_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
+    kubectl_flag, kinds = BLOCKED_KINDS_BY_FLAG[flag]
+    kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
 
-    refusal = environment.cluster.kubectl("drain", other_node, *DRAIN_FLAGS, drain_options, check=False)
+    kubectl_result = environment.cluster.kubectl("drain", kubectl_node, *DRAIN_FLAGS, kubectl_flag, check=False)
     path = environment.create_maintenance(node, drain={flag: False})
-    environment.await_state(path, lambda item: (item.get("status") or {}).get("pendingCount") == len(kinds))
+    environment.await_state(
+        path, lambda maintenance: (maintenance.get("status") or {}).get("pendingCount") == len(kinds)
+    )
 
     remaining = get_kind_by_uid(environment, node)
-    assert refusal.returncode != 0
+    assert kubectl_result.returncode != 0
     assert sorted(remaining.values()) == sorted({*NEVER_EVICTED_KINDS, *kinds})
     blocked_pods = [pod for pod in environment.list_pods_on(node) if pod["metadata"]["labels"]["kind"] in kinds]
     blocked_names = {pod["metadata"]["name"] for pod in blocked_pods}
-    settled = environment.await_state(path, lambda item: len(item["status"]["blockedPods"]) == len(kinds))
-    assert {pod["name"] for pod in settled["status"]["blockedPods"]} == blocked_names
-    assert all(f"spec.drain.{flag}" in pod["message"] for pod in settled["status"]["blockedPods"])
-    assert all(f"/{kind.lower()}" in refusal.stderr for kind in kinds)
+    settled_maintenance = environment.await_state(
+        path, lambda maintenance: len(maintenance["status"]["blockedPods"]) == len(kinds)
+    )
+    assert {pod["name"] for pod in settled_maintenance["status"]["blockedPods"]} == blocked_names
+    assert all(f"spec.drain.{flag}" in pod["message"] for pod in settled_maintenance["status"]["blockedPods"])
+    assert all(f"/{kind.lower()}" in kubectl_result.stderr for kind in kinds)
     for _ in range(3):
         environment.send_tick()
-    assert environment.client.get(path)["metadata"]["resourceVersion"] == settled["metadata"]["resourceVersion"]
-    spaces = {pod["metadata"]["namespace"] for pod in blocked_pods}
+    assert (
+        environment.client.get(path)["metadata"]["resourceVersion"]
+        == settled_maintenance["metadata"]["resourceVersion"]
+    )
+    namespaces = {pod["metadata"]["namespace"] for pod in blocked_pods}
     assert [
-        entry for entry in environment.list_evictions(blocked_pods) if entry["objectRef"]["namespace"] in spaces
+        entry for entry in environment.list_evictions(blocked_pods) if entry["objectRef"]["namespace"] in namespaces
     ] == []
     environment.client.patch(path, {"spec": {"drain": {flag: True}}})
     environment.await_state(path)
@@ -166,7 +173,7 @@ def build_process_environment(environment: ChainEnvironment) -> dict[str, str]:
 
 
 def create_node_with_all_pod_kinds(environment: ChainEnvironment) -> str:
-    """Create a node with a pod of each kind that a drain distinguishes; return its name once the pods are ready."""
+    """Create a node with one pod of each kind that a drain distinguishes; return its name once the pods are ready."""
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
     for body in build_bare_pods(node):
@@ -190,7 +197,7 @@ def create_node_with_all_pod_kinds(environment: ChainEnvironment) -> str:
 
 
 def build_bare_pods(node: str) -> list[Object]:
-    """Build pods without a controller; the label `kind` has the pod's kind."""
+    """Build pods without a controller; the label `kind` contains the pod's kind."""
     options: dict[str, Object] = {
         "bare": {},
         "succeeded": {},
@@ -202,7 +209,7 @@ def build_bare_pods(node: str) -> list[Object]:
 
 
 def build_controller_spec(kind: str, node: str) -> Object:
-    """Build the spec of a controller with one pod that fits only this node and does not complete by itself."""
+    """Build a controller spec for one pod that can run only on this node and does not complete by itself."""
     labels = {"kind": kind}
     pod: Object = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     metadata: Object = {"labels": labels, "annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}
@@ -216,5 +223,5 @@ def build_controller_spec(kind: str, node: str) -> Object:
 
 
 def get_kind_by_uid(environment: ChainEnvironment, node: str) -> dict[str, str]:
-    """Return uid → kind of the pods on the node."""
+    """Return pod uid → pod kind for the pods on the node."""
     return {pod["metadata"]["uid"]: pod["metadata"]["labels"]["kind"] for pod in environment.list_pods_on(node)}

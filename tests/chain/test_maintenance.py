@@ -1,4 +1,4 @@
-"""Tests of one maintenance from its creation to its deletion, for each of the three API groups."""
+"""Tests for a maintenance from its creation to its deletion, for each of the three API groups."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SAMPLE_BY_API_VERSION = {
     KUBEVIRT.api_version: ("maintenance-example", "node-1.example.com", "Node maintenance"),
     KUBEVIRT_ALPHA.api_version: ("nodemaintenance-xyz", "node03", "Test node maintenance"),
 }
-"""API version → name, node and reason, as in the documentation of the three projects."""
+"""API version → name, node and reason from the three projects' documentation."""
 
 
 @proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1", "C8", "C19")
 @pytest.mark.parametrize("api_version", GROUPS)
-def test_sample_drains_and_restores_node(environment: ChainEnvironment, api_version: str) -> None:
-    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: each group drains and restores."""
+def test_sample_maintenance_drains_and_restores_node(environment: ChainEnvironment, api_version: str) -> None:
+    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: drain and restore a node."""
     name, node_name, reason = SAMPLE_BY_API_VERSION[api_version]
     node = environment.create_node(node_name)
-    foreign = {"key": "example.com/mine", "value": "yes", "effect": "NoSchedule"}
+    foreign_taint = {"key": "example.com/mine", "value": "yes", "effect": "NoSchedule"}
     environment.cluster.kubectl("taint", "node", node, "example.com/mine=yes:NoSchedule")
     environment.cluster.kubectl("label", "node", node, "example.com/mine=yes")
     pods = environment.create_pods(node, 3)
@@ -35,11 +35,11 @@ def test_sample_drains_and_restores_node(environment: ChainEnvironment, api_vers
     status = environment.await_state(path)["status"]
 
     spec = environment.get_node_spec(node)
-    keys = [(taint["key"], taint.get("value"), taint["effect"]) for taint in spec["taints"]]
+    taints = [(taint["key"], taint.get("value"), taint["effect"]) for taint in spec["taints"]]
     assert spec["unschedulable"] is True
-    assert keys[0] == ("example.com/mine", "yes", "NoSchedule")
-    assert {key[0] for key in keys[1:]} == {GROUPS[api_version].drain_taint, "node.kubernetes.io/unschedulable"}
-    assert all(key[1:] == (None, "NoSchedule") for key in keys[1:])
+    assert taints[0] == ("example.com/mine", "yes", "NoSchedule")
+    assert {taint[0] for taint in taints[1:]} == {GROUPS[api_version].drain_taint, "node.kubernetes.io/unschedulable"}
+    assert all(taint[1:] == (None, "NoSchedule") for taint in taints[1:])
     assert environment.list_pods_on(node) == []
     assert len(environment.list_evictions(pods)) == 3
     assert (status["drainProgress"], status["evictionPods"], status["pendingPods"]) == (100, 3, [])
@@ -51,14 +51,14 @@ def test_sample_drains_and_restores_node(environment: ChainEnvironment, api_vers
     output = environment.cluster.kubectl("delete", resource, name).stdout
     assert time.monotonic() - started < 3
     assert output.strip() == f'nodemaintenance.{api_version.split("/")[0]} "{name}" deleted'
-    after = environment.client.get(f"/api/v1/nodes/{node}")
-    assert not after["spec"].get("unschedulable")
-    assert after["spec"]["taints"] == [foreign]
-    assert after["metadata"]["labels"]["example.com/mine"] == "yes"
+    restored_node = environment.client.get(f"/api/v1/nodes/{node}")
+    assert not restored_node["spec"].get("unschedulable")
+    assert restored_node["spec"]["taints"] == [foreign_taint]
+    assert restored_node["metadata"]["labels"]["example.com/mine"] == "yes"
 
 
-def test_kubectl_wait_for_drained_condition(environment: ChainEnvironment) -> None:
-    """NMO-10: `kubectl wait --for=condition=Drained` returns when no pod is left to evict."""
+def test_kubectl_wait_returns_once_node_is_drained(environment: ChainEnvironment) -> None:
+    """NMO-10: `kubectl wait --for=condition=Drained` returns when no pods remain to be evicted."""
     node = environment.create_node()
     environment.create_pods(node, 2, delete="300ms")
     path = environment.create_maintenance(node)
@@ -71,8 +71,8 @@ def test_kubectl_wait_for_drained_condition(environment: ChainEnvironment) -> No
 
 
 @proves("NMO-10")
-def test_node_without_pods_succeeds(environment: ChainEnvironment) -> None:
-    """NMO-10: a node without pods to evict succeeds with `evictionPods` 0 and `drainProgress` 100."""
+def test_maintenance_of_node_without_pods_succeeds(environment: ChainEnvironment) -> None:
+    """NMO-10: a maintenance without pods to evict succeeds with `evictionPods` 0 and `drainProgress` 100."""
     path = environment.create_maintenance(environment.create_node())
 
     status = environment.await_state(path, timeout=10)["status"]
@@ -83,12 +83,12 @@ def test_node_without_pods_succeeds(environment: ChainEnvironment) -> None:
 
 
 @proves("NMO-6", "OSV-6", "C8")
-def test_evicted_pods_stay_on_other_node(environment: ChainEnvironment) -> None:
+def test_evicted_pods_stay_on_other_node_after_maintenance(environment: ChainEnvironment) -> None:
     """OSV-6, NMO-6: a Deployment's pods move to another node and stay there after the maintenance."""
-    node, other = environment.create_node(), environment.create_node()
+    node, other_node = environment.create_node(), environment.create_node()
     namespace = environment.create_namespace()
     environment.create_deployment(namespace, node, 4)
-    environment.allow_on_node(namespace, other)
+    environment.allow_on_node(namespace, other_node)
     path = environment.create_maintenance(node)
     environment.await_state(path)
     environment.cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
@@ -97,7 +97,7 @@ def test_evicted_pods_stay_on_other_node(environment: ChainEnvironment) -> None:
     environment.await_deletion(path)
 
     node_names = {pod["spec"]["nodeName"] for pod in _list_running_pods(environment, namespace)}
-    assert node_names == {other}
+    assert node_names == {other_node}
 
 
 @proves("DRN-6")
@@ -117,58 +117,62 @@ def test_manually_cordoned_node_is_not_written(environment: ChainEnvironment) ->
 
 
 @proves("X-7", "NMO-22")
-def test_second_maintenance_succeeds_first(environment: ChainEnvironment) -> None:
-    """NMO-22, X-7: a second maintenance of a node fails, succeeds the first, and restores the node at its deletion."""
+def test_second_maintenance_takes_over_after_first_is_deleted(environment: ChainEnvironment) -> None:
+    """NMO-22, X-7: a second maintenance for a node fails, and takes over after the first is deleted."""
     node = environment.create_node()
-    first = environment.create_maintenance(node)
-    environment.await_state(first)
+    first_path = environment.create_maintenance(node)
+    environment.await_state(first_path)
 
-    second = environment.create_maintenance(node, api_version=KUBEVIRT.api_version)
-    failed = environment.await_state(second, lambda item: bool((item.get("status") or {}).get("phase")))
-    assert failed["status"]["phase"] == "Failed"
-    assert f"a NodeMaintenance for node {node} already exists" in failed["status"]["lastError"]
+    second_path = environment.create_maintenance(node, api_version=KUBEVIRT.api_version)
+    failed_maintenance = environment.await_state(
+        second_path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase"))
+    )
+    assert failed_maintenance["status"]["phase"] == "Failed"
+    assert f"a NodeMaintenance for node {node} already exists" in failed_maintenance["status"]["lastError"]
 
-    environment.request_deletion(first)
-    environment.await_deletion(first)
-    succeeded = environment.await_state(second)
+    environment.request_deletion(first_path)
+    environment.await_deletion(first_path)
+    succeeded_maintenance = environment.await_state(second_path)
     assert environment.get_node_spec(node)["unschedulable"] is True
     assert {taint["key"] for taint in environment.get_node_spec(node)["taints"]} == {
         "kubevirt.io/drain",
         "node.kubernetes.io/unschedulable",
     }
-    assert "lastError" not in succeeded["status"]
+    assert "lastError" not in succeeded_maintenance["status"]
 
-    environment.request_deletion(second)
-    environment.await_deletion(second)
+    environment.request_deletion(second_path)
+    environment.await_deletion(second_path)
     assert "taints" not in environment.get_node_spec(node)
     assert not environment.get_node_spec(node).get("unschedulable")
 
 
 @proves("NMO-22")
 def test_deleting_failed_second_maintenance_keeps_node_cordoned(environment: ChainEnvironment) -> None:
-    """NMO-22: deleting a second maintenance, which never held the node, does not uncordon the node."""
+    """NMO-22: deleting a second, failed maintenance does not uncordon the node of the first."""
     node = environment.create_node()
-    first = environment.create_maintenance(node)
-    environment.await_state(first)
-    second = environment.create_maintenance(node)
-    environment.await_state(second, lambda item: bool((item.get("status") or {}).get("phase")))
+    first_path = environment.create_maintenance(node)
+    environment.await_state(first_path)
+    second_path = environment.create_maintenance(node)
+    environment.await_state(second_path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))
 
-    environment.request_deletion(second)
-    environment.await_deletion(second)
+    environment.request_deletion(second_path)
+    environment.await_deletion(second_path)
 
     assert environment.get_node_spec(node)["unschedulable"] is True
-    environment.request_deletion(first)
-    environment.await_deletion(first)
+    environment.request_deletion(first_path)
+    environment.await_deletion(first_path)
 
 
 @proves("NMO-15")
 def test_deletion_during_drain_stops_evictions(environment: ChainEnvironment) -> None:
-    """NMO-15: deleting a maintenance whose pods are blocked restores the node and evicts no pod."""
+    """NMO-15: deleting a maintenance whose pods are blocked restores the node without evicting a pod."""
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = environment.create_pods(node, 3, namespace=namespace, labels={"app": "x"})
     environment.create_budget(namespace, {"app": "x"}, disruptions_allowed=0, minAvailable=3)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 3)
+    environment.await_state(
+        path, lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 3
+    )
 
     environment.request_deletion(path)
     assert environment.await_deletion(path) < 3
@@ -179,5 +183,5 @@ def test_deletion_during_drain_stops_evictions(environment: ChainEnvironment) ->
 
 
 def _list_running_pods(environment: ChainEnvironment, namespace: str) -> list[Object]:
-    items: list[Object] = environment.client.list(f"/api/v1/namespaces/{namespace}/pods")["items"]
-    return [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
+    pods: list[Object] = environment.client.list(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]

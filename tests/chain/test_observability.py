@@ -1,4 +1,4 @@
-"""Tests that a real drain produces the metrics and log messages of docs/observability.md."""
+"""Tests that a real drain produces the metrics and log messages listed in docs/observability.md."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ METRIC_ROW_PATTERN = re.compile(r"^\| `(nodemaintenance_\w+)` \|([a-z, ]*)\|", r
 BUCKET_LABELS = {"le"}
 PODSOURCE_PREFIX = "nodemaintenance_podsource_"
 ADMISSION_PREFIXES = ("nodemaintenance_admission_", "nodemaintenance_serving_certificate_")
-"""Prefixes of metrics that other processes serve and other tests check."""
+"""Prefixes of metrics that other processes serve; other tests check them."""
 
 
 def parse_documented_metrics(page: str) -> dict[str, set[str]]:
-    """Return metric → labels, from the page's tables."""
+    """Parse the page's tables, and return metric name → label names."""
     return {
         name: set(filter(None, labels.replace(" ", "").split(","))) for name, labels in METRIC_ROW_PATTERN.findall(page)
     }
 
 
 def read_served_metrics(url: str) -> dict[str, set[str]]:
-    """Return metric → labels, from /metrics; a counter's name ends with `_total`, as in the page."""
+    """Read /metrics, and return metric name → label names; counter names end with `_total`, as on the page."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{url}/metrics", timeout=10) as response:
         text = response.read().decode()
@@ -48,27 +48,27 @@ def read_served_metrics(url: str) -> dict[str, set[str]]:
 
 
 def test_page_lists_every_metric_with_its_labels(environment: ChainEnvironment) -> None:
-    """After a drain that a budget blocks, the product serves exactly the metrics that the page lists."""
+    """Check that the product serves exactly the metrics that the page lists after a drain blocked by a budget."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels={"app": "one"})
     environment.create_budget(namespace, {"app": "one"}, name="strict", disruptions_allowed=0, minAvailable=1)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
+    environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
     environment.send_tick()
     # No source of the local product calls this function.
     post_event(build_tick(), environment.product.get_function_url("renew-certificates"))
 
-    functions, delivery = (
+    function_metrics, delivery_metrics = (
         read_served_metrics(environment.product.functions_url),
         read_served_metrics(environment.product.broker_url),
     )
-    documented = parse_documented_metrics(PAGE_TEXT)
-    assert functions.keys() | delivery.keys() == {
-        name for name in documented if not name.startswith((PODSOURCE_PREFIX, *ADMISSION_PREFIXES))
+    documented_metrics = parse_documented_metrics(PAGE_TEXT)
+    assert function_metrics.keys() | delivery_metrics.keys() == {
+        name for name in documented_metrics if not name.startswith((PODSOURCE_PREFIX, *ADMISSION_PREFIXES))
     }
-    for name, labels in {**functions, **delivery}.items():
-        assert labels <= documented[name], name
-    assert functions["nodemaintenance_blocked_pods"] == documented["nodemaintenance_blocked_pods"]
+    for name, labels in {**function_metrics, **delivery_metrics}.items():
+        assert labels <= documented_metrics[name], name
+    assert function_metrics["nodemaintenance_blocked_pods"] == documented_metrics["nodemaintenance_blocked_pods"]
 
     environment.request_deletion(path)
     environment.await_deletion(path)
@@ -81,7 +81,7 @@ RECONCILER_LOG_KEYS = {"reconciler group", "reconciler kind", "name", "namespace
 
 
 def create_daemonset(environment: ChainEnvironment, namespace: str, node: str) -> None:
-    """Create a DaemonSet with a pod on the node, and wait until it is ready."""
+    """Create a DaemonSet with one pod on the node, and wait until the pod is ready."""
     labels = {"app": "agent"}
     pod = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     template = {"metadata": {"labels": labels}, "spec": pod}
@@ -92,7 +92,7 @@ def create_daemonset(environment: ChainEnvironment, namespace: str, node: str) -
 
 
 def read_log_lines(environment: ChainEnvironment, name: str) -> list[Object]:
-    """Return the functions' log lines about a maintenance; each line is one JSON object."""
+    """Return the functions' JSON log lines about a maintenance."""
     lines = [json.loads(line) for line in environment.product.functions_log.read_text().splitlines()]
     return [line for line in lines if line.get("Request.Name") == name]
 
@@ -100,10 +100,10 @@ def read_log_lines(environment: ChainEnvironment, name: str) -> list[Object]:
 @proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "DRN-13", "C5", "C31")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, group: ApiGroup) -> None:
-    """NMO-17, KNM-5, C31: a drain and its end log each documented message once per action."""
+    """NMO-17, KNM-5, C31: draining and restoring a node logs each documented message once per action."""
     node, namespace = environment.create_node(), environment.create_namespace()
     create_daemonset(environment, namespace, node)
-    (pod,) = (item["metadata"]["name"] for item in environment.create_pods(node, 1, namespace=namespace))
+    (pod,) = (pod["metadata"]["name"] for pod in environment.create_pods(node, 1, namespace=namespace))
     path = environment.create_maintenance(node, api_version=group.api_version, reason="new disk")
     name = path.rpartition("/")[2]
     environment.await_state(path)
@@ -113,33 +113,34 @@ def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, 
 
     lines = read_log_lines(environment, name)
     messages = [line["msg"] for line in lines]
-    key, applying = group.drain_taint, "Applying maintenance mode"
-    taints = ",".join(f'{{"key":"{taint_key}","effect":"NoSchedule"}}' for taint_key in (UNSCHEDULABLE_TAINT, key))
+    taint_key, applying = group.drain_taint, "Applying maintenance mode"
+    added_keys = (UNSCHEDULABLE_TAINT, taint_key)
+    taints = ",".join(f'{{"key":"{added_key}","effect":"NoSchedule"}}' for added_key in added_keys)
     expected_once = [
         f"Applying Maintenance mode on Node: {node} with Reason: new disk",
         f"Maintenance taints will be added to node {node}",
         f"Taints: [{taints}] will be added to node {node}",
-        f"Applying {key} taint add on Node: {node}",
+        f"Applying {taint_key} taint add on Node: {node}",
         f"Patching taints on Node: {node}",
         "Evict all Pods from Node",
         f"evicting pod {namespace}/{pod}" if group is MEDIK8S else f'evicting pod "{pod}"',
         f"Maintenance taints will be removed from node {node}",
-        f"Applying {key} taint remove on Node: {node}",
+        f"Applying {taint_key} taint remove on Node: {node}",
         f"uncordon Node: {node}",
         f"NodeMaintenance Object: /{name} Deleted ",
     ]
     assert {message: messages.count(message) for message in expected_once} == dict.fromkeys(expected_once, 1)
-    removed = f"Maintenance taints will be removed from node {node}"
+    removing = f"Maintenance taints will be removed from node {node}"
     reconcile_messages = [
-        message for message in messages if message in ("Reconciling NodeMaintenance", applying, removed)
+        message for message in messages if message in ("Reconciling NodeMaintenance", applying, removing)
     ]
-    for end in (applying, removed):  # other functions may log between the two lines
-        assert reconcile_messages[reconcile_messages.index(end) - 1] == "Reconciling NodeMaintenance"
+    for action_message in (applying, removing):  # other functions may log between the two lines
+        assert reconcile_messages[reconcile_messages.index(action_message) - 1] == "Reconciling NodeMaintenance"
     assert any(
         message.startswith(f"WARNING: ignoring DaemonSet-managed Pods: {namespace}/agent-") for message in messages
     )
-    (applied,) = (line for line in lines if line["msg"] == "Applying maintenance mode")
-    assert (applied["node"], applied["reason"]) == (node, "new disk")
+    (applying_line,) = (line for line in lines if line["msg"] == "Applying maintenance mode")
+    assert (applying_line["node"], applying_line["reason"]) == (node, "new disk")
     assert all(line.keys() >= LOG_KEYS | RECONCILER_LOG_KEYS for line in lines)
     api = group.api_version.split("/")[0]
     assert {(line["reconciler group"], line["reconciler kind"], line["name"], line["nodeName"]) for line in lines} == {
@@ -154,5 +155,5 @@ def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, 
 
 
 def test_page_lists_all_documented_messages() -> None:
-    """NMO-17, KNM-5: the page lists all 14 messages of the two projects' documentation."""
+    """NMO-17, KNM-5: the page lists all 14 messages from the two projects' documentation."""
     assert len(MESSAGE_ROW_PATTERN.findall(PAGE_TEXT)) == 14

@@ -1,4 +1,4 @@
-"""Tests of two concurrent PodSources, as during a rollout or with two replicas: neither disturbs the other."""
+"""Tests for two concurrent PodSources, as during a rollout or with two replicas: they do not disturb each other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POD_COUNT, DISRUPTIONS_ALLOWED = 12, 4
 
 @pytest.fixture
 def second_podsource(environment: ChainEnvironment, tmp_path: Path) -> Iterator[Server]:
-    """Yield a ready PodSource that runs next to the delivery's own."""
+    """Yield a ready PodSource that runs in addition to the one that the delivery has started."""
     port = reserve_port()
     identity = environment.cluster.ensure_kubeconfig(access.make_username("podsource"))
     environment_variables = {
@@ -48,7 +48,7 @@ def second_podsource(environment: ChainEnvironment, tmp_path: Path) -> Iterator[
 
 @contextmanager
 def suspend_podsource(environment: ChainEnvironment) -> Iterator[None]:
-    """Suspend the delivery's own PodSource while the block runs, as on a node that hangs."""
+    """Suspend the delivery's PodSource while the block runs, as if its node were hanging."""
     processes = [
         pid
         for pid in list_process_tree(environment.product.delivery.pid)
@@ -67,18 +67,20 @@ def _read_command_line(pid: int) -> bytes:
 
 
 def drain_and_count_events(environment: ChainEnvironment) -> Counter[str]:
-    """Drain pods behind a budget; return the number of events of each type."""
-    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    """Drain a node whose pods are covered by a budget; return the number of events of each type."""
+    node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, POD_COUNT, ready="200ms")
-    environment.allow_on_node(namespace, other)
+    environment.allow_on_node(namespace, other_node)
     environment.create_budget(
         namespace, {"app": "web"}, disruptions_allowed=DISRUPTIONS_ALLOWED, maxUnavailable=DISRUPTIONS_ALLOWED
     )
     pods = [pod for pod in environment.list_pods_on(node) if pod["metadata"]["namespace"] == namespace]
     path = environment.create_maintenance(node)
     environment.await_state(path)
-    successful = [entry for entry in environment.list_evictions(pods) if entry["responseStatus"]["code"] < 300]
-    assert len(successful) == POD_COUNT
+    successful_evictions = [
+        entry for entry in environment.list_evictions(pods) if entry["responseStatus"]["code"] < 300
+    ]
+    assert len(successful_evictions) == POD_COUNT
     environment.request_deletion(path)
     environment.await_deletion(path)
     with closing(Journal(environment.journal)) as journal:
@@ -86,15 +88,15 @@ def drain_and_count_events(environment: ChainEnvironment) -> Counter[str]:
 
 
 @proves("X-2")
-def test_two_podsources_evict_no_pod_twice(environment: ChainEnvironment, second_podsource: Server) -> None:
-    """X-2: with two PodSources each pod is evicted once, and at most twice as many hints are sent as with one."""
-    event_count = 10 + 3 * POD_COUNT
+def test_no_pod_is_evicted_twice_with_two_podsources(environment: ChainEnvironment, second_podsource: Server) -> None:
+    """X-2: with two PodSources, each pod is evicted once, and at most twice as many hints are sent as with one."""
+    max_single_source_events = 10 + 3 * POD_COUNT
 
     event_counts = drain_and_count_events(environment)
 
-    print(f"two PodSources, {POD_COUNT} pods behind a budget of {DISRUPTIONS_ALLOWED}: {dict(event_counts)}")
-    assert event_counts[events.PODS_GONE] + event_counts[events.BUDGET_OPENED] <= 2 * event_count
-    assert sum(event_counts.values()) <= 3 * event_count
+    print(f"two PodSources, {POD_COUNT} pods, {DISRUPTIONS_ALLOWED} disruptions allowed: {dict(event_counts)}")
+    assert event_counts[events.PODS_GONE] + event_counts[events.BUDGET_OPENED] <= 2 * max_single_source_events
+    assert sum(event_counts.values()) <= 3 * max_single_source_events
     assert second_podsource.is_alive
 
 
@@ -102,7 +104,7 @@ def test_two_podsources_evict_no_pod_twice(environment: ChainEnvironment, second
 def test_second_podsource_sends_hints_while_first_is_suspended(
     environment: ChainEnvironment, second_podsource: Server
 ) -> None:
-    """X-3: while one PodSource is suspended, the other sends the hints that the drain needs before a tick."""
+    """X-3: while one PodSource is suspended, the other one sends the hints that the drain needs."""
     with suspend_podsource(environment):
         event_counts = drain_and_count_events(environment)
 

@@ -30,20 +30,20 @@ OUTPUT_MARK = "----- "
 
 
 def list_commands(heading: str, page: str = TUTORIAL) -> list[str]:
-    """Return the commands (lines with `$`) in the page's section with this heading."""
+    """Return the commands (lines that start with `$`) in the section with this heading."""
     section = page.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     return re.findall(r"^\$ (.+?)(?:\s+# .*)?$", section, re.MULTILINE)
 
 
 @pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9-]+)", README_TEXT + TUTORIAL))
-def test_make_target_of_readme_exists(target: str) -> None:
-    """Check that each `make` target of the README and the tutorial exists in the Makefile."""
+def test_make_target_in_readme_or_tutorial_exists(target: str) -> None:
+    """Check that each `make` target in the README and the tutorial exists in the Makefile."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def project_copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield a copy of the project as after a clone, tracked by git; stop its local cluster afterwards."""
+    """Yield a copy of the project, tracked by git as after a clone; stop its local cluster afterwards."""
     build.ensure_programs()
     copy = tmp_path_factory.mktemp("readme") / "node maintenance"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*IGNORED_PATTERNS))
@@ -58,7 +58,7 @@ def project_copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def run_in_shell(directory: Path, script: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a script in a shell without profile, with only HOME and PATH in the environment; `stdin` is its input."""
+    """Run a script in a shell without a profile, with only HOME and PATH in its environment."""
     environment = {name: os.environ[name] for name in ("HOME", "PATH")}
     command = ["bash", "--noprofile", "--norc", "-ec", script]
     return subprocess.run(
@@ -74,7 +74,7 @@ def read_git_status(directory: Path) -> str:
 
 
 def run_session(directory: Path, commands: Sequence[str]) -> dict[str, str]:
-    """Run the commands in one shell and return what each printed; fail at the first command that fails."""
+    """Run the commands in one shell, check that all succeed, and return command → output."""
     script = "\n".join(f"echo {shlex.quote(OUTPUT_MARK + command)}\n{command}" for command in commands)
     result = run_in_shell(directory, script, "continue\n")
     outputs = [output.partition("\n") for output in result.stdout.split(OUTPUT_MARK)[1:]]
@@ -85,9 +85,9 @@ def run_session(directory: Path, commands: Sequence[str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def output_by_command(project_copy: Path) -> dict[str, str]:
-    """Return what each command of the tutorial printed; the fixture runs all of them in order.
+    """Run all commands of the tutorial in order, and return command → output.
 
-    The fixture also asserts that the commands leave `git status` unchanged.
+    The fixture also checks that the commands do not change the output of `git status`.
     """
     before = read_git_status(project_copy)
     printed = run_session(project_copy, [command for heading in SESSION_HEADINGS for command in list_commands(heading)])
@@ -98,29 +98,29 @@ def output_by_command(project_copy: Path) -> dict[str, str]:
 def test_make_env_without_cluster_prints_one_error(project_copy: Path) -> None:
     """X-6: without a local cluster, `make env` prints one error and writes no output that a shell could evaluate."""
     result = run_in_shell(project_copy, "make -s env")
-    called = run_in_shell(project_copy, ".venv/bin/python -m localcluster.up env")
+    direct_result = run_in_shell(project_copy, ".venv/bin/python -m localcluster.up env")
 
-    assert (result.stdout, called.stdout) == ("", "")
-    assert called.returncode == 1
-    assert called.stderr == "error: no cluster is running: start one with `make up`\n"
+    assert (result.stdout, direct_result.stdout) == ("", "")
+    assert direct_result.returncode == 1
+    assert direct_result.stderr == "error: no cluster is running: start one with `make up`\n"
     assert result.returncode != 0
-    assert result.stderr.startswith(called.stderr)
+    assert result.stderr.startswith(direct_result.stderr)
 
 
 @pytest.mark.slow
-def test_session_of_readme_works(output_by_command: dict[str, str]) -> None:
-    """OSV-1: the commands of "Start a local cluster" and "Drain a node" work in sequence."""
-    start, evaluate = (output_by_command[command] for command in list_commands("Start a local cluster"))
-    stop = output_by_command[list_commands("Drain a node")[-1]]
+def test_tutorial_commands_drain_and_restore_node(output_by_command: dict[str, str]) -> None:
+    """OSV-1: the commands in "Start a local cluster" and "Drain a node" work in sequence."""
+    start, evaluate_output = (output_by_command[command] for command in list_commands("Start a local cluster"))
+    stop_output = output_by_command[list_commands("Drain a node")[-1]]
 
     assert "the product is ready" in start
-    assert evaluate == ""
+    assert evaluate_output == ""
     assert "condition met" in "".join(output_by_command.values())
-    assert "Node node-1: schedulable" in stop
+    assert "Node node-1: schedulable" in stop_output
 
 
 @pytest.mark.slow
-def test_status_in_readme_shows_blocking_budget(output_by_command: dict[str, str]) -> None:
+def test_status_in_tutorial_shows_blocking_budget(output_by_command: dict[str, str]) -> None:
     """NMO-8: the status in the tutorial shows the budget that blocks the drain."""
     *_, status = (output_by_command[command] for command in list_commands("Read the status"))
 
@@ -128,7 +128,7 @@ def test_status_in_readme_shows_blocking_budget(output_by_command: dict[str, str
 
 
 @pytest.mark.slow
-def test_event_commands_of_readme_work(output_by_command: dict[str, str]) -> None:
+def test_event_commands_in_tutorial_work(output_by_command: dict[str, str]) -> None:
     """X-6: the tutorial's commands show, export and import events."""
     tree, _, _, _, import_output = (output_by_command[command] for command in list_commands("View the recorded events"))
 
@@ -138,11 +138,13 @@ def test_event_commands_of_readme_work(output_by_command: dict[str, str]) -> Non
 
 
 @pytest.mark.slow
-def test_replay_commands_of_readme_work(output_by_command: dict[str, str]) -> None:
-    """X-2: the tutorial's replays during a drain find no difference, and `redrive` finds no dead letter."""
+def test_replay_commands_in_tutorial_work(output_by_command: dict[str, str]) -> None:
+    """X-2: the tutorial's replays during a drain find no differences, and `redrive` finds no dead letters."""
     all_output, part_output, one_output = (output_by_command[command] for command in list_commands("Replay the events"))
-    _, drained, stop = (output_by_command[command] for command in list_commands("Finish the drain"))
-    listed, redrive_output = (output_by_command[command] for command in list_commands("Redrive dead letters"))
+    _, wait_output, stop_output = (output_by_command[command] for command in list_commands("Finish the drain"))
+    deadletters_output, redrive_output = (
+        output_by_command[command] for command in list_commands("Redrive dead letters")
+    )
 
     assert " 0 different; dry run: no writes were stored" in all_output
     assert "no longer exists" not in all_output
@@ -150,14 +152,14 @@ def test_replay_commands_of_readme_work(output_by_command: dict[str, str]) -> No
     assert " 0 different" in part_output
     assert "taint" in one_output
     assert "1 event, 1 response: " in one_output
-    assert "condition met" in drained
-    assert "Node node-2: schedulable" in stop
-    assert listed == "No dead letters found.\n"
+    assert "condition met" in wait_output
+    assert "Node node-2: schedulable" in stop_output
+    assert deadletters_output == "No dead letters found.\n"
     assert redrive_output == "0 of 0 redriven\n"
 
 
-def test_the_readmes_replay_is_that_of_the_tutorial() -> None:
-    """Check that the tutorial, whose commands are run, contains each command of the README's "Replay an event"."""
+def test_tutorial_contains_replay_commands_of_readme() -> None:
+    """Check that the tutorial, whose commands are tested, contains each command of the README's "Replay an event"."""
     tested_commands = {command for heading in SESSION_HEADINGS for command in list_commands(heading)}
 
     assert [
@@ -165,7 +167,7 @@ def test_the_readmes_replay_is_that_of_the_tutorial() -> None:
     ] == []
 
 
-def test_maintenance_in_readme_is_valid(environment: ChainEnvironment) -> None:
+def test_node_maintenance_in_tutorial_is_valid(environment: ChainEnvironment) -> None:
     """NMO-1: the NodeMaintenance in the tutorial is valid."""
     (text,) = re.findall(r"```yaml\n(.*?)```", TUTORIAL, re.DOTALL)
 
@@ -174,7 +176,7 @@ def test_maintenance_in_readme_is_valid(environment: ChainEnvironment) -> None:
 
 
 def test_install_overlay_renders_all_kinds(project_copy: Path, environment: ChainEnvironment) -> None:
-    """NMO-24: the overlay of docs/install.md renders the CRDs, the RBAC, the Triggers and sources, and the image."""
+    """NMO-24: the overlay in docs/install.md renders CRDs, RBAC, Triggers and sources, with the given image."""
     deploy, functest, _ = list_commands("Install on a cluster", README_TEXT)
     script, *_ = re.findall(r"(mkdir -p mine .*?\nEND\n)", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
     assert run_in_shell(project_copy, script).returncode == 0
@@ -191,20 +193,20 @@ def test_install_overlay_renders_all_kinds(project_copy: Path, environment: Chai
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", ARCHITECTURE, re.MULTILINE))
-def test_directory_of_readme_exists(row: str) -> None:
-    """Check that the directories and subdirectories in the table of docs/architecture.md exist."""
+def test_directory_listed_in_architecture_page_exists(row: str) -> None:
+    """Check that the directories and subdirectories in the table in docs/architecture.md exist."""
     package, *subdirectories = re.findall(r"`([a-z]+/)`", row)
 
     assert (ROOT / package).is_dir()
     assert all((ROOT / package / folder).is_dir() for folder in subdirectories)
 
 
-STATUS = TUTORIAL.split("## Read the status")[1].split("\n## ")[0]
+STATUS_SECTION = TUTORIAL.split("## Read the status")[1].split("\n## ")[0]
 
 
-@pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", STATUS))
-def test_status_word_of_readme_exists(field: str) -> None:
-    """Check that each word in the tutorial's status table is in the CRD or in the code that computes the status."""
+@pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", STATUS_SECTION))
+def test_status_field_in_tutorial_exists(field: str) -> None:
+    """Check that each field and value in the tutorial's status section exists in the CRD or in the status code."""
     schema = (ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml").read_text()
     rules = "".join(path.read_text() for path in sorted((ROOT / "kube" / "maintenance").glob("*.py")))
 

@@ -1,4 +1,4 @@
-"""Tests that a slow, killed or broken `record` delays no step and loses no event."""
+"""Tests that no function is delayed and no event is lost if `record` is slow, killed or without its database."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from eventing.journal.tree import RECORDING_GRACE_PERIOD, find_missing_functions
 from localcluster.processes import await_ready
 from tests.chain.environment import ChainEnvironment
 from tests.chain.separate_record import ProductWithSeparateRecord
-from tests.chain.test_crashes import await_terminating_pods
+from tests.chain.test_crashes import wait_for_terminating_pods
 from tests.postgresql import PostgreSQL
 
 pytestmark = pytest.mark.slow
 
 POD_COUNT, DRAIN_COUNT = 50, 3
 RECORD_TIMEOUT_SECONDS = 60.0
-"""Maximum seconds until all is recorded after the repair: the backoff of the Trigger's retries, and the next tick."""
+"""Maximum time from the repair until all events are recorded: the Trigger's retry backoff, and the next tick."""
 
 
 @dataclass(frozen=True)
 class RecordEnvironment:
-    """An environment with a separate `record`, and functions that break and repair it or its database."""
+    """An environment with a separate `record`, and callables that kill and restart `record` or its database."""
 
     environment: ChainEnvironment
     product: ProductWithSeparateRecord
@@ -49,16 +49,16 @@ def stopped_environment(environment: ChainEnvironment) -> Iterator[ChainEnvironm
 def record_environment(
     request: pytest.FixtureRequest, stopped_environment: ChainEnvironment, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RecordEnvironment]:
-    """Yield a product with a separate `record` in place of the stopped one; `record` or its database can be killed."""
+    """Yield an environment whose product has a separate `record`; `record` or its database can be killed."""
     folder = tmp_path_factory.mktemp("separate-record")
     if request.param == "record":
-        yield from _run_product(stopped_environment, folder, str(folder / "record.db"), None)
+        yield from _run_product_with_separate_record(stopped_environment, folder, str(folder / "record.db"), None)
     else:
         with PostgreSQL() as server:
-            yield from _run_product(stopped_environment, folder, server.create_database(), server)
+            yield from _run_product_with_separate_record(stopped_environment, folder, server.create_database(), server)
 
 
-def _run_product(
+def _run_product_with_separate_record(
     environment: ChainEnvironment, folder: Path, journal: str, server: PostgreSQL | None
 ) -> Iterator[RecordEnvironment]:
     with ProductWithSeparateRecord(environment.cluster, folder, journal) as product:
@@ -69,25 +69,25 @@ def _run_product(
         product.kill()
 
 
-def test_crash_of_record_loses_no_event(record_environment: RecordEnvironment) -> None:
-    """X-2, X-3: a drain completes while `record` is down, and its repair records every event and call."""
+def test_no_event_is_lost_if_record_crashes(record_environment: RecordEnvironment) -> None:
+    """X-2, X-3: a drain completes while `record` is down; all events and attempts are recorded after the repair."""
     environment, product = record_environment.environment, record_environment.product
     node = environment.create_node()
     pods = environment.create_pods(node, POD_COUNT, delete="1s")
     path = environment.create_maintenance(node)
     uid = environment.client.get(path)["metadata"]["uid"]
-    await_terminating_pods(environment, pods, 10)
+    wait_for_terminating_pods(environment, pods, 10)
 
     record_environment.kill()
     status = environment.await_state(path)["status"]
     record_environment.repair()
-    repaired = time.monotonic()
+    repaired_at = time.monotonic()
 
     assert status["drainProgress"] == 100
     with closing(Journal(product.journal_url)) as journal:
-        expected = product.list_accepted_ids()
+        accepted_ids = product.list_accepted_ids()
         await_ready(
-            "all events", lambda: not expected - _read_event_ids(journal), [product.record], RECORD_TIMEOUT_SECONDS
+            "all events", lambda: not accepted_ids - _read_event_ids(journal), [product.record], RECORD_TIMEOUT_SECONDS
         )
         await_ready(
             "all attempts",
@@ -95,7 +95,7 @@ def test_crash_of_record_loses_no_event(record_environment: RecordEnvironment) -
             [product.record],
             RECORD_TIMEOUT_SECONDS,
         )
-        print(f"all {len(expected)} events recorded {time.monotonic() - repaired:.1f} s after the repair")
+        print(f"all {len(accepted_ids)} events recorded {time.monotonic() - repaired_at:.1f} s after the repair")
     environment.request_deletion(path)
     environment.await_deletion(path)
 
@@ -114,8 +114,8 @@ def _list_events_without_attempt(journal: Journal, uid: str) -> list[str]:
 
 
 @pytest.fixture
-def nodes_with_pods(record_environment: RecordEnvironment) -> Iterator[list[str]]:
-    """Yield nodes with ten pods each; delete their maintenances afterwards."""
+def nodes_with_ten_pods(record_environment: RecordEnvironment) -> Iterator[list[str]]:
+    """Yield nodes with ten pods each, and delete their maintenances afterwards."""
     environment = record_environment.environment
     nodes = [environment.create_node() for _ in range(2 * DRAIN_COUNT)]
     for node in nodes:
@@ -126,27 +126,30 @@ def nodes_with_pods(record_environment: RecordEnvironment) -> Iterator[list[str]
 
 @pytest.mark.alone
 def test_suspended_record_does_not_slow_drain(
-    record_environment: RecordEnvironment, nodes_with_pods: list[str]
+    record_environment: RecordEnvironment, nodes_with_ten_pods: list[str]
 ) -> None:
-    """KNM-6: a drain of ten pods is as fast while `record` is suspended and accepts requests without responding.
+    """KNM-6: draining ten pods is as fast while `record` is suspended, and thus accepts requests without responding.
 
-    A step that waits for `record` would do so in every drain. The test therefore compares the fastest drains of each
-    kind.
+    A function that waits for `record` would do so in every drain. The test therefore compares the fastest drain with
+    `record` to the fastest drain without it.
     """
     environment, record = record_environment.environment, record_environment.product.record
-    with_record, without_record = [], []
-    for node, other in zip(nodes_with_pods[::2], nodes_with_pods[1::2], strict=True):
-        with_record.append(_measure_drain(environment, node))
+    seconds_with_record, seconds_without_record = [], []
+    for node, other_node in zip(nodes_with_ten_pods[::2], nodes_with_ten_pods[1::2], strict=True):
+        seconds_with_record.append(_measure_drain_seconds(environment, node))
         record.send_signal(signal.SIGSTOP)
-        without_record.append(_measure_drain(environment, other))
+        seconds_without_record.append(_measure_drain_seconds(environment, other_node))
         record.send_signal(signal.SIGCONT)
 
-    print(f"10 pods drained in {min(with_record):.3f} s, and in {min(without_record):.3f} s with `record` stopped")
-    assert min(without_record) < 1.5 * min(with_record)
+    print(
+        f"10 pods drained in {min(seconds_with_record):.3f} s, "
+        f"and in {min(seconds_without_record):.3f} s with `record` suspended"
+    )
+    assert min(seconds_without_record) < 1.5 * min(seconds_with_record)
 
 
-def _measure_drain(environment: ChainEnvironment, node: str) -> float:
-    """Return the seconds from the maintenance's creation to Succeeded."""
+def _measure_drain_seconds(environment: ChainEnvironment, node: str) -> float:
+    """Return the seconds from the creation of a maintenance until it has succeeded."""
     started = time.monotonic()
     environment.await_state(environment.create_maintenance(node))
     return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Tests of replays: they change nothing that is in its desired state, and the functions reply as recorded."""
+"""Tests for replays: they do not change objects in their desired state, and the functions reply as recorded."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ DRY_RUN_OPTION = "--dry-run=server"
 
 def replay_maintenance(environment: ChainEnvironment, uid: str, *arguments: str) -> Result:
     """Replay all events of a maintenance."""
-    base = (
+    location_options = (
         () if {"--functions", "--in-process"} & set(arguments) else ("--functions", environment.product.functions_url)
     )
-    return run_command(environment, "replay", "--maintenance", uid, *base, *arguments)
+    return run_command(environment, "replay", "--maintenance", uid, *location_options, *arguments)
 
 
 def drain_node_with_budget(environment: ChainEnvironment) -> tuple[str, str, list[str]]:
-    """Drain a node whose pods have a budget; return the maintenance's path and uid, and the pods' names."""
-    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    """Drain a node whose pods are covered by a budget; return the maintenance's path and uid, and the pod names."""
+    node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 3)
     environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=1, minAvailable=2)
-    environment.allow_on_node(namespace, other)
+    environment.allow_on_node(namespace, other_node)
     names = [f"{namespace}/{pod['metadata']['name']}" for pod in environment.list_pods_on(node)]
     path = environment.create_maintenance(node)
     environment.await_state(path)
@@ -59,105 +59,107 @@ def drain_node_with_budget(environment: ChainEnvironment) -> tuple[str, str, lis
 
 @pytest.mark.slow
 @proves("X-2")
-def test_redelivered_events_of_deleted_maintenance_write_nothing(environment: ChainEnvironment) -> None:
-    """X-2: all events of a deleted maintenance, delivered twice more in random order, cause no write."""
+def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: ChainEnvironment) -> None:
+    """X-2: redelivering all events of a deleted maintenance twice in random order causes no writes."""
     node = environment.create_node()
     path = environment.drain_node_with_pods(node, 4)
     uid = environment.client.get(path)["metadata"]["uid"]
-    with EventLogFollower(environment.product.delivery_log) as flow:
+    with EventLogFollower(environment.product.delivery_log) as event_log:
         environment.request_deletion(path)
         environment.await_deletion(path)
-        flow.await_events(events.NODE_RESTORED, 10)
-    environment.send_tick()  # wait until the events of the cycle are processed and recorded
+        event_log.await_events(events.NODE_RESTORED, 10)
+    environment.send_tick()  # wait until the maintenance's events are processed and recorded
     with closing(Journal(environment.journal)) as journal:
-        cycle = [entry.event for entry in journal.select() if uid in str(entry.event.get_data())]
-    kinds = {event.get_type() for event in cycle}
-    assert {events.MAINTENANCE_BEGUN, events.NODE_TAINTED, events.PODS_EVICTED, events.NODE_DRAINED} <= kinds
-    assert {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.NODE_RESTORED} <= kinds
-    fresh = environment.create_pods(node, 2)
-    before = len(environment.list_own_writes())
+        maintenance_events = [entry.event for entry in journal.select() if uid in str(entry.event.get_data())]
+    event_types = {event.get_type() for event in maintenance_events}
+    assert {events.MAINTENANCE_BEGUN, events.NODE_TAINTED, events.PODS_EVICTED, events.NODE_DRAINED} <= event_types
+    assert {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.NODE_RESTORED} <= event_types
+    new_pods = environment.create_pods(node, 2)
+    write_count_before = len(environment.list_own_writes())
 
-    duplicates = cycle * 2
+    duplicates = maintenance_events * 2
     random.Random(4).shuffle(duplicates)
     for event in duplicates:
         for name in FUNCTIONS:
             assert post_event(event, f"{environment.product.functions_url}/{name}").status_code in (200, 204)
         assert post_event(event, environment.product.broker_url).status_code == 202
-    environment.send_tick()  # wait until the events that they caused are processed, too
+    environment.send_tick()  # wait until the events caused by the duplicates are also processed
 
-    assert environment.list_own_writes()[before:] == []
-    assert environment.list_evictions(fresh) == []
+    assert environment.list_own_writes()[write_count_before:] == []
+    assert environment.list_evictions(new_pods) == []
     assert not environment.get_node_spec(node).get("unschedulable")
     assert len(environment.list_pods_on(node)) == 2
 
 
 @pytest.fixture(scope="module")
-def other_environment(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> Iterator[ChainEnvironment]:
-    """Yield another cluster, whose product keeps its journal in PostgreSQL."""
+def second_environment(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> Iterator[ChainEnvironment]:
+    """Yield the environment of a second cluster, whose product stores its journal in PostgreSQL."""
     folder, url = tmp_path_factory.mktemp("other"), postgresql.create_database()
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install_manifests(cluster)
         product = Product(cluster, folder / "product")
         product.functions.env["DATABASE_URL"] = url
         with product:
-            second_environment = ChainEnvironment(cluster, product, url)
-            yield second_environment
-            second_environment.client.close()
+            postgresql_environment = ChainEnvironment(cluster, product, url)
+            yield postgresql_environment
+            postgresql_environment.client.close()
 
 
-@pytest.fixture(params=["environment", "other_environment"], ids=["SQLite", "PostgreSQL"])
+@pytest.fixture(params=["environment", "second_environment"], ids=["SQLite", "PostgreSQL"])
 def either_environment(request: pytest.FixtureRequest) -> ChainEnvironment:
     """Return each of the two environments in turn."""
-    chosen_environment: ChainEnvironment = request.getfixturevalue(request.param)
-    return chosen_environment
+    selected_environment: ChainEnvironment = request.getfixturevalue(request.param)
+    return selected_environment
 
 
 @pytest.mark.slow
-def test_dry_replay_of_finished_maintenance_finds_no_difference(either_environment: ChainEnvironment) -> None:
-    """X-2: a dry replay of a succeeded maintenance finds no difference, neither before nor after its deletion."""
+def test_dry_replay_of_finished_maintenance_finds_no_differences(either_environment: ChainEnvironment) -> None:
+    """X-2: a dry replay of a finished maintenance finds no differences, whether before or after its deletion."""
     environment = either_environment
     path, uid, pods = drain_node_with_budget(environment)
-    kinds = {entry.event.get_type() for entry in await_recorded_events(environment, uid)}
-    assert {events.BUDGET_OPENED, events.PODS_EVICTED, events.PODS_GONE, events.NODE_DRAINED} <= kinds
-    before = len(environment.read_audit_log())
+    event_types = {entry.event.get_type() for entry in await_recorded_events(environment, uid)}
+    assert {events.BUDGET_OPENED, events.PODS_EVICTED, events.PODS_GONE, events.NODE_DRAINED} <= event_types
+    write_count_before = len(environment.read_audit_log())
 
-    finished = replay_maintenance(environment, uid, DRY_RUN_OPTION)
+    finished_result = replay_maintenance(environment, uid, DRY_RUN_OPTION)
 
     environment.request_deletion(path)
     environment.await_deletion(path)
-    dry_writes = [entry for entry in environment.read_audit_log()[before:] if is_dry_run(entry)]
+    dry_writes = [entry for entry in environment.read_audit_log()[write_count_before:] if is_dry_run(entry)]
     await_recorded_events(environment, uid)
-    before = len(environment.list_own_writes())
-    deleted = replay_maintenance(environment, uid, DRY_RUN_OPTION)
+    write_count_before = len(environment.list_own_writes())
+    deleted_result = replay_maintenance(environment, uid, DRY_RUN_OPTION)
 
     name = path.rpartition("/")[2]
-    assert (finished.exit_code, deleted.exit_code) == (0, 0), finished.output + deleted.output
-    assert all(f"pod {pod} no longer exists" in finished.stdout for pod in pods)
-    assert f"nodemaintenance {name} no longer exists" not in finished.stdout
-    assert f"nodemaintenance {name} no longer exists" in deleted.stdout
-    assert " 0 different" in finished.stdout
-    assert " 0 different" in deleted.stdout
-    assert all(is_dry_run(entry) for entry in environment.list_own_writes()[before:])
-    assert dry_writes == []  # the desired state was reached, so that even a dry-run write was not needed
+    assert (finished_result.exit_code, deleted_result.exit_code) == (0, 0), (
+        finished_result.output + deleted_result.output
+    )
+    assert all(f"pod {pod} no longer exists" in finished_result.stdout for pod in pods)
+    assert f"nodemaintenance {name} no longer exists" not in finished_result.stdout
+    assert f"nodemaintenance {name} no longer exists" in deleted_result.stdout
+    assert " 0 different" in finished_result.stdout
+    assert " 0 different" in deleted_result.stdout
+    assert all(is_dry_run(entry) for entry in environment.list_own_writes()[write_count_before:])
+    assert dry_writes == []  # the desired state had been reached, so not even dry-run writes were needed
 
 
 @pytest.mark.slow
 def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> None:
-    """X-2: a dry replay for a node that was uncordoned since makes dry-run writes, with the recorded replies."""
+    """X-2: a dry replay for a node that was uncordoned later makes only dry-run writes."""
     path, uid, _ = drain_node_with_budget(environment)
     node = environment.client.get(path)["spec"]["nodeName"]
     await_recorded_events(environment, uid)
-    environment.product.delivery.kill()  # otherwise guard would cordon the node again
+    environment.product.delivery.kill()  # otherwise `guard` would cordon the node again
     try:
         environment.cluster.kubectl("uncordon", node)
         environment.cluster.kubectl("taint", "node", node, "medik8s.io/drain-")
-        before = len(environment.list_own_writes())
+        write_count_before = len(environment.list_own_writes())
 
         result = replay_maintenance(
             environment, uid, DRY_RUN_OPTION, "--function", "cordon", "--function", "taint", "-o", "json"
         )
 
-        writes = environment.list_own_writes()[before:]
+        writes = environment.list_own_writes()[write_count_before:]
         assert {entry["objectRef"]["resource"] for entry in writes} >= {"nodes"}
         assert all(is_dry_run(entry) for entry in writes)
         assert not environment.get_node_spec(node).get("unschedulable")
@@ -172,15 +174,15 @@ def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> 
 
 @pytest.mark.slow
 def test_replay_explains_different_reply_by_opened_budget(environment: ChainEnvironment) -> None:
-    """X-2: the replay explains its different replies by the budget that now allows an eviction, and names no pod.
+    """X-2: a replay explains its different replies by the budget that now allows an eviction.
 
-    The last line distinguishes a dry run from a replay that evicts.
+    The last line of the output distinguishes a dry run from a replay that evicts pods.
     """
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 3)
     environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=0, minAvailable=3)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
+    environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
     entries = await_recorded_events(environment, environment.client.get(path)["metadata"]["uid"])
     (event, *_) = [entry.event.get_id() for entry in entries if entry.event.get_type() == events.NODE_TAINTED]
     arguments = ("--id", event, "--function", "evict", "--functions", environment.product.functions_url)
@@ -188,9 +190,9 @@ def test_replay_explains_different_reply_by_opened_budget(environment: ChainEnvi
     try:
         budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget"
         environment.client.patch(budget, {"spec": {"minAvailable": 2}})
-        environment.await_state(budget, lambda item: item["status"]["disruptionsAllowed"] == 1)
+        environment.await_state(budget, lambda budget: budget["status"]["disruptionsAllowed"] == 1)
 
-        dry, real = (
+        dry_result, real_result = (
             run_command(environment, "replay", *arguments, DRY_RUN_OPTION),
             run_command(environment, "replay", *arguments, "--yes"),
         )
@@ -198,26 +200,26 @@ def test_replay_explains_different_reply_by_opened_budget(environment: ChainEnvi
         environment.product.start_delivery()
 
     explanation = f": poddisruptionbudget {namespace}/budget needs 2 healthy pods and has 3 now"
-    assert (dry.exit_code, real.exit_code) == (0, 0), dry.output + real.output
-    assert dry.stdout.count(explanation) == dry.stdout.count("data.") > 1
-    assert dry.stdout.endswith(", 0 different; dry run: no writes were stored\n")
-    assert real.stdout.endswith(", 0 different; all writes were stored, including 1 eviction\n")
+    assert (dry_result.exit_code, real_result.exit_code) == (0, 0), dry_result.output + real_result.output
+    assert dry_result.stdout.count(explanation) == dry_result.stdout.count("data.") > 1
+    assert dry_result.stdout.endswith(", 0 different; dry run: no writes were stored\n")
+    assert real_result.stdout.endswith(", 0 different; all writes were stored, including 1 eviction\n")
     environment.request_deletion(path)
     environment.await_deletion(path)
 
 
 def test_replay_of_finished_maintenance_writes_nothing(environment: ChainEnvironment) -> None:
-    """X-2: a replay of a succeeded maintenance writes nothing, and its replies are not published."""
+    """X-2: a replay of a finished maintenance writes nothing, and its replies are not published."""
     path, uid, _ = drain_node_with_budget(environment)
     environment.send_tick()
     recorded_ids = {entry.event.get_id() for entry in await_recorded_events(environment, uid)}
-    before = len(environment.list_own_writes())
+    write_count_before = len(environment.list_own_writes())
 
     result = replay_maintenance(environment, uid, "--yes")
 
     environment.send_tick()  # wait for the events that a published reply would cause
     assert result.exit_code == 0, result.output
-    assert environment.list_own_writes()[before:] == []
+    assert environment.list_own_writes()[write_count_before:] == []
     assert {entry.event.get_id() for entry in await_recorded_events(environment, uid)} == recorded_ids
     environment.request_deletion(path)
     environment.await_deletion(path)
@@ -227,9 +229,9 @@ SOURCE_EDITS = {
     "cordon adds data": (
         "functions/maintenance/cordon.py",
         "data=build_again_data(event)",
-        'data={"by": "hand"}',
+        'data={"test": "forced"}',
         events.MAINTENANCE_BEGUN,
-        ["data.by", "- nothing", "+ hand"],
+        ["data.test", "- nothing", "+ forced"],
     ),
     "taint emits nothing": (
         "functions/maintenance/taint.py",
@@ -241,18 +243,18 @@ SOURCE_EDITS = {
     "status raises Retry": (
         "functions/maintenance/status.py",
         "    for _ in range(MAX_ATTEMPTS):",
-        '    raise Retry("by hand")\n    for _ in range(MAX_ATTEMPTS):',
+        '    raise Retry("forced failure")\n    for _ in range(MAX_ATTEMPTS):',
         events.NODE_DRAINED,
-        ["status", "- 204", "+ 503 by hand"],
+        ["status", "- 204", "+ 503 forced failure"],
     ),
 }
 
 
 @pytest.mark.slow
 def test_imported_recording_is_replayed_on_other_cluster(
-    environment: ChainEnvironment, other_environment: ChainEnvironment, drained_uid: str, tmp_path: Path
+    environment: ChainEnvironment, second_environment: ChainEnvironment, drained_uid: str, tmp_path: Path
 ) -> None:
-    """X-2: a recording from another cluster can be imported, shown and replayed without a difference.
+    """X-2: a recording from another cluster can be imported, shown and replayed without differences.
 
     The replay lists the objects that do not exist on this cluster.
     """
@@ -260,36 +262,38 @@ def test_imported_recording_is_replayed_on_other_cluster(
     lines = run_command(environment, "events", "--maintenance", drained_uid, "-o", "jsonl").stdout
     (tmp_path / "recording.jsonl").write_text(lines)
     journal = ("--journal", str(tmp_path / "journal.db"))
-    before = len(other_environment.list_own_writes())
+    write_count_before = len(second_environment.list_own_writes())
 
-    imported = run_command(other_environment, "events", "--import", str(tmp_path / "recording.jsonl"), *journal)
-    tree = run_command(other_environment, "events", "--maintenance", drained_uid, "-o", "tree", *journal)
-    replayed = replay_maintenance(other_environment, drained_uid, DRY_RUN_OPTION, *journal)
+    import_result = run_command(second_environment, "events", "--import", str(tmp_path / "recording.jsonl"), *journal)
+    tree_result = run_command(second_environment, "events", "--maintenance", drained_uid, "-o", "tree", *journal)
+    replay_result = replay_maintenance(second_environment, drained_uid, DRY_RUN_OPTION, *journal)
 
     name, node = entries[0].event.get_extension("name"), entries[0].node
     pods = {str(reference) for reference in find_objects(entries) if reference.kind == POD_KIND}
-    assert imported.exit_code == 0, imported.output
-    assert "node.drained" in tree.stdout
-    assert replayed.exit_code == 0, replayed.output
-    assert f"nodemaintenance {name} no longer exists" in replayed.stdout
-    assert f"node {node} no longer exists" in replayed.stdout
+    assert import_result.exit_code == 0, import_result.output
+    assert "node.drained" in tree_result.stdout
+    assert replay_result.exit_code == 0, replay_result.output
+    assert f"nodemaintenance {name} no longer exists" in replay_result.stdout
+    assert f"node {node} no longer exists" in replay_result.stdout
     assert len(pods) == 3
-    assert all(f"{pod} no longer exists" in replayed.stdout for pod in pods)
-    assert " 0 different" in replayed.stdout
-    assert "not recorded" not in replayed.stdout
+    assert all(f"{pod} no longer exists" in replay_result.stdout for pod in pods)
+    assert " 0 different" in replay_result.stdout
+    assert "not recorded" not in replay_result.stdout
     writes = [
-        write for write in other_environment.list_own_writes()[before:] if write["objectRef"].get("name") != LEASE_NAME
+        write
+        for write in second_environment.list_own_writes()[write_count_before:]
+        if write["objectRef"].get("name") != LEASE_NAME
     ]
-    assert writes == []  # except for the install's lease, written at the first tick
+    assert writes == []  # except for the installation's lease, written at the first tick
 
 
 @pytest.fixture(scope="module")
 def drained_uid(environment: ChainEnvironment) -> Iterator[str]:
-    """Yield the uid of a finished, completely recorded maintenance whose drain no tick began a second time."""
+    """Yield the uid of a finished, completely recorded maintenance that no tick has begun a second time."""
     for _ in range(5):
         path, uid, _ = drain_node_with_budget(environment)
-        steps = Counter(entry.event.get_type() for entry in await_recorded_events(environment, uid))
-        if steps[events.MAINTENANCE_BEGUN] == steps[events.NODE_CORDONED] == 1:
+        counts_by_type = Counter(entry.event.get_type() for entry in await_recorded_events(environment, uid))
+        if counts_by_type[events.MAINTENANCE_BEGUN] == counts_by_type[events.NODE_CORDONED] == 1:
             break
         environment.request_deletion(path)
         environment.await_deletion(path)
@@ -299,38 +303,42 @@ def drained_uid(environment: ChainEnvironment) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "old", "new", "kind", "diff"), SOURCE_EDITS.values(), ids=SOURCE_EDITS)
-def test_replay_detects_changed_function(
+@pytest.mark.parametrize(("file", "old", "new", "event_type", "expected_diff"), SOURCE_EDITS.values(), ids=SOURCE_EDITS)
+def test_replay_detects_modified_function(
     environment: ChainEnvironment,
     drained_uid: str,
     tmp_path: Path,
     file: str,
     old: str,
     new: str,
-    kind: str,
-    diff: list[str],
+    event_type: str,
+    expected_diff: list[str],
 ) -> None:
-    """X-2: a replay against changed functions exits with 1, and its diff names event, function and field."""
-    changed = next(entry for entry in await_recorded_events(environment, drained_uid) if entry.event.get_type() == kind)
+    """X-2: a replay with modified functions exits with 1, and its diff contains event, function and field."""
+    expected_entry = next(
+        entry for entry in await_recorded_events(environment, drained_uid) if entry.event.get_type() == event_type
+    )
 
     with serve_patched_functions(environment, tmp_path, file, old, new, reserve_port()) as url:
         result = replay_maintenance(environment, drained_uid, DRY_RUN_OPTION, "--functions", url)
 
     lines = [line.strip() for line in result.stdout.splitlines()]
     index = next(
-        number for number, line in enumerate(lines) if line.endswith(changed.event.get_id()) and "differs" in line
+        number
+        for number, line in enumerate(lines)
+        if line.endswith(expected_entry.event.get_id()) and "differs" in line
     )
     assert result.exit_code == 1
     assert Path(file).stem in lines[index]
-    assert lines[index + 1 : index + 4] == diff
+    assert lines[index + 1 : index + 4] == expected_diff
 
 
-def test_replay_is_limited_to_steps_and_function(environment: ChainEnvironment, drained_uid: str) -> None:
-    """X-2: a replay can be limited to events from one step until another, and to one function."""
+def test_replay_can_be_limited_to_event_range_and_function(environment: ChainEnvironment, drained_uid: str) -> None:
+    """X-2: a replay can be limited to a range of event types and to one function."""
     result = replay_maintenance(
         environment, drained_uid, DRY_RUN_OPTION, "--from", "node.cordoned", "--until", "node.tainted", "-o", "json"
     )
-    limited = replay_maintenance(
+    limited_result = replay_maintenance(
         environment,
         drained_uid,
         DRY_RUN_OPTION,
@@ -347,48 +355,48 @@ def test_replay_is_limited_to_steps_and_function(environment: ChainEnvironment, 
         (row["type"].removeprefix("dev.nodemaintenance."), row["function"]) for row in rows
     }
     assert events.MAINTENANCE_BEGUN not in {row["type"] for row in rows}
-    assert limited.exit_code == 0
+    assert limited_result.exit_code == 0
     assert (
-        limited.stdout.splitlines()[-1]
+        limited_result.stdout.splitlines()[-1]
         == "1 event, 1 response: 1 the same, 0 different; dry run: no writes were stored"
     )
 
 
-def test_replay_in_process(environment: ChainEnvironment, drained_uid: str) -> None:
-    """X-2: an event can be replayed in the command's own process, with the user's rights and without a server."""
-    (begun,) = [
+def test_event_can_be_replayed_in_process(environment: ChainEnvironment, drained_uid: str) -> None:
+    """X-2: an event can be replayed in the command's own process, with the user's permissions and without a server."""
+    (begun_entry,) = [
         entry
         for entry in await_recorded_events(environment, drained_uid)
         if entry.event.get_type() == events.MAINTENANCE_BEGUN
     ]
 
-    result = run_command(environment, "replay", "--id", begun.event.get_id(), "--in-process", DRY_RUN_OPTION)
+    result = run_command(environment, "replay", "--id", begun_entry.event.get_id(), "--in-process", DRY_RUN_OPTION)
 
     assert result.exit_code == 0, result.output
     assert {"cordon", "status"} <= set(result.stdout.split())
 
 
 @pytest.mark.slow
-def test_pdb_stops_inside_the_function(environment: ChainEnvironment, drained_uid: str) -> None:
-    """X-2: `--pdb` stops at the function's first line, and the function's 1.6 s deadline does not apply meanwhile."""
-    (cordoned,) = [
+def test_pdb_stops_at_first_line_of_function(environment: ChainEnvironment, drained_uid: str) -> None:
+    """X-2: `--pdb` stops at the function's first line, and suspends the function's deadline of 1.6 s."""
+    (cordoned_entry,) = [
         entry
         for entry in await_recorded_events(environment, drained_uid)
         if entry.event.get_type() == events.NODE_CORDONED
     ]
-    arguments = _build_pdb_arguments(environment, cordoned)
+    arguments = _build_pdb_arguments(environment, cordoned_entry)
     script = f"from console.cli import main; import sys; sys.argv[1:] = {arguments!r}; main()"
     session = "p 'the event is', event.get_id()\nimport time; time.sleep(2)\nwhere\ncontinue\n"
 
-    finished = _run_with_input(script, session)
-    stopped = _run_with_input(script, "quit\n")
+    finished_result = _run_with_input(script, session)
+    quit_result = _run_with_input(script, "quit\n")
 
-    assert finished.returncode == 0, finished.stderr
-    assert f"('the event is', '{cordoned.event.get_id()}')" in finished.stderr
-    assert "taint.py" in finished.stderr
-    assert "1 the same" in finished.stdout
-    assert stopped.returncode == 2
-    assert stopped.stderr.endswith(
+    assert finished_result.returncode == 0, finished_result.stderr
+    assert f"('the event is', '{cordoned_entry.event.get_id()}')" in finished_result.stderr
+    assert "taint.py" in finished_result.stderr
+    assert "1 the same" in finished_result.stdout
+    assert quit_result.returncode == 2
+    assert quit_result.stderr.endswith(
         "Error: replay stopped by pdb in function taint: the remaining calls were not made\n"
     )
 
@@ -437,10 +445,10 @@ INVALID_COMMANDS = {
 
 
 @pytest.mark.parametrize(("arguments", "expected_message"), INVALID_COMMANDS.values(), ids=INVALID_COMMANDS)
-def test_invalid_replay_exits_2_with_one_line(
+def test_invalid_replay_command_exits_with_2_and_one_line(
     environment: ChainEnvironment, arguments: list[str], expected_message: str
 ) -> None:
-    """X-6: an invalid `replay` command exits with 2 and one line; exit status 1 means that there was a difference."""
+    """X-6: an invalid `replay` command exits with 2 and one line; status 1 would mean that responses differ."""
     result = run_command(environment, "replay", *arguments)
 
     assert result.exit_code == 2
@@ -478,10 +486,10 @@ IMPOSSIBLE_REPLAYS = {
 
 
 @pytest.mark.parametrize(("arguments", "expected_message"), IMPOSSIBLE_REPLAYS.values(), ids=IMPOSSIBLE_REPLAYS)
-def test_impossible_replay_exits_2_with_one_line(
+def test_impossible_replay_exits_with_2_and_remedy(
     environment: ChainEnvironment, drained_uid: str, arguments: list[str], expected_message: str
 ) -> None:
-    """X-6: a replay that cannot run as asked exits with 2 and one line that contains the remedy."""
+    """X-6: a replay that cannot be run as requested exits with 2 and one line that contains the remedy."""
     result = replay_maintenance(environment, drained_uid, *arguments)
 
     assert result.exit_code == 2
@@ -489,11 +497,11 @@ def test_impossible_replay_exits_2_with_one_line(
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("is_named", [True, False], ids=["by an option", "by the environment"])
-def test_replay_without_matching_trigger_exits_2(
-    environment: ChainEnvironment, drained_uid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+@pytest.mark.parametrize("uses_option", [True, False], ids=["option", "environment variable"])
+def test_replay_exits_with_2_if_no_trigger_matches(
+    environment: ChainEnvironment, drained_uid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses_option: bool
 ) -> None:
-    """X-6: a replay for whose events no Trigger calls a function exits with 2, since that is not "no difference".
+    """X-6: a replay exits with 2 if no Trigger delivers its events to a function, instead of reporting no differences.
 
     `make env` sets `TRIGGERS` to the manifests of the installed components.
     """
@@ -501,9 +509,9 @@ def test_replay_without_matching_trigger_exits_2(
     file = tmp_path / "triggers.yaml"
     file.write_text(json.dumps({"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", **trigger}))
 
-    monkeypatch.setenv("TRIGGERS", "" if is_named else str(file))
+    monkeypatch.setenv("TRIGGERS", "" if uses_option else str(file))
     result = replay_maintenance(
-        environment, drained_uid, DRY_RUN_OPTION, *(("--manifests", str(file)) if is_named else ())
+        environment, drained_uid, DRY_RUN_OPTION, *(("--manifests", str(file)) if uses_option else ())
     )
 
     assert result.exit_code == 2

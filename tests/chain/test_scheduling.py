@@ -1,4 +1,4 @@
-"""Test of the real scheduler with a node in maintenance."""
+"""Test that the real scheduler does not schedule pods on a node in maintenance."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tests.proofs import proves
 
 @proves("NMO-3", "OSV-5")
 def test_pod_is_unschedulable_during_maintenance(environment: ChainEnvironment) -> None:
-    """Pods that fit only the node in maintenance are Unschedulable, and run there after the maintenance."""
+    """Check that a pod that can run only on the node in maintenance is Unschedulable until the maintenance ends."""
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
     path = environment.create_maintenance(node)
     environment.await_state(path)
 
     environment.client.create(pods, build_pod_for(node))
-    unscheduled = environment.await_state_of(pods, "new", lambda pod: bool(get_scheduled_condition(pod)))
+    unscheduled_pod = environment.await_state_of(pods, "new", lambda pod: bool(get_scheduled_condition(pod)))
     environment.workload.wait_for_collection(
         f"/api/v1/namespaces/{namespace}/events",
         lambda kube_events: "FailedScheduling" in list_event_reasons(kube_events),
     )
     new_pod = environment.client.get(f"{pods}/new")
 
-    scheduled = get_scheduled_condition(unscheduled)
+    scheduled = get_scheduled_condition(unscheduled_pod)
     assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
     assert "0/" in scheduled["message"]
     assert (new_pod["status"]["phase"], new_pod["spec"].get("nodeName")) == ("Pending", None)
@@ -37,13 +37,13 @@ def test_pod_is_unschedulable_during_maintenance(environment: ChainEnvironment) 
 
 
 def build_pod_for(node: str) -> Object:
-    """Build a pod without `nodeName` that fits only this node."""
+    """Build a pod without `nodeName` that can be scheduled only on this node."""
     spec = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     return {"metadata": {"name": "new"}, "spec": spec}
 
 
 def get_scheduled_condition(pod: Object) -> Object:
-    """Return the pod's condition PodScheduled, {} if the scheduler has not written it."""
+    """Return the pod's condition PodScheduled, or {} if the scheduler has not written it yet."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((condition for condition in conditions if condition["type"] == "PodScheduled"), {})
 

@@ -1,4 +1,4 @@
-"""Tests of the spans that an OTLP collector receives during a real drain."""
+"""Tests for the spans that an OTLP collector receives during a real drain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Collector:
-    """OTLP collector that stores the spans that it receives over HTTP in protobuf."""
+    """An OTLP collector that stores the spans it receives over HTTP in protobuf format."""
 
     def __init__(self) -> None:
         self.services: set[str] = set()
@@ -36,12 +36,14 @@ class Collector:
 
     def _handle_request(self, request: ReceivedRequest) -> Response:
         for resource in ExportTraceServiceRequest.FromString(request.body).resource_spans:
-            resource_attributes = {item.key: item.value.string_value for item in resource.resource.attributes}
+            resource_attributes = {
+                attribute.key: attribute.value.string_value for attribute in resource.resource.attributes
+            }
             self.services.add(resource_attributes["service.name"])
             self._spans += [span for scope in resource.scope_spans for span in scope.spans]
         return Response(200)
 
-    def await_spans(self, predicate: Callable[[list[Span]], bool]) -> list[Span]:
+    def wait_for_spans(self, predicate: Callable[[list[Span]], bool]) -> list[Span]:
         """Wait until `predicate` returns true for the spans, and return them."""
         self._receiver.wait_until(lambda: predicate(list(self._spans)))
         return list(self._spans)
@@ -49,35 +51,35 @@ class Collector:
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    running = Collector()
-    yield running
-    running.close()
+    otlp_collector = Collector()
+    yield otlp_collector
+    otlp_collector.close()
 
 
 @pytest.fixture(scope="module")
 def traced_environment(environment: ChainEnvironment, collector: Collector) -> Iterator[ChainEnvironment]:
-    """Yield the environment whose functions send spans to the collector."""
-    functions, before = environment.product.functions, dict(environment.product.functions.env)
+    """Yield the environment while its functions send spans to the collector."""
+    functions, original_variables = environment.product.functions, dict(environment.product.functions.env)
     # the delay between two batches, in milliseconds
     functions.env |= {ENDPOINT_VARIABLES[0]: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     functions.stop()
     environment.product.start_functions()
     yield environment
-    functions.env = before
+    functions.env = original_variables
     functions.stop()
     environment.product.start_functions()
 
 
 def get_attributes(span: Span) -> dict[str, str | int]:
-    return {item.key: item.value.string_value or item.value.int_value for item in span.attributes}
+    return {attribute.key: attribute.value.string_value or attribute.value.int_value for attribute in span.attributes}
 
 
 def get_event_type(span: Span) -> str:
     return str(get_attributes(span)["cloudevents.event_type"])
 
 
-def test_drain_is_one_trace(traced_environment: ChainEnvironment, collector: Collector) -> None:
-    """Drains produce one trace: its id is the maintenance's uid, and each span's parent belongs to it."""
+def test_drain_produces_one_trace(traced_environment: ChainEnvironment, collector: Collector) -> None:
+    """Check that a drain produces one complete trace whose id is the maintenance's uid."""
     node = traced_environment.create_node()
     traced_environment.create_pods(node, 3, delete="500ms")
     path = traced_environment.create_maintenance(node)
@@ -88,7 +90,7 @@ def test_drain_is_one_trace(traced_environment: ChainEnvironment, collector: Col
         return [span for span in spans if span.trace_id.hex() == uuid.UUID(uid).hex]
 
     spans = select_own_spans(
-        collector.await_spans(
+        collector.wait_for_spans(
             lambda spans: any(
                 span.name == "status" and get_event_type(span) == events.NODE_DRAINED
                 for span in select_own_spans(spans)
@@ -96,15 +98,17 @@ def test_drain_is_one_trace(traced_environment: ChainEnvironment, collector: Col
         )
     )
     spans_by_id = {span.span_id: span for span in spans}
-    roots = [span for span in spans if not span.parent_span_id]
-    steps = {(span.name, spans_by_id[span.parent_span_id].name) for span in spans if span.parent_span_id}
+    root_spans = [span for span in spans if not span.parent_span_id]
+    span_and_parent_names = {
+        (span.name, spans_by_id[span.parent_span_id].name) for span in spans if span.parent_span_id
+    }
 
-    assert [(span.name, get_event_type(span)) for span in roots] == [("begin", events.RESOURCE_ADDED)]
+    assert [(span.name, get_event_type(span)) for span in root_spans] == [("begin", events.RESOURCE_ADDED)]
     assert {span.parent_span_id for span in spans} - {b""} <= spans_by_id.keys()
-    assert {("cordon", "begin"), ("taint", "cordon"), ("evict", "taint"), ("status", "evict")} <= steps
-    assert {(span.name, get_event_type(span)) for span in spans if spans_by_id.get(span.parent_span_id) in roots} > {
-        ("cordon", events.MAINTENANCE_BEGUN)
-    }  # and `pods.gone`, which the PodSource sent
+    assert {("cordon", "begin"), ("taint", "cordon"), ("evict", "taint"), ("status", "evict")} <= span_and_parent_names
+    assert {
+        (span.name, get_event_type(span)) for span in spans if spans_by_id.get(span.parent_span_id) in root_spans
+    } > {("cordon", events.MAINTENANCE_BEGUN)}  # also `pods.gone` events, which PodSource has sent
     for span in spans:
         attributes = get_attributes(span)
         assert (attributes["k8s.node.name"], attributes["nodemaintenance.maintenance"]) == (node, uid)
@@ -120,7 +124,7 @@ def test_drain_is_one_trace(traced_environment: ChainEnvironment, collector: Col
 
 
 def test_unavailable_collector_does_not_delay_drain(traced_environment: ChainEnvironment, collector: Collector) -> None:
-    """Drains take the usual time without a collector; spans are sent in the background and dropped on failure."""
+    """Check that an unavailable collector does not delay a drain; spans are sent in the background or dropped."""
     collector.close()
     node = traced_environment.create_node()
     traced_environment.create_pods(node, 1)
@@ -132,7 +136,7 @@ def test_unavailable_collector_does_not_delay_drain(traced_environment: ChainEnv
 
 
 def is_retry_request(span: Span) -> bool:
-    """Return whether the step asked for a retry, because of a conflict or a slow machine."""
+    """Return whether the function requested a retry, because of a conflict or a slow machine."""
     return get_attributes(span)["http.response.status_code"] == 503
 
 
@@ -152,11 +156,11 @@ def test_opentelemetry_is_not_imported_without_collector() -> None:
     assert run_python(code).stdout == "[]\n"
 
 
-def test_missing_opentelemetry_library_exits_with_one_line() -> None:
-    """Exit with one line that contains the remedy if a collector is set without the OpenTelemetry library."""
+def test_server_exits_with_remedy_if_opentelemetry_is_missing() -> None:
+    """Check that the server exits with a remedy if a collector is configured but OpenTelemetry is not installed."""
     code = (
         "import importlib.util as u; find = u.find_spec;"
-        "u.find_spec = lambda name, *more: None if name.startswith('opentelemetry') else find(name, *more);"
+        "u.find_spec = lambda name, *args: None if name.startswith('opentelemetry') else find(name, *args);"
         "from functions.app import select_functions; select_functions()"
     )
 

@@ -1,4 +1,4 @@
-"""Tests of drains while an admission webhook reviews evictions slowly or never responds in time (design rule 9)."""
+"""Tests for drains while an admission webhook reviews evictions slowly or times out (design rule 9)."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from tests.receiver import ReceivedRequest, Response
 pytestmark = pytest.mark.slow
 
 SLOW_SECONDS = 3.0
-"""Seconds; longer than a function's deadline for an eviction."""
+"""Duration of a slow review; longer than a function's deadline for an eviction."""
 
 
 def list_granted_evictions(environment: ChainEnvironment, pods: list[Object]) -> list[Object]:
-    """Return the granted evictions of these pods."""
+    """Return the audit entries of the granted evictions of these pods."""
     return [entry for entry in environment.list_evictions(pods) if entry["responseStatus"]["code"] < 300]
 
 
 @proves("X-6")
-def test_slow_webhook_delays_only_its_pods(environment: ChainEnvironment) -> None:
-    """X-6: a slow webhook delays only the pods that it reviews; each is requested at most twice and evicted once."""
-    node, slow = environment.create_node(), environment.create_namespace()
-    reviewed = environment.create_pods(node, 3, namespace=slow)
+def test_slow_webhook_delays_only_pods_that_it_reviews(environment: ChainEnvironment) -> None:
+    """X-6: a slow webhook delays only the pods that it reviews; their evictions are requested at most twice."""
+    node, slow_namespace = environment.create_node(), environment.create_namespace()
+    reviewed_pods = environment.create_pods(node, 3, namespace=slow_namespace)
     other_pods = environment.create_pods(node, 5)
-    never = threading.Event()
+    never_set = threading.Event()
 
     def review_slowly(request: ReceivedRequest) -> Response:
-        never.wait(0 if is_probe(request) else SLOW_SECONDS)
+        never_set.wait(0 if is_probe(request) else SLOW_SECONDS)
         return build_review_response(request)
 
-    with serve_webhook(environment.cluster, slow, review_slowly, 10):
+    with serve_webhook(environment.cluster, slow_namespace, review_slowly, 10):
         path = environment.create_maintenance(node)
         environment.await_state(path)
 
-    assert len(list_granted_evictions(environment, reviewed)) == 3
-    assert len(environment.list_evictions(reviewed)) <= 2 * 3
-    last_granted, first_granted = (
+    assert len(list_granted_evictions(environment, reviewed_pods)) == 3
+    assert len(environment.list_evictions(reviewed_pods)) <= 2 * 3
+    last_other_eviction, first_reviewed_eviction = (
         max(map(_parse_response_time, list_granted_evictions(environment, other_pods))),
-        min(map(_parse_response_time, list_granted_evictions(environment, reviewed))),
+        min(map(_parse_response_time, list_granted_evictions(environment, reviewed_pods))),
     )
-    assert last_granted < first_granted
+    assert last_other_eviction < first_reviewed_eviction
     environment.request_deletion(path)
     environment.await_deletion(path)
 
@@ -54,26 +54,26 @@ def test_slow_webhook_delays_only_its_pods(environment: ChainEnvironment) -> Non
 @pytest.mark.abreast
 @proves("X-6")
 def test_webhook_timeout_is_reported_and_not_retried_often(environment: ChainEnvironment) -> None:
-    """X-6: a webhook that times out is reported for its pods, without frequent retries, and the other pods are evicted.
+    """X-6: a webhook's timeout is reported for its pods and not retried often, and the other pods are evicted.
 
     The drain completes once the webhook responds again.
     """
     node, namespace = environment.create_node(), environment.create_namespace()
     blocked_pods = environment.create_pods(node, 2, namespace=namespace)
     environment.create_pods(node, 3)
-    well = threading.Event()
+    is_webhook_healthy = threading.Event()
 
     def hang(request: ReceivedRequest) -> Response:
-        well.wait(0 if is_probe(request) else 60)
+        is_webhook_healthy.wait(0 if is_probe(request) else 60)
         return build_review_response(request)
 
     with serve_webhook(environment.cluster, namespace, hang, 1):
         path = environment.create_maintenance(node)
-        status = _await_blocked_with_backoff(environment, path, blocked_pods)
+        status = _wait_until_blocked_with_backoff(environment, path, blocked_pods)
 
         assert status["pendingCount"] == 2
         assert all("slow.example.com" in entry["message"] for entry in status["blockedPods"])
-        well.set()
+        is_webhook_healthy.set()
         environment.wait_with_ticks(lambda: environment.await_state(path, timeout=1), timeout=90)
     assert len(list_granted_evictions(environment, blocked_pods)) == 2
     environment.request_deletion(path)
@@ -82,43 +82,45 @@ def test_webhook_timeout_is_reported_and_not_retried_often(environment: ChainEnv
 
 @pytest.mark.abreast
 @proves("X-6")
-def test_refusal_after_end_of_pass_is_reported(environment: ChainEnvironment) -> None:
-    """X-6: the status also reports an eviction's refusal that arrives after the pass that requested the eviction."""
-    node, strict = environment.create_node(), environment.create_namespace()
-    blocked_pods = environment.create_pods(node, 2, namespace=strict)
+def test_eviction_rejected_after_end_of_pass_is_reported(environment: ChainEnvironment) -> None:
+    """X-6: the status also reports a rejected eviction if the rejection arrives after the pass that requested it."""
+    node, strict_namespace = environment.create_node(), environment.create_namespace()
+    blocked_pods = environment.create_pods(node, 2, namespace=strict_namespace)
     environment.create_pods(node, 3)
-    well = threading.Event()
+    is_webhook_healthy = threading.Event()
 
-    def refuse_later(request: ReceivedRequest) -> Response:
-        well.wait(0 if is_probe(request) else SLOW_SECONDS)
-        return build_review_response(request, "" if well.is_set() else "not today")
+    def reject_slowly(request: ReceivedRequest) -> Response:
+        is_webhook_healthy.wait(0 if is_probe(request) else SLOW_SECONDS)
+        return build_review_response(request, "" if is_webhook_healthy.is_set() else "rejected by the test")
 
-    with serve_webhook(environment.cluster, strict, refuse_later, 10):
+    with serve_webhook(environment.cluster, strict_namespace, reject_slowly, 10):
         path = environment.create_maintenance(node)
-        status = _await_blocked_with_backoff(environment, path, blocked_pods)
+        status = _wait_until_blocked_with_backoff(environment, path, blocked_pods)
 
-        assert all("not today" in entry["message"] for entry in status["blockedPods"])
-        assert "not today" in status["lastError"]
-        well.set()
+        assert all("rejected by the test" in entry["message"] for entry in status["blockedPods"])
+        assert "rejected by the test" in status["lastError"]
+        is_webhook_healthy.set()
         environment.wait_with_ticks(lambda: environment.await_state(path, timeout=1), timeout=90)
     assert len(list_granted_evictions(environment, blocked_pods)) == 2
     environment.request_deletion(path)
     environment.await_deletion(path)
 
 
-def _await_blocked_with_backoff(environment: ChainEnvironment, path: str, pods: list[Object]) -> Object:
-    """Return the status with these pods blocked until `retryAfter`; assert that ticks do not retry before that."""
-    status: Object = environment.await_state(path, lambda item: len(_list_pods_in_backoff(item)) == len(pods))["status"]
-    attempt_count = len(environment.list_evictions(pods))
+def _wait_until_blocked_with_backoff(environment: ChainEnvironment, path: str, pods: list[Object]) -> Object:
+    """Wait until these pods are blocked with a `retryAfter`, assert that ticks do not retry, and return the status."""
+    status: Object = environment.await_state(
+        path, lambda maintenance: len(_list_pods_in_backoff(maintenance)) == len(pods)
+    )["status"]
+    eviction_count = len(environment.list_evictions(pods))
     for _ in range(3):
         environment.send_tick()
-    assert len(environment.list_evictions(pods)) == attempt_count <= 3 * len(pods)
+    assert len(environment.list_evictions(pods)) == eviction_count <= 3 * len(pods)
     return status
 
 
-def _list_pods_in_backoff(item: Object) -> list[Object]:
+def _list_pods_in_backoff(maintenance: Object) -> list[Object]:
     """Return the blocked pods that have a `retryAfter`."""
-    return [entry for entry in (item.get("status") or {}).get("blockedPods") or [] if "retryAfter" in entry]
+    return [entry for entry in (maintenance.get("status") or {}).get("blockedPods") or [] if "retryAfter" in entry]
 
 
 def _parse_response_time(entry: Object) -> datetime:

@@ -1,4 +1,4 @@
-"""Short fault injection runs of about twenty seconds; `make chaos` runs longer and with many seeds."""
+"""Short fault injection runs of about twenty seconds; `make chaos` runs longer, with many seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.proofs import proves
 
 @pytest.mark.e2e
 def test_faults_violate_no_invariant(tmp_path: Path) -> None:
-    """Check that crashes, faulty responses and user errors violate no invariant, and that the final state is right."""
+    """Check that crashes, faulty responses and user errors violate no invariant and lead to a correct final state."""
     report = run_drains("local", 1, 20, tmp_path, nodes=4, pods=24)
 
     assert report.is_good, (report.violations, report.problems, report.exited_servers, report.failures)
@@ -24,7 +24,7 @@ def test_faults_violate_no_invariant(tmp_path: Path) -> None:
 @pytest.mark.e2e
 @proves("MUT-42", "MUT-44", "MUT-49")
 def test_faults_during_upgrade_violate_no_invariant(tmp_path: Path) -> None:
-    """Check that an upgrade during faults releases one node at a time, creates each Job once and restores the pools."""
+    """Check that an upgrade with faults releases one node at a time, runs each Job once and restores the pools."""
     output_lines: list[str] = []
     report = upgrade_run.run_upgrade("local", 1, 15, tmp_path, 4, output_lines.append)
 

@@ -1,4 +1,4 @@
-"""The check of the final state finds everything that is left over or missing."""
+"""Tests that the final state check finds everything that is left over or missing."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ TAINTS = [{"key": key, "effect": NO_SCHEDULE} for key in (MEDIK8S.drain_taint, U
 LABELS = {MAINTENANCE_LABEL: "m", EXCLUDED_BEFORE_LABEL: "unset", EXCLUDE_LABEL: "true"}
 
 
-def build_maintenance(name: str = "m", phase: str = "Succeeded", **more: Any) -> Object:
+def build_maintenance(name: str = "m", phase: str = "Succeeded", **metadata_fields: Any) -> Object:
     annotations = {INITIAL_COUNTS_ANNOTATION: json.dumps({"evictionPods": 1, "totalpods": 1, "uid": name})}
-    metadata = {"name": name, "uid": name, "finalizers": [FINALIZER], "annotations": annotations, **more}
+    metadata = {"name": name, "uid": name, "finalizers": [FINALIZER], "annotations": annotations, **metadata_fields}
     spec, status = {"nodeName": "node-1"}, {"phase": phase}
     return {"apiVersion": MEDIK8S.api_version, "metadata": metadata, "spec": spec, "status": status}
 
@@ -38,24 +38,26 @@ POD = {"metadata": {"namespace": "a", "name": "p"}, "spec": {"nodeName": "node-1
 WAITING_MAINTENANCE = build_maintenance("other", "Failed", finalizers=[], annotations={})
 
 
-def copy_without(item: Object, *path: str) -> Object:
-    changed = copy.deepcopy(item)
-    parent = changed
+def copy_without(original: Object, *path: str) -> Object:
+    modified_copy = copy.deepcopy(original)
+    parent = modified_copy
     for key in path[:-1]:
         parent = parent[key]
     del parent[path[-1]]
-    return changed
+    return modified_copy
 
 
 @pytest.mark.parametrize(
     ("nodes", "maintenances", "leases", "pods"),
     [
-        pytest.param([build_node()], [], [], [POD], id="free"),
-        pytest.param([MAINTAINED_NODE], [build_maintenance()], [LEASE], [], id="maintained"),
-        pytest.param([MAINTAINED_NODE], [build_maintenance(), WAITING_MAINTENANCE], [LEASE], [], id="another waits"),
+        pytest.param([build_node()], [], [], [POD], id="node without maintenance"),
+        pytest.param([MAINTAINED_NODE], [build_maintenance()], [LEASE], [], id="node in maintenance"),
+        pytest.param(
+            [MAINTAINED_NODE], [build_maintenance(), WAITING_MAINTENANCE], [LEASE], [], id="second maintenance waits"
+        ),
     ],
 )
-def test_correct_state_has_no_problem(
+def test_correct_final_state_has_no_problems(
     nodes: list[Object], maintenances: list[Object], leases: list[Object], pods: list[Object]
 ) -> None:
     assert list_problems(nodes, maintenances, leases, pods) == []
@@ -123,9 +125,9 @@ def test_correct_state_has_no_problem(
         ),
     ],
 )
-def test_problem_is_listed(
+def test_problem_in_final_state_is_listed(
     expected: str, nodes: list[Object], maintenances: list[Object], leases: list[Object], pods: list[Object]
 ) -> None:
-    (line,) = list_problems(nodes, maintenances, leases, pods)
+    (problem,) = list_problems(nodes, maintenances, leases, pods)
 
-    assert expected in line
+    assert expected in problem

@@ -1,4 +1,4 @@
-"""The observer of a run sees every change, or reports the gap."""
+"""Tests that a run's observer observes every change or reports a watch gap."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ def test_failed_observer_raises_its_error(installed_cluster: LocalCluster, tmp_p
         log.unlink()
 
 
-def test_gap_lasts_from_first_broken_watch_until_list() -> None:
-    """Check that a gap lasts from the first broken watch to the next complete list.
+def test_gap_lasts_from_first_closed_watch_until_next_list() -> None:
+    """Check that a gap lasts from the first closed watch until the next complete list.
 
-    Failed attempts to watch in between do not change that. A list belongs to the gap, even if it contains nothing new.
+    Failed attempts to watch in between do not change this. The list belongs to the gap, even if it has no new objects.
     """
     observations: list[Observation] = []
     detector = GapDetector(MAINTENANCES, observations.append)
     detector.record_object(ObjectObservation(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}}))
     detector.on_listed()
     detector.on_watch_closed()
-    broken = time.time()
+    watch_closed_at = time.time()
     detector.on_watch_closed()
     detector.on_listed()
 
     [gap] = [observation for observation in observations[2:] if isinstance(observation, WatchGap)]
     assert (gap.after_version, gap.until_version) == (7, 7)
-    assert gap.started_at <= broken <= gap.ended_at
+    assert gap.started_at <= watch_closed_at <= gap.ended_at
 
 
 @pytest.mark.parametrize(
     "observations", [[], [ObjectObservation(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}})]]
 )
 def test_gap_does_not_start_before_previous_list(observations: list[ObjectObservation]) -> None:
-    """Check that a gap starts after the previous list at the earliest, even if that list was empty."""
-    taken: list[Observation] = []
-    detector = GapDetector(MAINTENANCES, taken.append)
-    for sighting in observations:
-        detector.record_object(sighting)
+    """Check that a gap does not start before the previous list, even if that list was empty."""
+    recorded_observations: list[Observation] = []
+    detector = GapDetector(MAINTENANCES, recorded_observations.append)
+    for observation in observations:
+        detector.record_object(observation)
     for _ in range(2):
         detector.on_watch_closed()
         detector.on_listed()
-    listed = time.time()
+    listed_at = time.time()
     detector.on_watch_closed()
     detector.on_listed()
 
-    assert isinstance(taken[-1], WatchGap)
-    assert taken[-1].started_at >= listed
+    assert isinstance(recorded_observations[-1], WatchGap)
+    assert recorded_observations[-1].started_at >= listed_at

@@ -1,4 +1,4 @@
-"""The seed determines the plan, and each planned action is possible."""
+"""Tests that the seed determines the plan, and that each planned action is possible."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_same_seed_gives_same_plan() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_five_minutes_contain_all_kinds_of_faults(seed: int) -> None:
+def test_plan_for_five_minutes_contains_all_kinds_of_faults(seed: int) -> None:
     plan = build_plan(seed)
 
     assert {action.kind for action in plan} == {*USER_WEIGHTS, *CRASH_WEIGHTS, *NETWORK_WEIGHTS}
@@ -45,44 +45,44 @@ def test_five_minutes_contain_all_kinds_of_faults(seed: int) -> None:
     assert plan[-1].start_seconds < 300
 
 
-def test_crashes_name_existing_processes() -> None:
+def test_planned_crashes_target_existing_processes() -> None:
     crashes = {(action.kind, action.target) for action in build_plan(1) if action.kind in PROCESSES}
 
     assert crashes == {(kind, name) for kind, names in PROCESSES.items() for name in names}
 
 
-def test_missing_processes_are_not_in_the_plan() -> None:
+def test_plan_contains_no_crashes_of_missing_processes() -> None:
     kinds = {action.kind for action in plan_actions(1, 300, NODES, {"kill worker": ["evict"]})}
 
     assert kinds & CRASH_WEIGHTS.keys() == {"kill worker", RESTART_API_SERVER}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_user_actions_name_existing_maintenances(seed: int) -> None:
-    existing: Counter[str] = Counter()
+def test_planned_user_actions_target_existing_maintenances(seed: int) -> None:
+    maintenance_counts: Counter[str] = Counter()
     for action in build_plan(seed):
         if action.kind in ("start", "double"):
-            existing[action.target] += 1
+            maintenance_counts[action.target] += 1
         if action.kind in ("stop", "replace", "uncordon"):
-            assert existing[action.target] == 1
+            assert maintenance_counts[action.target] == 1
         if action.kind == "stop":
-            existing[action.target] += 1
+            maintenance_counts[action.target] += 1
 
-    assert max(existing.values()) == 2
+    assert max(maintenance_counts.values()) == 2
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_share_of_maintained_nodes_is_limited(seed: int) -> None:
-    maintained: dict[str, str] = {}
+def test_plan_limits_share_of_maintained_nodes(seed: int) -> None:
+    node_by_maintenance: dict[str, str] = {}
     for action in build_plan(seed):
         if action.kind in ("start", "double"):
-            maintained[action.target] = action.node
-        maintained.pop(action.target if action.kind == "stop" else "", None)
-        assert len(set(maintained.values())) <= MAX_MAINTAINED_SHARE * len(NODES)
+            node_by_maintenance[action.target] = action.node
+        node_by_maintenance.pop(action.target if action.kind == "stop" else "", None)
+        assert len(set(node_by_maintenance.values())) <= MAX_MAINTAINED_SHARE * len(NODES)
 
 
 @pytest.mark.parametrize("pods", [1, 24, 200])
-def test_workload_has_requested_number_of_pods(pods: int) -> None:
+def test_planned_workload_has_requested_number_of_pods(pods: int) -> None:
     assert sum(app.replicas for app in plan_apps(1, pods)) == pods
 
 
@@ -90,7 +90,7 @@ def test_workload_has_requested_number_of_pods(pods: int) -> None:
 def test_upgrade_plan_has_only_crashes_and_network_faults(seed: int) -> None:
     """Check that an upgrade plan contains only process crashes and network faults.
 
-    The API server keeps running, because the observer of the upgrade must not miss anything.
+    The API server keeps running, because the upgrade's observer must not miss any changes.
     """
     plan = plan_upgrade_actions(seed, 300, PROCESSES)
 
@@ -99,12 +99,12 @@ def test_upgrade_plan_has_only_crashes_and_network_faults(seed: int) -> None:
     assert {action.target for action in plan if action.kind == "unavailable"} <= set(UPGRADE_STEPS)
 
 
-def test_unavailable_steps_exist() -> None:
+def test_functions_made_unavailable_exist() -> None:
     assert {*STEPS, *UPGRADE_STEPS} <= set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 20])
-def test_upgrade_has_requested_number_of_workers(workers: int) -> None:
+def test_planned_upgrade_has_requested_number_of_workers(workers: int) -> None:
     plans = [plan_upgrade(seed, workers) for seed in range(10)]
 
     assert {sum(plan.pools.values()) for plan in plans} == {workers}

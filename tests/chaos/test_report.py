@@ -1,4 +1,4 @@
-"""The report states whether a run passed, and lists every problem."""
+"""Tests that the report states whether a run passed, and lists every problem."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_report_of_passed_run_lists_actions() -> None:
         ({"tally": Tally()}, "checked: NOTHING, so the run tests nothing: increase SECONDS"),
     ],
 )
-def test_report_of_failed_run_has_reason(overrides: dict[str, Any], line: str) -> None:
+def test_report_of_failed_run_contains_reason(overrides: dict[str, Any], line: str) -> None:
     assert not build_run(**overrides).is_good
     assert line in list(format_report(build_run(**overrides)))
 
@@ -71,18 +71,21 @@ def test_directory_of_failed_run_is_kept(
 
 
 def test_report_names_component_and_counts_evicted_pods() -> None:
-    drained, upgraded = list(format_report(build_run())), list(format_report(build_run(component="mutex")))
+    maintenance_report, mutex_report = (
+        list(format_report(build_run())),
+        list(format_report(build_run(component="mutex"))),
+    )
 
-    assert drained[0].startswith("maintenance on engine local")
-    assert upgraded[0].startswith("mutex on engine local")
-    assert "pods evicted: 0, of these granted twice: 0" in drained
-    assert not any(line.startswith("pods evicted") for line in upgraded)
+    assert maintenance_report[0].startswith("maintenance on engine local")
+    assert mutex_report[0].startswith("mutex on engine local")
+    assert "pods evicted: 0, of these granted twice: 0" in maintenance_report
+    assert not any(line.startswith("pods evicted") for line in mutex_report)
 
 
-def test_restarted_process_that_exited_unexpectedly_is_named() -> None:
-    """Check that a product's process that exited unexpectedly is reported although it was restarted.
+def test_unexpected_exit_of_restarted_process_is_reported() -> None:
+    """Check that a process of the product that exited unexpectedly is reported even if it was restarted.
 
-    Injected kills are not in the records. Other programs may exit while RabbitMQ is down.
+    Injected kills are not in the records. Other processes may exit while RabbitMQ is down.
     """
     crashed = ProcessRecord("functions", 1, "log", restarts=2, exit_reason="killed by SIGSEGV")
     other_records = [

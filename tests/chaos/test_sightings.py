@@ -1,4 +1,4 @@
-"""Evictions are parsed from an audit log, even if the API server was killed while it wrote a line."""
+"""Tests that evictions are parsed from an audit log, even if the API server was killed while writing a line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from localcluster.access import make_username
 OWN_USER = make_username("functions")
 
 
-def build_line(user: str = OWN_USER, code: int = 201, uri: str = "", subresource: str = "eviction") -> str:
+def build_audit_line(user: str = OWN_USER, code: int = 201, uri: str = "", subresource: str = "eviction") -> str:
     entry: dict[str, Any] = {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",
@@ -28,25 +28,25 @@ def build_line(user: str = OWN_USER, code: int = 201, uri: str = "", subresource
     return json.dumps(entry, separators=(",", ":")) + "\n"
 
 
-GRANTED_EVICTION, REFUSED_EVICTION = (
+GRANTED_EVICTION, REJECTED_EVICTION = (
     EvictionRequest(1_700_000_000.5, "a/p", "u", is_granted) for is_granted in (True, False)
 )
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("audit_log", "expected"),
     [
-        (build_line(), [GRANTED_EVICTION]),
-        (build_line(code=429), [REFUSED_EVICTION]),
-        (build_line()[:150] + build_line(), [GRANTED_EVICTION]),
-        (build_line() + build_line(code=429), [GRANTED_EVICTION, REFUSED_EVICTION]),
-        (build_line(code=404), []),
-        (build_line(code=500), []),
-        (build_line(user="admin"), []),
-        (build_line(uri="/api/v1/namespaces/a/pods/p/eviction?dryRun=All"), []),
-        (build_line(subresource="status"), []),
+        (build_audit_line(), [GRANTED_EVICTION]),
+        (build_audit_line(code=429), [REJECTED_EVICTION]),
+        (build_audit_line()[:150] + build_audit_line(), [GRANTED_EVICTION]),
+        (build_audit_line() + build_audit_line(code=429), [GRANTED_EVICTION, REJECTED_EVICTION]),
+        (build_audit_line(code=404), []),
+        (build_audit_line(code=500), []),
+        (build_audit_line(user="admin"), []),
+        (build_audit_line(uri="/api/v1/namespaces/a/pods/p/eviction?dryRun=All"), []),
+        (build_audit_line(subresource="status"), []),
         ("", []),
     ],
 )
-def test_evictions_by_product_are_found(text: str, expected: list[EvictionRequest]) -> None:
-    assert list(parse_evictions(text)) == expected
+def test_evictions_by_product_are_parsed(audit_log: str, expected: list[EvictionRequest]) -> None:
+    assert list(parse_evictions(audit_log)) == expected

@@ -1,4 +1,4 @@
-"""A killed process is restarted: a server when it may start, a child process by its parent."""
+"""Tests that a killed process is restarted: a server once it may restart, and a child process by its parent."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ while True:
     print(child.pid, flush=True)
     print(child.wait(), flush=True)
 """
-Start = Callable[..., Server]
+StartServer = Callable[..., Server]
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[Start]:
-    """Yield a function that starts a server with a command; the server stops with the test."""
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Yield a function that starts a server with a command; the server is killed at the end of the test."""
     with ExitStack() as exit_stack:
 
-        def start(*words: str) -> Server:
-            server = Server("server", words, tmp_path / "server.log")
+        def start(*command: str) -> Server:
+            server = Server("server", command, tmp_path / "server.log")
             exit_stack.callback(server.kill)
             server.start()
             return server
@@ -37,35 +37,38 @@ def start_server(tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
-def test_a_server_is_killed_and_started_again(start_server: Start) -> None:
+def test_server_is_killed_and_restarted(start_server: StartServer) -> None:
     server = start_server("sleep", "600")
-    before = server.process
+    original_process = server.process
 
     CrashTarget(server).crash(0.0)
 
-    assert before is not None
-    assert before.returncode == -signal.SIGKILL
+    assert original_process is not None
+    assert original_process.returncode == -signal.SIGKILL
     assert server.is_alive
-    assert server.process is not before
+    assert server.process is not original_process
 
 
-def test_restart_waits_for_may_restart(start_server: Start) -> None:
-    """Check that a restart waits for `may_restart`, as Knative's controllers wait for the dispatcher's port."""
-    server, alive = start_server("sleep", "600"), list[bool]()
+def test_restart_waits_for_may_restart(start_server: StartServer) -> None:
+    """Check that a server restarts only once `may_restart` returns true.
+
+    Knative's controllers wait in this way for the dispatcher's port.
+    """
+    server, alive_states = start_server("sleep", "600"), list[bool]()
 
     def may_restart() -> bool:
-        alive.append(server.is_alive)
-        return len(alive) == 3
+        alive_states.append(server.is_alive)
+        return len(alive_states) == 3
 
     server.may_restart = may_restart
     CrashTarget(server).crash(0.0)
 
-    assert alive == [False, False, False]
+    assert alive_states == [False, False, False]
     assert server.is_alive
 
 
-def test_crash_is_complete_at_log_line(start_server: Start) -> None:
-    """Check that a crash is complete when the log has the given line, so that dependent programs crash later."""
+def test_crash_is_complete_once_log_contains_ready_line(start_server: StartServer) -> None:
+    """Check that a crash is complete once the log contains the given line, so that dependent processes crash later."""
     server = start_server("sh", "-c", "sleep 0.2; echo serving; exec sleep 600")
     await_ready("the server", lambda: read_log_lines(server) == ["serving"], [server])
 
@@ -74,20 +77,20 @@ def test_crash_is_complete_at_log_line(start_server: Start) -> None:
     assert read_log_lines(server) == ["serving", "serving"]
 
 
-def test_child_is_killed_without_its_parent(start_server: Start) -> None:
+def test_child_is_killed_without_its_parent(start_server: StartServer) -> None:
     server = start_server(sys.executable, "-c", PARENT_SCRIPT)
-    before = server.process
+    original_process = server.process
     await_ready("the child", lambda: len(read_log_lines(server)) == 1, [server])
 
     CrashTarget(server, kills_child=True).crash(0.0)
 
     await_ready("the next child", lambda: len(read_log_lines(server)) == 3, [server])
-    first, status, second = read_log_lines(server)
-    assert int(status) == -signal.SIGKILL
-    assert first != second
-    assert server.process is before
+    first_child_pid, exit_status, second_child_pid = read_log_lines(server)
+    assert int(exit_status) == -signal.SIGKILL
+    assert first_child_pid != second_child_pid
+    assert server.process is original_process
 
 
 def read_log_lines(server: Server) -> list[str]:
-    """Return the lines of the server's log."""
+    """Return the lines in the server's log."""
     return server.log.read_text().splitlines()

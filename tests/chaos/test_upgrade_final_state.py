@@ -1,4 +1,4 @@
-"""The check of an upgrade finds concurrent releases, missing or repeated Jobs, and everything that was not restored."""
+"""Tests that the check of an upgrade finds concurrent releases, missing or repeated Jobs, and unrestored state."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def build_node(name: str, version: str = NEW_VERSION, **labels: str) -> Object:
     return {"metadata": {"name": name, "labels": {VERSION_LABEL: version, **labels}}}
 
 
-def build_observation(**overrides: Any) -> UpgradeSnapshot:
+def build_snapshot(**overrides: Any) -> UpgradeSnapshot:
     record = {"nodes": {name: {"releasedAt": EARLY_TIME} for name in WORKERS}}
-    observation = UpgradeSnapshot(
+    snapshot = UpgradeSnapshot(
         upgrade=UPGRADE,
         workers=WORKERS,
         version=NEW_VERSION,
@@ -57,24 +57,24 @@ def build_observation(**overrides: Any) -> UpgradeSnapshot:
         pools=POOLS,
         pool_claims=[""],
     )
-    return replace(observation, **overrides)
+    return replace(snapshot, **overrides)
 
 
-def test_correct_upgrade_has_no_problem() -> None:
-    assert [*list_violations(build_observation()), *list_problems(build_observation())] == []
+def test_correct_upgrade_has_no_problems() -> None:
+    assert [*list_violations(build_snapshot()), *list_problems(build_snapshot())] == []
 
 
 def test_job_is_identified_by_node_rule_and_kind() -> None:
-    assert {identify_job(job) for job in build_observation().jobs} == list_expected_jobs(UPGRADE, WORKERS)
+    assert {identify_job(job) for job in build_snapshot().jobs} == list_expected_jobs(UPGRADE, WORKERS)
     assert len(list_expected_jobs(UPGRADE, WORKERS)) == 6
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    ("changes", "expected"),
     [
         ({"concurrent_nodes": [frozenset("ab")]}, "nodes a, b were released and unfinished at the same time"),
         (
-            {"created_jobs": [*build_observation().created_jobs, JobKey("a", "drain", "cleanup")]},
+            {"created_jobs": [*build_snapshot().created_jobs, JobKey("a", "drain", "cleanup")]},
             "the cleanup Job of rule drain for node a was created 2",
         ),
         ({"released_nodes": ["a", "b", "a"]}, "node a was released 2 times"),
@@ -85,19 +85,19 @@ def test_job_is_identified_by_node_rule_and_kind() -> None:
         ),
     ],
 )
-def test_violation_is_listed(changes: dict[str, Any], line: str) -> None:
-    [violation] = list_violations(build_observation(**changes))
+def test_violation_is_listed(changes: dict[str, Any], expected: str) -> None:
+    [violation] = list_violations(build_snapshot(**changes))
 
-    assert violation.startswith(line)
+    assert violation.startswith(expected)
 
 
 @pytest.mark.parametrize("jobs", [[], [build_job("a", "drain", "cleanup", LATE_TIME)]])
 def test_cleanup_job_may_complete_after_release(jobs: list[Object]) -> None:
-    assert list(list_violations(build_observation(jobs=jobs))) == []
+    assert list(list_violations(build_snapshot(jobs=jobs))) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    ("changes", "expected"),
     [
         (
             {"run": {"status": {"step": "CleaningUp", "progress": "node 1 of 2: a"}}},
@@ -108,11 +108,11 @@ def test_cleanup_job_may_complete_after_release(jobs: list[Object]) -> None:
             "the run is in step Failed:  why",
         ),
         (
-            {"created_jobs": build_observation().created_jobs[1:]},
+            {"created_jobs": build_snapshot().created_jobs[1:]},
             "the cleanup Job of rule drain for node a was never created",
         ),
         (
-            {"created_jobs": [*build_observation().created_jobs, JobKey("c", "drain", "main")]},
+            {"created_jobs": [*build_snapshot().created_jobs, JobKey("c", "drain", "main")]},
             "the main Job of rule drain for node c belongs to another rule or node",
         ),
         ({"pools": {}}, "pool blue was not restored: "),
@@ -123,7 +123,7 @@ def test_cleanup_job_may_complete_after_release(jobs: list[Object]) -> None:
         ({"nodes": [build_node("a", **{f"{RULE_LABEL_PREFIX}drain.x": ""})]}, "node a still has labels of a run"),
     ],
 )
-def test_unrestored_state_is_listed(changes: dict[str, Any], line: str) -> None:
-    [problem] = list_problems(build_observation(**changes))
+def test_unrestored_state_is_listed(changes: dict[str, Any], expected: str) -> None:
+    [problem] = list_problems(build_snapshot(**changes))
 
-    assert problem.startswith(line)
+    assert problem.startswith(expected)

@@ -1,4 +1,4 @@
-"""Fixtures: the command line on a real cluster, and nodes to which no other pods are scheduled."""
+"""Fixtures for running the command line on a real cluster, and for nodes to which no other pods are scheduled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def served_cluster(installed_cluster: LocalCluster) -> LocalCluster:
-    """Return the cluster after it serves our API groups.
+    """Return the cluster once it serves the API groups of NodeMaintenance.
 
     The API server responds with 429 for a moment after a CRD is Established; kubectl retries such requests.
     """
@@ -40,20 +40,20 @@ def served_cluster(installed_cluster: LocalCluster) -> LocalCluster:
 
 @pytest.fixture
 def run_command(served_cluster: LocalCluster) -> RunCommand:
-    """Return a function that runs one command line against the cluster, as the administrator or as `user`."""
+    """Return a function that runs a command against the cluster, as the administrator or as `user`."""
 
-    def run(*words: str, user: str = "admin") -> Result:
+    def run(*args: str, user: str = "admin") -> Result:
         kubeconfig = ["--kubeconfig", str(served_cluster.ensure_kubeconfig(user))]
-        return CliRunner().invoke(cli, [*kubeconfig, *words], prog_name="kubectl maintenance")
+        return CliRunner().invoke(cli, [*kubeconfig, *args], prog_name="kubectl maintenance")
 
     return run
 
 
 @pytest.fixture
 def create_node(installed_cluster: LocalCluster) -> Iterator[CreateNode]:
-    """Yield a function that creates Ready nodes with a taint that keeps other tests' pods out.
+    """Yield a function that creates Ready nodes with a taint that keeps other tests' pods away.
 
-    After the test, the fixture deletes the nodes and the objects that `workloads` created for them.
+    After the test, the fixture deletes the nodes, and the objects that `create_and_wait` created for them.
     """
     names: list[str] = []
 
@@ -92,7 +92,7 @@ def node_name(create_node: CreateNode) -> str:
 
 @pytest.fixture
 def plugin_environment(served_cluster: LocalCluster, tmp_path: Path) -> dict[str, str]:
-    """Return an environment in which kubectl finds the `kubectl-maintenance` script of an installed project."""
+    """Return environment variables with which kubectl finds `kubectl-maintenance`, as after an installation."""
     script = tmp_path / "kubectl-maintenance"
     script.write_text(f"#!{sys.executable}\nfrom console.cli import main\n\nmain()\n")
     script.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Helpers that grant permissions for a test and check whether the API server enforces them yet."""
+"""Helpers that grant permissions for a test, and check whether they are in effect."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from localcluster.processes import await_ready
 
 
 def grant_permissions(client: SyncClient, name: str, rules: Iterable[str], subject: dict[str, str], user: str) -> None:
-    """Grant a subject these cluster-wide permissions, and wait until the API server allows them to `user`."""
-    split = [rule.split() for rule in rules]
-    role = [{"apiGroups": ["*"], "resources": [resource], "verbs": [verb]} for verb, resource in split]
+    """Grant a subject these cluster-wide permissions, and wait until they are in effect for `user`."""
+    verbs_and_resources = [rule.split() for rule in rules]
+    role_rules = [
+        {"apiGroups": ["*"], "resources": [resource], "verbs": [verb]} for verb, resource in verbs_and_resources
+    ]
     rbac, metadata = "rbac.authorization.k8s.io", {"metadata": {"name": name}}
-    reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
-    client.create(f"/apis/{rbac}/v1/clusterroles", {**metadata, "rules": role})
-    binding = {**metadata, "roleRef": reference, "subjects": [subject]}
+    role_reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
+    client.create(f"/apis/{rbac}/v1/clusterroles", {**metadata, "rules": role_rules})
+    binding = {**metadata, "roleRef": role_reference, "subjects": [subject]}
     client.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
-    for verb, resource in split:
+    for verb, resource in verbs_and_resources:
         await_ready(f"the right to {verb} {resource}", partial(has_permission, client, user, verb, resource), [], 10)
 
 

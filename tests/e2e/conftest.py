@@ -1,4 +1,4 @@
-"""Fixtures with a cluster of twenty nodes and the running product, one for each real engine."""
+"""Fixtures for clusters with twenty nodes on which the product runs, one cluster per real engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENGINE_NAMES = ("knative", "rabbitmq")
 
 @pytest.fixture(scope="session", params=ENGINE_NAMES)
 def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E2eEnvironment]:
-    """Yield the ready product on a real engine; `+components` in the parameter selects all components."""
+    """Yield the environment of a ready product on a real engine; the suffix `+components` selects all components."""
     name, *suffixes = request.param.split("+")
     components = ALL_COMPONENTS if suffixes else DEFAULT_COMPONENTS
     engine = delivery_engines.get_engine(name)
@@ -30,7 +30,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         restarter = exit_stack.enter_context(Restarter())
         assert isinstance(product, EngineProduct)
         if name == "rabbitmq":
-            restarter.add_servers(product.servers)  # after some seconds without RabbitMQ, ingress and dispatchers exit
+            restarter.add_servers(product.servers)  # ingress and dispatchers exit after some seconds without RabbitMQ
         e2e_environment = E2eEnvironment(cluster, product)
         yield e2e_environment
         e2e_environment.close()
@@ -38,7 +38,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(autouse=True)
 def _record_durations(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Record the durations of the functions' requests, before another test kills the functions."""
+    """Record the durations of the functions' requests after each test, before another test kills the functions."""
     uses_environment = "environment" in request.fixturenames
     yield
     if uses_environment:
@@ -47,7 +47,7 @@ def _record_durations(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def restore_product(environment: E2eEnvironment) -> Iterator[None]:
-    """Start all stopped processes and delete all maintenances after the test."""
+    """Restart all stopped processes and delete all maintenances after the test."""
     yield
     for server in environment.cluster.servers:
         server.start()

@@ -1,4 +1,4 @@
-"""The environment of the end-to-end tests: a cluster with the product on a real engine, and drains of many nodes."""
+"""Test environment for end-to-end tests: a cluster with the product on a real engine, and drains of many nodes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from tests.e2e.histogram import FunctionDurations
 from tests.workload import AuditLog, Workload, build_pod, start_audit
 
 WITH_ALL_COMPONENTS = ["knative+components", "rabbitmq+components"]
-"""Parameters of the fixture `environment` for clusters with all components, also those that are off by default."""
+"""Parameters of the fixture `environment` for clusters with all components, including those off by default."""
 NODE_COUNT = 20
 PODS_PER_NODE = 10
-"""Pods on each node."""
 FAULT_NODE_COUNT = 10
-"""Nodes that are drained during an injected fault; `make chaos` drains twenty, which takes twice as long."""
+"""Number of nodes drained during an injected fault; `make chaos` drains twenty, which takes twice as long."""
 DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 LOST_RESPONSE_STATUS = 504
-"""Status code in the audit log if the client was killed before the response; the pod may have been evicted."""
+"""Status code in the audit log if the client was killed before the response; the pod may still have been evicted."""
 NAME_NUMBERS = itertools.count(1)
 TIMEOUT_SECONDS = 150.0
 """Timeout of every wait; limits on durations are checked separately."""
 MAX_RECOVERY_SECONDS = 45.0
-"""Maximum seconds from the repair of a fault until the drains are complete."""
+"""Maximum time from the repair of a fault until the drains are complete."""
 
 
 class E2eEnvironment:
-    """One cluster with the running product."""
+    """A cluster on which the product runs."""
 
-    def __init__(self, local: LocalCluster, product: EngineProduct) -> None:
-        self.cluster, self.product = local, product
-        self.client = SyncClient(str(local.kubeconfig))
+    def __init__(self, cluster: LocalCluster, product: EngineProduct) -> None:
+        self.cluster, self.product = cluster, product
+        self.client = SyncClient(str(cluster.kubeconfig))
         self.histogram = FunctionDurations(product)
         self.nodes = [f"node-{number}" for number in range(1, NODE_COUNT + 1)]
         self.fault_nodes = self.nodes[:FAULT_NODE_COUNT]
@@ -49,17 +48,17 @@ class E2eEnvironment:
         self.client.close()
 
     def delete_maintenances(self) -> None:
-        """Delete the maintenances that a failed test left, and wait until the product has restored their nodes."""
-        unfinished = [item for group in GROUPS.values() for item in self.client.list(group.path)["items"]]
-        for item in unfinished:
-            self.client.run(self.client.api.request("DELETE", m.build_path(item)))
+        """Delete the maintenances that a failed test did not delete, and wait until the product has released them."""
+        maintenances = [item for group in GROUPS.values() for item in self.client.list(group.path)["items"]]
+        for maintenance in maintenances:
+            self.client.run(self.client.api.request("DELETE", m.build_path(maintenance)))
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while any(self.client.list(group.path)["items"] for group in GROUPS.values()):
-            assert time.monotonic() < deadline, "NodeMaintenances that a failed test created are not released"
+            assert time.monotonic() < deadline, "NodeMaintenances of a failed test were not released"
             time.sleep(0.2)
 
     def prepare_drains(self, termination_delay: str = "5s", nodes: Iterable[str] = ()) -> NodeDrains:
-        """Create pods on the nodes, by default on all, and return the drains of these nodes.
+        """Create pods on the given nodes, by default on all nodes, and return the drains of these nodes.
 
         `termination_delay` is the duration of the pods' termination.
         """
@@ -67,107 +66,116 @@ class E2eEnvironment:
 
 
 class NodeDrains:
-    """Nodes with pods, their maintenances, and the checks that must hold at the end."""
+    """Drains of nodes with pods: creates and deletes the maintenances, and checks the results."""
 
     def __init__(self, environment: E2eEnvironment, nodes: list[str], termination_delay: str) -> None:
         self.client, self.nodes = environment.client, nodes
         self.workload = Workload(environment.cluster, environment.client)
         self.maintenances: list[Object] = []
-        self._where = f"/api/v1/namespaces/{self.workload.namespace}/pods"
+        self._pods_path = f"/api/v1/namespaces/{self.workload.namespace}/pods"
         pod_bodies = [
             build_pod(node, f"{node}-{number}", annotations={DELETE_DELAY_ANNOTATION: termination_delay})
             for node in nodes
             for number in range(PODS_PER_NODE)
         ]
-        self.client.gather_all(*(self.client.api.create(self._where, body) for body in pod_bodies))
-        ready = self.workload.wait_for_collection(
-            self._where, lambda pods: all(is_ready(pod) for pod in pods.values()), 60
+        self.client.gather_all(*(self.client.api.create(self._pods_path, body) for body in pod_bodies))
+        ready_pods = self.workload.wait_for_collection(
+            self._pods_path, lambda pods: all(is_ready(pod) for pod in pods.values()), 60
         )
-        self.pods = list(ready.values())
+        self.pods = list(ready_pods.values())
         self.audit: AuditLog = start_audit(environment.cluster)
 
     def create_maintenances(self, nodes: Iterable[str] = (), group: ApiGroup = MEDIK8S) -> None:
-        """Create the maintenances of these nodes, by default of all, concurrently."""
+        """Concurrently create maintenances for the given nodes, by default for all nodes."""
         self.started = time.monotonic()
         manifests = [_build_maintenance(node, group) for node in nodes or self.nodes]
         self.maintenances += self.client.gather_all(*(self.client.api.create(group.path, body) for body in manifests))
 
     def await_terminating(self, count: int) -> None:
         """Wait until `count` pods are terminating or deleted."""
-        all_pods = len(self.pods)
+        pod_count = len(self.pods)
         self.workload.wait_for_collection(
-            self._where, lambda pods: sum(map(is_terminating, pods.values())) + all_pods - len(pods) >= count, 30
+            self._pods_path, lambda pods: sum(map(is_terminating, pods.values())) + pod_count - len(pods) >= count, 30
         )
 
     def await_succeeded(self, timeout: float = TIMEOUT_SECONDS) -> float:
-        """Wait until all maintenances are Succeeded; return the seconds since their creation."""
-        for group in {m.get_group(item) for item in self.maintenances}:
-            names = {item["metadata"]["name"] for item in self.maintenances if m.get_group(item) is group}
+        """Wait until all maintenances have succeeded; return the seconds since their creation."""
+        for group in {m.get_group(maintenance) for maintenance in self.maintenances}:
+            names = self._list_names(group)
             self.workload.wait_for_collection(
                 group.path,
-                lambda items, names=names: all(
-                    name in items and m.get_phase(items[name]) == m.SUCCEEDED for name in names
+                lambda current, names=names: all(
+                    name in current and m.get_phase(current[name]) == m.SUCCEEDED for name in names
                 ),  # type: ignore[misc]
                 timeout,
             )
         return time.monotonic() - self.started
 
+    def _list_names(self, group: ApiGroup) -> set[str]:
+        return {
+            maintenance["metadata"]["name"] for maintenance in self.maintenances if m.get_group(maintenance) is group
+        }
+
     def end_maintenances(self, timeout: float = TIMEOUT_SECONDS) -> None:
         """Delete all maintenances, and wait until they are deleted and their nodes are restored."""
-        for item in self.maintenances:
-            self.request_deletion(item)
+        for maintenance in self.maintenances:
+            self.request_deletion(maintenance)
         self.await_restored(timeout)
 
     def get_current_maintenances(self) -> list[Object]:
         """Return the maintenances in their current state."""
-        return [self.workload.read_maintenance(item) for item in self.maintenances]
+        return [self.workload.read_maintenance(maintenance) for maintenance in self.maintenances]
 
     def request_deletion(self, maintenance: Object) -> None:
-        """Request the deletion of one maintenance."""
+        """Request the deletion of a maintenance without waiting for it."""
         self.workload.delete(m.build_path(maintenance))
 
     def await_restored(self, timeout: float = TIMEOUT_SECONDS) -> None:
         """Wait until all maintenances are deleted, and assert that their nodes are restored."""
-        for group in {m.get_group(item) for item in self.maintenances}:
-            names = {item["metadata"]["name"] for item in self.maintenances if m.get_group(item) is group}
+        for group in {m.get_group(maintenance) for maintenance in self.maintenances}:
+            names = self._list_names(group)
             self.workload.wait_for_collection(group.path, lambda items, names=names: not names & set(items), timeout)  # type: ignore[misc]
-        for item in self.maintenances:
-            spec = self.workload.read_node(m.get_node_name(item))["spec"]
+        for maintenance in self.maintenances:
+            spec = self.workload.read_node(m.get_node_name(maintenance))["spec"]
             assert not spec.get("unschedulable")
             assert "taints" not in spec
         self.maintenances.clear()
 
     def assert_each_pod_evicted_once(self, *, is_log_complete: bool = True) -> None:
-        """Assert that each pod was evicted exactly once by its uid, and deleted before its node was reported drained.
+        """Assert that each pod was evicted exactly once, and was deleted before its maintenance succeeded.
 
-        Set `is_log_complete` to False if the API server was killed: it may have granted an eviction without logging it.
+        Set `is_log_complete` to False if the API server was killed: it may have granted evictions without logging them.
         """
         codes = [(_get_evicted_uid(entry), entry["responseStatus"]["code"]) for entry in self.audit.list_evictions()]
-        granted_counts = Counter(uid for uid, code in codes if code < 300)
-        evicted_uids = granted_counts.keys() | {uid for uid, code in codes if code == LOST_RESPONSE_STATUS}
+        granted_eviction_counts = Counter(uid for uid, code in codes if code < 300)
+        evicted_uids = granted_eviction_counts.keys() | {uid for uid, code in codes if code == LOST_RESPONSE_STATUS}
         uids = {pod["metadata"]["uid"] for pod in self.pods}
-        assert set(granted_counts.values()) == {1}
+        assert set(granted_eviction_counts.values()) == {1}
         assert evicted_uids <= uids
         assert evicted_uids == uids or not is_log_complete
-        succeeded, ended = self._await_succeeded_times(), self._get_deletion_times()
+        succeeded_times, deletion_times = self._wait_for_succeeded_times(), self._get_deletion_times()
         for pod in self.pods:
-            assert ended.get(pod["metadata"]["name"], "") < succeeded[pod["spec"]["nodeName"]]
+            assert deletion_times.get(pod["metadata"]["name"], "") < succeeded_times[pod["spec"]["nodeName"]]
 
-    def _await_succeeded_times(self, timeout: float = 5.0) -> dict[str, str]:
-        """Return the result of `_get_succeeded_times` once it has every node.
+    def _wait_for_succeeded_times(self, timeout: float = 5.0) -> dict[str, str]:
+        """Wait until `_get_succeeded_times` contains every node, and return its result.
 
         A watch may show a write before the audit log does.
         """
-        expected = {m.get_node_name(item) for item in self.maintenances}
+        node_names = {m.get_node_name(maintenance) for maintenance in self.maintenances}
         deadline = time.monotonic() + timeout
-        while not expected <= (succeeded_times := self._get_succeeded_times()).keys():
-            assert time.monotonic() < deadline, f"not in the audit log: {expected - succeeded_times.keys()} Succeeded"
+        while not node_names <= (succeeded_times := self._get_succeeded_times()).keys():
+            assert time.monotonic() < deadline, (
+                f"no success in the audit log for nodes {node_names - succeeded_times.keys()}"
+            )
             time.sleep(0.05)
         return succeeded_times
 
     def _get_succeeded_times(self) -> dict[str, str]:
-        """Return node → the time of the first status write with the phase Succeeded."""
-        node_by_name = {item["metadata"]["name"]: m.get_node_name(item) for item in self.maintenances}
+        """Return node name → time of the first status write with the phase Succeeded."""
+        node_by_name = {
+            maintenance["metadata"]["name"]: m.get_node_name(maintenance) for maintenance in self.maintenances
+        }
         succeeded_times: dict[str, str] = {}
         for entry in self.audit.list_writes_by():
             reference = entry["objectRef"]
@@ -178,7 +186,7 @@ class NodeDrains:
         return succeeded_times
 
     def _get_deletion_times(self) -> dict[str, str]:
-        """Return pod → the time at which kwok deleted it."""
+        """Return pod name → time at which kwok deleted the pod."""
         deletion_times: dict[str, str] = {}
         for entry in self.audit.list_writes_by("kwok"):
             reference = entry["objectRef"]
@@ -189,7 +197,7 @@ class NodeDrains:
 
 
 def _get_evicted_uid(eviction: Object) -> str:
-    """Return the uid of the pod that the eviction in the audit log names."""
+    """Return the uid of the pod in an audit log entry for an eviction."""
     return str(eviction["requestObject"]["deleteOptions"]["preconditions"]["uid"])
 
 

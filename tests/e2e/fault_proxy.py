@@ -17,14 +17,14 @@ from tests.receiver import ReceivedRequest, Response
 
 Handler = Callable[[ReceivedRequest], Response]
 MAX_DELAY_SECONDS = 0.5
-"""Maximum seconds by which an event is delayed."""
+"""Maximum time by which an event is delayed."""
 MAX_ATTEMPTS = 10
 EVENT_HEADERS = ("content-type", "traceparent")
-"""The headers that belong to an event, besides its ce- headers."""
+"""The headers that belong to an event in addition to its ce- headers."""
 
 
 class NetworkFaultProxy:
-    """A proxy that forwards each event to the function that the path names, with the current fault."""
+    """A proxy that forwards each event to the function in the request path, while injecting the current fault."""
 
     def __init__(self, product: RunningProduct) -> None:
         self._product = product
@@ -42,12 +42,12 @@ class NetworkFaultProxy:
         return self.handler(request)
 
     def list_received_ids(self, function: str) -> set[str]:
-        """Return the ids of the events that the broker sent to a function, including rejected ones."""
+        """Return the ids of the events that the broker has sent to a function, including rejected events."""
         with self._lock:
             return set(self._received_ids[function])
 
     def reset_counters(self) -> None:
-        """Reset the recorded events and calls."""
+        """Reset the recorded event ids and call counts."""
         with self._lock:
             self._received_ids.clear()
             self._duplicated_events.clear()
@@ -72,8 +72,8 @@ class NetworkFaultProxy:
     def forward_twice(self, request: ReceivedRequest) -> Response:
         """Call the function twice concurrently, and send both replies to the broker.
 
-        The function thus receives each event one time more than the broker sent it. Events that were already duplicated
-        are not duplicated again, otherwise the fifth step of the chain would receive 32 events.
+        An event that was already duplicated is not duplicated again; otherwise the fifth function in the chain would
+        receive 32 events.
         """
         event = (request.path, request.headers["ce-source"], request.id)
         with self._lock:
@@ -81,18 +81,18 @@ class NetworkFaultProxy:
             self._duplicated_events.add(event)
         if is_duplicated:
             return self.forward(request)
-        with ThreadPoolExecutor(max_workers=1) as other:
-            first_delivery = other.submit(self.forward, request)
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            other_delivery = executor.submit(self.forward, request)
             response = self.forward(request)
-            second = first_delivery.result()
-        if second.status == 200:
-            self.publish_reply(second)
+            other_response = other_delivery.result()
+        if other_response.status == 200:
+            self.publish_reply(other_response)
         return response
 
     def forward_late(self, request: ReceivedRequest) -> Response:
-        """Accept the event now and deliver it later, so that a later event may overtake it."""
-        wait = random.uniform(0, MAX_DELAY_SECONDS)
-        threading.Thread(target=self._deliver_later, args=(request, wait), daemon=True).start()
+        """Accept the event now and deliver it later, so that later events may overtake it."""
+        delay_seconds = random.uniform(0, MAX_DELAY_SECONDS)
+        threading.Thread(target=self._deliver_later, args=(request, delay_seconds), daemon=True).start()
         return Response(204)
 
     def drop(self, request: ReceivedRequest) -> Response:
@@ -100,18 +100,18 @@ class NetworkFaultProxy:
         return Response(204)
 
     def reject_for(self, function_name: str) -> Handler:
-        """Return a handler that rejects the events for one function."""
+        """Return a handler that rejects the events for the given function."""
 
         def handle(request: ReceivedRequest) -> Response:
             if request.path.strip("/") == function_name:
-                return Response(503, body=b"not now\n")
+                return Response(503, body=b"rejected by the fault proxy\n")
             return self.forward(request)
 
         return handle
 
-    def _deliver_later(self, request: ReceivedRequest, wait: float) -> None:
-        """Deliver the event until the function accepts it, and send its reply to the broker."""
-        time.sleep(wait)
+    def _deliver_later(self, request: ReceivedRequest, delay_seconds: float) -> None:
+        """Retry delivering the event until the function accepts it, and send the reply to the broker."""
+        time.sleep(delay_seconds)
         for _ in range(MAX_ATTEMPTS):
             response = self.forward(request)
             if response.status < 300:
@@ -120,12 +120,12 @@ class NetworkFaultProxy:
         if response.status == 200:
             self.publish_reply(response)
 
-    def publish_reply(self, answer: Response) -> None:
+    def publish_reply(self, reply: Response) -> None:
         """Send a function's reply to the broker."""
-        self._get_session().post(self._product.broker_url, answer.body, headers=dict(answer.headers), timeout=30)
+        self._get_session().post(self._product.broker_url, reply.body, headers=dict(reply.headers), timeout=30)
 
     def _get_session(self) -> requests.Session:
-        """Return the session of the current thread; it ignores the proxy settings in the environment."""
+        """Return the current thread's session, which ignores the proxy settings in the environment."""
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
             self._local.session.trust_env = False

@@ -1,4 +1,4 @@
-"""Compares a function account's permissions on the API server (`kubectl auth can-i --list`) with its docstring."""
+"""Helper that compares a function's actual permissions (`kubectl auth can-i --list`) with its docstring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.manifests.documented_rights import (
 
 
 def assert_permissions_as_documented(environment: E2eEnvironment, function: str) -> None:
-    """Assert that in each namespace the account may do exactly what the function's `Touches:` lines list.
+    """Assert that the function's account has exactly the permissions in its `Touches:` lines, in each namespace.
 
     Permissions that every account has are ignored.
     """
@@ -26,10 +26,10 @@ def assert_permissions_as_documented(environment: E2eEnvironment, function: str)
         closing(_create_client(environment, "default")) as default_client,
     ):
         for namespace in NAMESPACES:
-            extra_rights = function_client.run(
+            granted_rights = function_client.run(
                 list_allowed_rights(function_client.api, namespace)
             ) - default_client.run(list_allowed_rights(default_client.api, namespace))
-            assert extra_rights == filter_by_namespace(read_documented_rights(function), namespace), (
+            assert granted_rights == filter_by_namespace(read_documented_rights(function), namespace), (
                 function,
                 namespace,
             )

@@ -1,7 +1,7 @@
 """Tests that Knative's admission webhooks (Eventing and Serving) accept all shipped manifests.
 
-Knative's controllers run as well, so that their changes to the objects are included. The webhooks of the RabbitMQ and
-Kafka Brokers do not run; for their kinds the API server has only the CRDs.
+Knative's controllers also run, so that their changes to the objects are taken into account. The webhooks of the
+RabbitMQ and Kafka Brokers do not run; only their CRDs are installed.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ UNUSED_COMPONENTS = (
     "virtualization",
     "cpu-labels",
 )
-"""The components that are in no overlay; the tests combine them with `plain`."""
+"""The components that no overlay contains; the tests combine them with `plain`."""
 SKIPPED_COMPONENTS = ("monitoring", "senders", "cert-manager")
 """The components that these tests skip.
 
-- monitoring: the Prometheus operator's kinds, whose CRDs tests/manifests/test_monitoring.py installs
-- senders: an EventPolicy, which the webhook rejects without authentication-oidc; tests/e2e/test_senders.py has it
-- cert-manager: kinds without a webhook here
+- monitoring: contains kinds of the Prometheus operator, whose CRDs tests/manifests/test_monitoring.py installs
+- senders: contains an EventPolicy, which the webhook rejects without authentication-oidc; see tests/e2e/test_senders.py
+- cert-manager: contains kinds without a webhook in these tests
 """
 
 
 @pytest.fixture(scope="module")
 def knative_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Yield a cluster that runs Knative's controllers and admission webhooks, without events."""
+    """Yield a cluster that runs Knative's controllers and admission webhooks, but no data plane."""
     folder = tmp_path_factory.mktemp("admission")
     with LocalCluster(folder / "servers", nodes=1, flags=install.APISERVER_FLAGS) as cluster:
-        control = ControlPlane(cluster, folder / "control", (install.EVENTING, install.SERVING))
-        control.install()
+        control_plane = ControlPlane(cluster, folder / "control", (install.EVENTING, install.SERVING))
+        control_plane.install()
         cluster.kubectl("apply", "--server-side", "-f", fetch_rabbitmq_crd())
-        with control:
+        with control_plane:
             yield cluster
 
 
 @pytest.fixture
 def clean_cluster(knative_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield the cluster; afterwards delete the objects that the next install contains with other immutable fields."""
+    """Yield the cluster, and then delete objects for which the next install has different immutable fields."""
     yield knative_cluster
     knative_cluster.kubectl("delete", "broker,sinkbinding", "--all", "--all-namespaces", "--cascade=foreground")
 
 
 @pytest.fixture
 def extra_overlay(tmp_path: Path) -> Path:
-    """Return an overlay like a user's: Deployments, in memory, and the components that are in no overlay."""
+    """Return a user-like overlay with the components `plain` and `inmemory` and those that no overlay contains."""
     manifests_path = Path(*[".."] * (len(tmp_path.parts) - 1)) / MANIFESTS.relative_to("/")
     components = ("plain", "inmemory", *UNUSED_COMPONENTS)
     content = {
@@ -92,10 +92,10 @@ def extra_overlay(tmp_path: Path) -> Path:
 def test_stepwise_files_are_accepted(clean_cluster: LocalCluster) -> None:
     """DRN-14: the files of the stepwise install can be created.
 
-    This test runs first: objects of an earlier install would make `kubectl create` fail.
+    This test runs first, because objects from an earlier install would make `kubectl create` fail.
     """
-    for step in STEPWISE_FILES:
-        clean_cluster.kubectl("create", "-f", ROOT / "deploy" / f"{step}.yaml")
+    for file_name in STEPWISE_FILES:
+        clean_cluster.kubectl("create", "-f", ROOT / "deploy" / f"{file_name}.yaml")
 
 
 @proves("NMO-24")
@@ -103,20 +103,20 @@ def test_stepwise_files_are_accepted(clean_cluster: LocalCluster) -> None:
 def test_second_apply_of_install_changes_nothing(clean_cluster: LocalCluster, name: str) -> None:
     """NMO-24: Knative accepts each install, and a second `kubectl apply` changes nothing.
 
-    Deployments that a SinkBinding completes are sent again, without a change.
+    Deployments that a SinkBinding modifies are reapplied, but do not change.
     """
     _apply_twice(clean_cluster, MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name)
 
 
 def test_unused_components_are_accepted(clean_cluster: LocalCluster, extra_overlay: Path) -> None:
-    """Webhooks accept the components that are in no overlay, and the oldest API group."""
+    """Check that the webhooks accept the components that no overlay contains, and the oldest API group."""
     _apply_twice(clean_cluster, extra_overlay)
     _apply_twice(clean_cluster, MANIFESTS / "v1alpha1")
     clean_cluster.kubectl("delete", "-k", MANIFESTS / "v1alpha1")
 
 
-def test_every_component_is_covered() -> None:
-    """Check that every component is either in an overlay or listed in this module."""
+def test_every_component_is_tested_or_skipped() -> None:
+    """Check that every component is in an overlay or listed in this module."""
     files = [
         file
         for directory in ("overlays", "components")
@@ -129,12 +129,12 @@ def test_every_component_is_covered() -> None:
     ]
     used_names = {path.resolve().relative_to(MANIFESTS / "components").parts[0] for path in used_paths}
 
-    existing = {file.parent.name for file in (MANIFESTS / "components").glob("*/kustomization.yaml")}
-    assert existing == used_names | {*UNUSED_COMPONENTS, *SKIPPED_COMPONENTS}
+    existing_names = {file.parent.name for file in (MANIFESTS / "components").glob("*/kustomization.yaml")}
+    assert existing_names == used_names | {*UNUSED_COMPONENTS, *SKIPPED_COMPONENTS}
 
 
 def test_serving_rejects_invalid_service(knative_cluster: LocalCluster) -> None:
-    """Serving's webhook rejects a `timeoutSeconds` above the cluster's limit, which the CRD accepts."""
+    """Check that Serving's webhook rejects a `timeoutSeconds` above the cluster's limit, which the CRD accepts."""
     service = filter_by_kind(render_overlay("knative"), "Service")[0]
     del service["spec"]["template"]["spec"]["serviceAccountName"]  # otherwise the webhook also looks up the account
     assert _get_rejection(knative_cluster, service) == ""
@@ -147,7 +147,7 @@ def test_serving_rejects_invalid_service(knative_cluster: LocalCluster) -> None:
 
 
 def test_eventing_rejects_invalid_trigger(knative_cluster: LocalCluster) -> None:
-    """Eventing's webhook rejects a filter attribute whose name CloudEvents does not allow."""
+    """Check that Eventing's webhook rejects a filter attribute whose name CloudEvents does not allow."""
     trigger = filter_by_kind(render_overlay("knative"), "Trigger")[0]
     assert _get_rejection(knative_cluster, trigger) == ""
 
@@ -156,56 +156,58 @@ def test_eventing_rejects_invalid_trigger(knative_cluster: LocalCluster) -> None
     assert "admission webhook" in _get_rejection(knative_cluster, trigger)
 
 
-def _get_rejection(cluster: LocalCluster, item: Manifest) -> str:
-    """Return the API server's error for the object in a dry run, "" if it accepts the object."""
-    body = json.dumps({**item, "metadata": {**item["metadata"], "namespace": "default"}})
+def _get_rejection(cluster: LocalCluster, manifest: Manifest) -> str:
+    """Create the object in a dry run; return the API server's error, or "" if it accepts the object."""
+    body = json.dumps({**manifest, "metadata": {**manifest["metadata"], "namespace": "default"}})
     result = cluster.kubectl("create", "--dry-run=server", "-f", "-", input=body, check=False)
     assert result.returncode == 0 or result.stderr
     return result.stderr
 
 
 def _apply_twice(cluster: LocalCluster, directory: Path) -> None:
-    """Apply a directory twice, and assert that the second time changes no desired state."""
+    """Apply a directory twice, and assert that the second time does not change any object's desired state."""
     cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", directory)
-    bound_names = _await_bound_names(cluster, directory)
+    bound_names = _wait_for_bound_names(cluster, directory)
     before = _get_live_objects(cluster, directory)
     second_output = cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", directory).stdout
     after = _get_live_objects(cluster, directory)
 
-    resent = {line.split()[0].rpartition("/")[2] for line in list_changed_objects(second_output)}
-    objects = len(second_output.splitlines())
-    print(f"{directory.name}: {objects} objects; sent again: {', '.join(sorted(resent)) or 'none'}")
-    assert resent <= bound_names
-    assert len(before) == objects
-    assert {key: _strip_controller_fields(item) for key, item in after.items()} == {
-        key: _strip_controller_fields(item) for key, item in before.items()
+    reapplied_names = {line.split()[0].rpartition("/")[2] for line in list_changed_objects(second_output)}
+    object_count = len(second_output.splitlines())
+    print(f"{directory.name}: {object_count} objects; reapplied: {', '.join(sorted(reapplied_names)) or 'none'}")
+    assert reapplied_names <= bound_names
+    assert len(before) == object_count
+    assert {key: _strip_controller_fields(live_object) for key, live_object in after.items()} == {
+        key: _strip_controller_fields(live_object) for key, live_object in before.items()
     }
 
 
-def _await_bound_names(cluster: LocalCluster, directory: Path) -> set[str]:
-    """Return the names of the objects that the product's SinkBinding completes, once it has the broker's address.
+def _wait_for_bound_names(cluster: LocalCluster, directory: Path) -> set[str]:
+    """Wait until the SinkBinding is ready, and return the names of the objects that it modifies.
 
-    Kafka and RabbitMQ Brokers have no address without their controllers.
+    It is not awaited for Kafka and RabbitMQ Brokers, which have no address without their controllers.
     """
     objects = render(directory)
     classes = [
-        item["metadata"].get("annotations", {}).get(BROKER_CLASS_ANNOTATION)
-        for item in filter_by_kind(objects, "Broker")
+        broker["metadata"].get("annotations", {}).get(BROKER_CLASS_ANNOTATION)
+        for broker in filter_by_kind(objects, "Broker")
     ]
-    for item in filter_by_kind(objects, "SinkBinding") if "MTChannelBasedBroker" in classes else []:
-        arguments = ("-n", item["metadata"]["namespace"], f"sinkbinding/{item['metadata']['name']}")
+    for binding in filter_by_kind(objects, "SinkBinding") if "MTChannelBasedBroker" in classes else []:
+        arguments = ("-n", binding["metadata"]["namespace"], f"sinkbinding/{binding['metadata']['name']}")
         cluster.kubectl("wait", *arguments, "--for=condition=Ready", "--timeout=60s")
     label = ("nodemaintenance.dev/binds", "broker")
-    return {item["metadata"]["name"] for item in objects if label in item["metadata"].get("labels", {}).items()}
+    return {
+        manifest["metadata"]["name"] for manifest in objects if label in manifest["metadata"].get("labels", {}).items()
+    }
 
 
 def _get_live_objects(cluster: LocalCluster, directory: Path) -> dict[tuple[str, str, str, str], Manifest]:
-    """Return identity → object for the directory's objects in the cluster."""
-    objects = json.loads(cluster.kubectl("get", "-k", directory, "-o", "json").stdout)["items"]
-    return {get_identity(item): item for item in objects}
+    """Return identity → current object for the objects in the directory."""
+    live_objects = json.loads(cluster.kubectl("get", "-k", directory, "-o", "json").stdout)["items"]
+    return {get_identity(live_object): live_object for live_object in live_objects}
 
 
-def _strip_controller_fields(item: Manifest) -> Manifest:
+def _strip_controller_fields(live_object: Manifest) -> Manifest:
     """Return the object without the fields that controllers write."""
-    metadata = {key: item["metadata"].get(key) for key in ("generation", "labels")}
-    return {**{key: value for key, value in item.items() if key != "status"}, "metadata": metadata}
+    metadata = {key: live_object["metadata"].get(key) for key in ("generation", "labels")}
+    return {**{key: value for key, value in live_object.items() if key != "status"}, "metadata": metadata}

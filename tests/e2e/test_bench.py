@@ -1,4 +1,4 @@
-"""Tests of the bench itself, on separate clusters and with the minimum of rounds; also with another operator."""
+"""Tests for the benchmark itself, with the minimum number of rounds and optionally with another operator."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tests.localcluster.commands import wait_until
 ROOT = Path(__file__).parents[2]
 CRD_FILE = ROOT / "manifests" / "base" / "crds" / "nodemaintenance.medik8s.io.yaml"
 OPERATOR_ENV = {"OPERATOR": f"{sys.executable} -m tests.bench.small_operator", "OPERATOR_CRD": str(CRD_FILE)}
-"""Environment variables for a small operator of the tests, which runs on its own cluster."""
+"""Environment variables that make the benchmark also measure the tests' small operator, on its own cluster."""
 RESULTS_FILE = "results.json"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("idle_bench")]
 
 
 class BenchRun(NamedTuple):
-    """A running bench, whose progress goes to a pipe, and the directory for its results."""
+    """A running benchmark, which writes its progress to a pipe, and the directory for its results."""
 
     process: subprocess.Popen[str]
     directory: Path
 
 
 def read_results(directory: Path) -> dict[str, Any]:
-    """Return the results file's content."""
+    """Return the content of the results file."""
     results: dict[str, Any] = json.loads((directory / RESULTS_FILE).read_text())
     return results
 
 
 @contextmanager
 def run_bench(*arguments: str, **environment: str) -> Iterator[BenchRun]:
-    """Yield a bench that runs with these arguments and environment variables; terminate it afterwards."""
+    """Yield a benchmark that runs with these arguments and environment variables; terminate it afterwards."""
     pipe = subprocess.PIPE
     with TemporaryDirectory() as temporary_directory:
         command = [
@@ -64,27 +64,27 @@ def run_bench(*arguments: str, **environment: str) -> Iterator[BenchRun]:
                 process.terminate()
 
 
-def await_progress(process: subprocess.Popen[str], pattern: str) -> str:
-    """Return the pattern's first group in the first line of progress that matches."""
+def wait_for_progress(process: subprocess.Popen[str], pattern: str) -> str:
+    """Wait for a progress line that matches the pattern, and return the pattern's first group."""
     assert process.stderr
     lines = []
     for line in process.stderr:
         lines.append(line)
         if match := re.search(pattern, line):
             return match.group(1)
-    raise AssertionError(f"the bench ended: {''.join(lines)}")
+    raise AssertionError(f"the benchmark ended: {''.join(lines)}")
 
 
 @pytest.fixture(scope="module")
 def idle_bench() -> Iterator[BenchRun]:
-    """Yield the bench of the idle case, started before the other tests and awaited after them."""
+    """Yield the benchmark of the idle case, which starts before the other tests; the last test waits for it."""
     with run_bench("--cases", "nothing to do") as run:
         yield run
 
 
 @pytest.mark.abreast
-def test_bench_measures_all_drainers_and_costs() -> None:
-    """Check that `python -m bench` prints one row per drainer, and measures the costs of the product only."""
+def test_bench_measures_all_drainers_and_resource_usage() -> None:
+    """Check that `python -m bench` prints one row per drainer, and measures the resource usage of the product only."""
     with run_bench("--cases", "10 pods") as (process, directory):
         output, progress = process.communicate(timeout=200)
         assert process.returncode == 0, progress
@@ -96,7 +96,7 @@ def test_bench_measures_all_drainers_and_costs() -> None:
     assert "| local | 10 pods | hints |" in output
     costs = rounds["ours"]["costs"]
     assert costs["requests"]["create pods/eviction"] == 10
-    assert costs["events"]["dev.nodemaintenance.node.drained"] in (1, 2)  # a late hint may cause a second one
+    assert costs["events"]["dev.nodemaintenance.node.drained"] in (1, 2)  # a late hint may cause a second event
     assert costs["cpu"]["functions"] > 0
     assert costs["memory"]["podsource"] > 0
     assert 0 < costs["waits"]["median"] <= costs["waits"]["longest"]
@@ -105,7 +105,7 @@ def test_bench_measures_all_drainers_and_costs() -> None:
 
 @pytest.mark.abreast
 def test_bench_measures_other_operator() -> None:
-    """Another operator gets a row of its own, and the product is compared with it."""
+    """Check that another operator gets its own row, and that the product is compared with it."""
     with run_bench("--cases", "10 pods", **OPERATOR_ENV) as (process, directory):
         output, progress = process.communicate(timeout=200)
         assert process.returncode == 0, progress
@@ -119,13 +119,13 @@ def test_bench_measures_other_operator() -> None:
 
 
 @pytest.mark.abreast
-def test_failed_case_is_reported_and_others_are_measured() -> None:
-    """Cases that fail are reported in one line, the others are measured, and the exit status is 1.
+def test_failed_case_is_reported_and_other_case_is_measured() -> None:
+    """Check that a failed case is reported in one line, the other case is measured, and the exit status is 1.
 
-    Here the observer is killed. The next case runs on its own cluster.
+    The test makes the first case fail by killing the observer. The second case runs on its own cluster.
     """
     with run_bench("--cases", "10 pods,5 nodes at once") as (process, directory):
-        await_progress(process, "^(local: 10 pods)$")
+        wait_for_progress(process, "^(local: 10 pods)$")
         os.kill(find_observer(process.pid), signal.SIGKILL)
         output, progress = process.communicate(timeout=200)
         results = read_results(directory)
@@ -140,7 +140,7 @@ def test_failed_case_is_reported_and_others_are_measured() -> None:
 
 
 def find_observer(bench_pid: int) -> int:
-    """Return the process id of the bench's observer."""
+    """Return the process id of the benchmark's observer."""
     children = Path(f"/proc/{bench_pid}/task/{bench_pid}/children").read_text().split()
     (observer,) = [child for child in children if b"bench.observer" in Path(f"/proc/{child}/cmdline").read_bytes()]
     return int(observer)
@@ -148,8 +148,8 @@ def find_observer(bench_pid: int) -> int:
 
 def test_terminated_bench_stops_its_cluster() -> None:
     with run_bench("--cases", "100 pods") as (process, _):
-        directory = Path(await_progress(process, r"^export KUBECONFIG=(.*)/kubeconfig$"))
-        await_progress(process, "^(local: 100 pods)$")
+        directory = Path(wait_for_progress(process, r"^export KUBECONFIG=(.*)/kubeconfig$"))
+        wait_for_progress(process, "^(local: 100 pods)$")
         process.terminate()
         process.communicate(timeout=60)
 
@@ -159,37 +159,39 @@ def test_terminated_bench_stops_its_cluster() -> None:
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_signalled_bench_leaves_no_process(signal_number: signal.Signals, tmp_path: Path) -> None:
-    """Signals end the bench with both clusters, the operator and the observers, also during the first drains."""
+def test_signaled_bench_leaves_no_processes(signal_number: signal.Signals, tmp_path: Path) -> None:
+    """Check that a signal during the first drains ends the benchmark, both clusters, the operator and the observers."""
     with run_bench("--cases", "10 pods", TMPDIR=str(tmp_path), **OPERATOR_ENV) as (process, _):
-        await_progress(process, "(10 pods: ours)")
-        started = find_processes_with_variable(f"TMPDIR={tmp_path}")
+        wait_for_progress(process, "(10 pods: ours)")
+        started_pids = find_processes_with_variable(f"TMPDIR={tmp_path}")
         process.send_signal(signal_number)
         process.communicate(timeout=60)
 
-    assert len(started) > 15
+    assert len(started_pids) > 15
     assert process.returncode != 0
     assert wait_until(lambda: find_processes_with_variable(f"TMPDIR={tmp_path}") == [])
 
 
 def find_processes_with_variable(setting: str) -> list[int]:
-    """Return the ids of the processes with this setting in their environment, which child processes inherit."""
-    matching = []
+    """Return the ids of the processes with this setting in their environment, including child processes."""
+    matching_pids = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # the process exited meanwhile
             if any(variable.startswith(setting.encode()) for variable in environ.read_bytes().split(b"\0")):
-                matching.append(int(environ.parent.name))
-    return matching
+                matching_pids.append(int(environ.parent.name))
+    return matching_pids
 
 
 def test_idle_case_has_no_events_between_ticks(idle_bench: BenchRun) -> None:
-    """Ticks cause no events in the idle case. This test is the last one, so that the others need not wait for it."""
+    """Check that no events occur between ticks in the idle case; other tests run while this case is being measured."""
     output, progress = idle_bench.process.communicate(timeout=200)
     assert idle_bench.process.returncode == 0, progress
-    figures = {finding["metric"]: finding["value"] for finding in read_results(idle_bench.directory)["findings"]}
+    value_by_metric = {
+        finding["metric"]: finding["value"] for finding in read_results(idle_bench.directory)["findings"]
+    }
 
-    assert figures["ticks"] in (3, 4, 5)
-    assert figures["events between ticks"] == figures["journal rows between ticks"] == 0
-    assert figures["requests of a tick, median"] > 0
-    assert 0 < figures["cores of the API server"] < 2
+    assert value_by_metric["ticks"] in (3, 4, 5)
+    assert value_by_metric["events between ticks"] == value_by_metric["journal rows between ticks"] == 0
+    assert value_by_metric["requests of a tick, median"] > 0
+    assert 0 < value_by_metric["cores of the API server"] < 2
     assert "| local | nothing to do | events between ticks | 0 | 0 |" in output

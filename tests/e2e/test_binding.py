@@ -1,4 +1,4 @@
-"""Tests of `K_SINK`: Knative's SinkBinding sets the broker's address for the functions that emit several events."""
+"""Tests for `K_SINK`, the Broker's address, which Knative's SinkBinding sets for functions that emit several events."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ TIMEOUT_SECONDS = 20.0
 
 
 def test_sinkbinding_sets_k_sink_of_guard_and_resync(environment: E2eEnvironment) -> None:
-    """SinkBinding gives the Broker's address to `guard` and `resync`, and to no other function."""
+    """Check that the SinkBinding sets the Broker's address in `guard` and `resync`, and in no other function."""
     arguments = ("get", "deployments", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=function", "-o", "json")
     containers = {
-        item["metadata"]["name"]: item["spec"]["template"]["spec"]["containers"][0]
-        for item in json.loads(environment.cluster.kubectl(*arguments).stdout)["items"]
+        deployment["metadata"]["name"]: deployment["spec"]["template"]["spec"]["containers"][0]
+        for deployment in json.loads(environment.cluster.kubectl(*arguments).stdout)["items"]
     }
     address = environment.cluster.kubectl(
         "get", "broker/default", "-n", NAMESPACE, "-o", "jsonpath={.status.address.url}"
     )
 
-    sinks = {name: _get_variables(container).get("K_SINK") for name, container in containers.items()}
-    assert sinks == {name: address.stdout if name in BOUND_FUNCTIONS else None for name in DEFAULT_FUNCTIONS}
+    sink_by_function = {name: _get_variables(container).get("K_SINK") for name, container in containers.items()}
+    assert sink_by_function == {name: address.stdout if name in BOUND_FUNCTIONS else None for name in DEFAULT_FUNCTIONS}
 
 
 def test_events_of_resync_arrive_through_broker(environment: E2eEnvironment, resync_url: str) -> None:
-    """Events that `resync` posts to `K_SINK` arrive through the broker: one for each of two maintenances.
+    """Check that the events that `resync` posts to `K_SINK` arrive through the broker, one per maintenance.
 
-    `resync` runs with the environment of its Deployment.
+    `resync` runs with the environment variables of its Deployment.
     """
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:2])
     environment.histogram.record("begin")
@@ -58,10 +58,10 @@ def test_events_of_resync_arrive_through_broker(environment: E2eEnvironment, res
     assert post_event(tick, resync_url).status_code == 204
 
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while len(answered_uids := _find_replied_maintenances(environment, tick.get_id())) < 2:
-        assert time.monotonic() < deadline, f"only {answered_uids} came from the broker"
+    while len(reply_uids := _find_replied_maintenances(environment, tick.get_id())) < 2:
+        assert time.monotonic() < deadline, f"only the events about {reply_uids} arrived through the broker"
         time.sleep(0.1)
-    assert answered_uids == {item["metadata"]["uid"] for item in drains.maintenances}
+    assert reply_uids == {maintenance["metadata"]["uid"] for maintenance in drains.maintenances}
     environment.product.start_functions("begin")
     drains.await_succeeded()
     drains.end_maintenances()
@@ -69,7 +69,7 @@ def test_events_of_resync_arrive_through_broker(environment: E2eEnvironment, res
 
 @pytest.fixture
 def resync_url(environment: E2eEnvironment) -> Iterator[str]:
-    """Yield the URL of a `resync` process with exactly the environment of its Deployment."""
+    """Yield the URL of a `resync` process with exactly the environment variables of its Deployment."""
     assert isinstance(environment.product, KnativeProduct)
     port = reserve_port()
     server = environment.product.planes.kubelet.build_server(NAMESPACE, "resync", BIND=f"127.0.0.1:{port}")
@@ -84,7 +84,7 @@ def _get_variables(container: dict[str, list[dict[str, str]]]) -> dict[str, str]
 
 
 def _find_replied_maintenances(environment: E2eEnvironment, cause_id: str) -> set[str]:
-    """Return the uids of the maintenances with a recorded event that was emitted in reply to `cause`."""
+    """Return the uids of the maintenances with a recorded event that was caused by the event `cause_id`."""
     with closing(Journal(environment.product.journal)) as journal:
         entries = journal.select(Query(types=(events.MAINTENANCE_PENDING,)))
     return {entry.maintenance for entry in entries if entry.cause == cause_id}

@@ -1,4 +1,4 @@
-"""Test of the web console in a real browser, on the real engines."""
+"""Test for the web console in a real browser, on the real engines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def driver() -> Iterator[Chrome]:
 
 @pytest.fixture
 def browser(environment: E2eEnvironment, driver: Chrome, tmp_path: Path) -> Iterator[Browser]:
-    """Yield the browser with a console that finds the broker and the functions by the Broker and the Triggers."""
+    """Yield a browser with a console that discovers the broker and functions through the Broker and the Triggers."""
     with WebConsole(environment.cluster, tmp_path, "--journal", environment.product.journal) as console:
         browser = Browser(driver, console)
         browser.emulate_display()

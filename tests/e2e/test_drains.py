@@ -1,4 +1,4 @@
-"""Tests of drains on the real engines, and of their latency."""
+"""Tests for drains and event latency on the real engines."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.receiver import ReceivedRequest, Receiver, Response
 
 pytestmark = pytest.mark.e2e
 PROBE_COUNT = 200
-on_knative = pytest.mark.parametrize("environment", ["knative"], indirect=True)
+only_on_knative = pytest.mark.parametrize("environment", ["knative"], indirect=True)
 
 
-@on_knative
+@only_on_knative
 def test_all_knative_objects_are_ready(environment: E2eEnvironment) -> None:
-    """Knative reports every shipped source, broker and Trigger as Ready."""
+    """Check that Knative reports every shipped source, broker and Trigger as Ready."""
     objects = json.loads(environment.cluster.kubectl("get", EVENTING_KINDS, "-n", NAMESPACE, "-o", "json").stdout)[
         "items"
     ]
     ready = {
-        f"{item['kind']}/{item['metadata']['name']}": condition["status"]
-        for item in objects
-        for condition in item["status"]["conditions"]
+        f"{resource['kind']}/{resource['metadata']['name']}": condition["status"]
+        for resource in objects
+        for condition in resource["status"]["conditions"]
         if condition["type"] == "Ready"
     }
 
@@ -59,13 +59,13 @@ def test_maintenance_drains_and_restores_node(environment: E2eEnvironment, group
     drains.end_maintenances(20)
 
 
-@on_knative
+@only_on_knative
 def test_delivery_latency_is_within_limit(environment: E2eEnvironment) -> None:
-    """Events reach their subscriber within a median of 10 ms after they were sent to the ingress."""
-    called: dict[str, float] = {}
+    """Check that events reach their subscriber within 10 ms (median) after they were sent to the ingress."""
+    received_at: dict[str, float] = {}
 
     def record_call(request: ReceivedRequest) -> Response:
-        called[request.id] = time.monotonic()
+        received_at[request.id] = time.monotonic()
         return Response(204)
 
     with _deliver_probes(environment, record_call) as send:
@@ -75,41 +75,46 @@ def test_delivery_latency_is_within_limit(environment: E2eEnvironment) -> None:
             send(f"probe-{number}")
             time.sleep(0.01)
         deadline = time.monotonic() + 10
-        while not sent_at.keys() <= called.keys() and time.monotonic() < deadline:
+        while not sent_at.keys() <= received_at.keys() and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    hops = sorted((called[probe_id] - sent_at[probe_id]) * 1000 for probe_id in sent_at if probe_id in called)
-    latency = hops[len(hops) * 95 // 100]
-    print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {latency:.1f} ms")
-    assert len(hops) == PROBE_COUNT
-    assert is_below_scaled_limit(statistics.median(hops), 10)
+    latencies_ms = sorted(
+        (received_at[probe_id] - sent_at[probe_id]) * 1000 for probe_id in sent_at if probe_id in received_at
+    )
+    percentile_95_ms = latencies_ms[len(latencies_ms) * 95 // 100]
+    print(
+        f"delivery latency of {len(latencies_ms)} events: median {statistics.median(latencies_ms):.1f} ms, "
+        f"95th percentile {percentile_95_ms:.1f} ms"
+    )
+    assert len(latencies_ms) == PROBE_COUNT
+    assert is_below_scaled_limit(statistics.median(latencies_ms), 10)
 
 
-@on_knative
+@only_on_knative
 def test_broker_does_not_wait_for_subscriber(environment: E2eEnvironment) -> None:
-    """Knative's channel responds before it delivers, so that a slow subscriber does not block the source."""
-    slow = threading.Event()
+    """Check that Knative's channel responds before it delivers, so that a slow subscriber does not block the source."""
+    may_respond = threading.Event()
 
     def hang(request: ReceivedRequest) -> Response:
         if request.id == "slow":
-            slow.wait(30)
+            may_respond.wait(30)
         return Response(204)
 
     with _deliver_probes(environment, hang) as send:
         started = time.monotonic()
         send("slow")
         seconds = time.monotonic() - started
-        slow.set()
+        may_respond.set()
 
     assert seconds < 15
 
 
 @pytest.mark.alone
-def test_drain_of_twenty_nodes_is_within_limit(environment: E2eEnvironment) -> None:
-    """Drains of 20 nodes with ten pods each succeed within 4 s after the pods' termination of 5 s.
+def test_twenty_nodes_are_drained_within_limit(environment: E2eEnvironment) -> None:
+    """Check that drains of 20 nodes with ten pods each succeed within 4 s plus the pods' termination time of 5 s.
 
-    The best of three rounds counts. On a slow machine the limit grows faster than the slowness: steps miss their
-    deadline there and are retried.
+    The best of three rounds counts. The limit grows faster than the slowdown of a slow machine, where functions miss
+    their deadlines and are retried.
     """
     rounds: list[tuple[float, float]] = []
     while len(rounds) < 3 and not any(seconds < limit for seconds, limit in rounds):
@@ -142,20 +147,20 @@ def _build_probe_trigger(url: str) -> dict[str, object]:
 def _deliver_probes(
     environment: E2eEnvironment, handle: Callable[[ReceivedRequest], Response]
 ) -> Iterator[Callable[[str], None]]:
-    """Create a Trigger that delivers probes to `handle`; yield a function that sends a probe by its id.
+    """Create a Trigger that delivers probes to `handle`; yield a function that sends a probe with a given id.
 
-    The block starts once a first probe has arrived: a Trigger is Ready before every part of the data plane knows it, so
+    The block starts once a first probe has arrived. A Trigger is Ready before every part of the data plane knows it, so
     the first probes may be lost.
     """
-    all_received = threading.Event()
+    is_first_received = threading.Event()
 
     def handle_probe(request: ReceivedRequest) -> Response:
         if request.id != "first":
             return handle(request)
-        all_received.set()
+        is_first_received.set()
         return Response(204)
 
-    with closing(Receiver(default_answer=handle_probe)) as listener, requests.Session() as session:
+    with closing(Receiver(default_answer=handle_probe)) as receiver, requests.Session() as session:
         session.trust_env = False
 
         def send_probe(probe_id: str) -> None:
@@ -168,12 +173,12 @@ def _deliver_probes(
             response = session.post(environment.product.broker_url, json={}, headers=headers, timeout=30)
             assert response.status_code == 202
 
-        install.apply_manifests(environment.cluster, [_build_probe_trigger(listener.url)])
+        install.apply_manifests(environment.cluster, [_build_probe_trigger(receiver.url)])
         ready = ("--for=condition=Ready", "trigger/probe", "-n", NAMESPACE, "--timeout=30s")
         environment.cluster.kubectl("wait", *ready)
         deadline = time.monotonic() + 10
-        while not all_received.wait(0.2):
-            assert time.monotonic() < deadline, "no probe arrives"
+        while not is_first_received.wait(0.2):
+            assert time.monotonic() < deadline, "no probe has arrived"
             send_probe("first")
         yield send_probe
         environment.cluster.kubectl("delete", "trigger/probe", "-n", NAMESPACE)

@@ -1,4 +1,4 @@
-"""Tests of faults during the drains of ten nodes: every fault only delays the drains (X-2, X-3)."""
+"""Tests for faults during the drains of ten nodes: each fault only delays the drains (X-2, X-3)."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("restore_product")]
 OUTAGE_SECONDS = 20.0
-"""Seconds for which the source of maintenances is down; at least one tick comes in this time."""
+"""Time for which the source of maintenances is down; at least one tick is emitted during this time."""
 REJECTION_SECONDS = 10.0
 TERMINATING_PODS = 20
-"""Terminating pods, of a hundred, at which the fault starts."""
+"""Number of terminating pods, out of a hundred, at which the fault starts."""
 CHAIN_FUNCTIONS = ("begin", "cordon", "taint", "evict", "status")
-"""The functions of the chain; each one handles the events of the one before it."""
+"""The functions in the chain; each one handles the events of its predecessor."""
 
 
 @pytest.fixture(scope="module")
 def routed_fault_proxy(environment: E2eEnvironment) -> Iterator[NetworkFaultProxy]:
-    """Yield a fault proxy between broker and functions; only the last tests use it, since routing takes time."""
-    network_proxy = NetworkFaultProxy(environment.product)
-    with closing(Receiver(default_answer=network_proxy)) as receiver:
+    """Yield a fault proxy between broker and functions; only the last tests use it, since rerouting takes time."""
+    proxy = NetworkFaultProxy(environment.product)
+    with closing(Receiver(default_answer=proxy)) as receiver:
         environment.product.route_triggers(lambda name: f"{receiver.url}/{name}")
-        yield network_proxy
+        yield proxy
         environment.product.route_triggers(environment.product.get_function_url)
 
 
 @pytest.fixture
 def fault_proxy(routed_fault_proxy: NetworkFaultProxy) -> Iterator[NetworkFaultProxy]:
-    """Yield the fault proxy with reset counters; stop its faults afterwards."""
+    """Yield the fault proxy with reset counters, and stop its faults afterwards."""
     routed_fault_proxy.reset_counters()
     yield routed_fault_proxy
     routed_fault_proxy.stop_faults()
 
 
 def assert_recovery(
-    drains: NodeDrains, fault: str, *, max_seconds: float = MAX_RECOVERY_SECONDS, is_log_complete: bool = True
+    drains: NodeDrains, fault: str, *, max_seconds: float = MAX_RECOVERY_SECONDS, is_audit_log_complete: bool = True
 ) -> None:
-    """Assert that the drains succeed within `max_seconds` of the repair, and restore the nodes."""
-    repaired = time.monotonic()
+    """Assert that the drains succeed within `max_seconds` after the repair, and end the maintenances."""
+    repaired_at = time.monotonic()
     drains.await_succeeded()
-    seconds = time.monotonic() - repaired
+    seconds = time.monotonic() - repaired_at
     print(f"{fault}: all Succeeded {seconds:.1f} s after the repair")
-    drains.assert_each_pod_evicted_once(is_log_complete=is_log_complete)
+    drains.assert_each_pod_evicted_once(is_log_complete=is_audit_log_complete)
     drains.end_maintenances()
     assert is_below_scaled_limit(seconds, max_seconds)
 
 
 @pytest.mark.parametrize("function", ["cordon", "evict", "status"])
 def test_killed_function_only_delays_drains(environment: E2eEnvironment, function: str) -> None:
-    """Killing a function's process during drains only delays them."""
+    """Check that killing a function's process during drains only delays them."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     drains.create_maintenances()
     if function != "cordon":
@@ -73,7 +73,7 @@ def test_killed_function_only_delays_drains(environment: E2eEnvironment, functio
 
 @pytest.mark.parametrize("environment", ["knative"], indirect=True)
 def test_killed_data_plane_only_delays_drains(environment: E2eEnvironment) -> None:
-    """Killing ingress, filter and channel with all accepted events during drains only delays them."""
+    """Check that killing ingress, filter and channel with all accepted events during drains only delays them."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     drains.create_maintenances()
     drains.await_terminating(TERMINATING_PODS)
@@ -84,32 +84,34 @@ def test_killed_data_plane_only_delays_drains(environment: E2eEnvironment) -> No
 
 
 def test_maintenances_succeed_after_source_outage(environment: E2eEnvironment) -> None:
-    """Maintenances that are created and deleted while their source is down are drained and restored nevertheless."""
+    """Check that maintenances created or deleted while their source is down are processed after its restart."""
     middle = len(environment.fault_nodes) // 2
-    ended = environment.prepare_drains("100ms", nodes=environment.fault_nodes[:middle])
-    ended.create_maintenances()
-    ended.await_succeeded()
+    ending_drains = environment.prepare_drains("100ms", nodes=environment.fault_nodes[:middle])
+    ending_drains.create_maintenances()
+    ending_drains.await_succeeded()
     drains = environment.prepare_drains("1s", nodes=environment.fault_nodes[middle:])
     source = environment.product.adapters["maintenances"]
 
     source.kill()
     down_at = time.monotonic()
-    for item in ended.maintenances:
-        ended.request_deletion(item)
+    for maintenance in ending_drains.maintenances:
+        ending_drains.request_deletion(maintenance)
     drains.create_maintenances()
     time.sleep(OUTAGE_SECONDS - (time.monotonic() - down_at))
     source.start()
 
-    repaired = time.monotonic()
+    repaired_at = time.monotonic()
     drains.await_succeeded()
-    ended.await_restored()
-    print(f"source down: all maintenances as expected {time.monotonic() - repaired:.1f} s after the repair")
+    ending_drains.await_restored()
+    print(
+        f"source down: all maintenances in the expected state {time.monotonic() - repaired_at:.1f} s after the repair"
+    )
     drains.assert_each_pod_evicted_once()
     drains.end_maintenances()
 
 
 def test_killed_api_server_only_delays_drains(environment: E2eEnvironment) -> None:
-    """Killing the API server during drains only delays them; it restarts at the same address."""
+    """Check that killing the API server, which restarts at the same address, during drains only delays them."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     drains.create_maintenances()
     drains.await_terminating(TERMINATING_PODS)
@@ -117,11 +119,11 @@ def test_killed_api_server_only_delays_drains(environment: E2eEnvironment) -> No
     server.kill()
     time.sleep(1)
     server.start()
-    assert_recovery(drains, "API server restarted", is_log_complete=False)
+    assert_recovery(drains, "API server restarted", is_audit_log_complete=False)
 
 
 def test_invalid_event_is_recorded_as_dead_letter(environment: E2eEnvironment) -> None:
-    """Invalid events that no function can handle are recorded with their dead letters, and the drains continue."""
+    """Check that an event that no function can handle is recorded with its dead letter, and that drains continue."""
     drains = environment.prepare_drains("1s", nodes=environment.fault_nodes)
     drains.create_maintenances()
     headers = {
@@ -144,10 +146,10 @@ def test_invalid_event_is_recorded_as_dead_letter(environment: E2eEnvironment) -
     assert environment.product.get_function_url("evict") in destinations
 
 
-def test_killed_record_function_records_all_events_later(
+def test_all_events_are_recorded_after_record_was_killed(
     environment: E2eEnvironment, fault_proxy: NetworkFaultProxy
 ) -> None:
-    """Killing `record` does not delay the drains, and after its restart every event is recorded."""
+    """Check that killing `record` does not delay the drains, and that all events are recorded after its restart."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     drains.create_maintenances()
     drains.await_terminating(TERMINATING_PODS)
@@ -156,29 +158,29 @@ def test_killed_record_function_records_all_events_later(
     drains.await_succeeded()
     environment.product.start_functions("record")
 
-    repaired = time.monotonic()
+    repaired_at = time.monotonic()
     with closing(Journal(environment.product.journal)) as journal:
         await_ready(
             "the recording",
-            lambda: not _find_unrecorded(fault_proxy.list_received_ids("record"), journal),
+            lambda: not _find_unrecorded_ids(fault_proxy.list_received_ids("record"), journal),
             [],
             TIMEOUT_SECONDS,
         )
     request_count = len(fault_proxy.list_received_ids("record"))
-    print(f"record killed: all {request_count} events recorded {time.monotonic() - repaired:.1f} s after the repair")
+    print(f"record killed: all {request_count} events recorded {time.monotonic() - repaired_at:.1f} s after the repair")
     assert request_count > len(CHAIN_FUNCTIONS) * len(drains.nodes)
     drains.assert_each_pod_evicted_once()
     drains.end_maintenances()
 
 
-def _find_unrecorded(ids: set[str], journal: Journal) -> set[str]:
+def _find_unrecorded_ids(ids: set[str], journal: Journal) -> set[str]:
     return ids - {str(entry.event.get_id()) for entry in journal.select(Query(ids=tuple(ids)))}
 
 
 def test_duplicated_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
-    """Calling each function twice concurrently for each event, also along the chain, only delays the drains.
+    """Check that calling each function twice concurrently for each event only delays the drains.
 
-    The duplicates continue until the end, at several times the load.
+    Events are duplicated until the drains end, which multiplies the load.
     """
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     fault_proxy.handler = fault_proxy.forward_twice
@@ -189,7 +191,7 @@ def test_duplicated_events_only_delay_drains(environment: E2eEnvironment, fault_
 
 
 def test_reordered_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
-    """Delaying each event by up to half a second, so that others overtake it, only delays the drains."""
+    """Check that delaying each event by up to half a second, so that others overtake it, only delays the drains."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     fault_proxy.handler = fault_proxy.forward_late
     drains.create_maintenances()
@@ -197,9 +199,9 @@ def test_reordered_events_only_delay_drains(environment: E2eEnvironment, fault_p
 
 
 def test_rejected_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
-    """Rejecting the events for `evict` with 503 for 10 s only delays the drains.
+    """Check that rejecting all events for `evict` with 503 for 10 s only delays the drains.
 
-    The broker retries, and ticks replace the events that it gave up.
+    The broker retries, and ticks make up for the events that it gave up on.
     """
     drains = environment.prepare_drains("1s", nodes=environment.fault_nodes)
     fault_proxy.handler = fault_proxy.reject_for("evict")

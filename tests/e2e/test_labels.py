@@ -1,4 +1,4 @@
-"""Test of the label by which the real sources select nodes."""
+"""Test for the label with which the real sources select nodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.e2e
 
 
 def test_guard_restores_removed_label(environment: E2eEnvironment) -> None:
-    """Rule 10: `guard` restores a label that was removed by hand, and no maintenance ends.
+    """Rule 10: `guard` restores a label that was removed by hand, and the maintenance continues.
 
-    The source reports the node without its label as deleted; `guard` finds that the node still exists.
+    The source reports a node without its label as deleted, but `guard` finds that the node still exists.
     """
     name = environment.nodes[0]
     drains = environment.prepare_drains("300ms", nodes=[name])
@@ -25,13 +25,13 @@ def test_guard_restores_removed_label(environment: E2eEnvironment) -> None:
 
     environment.cluster.kubectl("label", "node", name, f"{MAINTENANCE_LABEL}-")
 
-    def is_labelled(node: Object | None) -> bool:
+    def has_label(node: Object | None) -> bool:
         return bool(node and node["metadata"]["labels"].get(MAINTENANCE_LABEL) == uid)
 
-    drains.workload.wait_for_object(f"/api/v1/nodes/{name}", is_labelled)
+    drains.workload.wait_for_object(f"/api/v1/nodes/{name}", has_label)
     # The Event shows that `guard` has received the source's event.
     assert f'node "{name}" was unlabelled' in environment.cluster.kubectl("describe", "node", name).stdout
-    (item,) = drains.get_current_maintenances()
-    assert (item["metadata"]["uid"], m.is_deleting(item)) == (uid, False)
+    (maintenance,) = drains.get_current_maintenances()
+    assert (maintenance["metadata"]["uid"], m.is_deleting(maintenance)) == (uid, False)
     drains.end_maintenances()
     assert MAINTENANCE_LABEL not in drains.workload.read_node(name)["metadata"]["labels"]

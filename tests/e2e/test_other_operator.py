@@ -1,4 +1,4 @@
-"""Tests of the bench's errors for an operator that cannot be measured; tests/e2e/test_bench.py measures one."""
+"""Tests for the benchmark's errors if an operator cannot be measured; tests/e2e/test_bench.py measures one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Yield a cluster of one node without any installation."""
-    with LocalCluster(tmp_path_factory.mktemp("bare"), nodes=1) as running:
-        yield running
+    """Yield a cluster with one node on which nothing is installed."""
+    with LocalCluster(tmp_path_factory.mktemp("bare"), nodes=1) as cluster:
+        yield cluster
 
 
 def test_rejected_crd_is_reported_with_reason(bare_cluster: LocalCluster, tmp_path: Path) -> None:
@@ -38,16 +38,16 @@ def test_rejected_crd_is_reported_with_reason(bare_cluster: LocalCluster, tmp_pa
 
 
 def test_crd_of_other_kind_is_reported(bare_cluster: LocalCluster) -> None:
-    reason = (
+    reason_pattern = (
         r'"nodemaintenances\.nodemaintenance\.medik8s\.io" not found: '
         r"set the file with the Custom.* of nodemaintenances\.v1beta1"
     )
-    with pytest.raises(LocalClusterError, match=rf"^OPERATOR_CRD={OTHER_CRD_FILE}: .*{reason}"):
+    with pytest.raises(LocalClusterError, match=rf"^OPERATOR_CRD={OTHER_CRD_FILE}: .*{reason_pattern}"):
         peer_operator.install_crd(bare_cluster, OTHER_CRD_FILE)
 
 
 def test_exited_operator_is_reported_with_log_tail(bare_cluster: LocalCluster) -> None:
-    """Operators that exit are reported with the end of their log, which remains in a file."""
+    """Check that an operator's exit is reported with the end of its log, and that the log file remains."""
     peer_operator.install_crd(bare_cluster, CRD_FILE)
     operator = peer_operator.Operator((sys.executable, "-c", "print('unknown flag')"), CRD_FILE)
 

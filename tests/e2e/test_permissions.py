@@ -1,4 +1,4 @@
-"""Tests of the functions' permissions on a real engine: exactly those of their `Touches:` lines, and clear failures."""
+"""Tests that functions on a real engine have exactly the permissions of their `Touches:` lines, and fail clearly."""
 
 from __future__ import annotations
 
@@ -21,62 +21,66 @@ from tests.manifests.documented_rights import OWN_NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("restore_product")]
 TIMEOUT_SECONDS = 20.0
-"""Timeout in seconds until a failure is reported; a function's process takes some of them to start."""
-FORBIDDEN_STEPS = (
-    ("begin", "restore", "(create resource leases|list resource pods)"),  # the first pass creates the install lease
+"""Timeout for the report of a failure, including the startup of a function's process."""
+FORBIDDEN_CASES = (
+    (
+        "begin",
+        "restore",
+        "(create resource leases|list resource pods)",
+    ),  # the first pass creates the installation's lease
     ("cordon", "evict", "patch resource nodes"),
     ("taint", "status", "patch resource nodes"),
-    ("evict", "cordon", "get resource leases"),  # checked first, to find out whether this install is active
+    ("evict", "cordon", "get resource leases"),  # read first, to check whether this installation is active
 )
-"""A function, the account whose token it is given, and what that account may not do."""
-on_knative = pytest.mark.parametrize("environment", ["knative"], indirect=True)
+"""Each function, the account whose token it is given, and what this account may not do."""
+only_on_knative = pytest.mark.parametrize("environment", ["knative"], indirect=True)
 
 
 @pytest.mark.parametrize("function", DEFAULT_FUNCTIONS)
-def test_permissions_match_touches_lines(environment: E2eEnvironment, function: str) -> None:
-    """API server permissions of a function, asked with its own token, equal its `Touches:` lines."""
+def test_permissions_of_function_match_touches_lines(environment: E2eEnvironment, function: str) -> None:
+    """Check that a function's permissions, which the API server reports for its token, equal its `Touches:` lines."""
     assert_permissions_as_documented(environment, function)
 
 
-def test_step_with_other_token_fails_in_status(environment: E2eEnvironment) -> None:
-    """Steps with another account's token fail with the permission and the account in `lastError`, and evict no pod.
+def test_missing_permission_of_function_is_reported_in_status(environment: E2eEnvironment) -> None:
+    """Check that a function with another account's token reports the missing permission and account in `lastError`.
 
-    Each step is tested on its own node. With its own token, each drain succeeds.
+    Each function is tested on its own node, whose pods are not evicted. With its own token, each drain succeeds.
     """
-    drains = environment.prepare_drains("300ms", nodes=environment.nodes[: len(FORBIDDEN_STEPS)])
-    for node, step in zip(drains.nodes, FORBIDDEN_STEPS, strict=True):
-        _assert_step_fails(drains, node, environment, *step)
+    drains = environment.prepare_drains("300ms", nodes=environment.nodes[: len(FORBIDDEN_CASES)])
+    for node, case in zip(drains.nodes, FORBIDDEN_CASES, strict=True):
+        _assert_drain_reports_missing_permission(drains, node, environment, *case)
     drains.await_succeeded()
     drains.assert_each_pod_evicted_once()
-    assert not any(item["status"].get("lastError") for item in drains.get_current_maintenances())
+    assert not any(maintenance["status"].get("lastError") for maintenance in drains.get_current_maintenances())
     drains.end_maintenances()
 
 
-def _assert_step_fails(
+def _assert_drain_reports_missing_permission(
     drains: NodeDrains, node: str, environment: E2eEnvironment, function: str, account: str, forbidden: str
 ) -> None:
-    """Begin the drain of a node while a step has another account's token."""
-    with run_with_other_token(environment, function, account):
+    """Drain a node while a function has another account's token, and assert that the drain reports this."""
+    with run_with_token_of_other_account(environment, function, account):
         drains.create_maintenances([node])
-        error = await_error(drains, account)
-        item = drains.get_current_maintenances()[-1]
+        error = wait_for_error(drains, account)
+        maintenance = drains.get_current_maintenances()[-1]
         assert re.search(f"cannot {forbidden}", remove_quotes(error))
-        assert m.get_phase(item) != m.SUCCEEDED
-        assert m.get_condition(item, "Drained").get("status") != "True"
+        assert m.get_phase(maintenance) != m.SUCCEEDED
+        assert m.get_condition(maintenance, "Drained").get("status") != "True"
         evicted_names = [entry["objectRef"]["name"] for entry in drains.audit.list_evictions()]
         assert not [
             name for name in evicted_names if name.startswith(f"{node}-")
-        ]  # a tick may have advanced other drains
+        ]  # pods on other nodes may have been evicted after a tick
 
 
-def test_restore_with_other_token_fails_in_status(environment: E2eEnvironment) -> None:
-    """Check that `restore` with another account's token leaves object, cordon and taints until it has its own again."""
+def test_missing_permission_of_restore_is_reported_in_status(environment: E2eEnvironment) -> None:
+    """Check that `restore` with another account's token leaves the node in maintenance, and reports why."""
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     drains.create_maintenances()
     drains.await_succeeded()
-    with run_with_other_token(environment, "restore", "begin"):
+    with run_with_token_of_other_account(environment, "restore", "begin"):
         drains.request_deletion(drains.maintenances[0])
-        error = await_error(drains, "begin")
+        error = wait_for_error(drains, "begin")
         assert "cannot patch resource nodes" in remove_quotes(error)
         spec = drains.workload.read_node(environment.nodes[0])["spec"]
         assert spec["unschedulable"]
@@ -85,40 +89,40 @@ def test_restore_with_other_token_fails_in_status(environment: E2eEnvironment) -
     drains.await_restored()
 
 
-def test_status_with_other_token_logs_error(environment: E2eEnvironment) -> None:
+def test_missing_permission_of_status_is_logged(environment: E2eEnvironment) -> None:
     """Check that `status` with another account's token logs the missing permission and writes no status.
 
-    With its own token it writes the status, and the maintenance succeeds.
+    With its own token, it writes the status, and the maintenance succeeds.
     """
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
-    with run_with_other_token(environment, "status", "taint") as position:
+    with run_with_token_of_other_account(environment, "status", "taint") as log_size:
         drains.create_maintenances()
-        await_log(environment, "status", "taint", "get resource leases", position)
+        wait_for_log(environment, "status", "taint", "get resource leases", log_size)
         assert not drains.get_current_maintenances()[0].get("status")
     drains.await_succeeded()
     drains.end_maintenances()
 
 
-@on_knative
-def test_resync_with_other_token_logs_error(environment: E2eEnvironment) -> None:
+@only_on_knative
+def test_missing_permission_of_resync_is_logged(environment: E2eEnvironment) -> None:
     """Check that `resync` with another account's token logs the missing permission."""
-    with run_with_other_token(environment, "resync", "cordon") as position:
+    with run_with_token_of_other_account(environment, "resync", "cordon") as log_size:
         post_event(build_tick(), environment.product.broker_url)
-        await_log(environment, "resync", "cordon", "get resource leases", position)
+        wait_for_log(environment, "resync", "cordon", "get resource leases", log_size)
 
 
-@on_knative
-def test_guard_with_other_token_logs_error(environment: E2eEnvironment) -> None:
+@only_on_knative
+def test_missing_permission_of_guard_is_logged(environment: E2eEnvironment) -> None:
     """Check that `guard` with another account's token logs the missing permission.
 
-    With its own token it cordons the node again.
+    With its own token, it cordons the node again.
     """
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     drains.create_maintenances()
     drains.await_succeeded()
-    with run_with_other_token(environment, "guard", "record") as position:
+    with run_with_token_of_other_account(environment, "guard", "record") as log_size:
         environment.cluster.kubectl("uncordon", environment.nodes[0])
-        await_log(environment, "guard", "record", "get resource leases", position)
+        wait_for_log(environment, "guard", "record", "get resource leases", log_size)
     drains.workload.wait_for_object(
         f"/api/v1/nodes/{environment.nodes[0]}", lambda node: bool(node and node["spec"].get("unschedulable"))
     )
@@ -126,10 +130,10 @@ def test_guard_with_other_token_logs_error(environment: E2eEnvironment) -> None:
 
 
 @contextmanager
-def run_with_other_token(environment: E2eEnvironment, function: str, account: str) -> Iterator[int]:
-    """Run a function with another account's token while the block runs; yield the log's size before."""
+def run_with_token_of_other_account(environment: E2eEnvironment, function: str, account: str) -> Iterator[int]:
+    """Run a function with another account's token while the block runs; yield the log's size before the block."""
     server = environment.product.functions[function]
-    own_kubeconfig, size = server.env["KUBECONFIG"], server.log.stat().st_size
+    own_kubeconfig, log_size_before = server.env["KUBECONFIG"], server.log.stat().st_size
 
     def run_as(identity: str) -> None:
         environment.histogram.record(function)
@@ -139,18 +143,18 @@ def run_with_other_token(environment: E2eEnvironment, function: str, account: st
 
     run_as(str(write_account_kubeconfig(environment.cluster, OWN_NAMESPACE, account)))
     try:
-        yield size
+        yield log_size_before
     finally:
         run_as(own_kubeconfig)
 
 
-def await_error(drains: NodeDrains, account: str) -> str:
-    """Return the last maintenance's `lastError` once it names the account."""
+def wait_for_error(drains: NodeDrains, account: str) -> str:
+    """Wait until the last maintenance's `lastError` names the account, and return it."""
     name = drains.maintenances[-1]["metadata"]["name"]
     user = f'"system:serviceaccount:{OWN_NAMESPACE}:{account}"'
 
-    def names_account(item: object) -> bool:
-        return isinstance(item, dict) and user in ((item.get("status") or {}).get("lastError") or "")
+    def names_account(maintenance: object) -> bool:
+        return isinstance(maintenance, dict) and user in ((maintenance.get("status") or {}).get("lastError") or "")
 
     maintenance = drains.workload.wait_for_object(f"{MEDIK8S.path}/{name}", names_account, TIMEOUT_SECONDS)
     error = str(maintenance["status"]["lastError"])
@@ -158,13 +162,13 @@ def await_error(drains: NodeDrains, account: str) -> str:
     return error
 
 
-def await_log(environment: E2eEnvironment, function: str, account: str, forbidden: str, log_position: int) -> None:
-    """Wait until the function's log, after `log_position`, contains what the account may not do."""
+def wait_for_log(environment: E2eEnvironment, function: str, account: str, forbidden: str, log_position: int) -> None:
+    """Wait until the function's log contains, after `log_position`, that the account lacks the permission."""
     pattern = rf"system:serviceaccount:{OWN_NAMESPACE}:{account} cannot {forbidden}"
     log = environment.product.functions[function].log
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not re.search(pattern, remove_quotes(log.read_bytes()[log_position:].decode(errors="replace"))):
-        assert time.monotonic() < deadline, f"{function} does not log in {log}: {pattern}"
+        assert time.monotonic() < deadline, f"{function} has not logged {pattern!r} in {log}"
         time.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""Tests of the RabbitMQ Broker: latency, crashes of its parts, and dead letters."""
+"""Tests for the RabbitMQ Broker: latency, crashes of its parts, and dead letters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROBE_COUNT = 200
 
 
 def test_delivery_latency_is_within_limit(environment: E2eEnvironment) -> None:
-    """Events are recorded within a median of 10 ms after they were sent to the ingress."""
+    """Check that events are recorded within 10 ms (median) after they were sent to the ingress."""
     sent_at: dict[str, float] = {}
     with requests.Session() as session:
         for _ in range(PROBE_COUNT):
@@ -39,12 +39,15 @@ def test_delivery_latency_is_within_limit(environment: E2eEnvironment) -> None:
             response = session.post(environment.product.broker_url, message.body, headers=message.headers, timeout=5)
             assert response.status_code == 202
             time.sleep(0.01)
-    recorded = _await_recorded(environment, set(sent_at))
+    recorded = _wait_until_recorded(environment, set(sent_at))
 
-    hops = sorted((recorded[event_id] - sent_at[event_id]) * 1000 for event_id in sent_at)
-    latency = hops[len(hops) * 95 // 100]
-    print(f"hop over {len(hops)} events: median {statistics.median(hops):.1f} ms, 95th percentile {latency:.1f} ms")
-    assert is_below_scaled_limit(statistics.median(hops), 10)
+    latencies_ms = sorted((recorded[event_id] - sent_at[event_id]) * 1000 for event_id in sent_at)
+    percentile_95_ms = latencies_ms[len(latencies_ms) * 95 // 100]
+    print(
+        f"delivery latency of {len(latencies_ms)} events: median {statistics.median(latencies_ms):.1f} ms, "
+        f"95th percentile {percentile_95_ms:.1f} ms"
+    )
+    assert is_below_scaled_limit(statistics.median(latencies_ms), 10)
 
 
 @pytest.mark.parametrize(
@@ -63,29 +66,31 @@ def test_killed_broker_parts_only_delay_drains(environment: E2eEnvironment, part
     drains.await_terminating(len(drains.pods) // 2)
 
     environment.product.kill_data_plane(*parts)
-    killed = time.monotonic()
+    killed_at = time.monotonic()
     environment.product.start_data_plane(*parts)
-    repaired = time.monotonic()
+    repaired_at = time.monotonic()
     drains.await_succeeded()
-    seconds = time.monotonic() - repaired
+    seconds = time.monotonic() - repaired_at
 
-    print(f"{', '.join(parts)}: down for {repaired - killed:.1f} s, all Succeeded {seconds:.1f} s after the repair")
+    print(
+        f"{', '.join(parts)}: down for {repaired_at - killed_at:.1f} s, all Succeeded {seconds:.1f} s after the repair"
+    )
     drains.assert_each_pod_evicted_once()
     drains.end_maintenances()
     assert is_below_scaled_limit(seconds, MAX_RECOVERY_SECONDS)
 
 
-@pytest.mark.parametrize("data", [{"maintenance": "poison"}, "poison"], ids=["another shape", "no JSON"])
+@pytest.mark.parametrize("data", [{"maintenance": "poison"}, "poison"], ids=["unexpected fields", "not an object"])
 def test_rejected_event_is_recorded_as_dead_letter(environment: E2eEnvironment, data: object) -> None:
     """X-6: an event that `cordon` rejects with 400 is recorded as a dead letter, and later events are delivered.
 
-    This broker's dispatcher treats a status that it would not retry like a success (`getStatus` in its
-    `pkg/dispatcher`). It would create no dead letter, so the function publishes the dead letter itself.
+    This broker's dispatcher treats a status that it does not retry as a success (`getStatus` in its `pkg/dispatcher`).
+    It does not create a dead letter, so the function publishes the dead letter itself.
     """
     invalid_event = _build_event(events.MAINTENANCE_BEGUN, data)
     assert post_event(invalid_event, environment.product.broker_url).status_code == 202
 
-    recorded = _await_recorded_event(
+    recorded = _wait_for_recorded_event(
         environment, invalid_event.get_id(), lambda event: bool(event.get_extension("knativeerrordest"))
     )
 
@@ -99,7 +104,7 @@ def test_rejected_event_is_recorded_as_dead_letter(environment: E2eEnvironment, 
 
 
 def test_undeliverable_event_is_recorded_as_dead_letter(environment: E2eEnvironment) -> None:
-    """X-6: an event that no subscriber accepts reaches `record` through the dead letter exchange, and is recorded."""
+    """X-6: an undeliverable event reaches `record` through the dead letter exchange, and is recorded."""
     assert isinstance(environment.product, RabbitProduct)
     unreachable_url = f"http://127.0.0.1:{reserve_port()}/"
     environment.product.add_trigger(
@@ -110,15 +115,15 @@ def test_undeliverable_event_is_recorded_as_dead_letter(environment: E2eEnvironm
     undeliverable_event = _build_event("test.undeliverable", {"some": "data"})
     assert post_event(undeliverable_event, environment.product.broker_url).status_code == 202
 
-    dead = _await_recorded_event(
+    dead_letter = _wait_for_recorded_event(
         environment, undeliverable_event.get_id(), lambda event: bool(event.get_extension("knativeerrordest"))
     )
 
-    assert dead.get_extension("knativeerrordest") == unreachable_url
-    assert dead.get_data() == {"some": "data"}
+    assert dead_letter.get_extension("knativeerrordest") == unreachable_url
+    assert dead_letter.get_data() == {"some": "data"}
 
 
-def _build_trigger(name: str, event_type: str, subscriber: str, dead_letters: str) -> dict[str, Any]:
+def _build_trigger(name: str, event_type: str, subscriber: str, dead_letter_url: str) -> dict[str, Any]:
     delivery = {"retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT0.1S"}
     return {
         "apiVersion": "eventing.knative.dev/v1",
@@ -128,7 +133,7 @@ def _build_trigger(name: str, event_type: str, subscriber: str, dead_letters: st
             "broker": "default",
             "filter": {"attributes": {"type": event_type}},
             "subscriber": {"uri": subscriber},
-            "delivery": {**delivery, "deadLetterSink": {"uri": dead_letters}},
+            "delivery": {**delivery, "deadLetterSink": {"uri": dead_letter_url}},
         },
     }
 
@@ -143,8 +148,8 @@ def _build_event(event_type: str, data: object) -> CloudEvent:
     return CloudEvent(attributes, data)  # type: ignore[arg-type]
 
 
-def _await_recorded(environment: E2eEnvironment, ids: set[str], timeout: float = 30.0) -> dict[str, float]:
-    """Return event id → the wall clock time at which the event was recorded, once all are recorded."""
+def _wait_until_recorded(environment: E2eEnvironment, ids: set[str], timeout: float = 30.0) -> dict[str, float]:
+    """Wait until all events are recorded, and return event id → wall clock time of its arrival."""
     deadline = time.monotonic() + timeout
     while True:
         with closing(Journal(environment.product.journal)) as journal:
@@ -157,10 +162,10 @@ def _await_recorded(environment: E2eEnvironment, ids: set[str], timeout: float =
         time.sleep(0.05)
 
 
-def _await_recorded_event(
+def _wait_for_recorded_event(
     environment: E2eEnvironment, event_id: str, predicate: Callable[[BaseCloudEvent], bool], timeout: float = 60.0
 ) -> BaseCloudEvent:
-    """Return the recorded event once `predicate` is true for it."""
+    """Wait until `predicate` is true for the recorded event, and return the event."""
     deadline = time.monotonic() + timeout
     while True:
         with closing(Journal(environment.product.journal)) as journal:
@@ -168,5 +173,7 @@ def _await_recorded_event(
         latest = entries[-1] if entries else None
         if latest is not None and predicate(latest):
             return latest
-        assert time.monotonic() < deadline, f"not after {timeout:.0f} s; recorded: {latest and latest.get_attributes()}"
+        assert time.monotonic() < deadline, (
+            f"event not as expected after {timeout:.0f} s; recorded: {latest and latest.get_attributes()}"
+        )
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Tests of replay and dead letters on the real engines, where the Triggers have the functions' addresses."""
+"""Tests for replays and dead letters on the real engines, where the Triggers contain the functions' addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_command(environment: E2eEnvironment, *arguments: str) -> Result:
 
 
 def test_replay_uses_addresses_of_triggers(environment: E2eEnvironment) -> None:
-    """X-2: a dry replay calls every function at its Trigger's address, and finds no difference."""
+    """X-2: a dry replay calls every function at its Trigger's address, and finds no differences."""
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     drains.create_maintenances()
     drains.await_succeeded()
@@ -58,15 +58,15 @@ def test_replay_uses_addresses_of_triggers(environment: E2eEnvironment) -> None:
     drains.end_maintenances(20)
 
 
-def test_dead_letter_has_reason_and_is_redriven(environment: E2eEnvironment) -> None:
-    """X-6: a dead letter has code, reason and destination on every engine, and stays open if it is rejected again."""
-    dead_event = {
+def test_dead_letter_has_reason_and_remains_open_if_rejected_again(environment: E2eEnvironment) -> None:
+    """X-6: on every engine, a dead letter has code, reason and destination, and remains open if rejected again."""
+    attributes = {
         "id": "refused",
         "source": "/test",
         "type": events.NODE_CORDONED,
         "datacontenttype": "application/json",
     }
-    assert post_event(CloudEvent(dead_event, {}), environment.product.broker_url).status_code == 202
+    assert post_event(CloudEvent(attributes, {}), environment.product.broker_url).status_code == 202
     with closing(Journal(environment.product.journal)) as journal:
         query = Query(dead_letters_only=True, ids=("refused",))
         await_ready("the dead letter", lambda: any(entry.attempts for entry in journal.select(query)), [], 15)
@@ -74,7 +74,9 @@ def test_dead_letter_has_reason_and_is_redriven(environment: E2eEnvironment) -> 
     listed = run_command(environment, "deadletters", "-o", "json")
     result = run_command(environment, "redrive", "refused", "--yes")
 
-    (row,) = [candidate for candidate in json.loads(listed.stdout)["deadLetters"] if candidate["event"] == "refused"]
+    (row,) = [
+        dead_letter for dead_letter in json.loads(listed.stdout)["deadLetters"] if dead_letter["event"] == "refused"
+    ]
     assert (row["function"], row["code"], row["reason"].strip()) == ("taint", 400, "data.node is missing")
     assert row["destination"] == environment.product.get_function_url("taint")
     assert result.exit_code == 1, result.output

@@ -25,18 +25,18 @@ pytestmark = [
     pytest.mark.usefixtures("restore_product"),
 ]
 MAX_RESTART_SECONDS = 3.0
-"""Maximum seconds from the first crash until the readiness endpoint responds again."""
+"""Maximum time from the first crash until the readiness endpoint responds again."""
 RESTART_TIMEOUT_SECONDS = 30.0
-"""Timeout in seconds, longer than the limit, so that a duration above the limit can be reported."""
+"""Timeout of the wait; longer than the limit, so that a duration above the limit can be reported."""
 DATA_PLANE_NAMES = ("ingress", "dispatcher")
 
 
 def test_killed_processes_restart_within_limit(environment: E2eEnvironment) -> None:
-    """Functions, ingress and dispatcher, each killed once during drains, are ready within `MAX_RESTART_SECONDS`."""
+    """Check that functions, ingress and dispatcher are ready within `MAX_RESTART_SECONDS` after they are killed."""
     product = environment.product
     assert isinstance(product, KnativeProduct)
     planes = product.planes
-    restarts: list[tuple[Server, Callable[[], bool]]] = [
+    servers_and_readiness_checks: list[tuple[Server, Callable[[], bool]]] = [
         *((product.functions[name], partial(is_ready, product.get_function_url(name))) for name in DEFAULT_FUNCTIONS),
         *(
             (planes.data_plane[name], partial(is_responding, planes.get_readiness_url(name), headers=PROBE_HEADERS))
@@ -48,7 +48,10 @@ def test_killed_processes_restart_within_limit(environment: E2eEnvironment) -> N
         restarter.add_servers(product.servers)
         drains.create_maintenances()
         environment.histogram.record()
-        seconds_by_server = {server.name: _measure_restart(server, ready) for server, ready in restarts}
+        seconds_by_server = {
+            server.name: _measure_restart_seconds(server, is_server_ready)
+            for server, is_server_ready in servers_and_readiness_checks
+        }
         drains.await_succeeded()
 
     print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in seconds_by_server.items()))
@@ -61,10 +64,10 @@ def test_killed_processes_restart_within_limit(environment: E2eEnvironment) -> N
     } == {}
 
 
-def _measure_restart(server: Server, ready: Callable[[], bool]) -> float:
-    """Kill the server's process; return the seconds until a new one is ready."""
-    killed = server.pid
-    os.kill(killed, signal.SIGKILL)
+def _measure_restart_seconds(server: Server, is_server_ready: Callable[[], bool]) -> float:
+    """Kill the server's process, and return the seconds until a new process is ready."""
+    killed_pid = server.pid
+    os.kill(killed_pid, signal.SIGKILL)
     started = time.monotonic()
-    await_ready(server.name, lambda: server.pid != killed and ready(), [], RESTART_TIMEOUT_SECONDS)
+    await_ready(server.name, lambda: server.pid != killed_pid and is_server_ready(), [], RESTART_TIMEOUT_SECONDS)
     return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Test of the durations of the functions' requests in the tests that ran before this module."""
+"""Test for the durations of the functions' requests during the tests that ran before this module."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ pytestmark = pytest.mark.e2e
 
 
 REQUESTS_PER_STALL = 500
-"""One of this many requests may be slow because the machine, with two engines and their tests, stalled.
+"""One in this many requests may be slow because the machine stalls while it runs two engines and their tests.
 
-A function that waits would be slow at every such request.
+A function that waits would be slow on every such request.
 """
 
 
 def test_no_request_exceeds_two_seconds(environment: E2eEnvironment) -> None:
-    """Design rule 3: no function waits, whatever fault was injected."""
+    """Design rule 3: no function waits, whatever faults are injected."""
     durations = environment.histogram
     print(f"\n{durations}")
 
-    assert durations.count_requests() > 1000, "this test evaluates the requests of the other tests: run them, too"
-    allowed = min(2.0 * measure_slowdown(), DURATION_BUCKETS[-1])
-    limit = min(bucket for bucket in DURATION_BUCKETS if bucket >= allowed)
-    slow = durations.count_slow_requests(str(limit))
+    assert durations.count_requests() > 1000, (
+        "this test evaluates the requests of the other e2e tests: run them in the same session"
+    )
+    allowed_seconds = min(2.0 * measure_slowdown(), DURATION_BUCKETS[-1])
+    limit = min(bucket for bucket in DURATION_BUCKETS if bucket >= allowed_seconds)
+    slow_counts = durations.count_slow_requests(str(limit))
     assert {
         name: count
-        for name, count in slow.items()
+        for name, count in slow_counts.items()
         if count > max(1, durations.count_requests(name) // REQUESTS_PER_STALL)
     } == {}
     assert durations.count_slow_requests(str(DURATION_BUCKETS[-1])) == {}

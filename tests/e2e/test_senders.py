@@ -1,4 +1,4 @@
-"""Tests of the permission to post to Knative's Broker, with `authentication-oidc` enabled and `senders` applied."""
+"""Tests for who may post events to Knative's Broker, with `authentication-oidc` enabled and `senders` applied."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("environment", ["knative"
 SENDERS_POLICY_FILE = MANIFESTS / "components" / "senders" / "policy.yaml"
 AUDIENCE = f"eventing.knative.dev/broker/{NAMESPACE}/default"
 TRIGGER_ACCOUNT = "taint-on-node-cordoned-oidc-eventing.knative.dev-trigger"
-"""The account that Knative created for a Trigger and uses to publish the replies of `taint`."""
-OWN_SENDERS = {"begin", "cordon", "taint", "evict", "restore", "podsource"}
-"""The senders of the events of every maintenance, if all of them are accepted."""
+"""The account that Knative creates for a Trigger, and with which it publishes the replies of `taint`."""
+EXPECTED_SENDERS = {"begin", "cordon", "taint", "evict", "restore", "podsource"}
+"""The functions and sources that send events in every maintenance, if the Broker accepts all of them."""
 TIMEOUT_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
 def authenticating_environment(environment: E2eEnvironment) -> Iterator[E2eEnvironment]:
-    """Yield the environment while Knative authenticates senders by the shipped EventPolicy."""
+    """Yield the environment while Knative authorizes senders according to the shipped EventPolicy."""
     product = environment.product
     assert isinstance(product, KnativeProduct)
     try:
@@ -56,7 +56,7 @@ def authenticating_environment(environment: E2eEnvironment) -> Iterator[E2eEnvir
             TIMEOUT_SECONDS,
         )
         await_ready(
-            "filter and dispatcher", lambda: bool(_read_recorded(environment, tick.get_id())), [], TIMEOUT_SECONDS
+            "filter and dispatcher", lambda: bool(_read_entries(environment, tick.get_id())), [], TIMEOUT_SECONDS
         )
         yield environment
     finally:
@@ -65,33 +65,33 @@ def authenticating_environment(environment: E2eEnvironment) -> Iterator[E2eEnvir
         product.disable_oidc()
 
 
-def test_maintenances_of_every_group_succeed(authenticating_environment: E2eEnvironment) -> None:
-    """Maintenances of every group succeed: ApiServerSources, PodSource and all Triggers are permitted to send.
+def test_maintenances_of_every_api_group_succeed(authenticating_environment: E2eEnvironment) -> None:
+    """Check that a maintenance of each group succeeds, since sources, PodSource and Triggers are allowed to send.
 
-    Each object's own event is recorded.
+    The event about the creation of each object is recorded.
     """
     drains = authenticating_environment.prepare_drains("300ms", nodes=authenticating_environment.nodes[: len(GROUPS)])
     for node, group in zip(drains.nodes, GROUPS.values(), strict=True):
         drains.create_maintenances([node], group)
     drains.await_succeeded(TIMEOUT_SECONDS)
     drains.assert_each_pod_evicted_once()
-    uids = [item["metadata"]["uid"] for item in drains.maintenances]
+    uids = [maintenance["metadata"]["uid"] for maintenance in drains.maintenances]
     drains.end_maintenances(TIMEOUT_SECONDS)
 
     for uid in uids:
         await_ready(
             "the last reply",
-            lambda uid=uid: _get_senders(authenticating_environment, uid) >= OWN_SENDERS,  # type: ignore[misc]
+            lambda uid=uid: _get_senders(authenticating_environment, uid) >= EXPECTED_SENDERS,  # type: ignore[misc]
             [],
             TIMEOUT_SECONDS,
         )
         assert events.RESOURCE_ADDED in {
-            entry.event.get_type() for entry in _read_recorded_of(authenticating_environment, uid)
+            entry.event.get_type() for entry in _read_entries_about(authenticating_environment, uid)
         }
 
 
 def test_events_posted_by_resync_are_accepted(authenticating_environment: E2eEnvironment) -> None:
-    """Events that `resync` posts with the token of the product's SinkBinding are accepted, one for each maintenance."""
+    """Check that the events that `resync` posts with the token from the product's SinkBinding are accepted."""
     authenticating_environment.histogram.record("begin")
     authenticating_environment.product.kill_functions("begin")
     drains = authenticating_environment.prepare_drains("300ms", nodes=authenticating_environment.nodes[:2])
@@ -104,11 +104,11 @@ def test_events_posted_by_resync_are_accepted(authenticating_environment: E2eEnv
     drains.end_maintenances()
 
 
-def test_other_senders_are_rejected(authenticating_environment: E2eEnvironment) -> None:
-    """Posts without a valid token for the Broker are rejected with 401, and with 403 if no policy lists the account."""
+def test_unauthorized_senders_are_rejected(authenticating_environment: E2eEnvironment) -> None:
+    """Check that posts without a valid token are rejected with 401, and posts from unlisted accounts with 403."""
     now = int(time.time())
     ticks = [build_tick() for _ in range(8)]
-    posts = [
+    tokens_and_expected_statuses = [
         ("", 401),
         (_create_token(authenticating_environment, "podsource", ""), 401),
         (_create_token(authenticating_environment, TRIGGER_ACCOUNT, "other-audience"), 401),
@@ -119,26 +119,26 @@ def test_other_senders_are_rejected(authenticating_environment: E2eEnvironment) 
         (
             _sign_token(authenticating_environment, now - 60, now + 3600),
             202,
-        ),  # so the expired token was rejected for its times only
+        ),  # so the expired token was rejected only because of its times
     ]
 
     statuses = [
         _post_and_get_status(authenticating_environment, token, event)
-        for (token, _), event in zip(posts, ticks, strict=True)
+        for (token, _), event in zip(tokens_and_expected_statuses, ticks, strict=True)
     ]
 
-    assert statuses == [code for _, code in posts]
+    assert statuses == [code for _, code in tokens_and_expected_statuses]
     await_ready(
         "the accepted event",
-        lambda: bool(_read_recorded(authenticating_environment, ticks[-1].get_id())),
+        lambda: bool(_read_entries(authenticating_environment, ticks[-1].get_id())),
         [],
         TIMEOUT_SECONDS,
     )
-    assert [bool(_read_recorded(authenticating_environment, event.get_id())) for event in ticks] == [False] * 7 + [True]
+    assert [bool(_read_entries(authenticating_environment, event.get_id())) for event in ticks] == [False] * 7 + [True]
 
 
 def test_dead_letter_is_recorded(authenticating_environment: E2eEnvironment) -> None:
-    """X-6: a dead letter, which passes Knative's filter here, has the usual code, reason and destination."""
+    """X-6: a dead letter, which passes Knative's filter here, has the same code, reason and destination as usual."""
     attributes = {"id": "refused-while-asked", "source": "/tests/e2e", "datacontenttype": "application/json"}
     event = CloudEvent({**attributes, "type": events.NODE_CORDONED}, {})
     assert (
@@ -149,12 +149,14 @@ def test_dead_letter_is_recorded(authenticating_environment: E2eEnvironment) -> 
     )
 
     def find_dead_letters() -> list[Entry]:
-        return [entry for entry in _read_recorded(authenticating_environment, event.get_id()) if entry.dead_letter]
+        return [entry for entry in _read_entries(authenticating_environment, event.get_id()) if entry.dead_letter]
 
     await_ready("the dead letter", lambda: bool(find_dead_letters()), [], TIMEOUT_SECONDS)
 
-    reason = DeadLetter(authenticating_environment.product.get_function_url("taint"), 400, "data.node is missing\n")
-    assert [entry.dead_letter for entry in find_dead_letters()] == [reason]
+    expected_dead_letter = DeadLetter(
+        authenticating_environment.product.get_function_url("taint"), 400, "data.node is missing\n"
+    )
+    assert [entry.dead_letter for entry in find_dead_letters()] == [expected_dead_letter]
 
 
 def test_redrive_publishes_reply_with_given_token(
@@ -162,21 +164,21 @@ def test_redrive_publishes_reply_with_given_token(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """X-6: `redrive` publishes the reply with the given token; without one, the dead letter stays open."""
+    """X-6: `redrive` publishes the reply with the given token; without a token, the dead letter remains open."""
     drains = authenticating_environment.prepare_drains("300ms", nodes=authenticating_environment.nodes[:1])
     drains.create_maintenances()
     drains.await_succeeded()
-    (uid,) = (item["metadata"]["uid"] for item in drains.maintenances)
-    (cordoned,) = (
+    (uid,) = (maintenance["metadata"]["uid"] for maintenance in drains.maintenances)
+    (cordoned_event,) = (
         entry.event
-        for entry in _read_recorded_of(authenticating_environment, uid)
+        for entry in _read_entries_about(authenticating_environment, uid)
         if entry.event.get_type() == events.NODE_CORDONED
     )
     dead_letter = to_dead_letter(
-        cordoned, DeadLetter(f"{authenticating_environment.product.get_function_url('taint')}taint", 503, "away")
+        cordoned_event, DeadLetter(f"{authenticating_environment.product.get_function_url('taint')}taint", 503, "away")
     )
     assert post_event(dead_letter, authenticating_environment.product.get_function_url("record")).status_code == 204
-    arguments = ("redrive", cordoned.get_id(), "--yes", "--broker", authenticating_environment.product.broker_url)
+    arguments = ("redrive", cordoned_event.get_id(), "--yes", "--broker", authenticating_environment.product.broker_url)
 
     first_result = run_command(authenticating_environment, *arguments)
     file = tmp_path_factory.mktemp("token") / "token"
@@ -191,8 +193,8 @@ def test_redrive_publishes_reply_with_given_token(
     drains.end_maintenances()
 
 
-def test_tick_is_accepted(authenticating_environment: E2eEnvironment) -> None:
-    """PingSource's ticks are accepted; this test comes late, since there is one tick in 15 seconds."""
+def test_tick_from_ping_source_is_accepted(authenticating_environment: E2eEnvironment) -> None:
+    """Check that PingSource's ticks are accepted; this test runs late, since there is a tick only every 15 seconds."""
     path = f"/apis/eventing.knative.dev/v1alpha1/namespaces/{NAMESPACE}/eventpolicies/senders"
     applied = parse_time(authenticating_environment.client.get(path)["metadata"]["creationTimestamp"])
 
@@ -204,12 +206,12 @@ def test_tick_is_accepted(authenticating_environment: E2eEnvironment) -> None:
     await_ready("a tick", lambda: bool(read_ticks()), [], TIMEOUT_SECONDS)
 
 
-def test_restarted_dispatcher_delivers_after_authentication_is_disabled(
+def test_restarted_dispatcher_delivers_after_authentication_was_disabled(
     authenticating_environment: E2eEnvironment,
 ) -> None:
-    """Dispatchers that are restarted after authentication was disabled deliver events again.
+    """Check that a dispatcher that is restarted after authentication was disabled delivers events again.
 
-    Knative leaves objects that keep its channel from being ready, and a channel that is not ready is not served.
+    Objects that Knative does not delete could keep its channel from being ready, so that it would not be served.
     """
     product = authenticating_environment.product
     assert isinstance(product, KnativeProduct)
@@ -226,7 +228,7 @@ def test_restarted_dispatcher_delivers_after_authentication_is_disabled(
 
 
 def _post_and_get_status(environment: E2eEnvironment, token: str, event: CloudEvent) -> int:
-    """Return the status code of Knative's ingress for the event."""
+    """Post the event to Knative's ingress, and return the status code."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return post_event(event, environment.product.broker_url, **headers).status_code
 
@@ -234,41 +236,43 @@ def _post_and_get_status(environment: E2eEnvironment, token: str, event: CloudEv
 def _create_token(
     environment: E2eEnvironment, account: str, audience: str = AUDIENCE, namespace: str = NAMESPACE
 ) -> str:
-    """Return a token of the account; without an audience it is valid for the API server itself."""
+    """Return a token of the account; without an audience, it is valid for the API server itself."""
     request = ("create", "token", account, "-n", namespace, *([f"--audience={audience}"] if audience else []))
     return environment.cluster.kubectl(*request).stdout.strip()
 
 
 def _sign_token(environment: E2eEnvironment, issued_at: int, expires_at: int) -> str:
-    """Sign a token as the API server would, with any times: the API server issues none for less than ten minutes."""
+    """Sign a token as the API server does, but with any times; the API server's tokens last at least ten minutes."""
     subject = f"system:serviceaccount:{NAMESPACE}:{TRIGGER_ACCOUNT}"
     times = {"iat": issued_at, "nbf": issued_at, "exp": expires_at}
     claims = {"iss": "https://kubernetes.default.svc", "aud": [AUDIENCE], "sub": subject, **times}
-    text = (
+    signing_input = (
         f"{_encode_base64url(json.dumps({'alg': 'ES256'}).encode())}.{_encode_base64url(json.dumps(claims).encode())}"
     )
     key = environment.cluster.directory / "pki" / "service-account.key"
     command = ("openssl", "dgst", "-sha256", "-sign", str(key))
-    der = subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
-    middle = 4 + der[3]  # two DER integers (RFC 3279, 2.2.3), of which a JWT has the 32 octets (RFC 7518, 3.4)
-    integers = (der[4:middle], der[middle + 2 :])
-    return f"{text}.{_encode_base64url(b''.join(number.lstrip(bytes(1)).rjust(32, bytes(1)) for number in integers))}"
+    der = subprocess.run(command, input=signing_input.encode(), capture_output=True, check=True).stdout
+    # `der` contains two DER integers (RFC 3279, 2.2.3); a JWT contains 32 octets of each (RFC 7518, 3.4).
+    second_integer_start = 4 + der[3]
+    integers = (der[4:second_integer_start], der[second_integer_start + 2 :])
+    signature = b"".join(number.lstrip(bytes(1)).rjust(32, bytes(1)) for number in integers)
+    return f"{signing_input}.{_encode_base64url(signature)}"
 
 
 def _encode_base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _read_recorded(environment: E2eEnvironment, event_id: str) -> list[Entry]:
+def _read_entries(environment: E2eEnvironment, event_id: str) -> list[Entry]:
     with closing(Journal(environment.product.journal)) as journal:
         return journal.select(Query(ids=(event_id,)))
 
 
-def _read_recorded_of(environment: E2eEnvironment, uid: str) -> list[Entry]:
+def _read_entries_about(environment: E2eEnvironment, uid: str) -> list[Entry]:
     with closing(Journal(environment.product.journal)) as journal:
         return journal.select(Query(maintenance=uid))
 
 
 def _get_senders(environment: E2eEnvironment, uid: str) -> set[str]:
-    """Return the names of the product's programs that sent a recorded event of the maintenance."""
-    return {entry.event.get_source().rpartition("/")[2] for entry in _read_recorded_of(environment, uid)}
+    """Return the names of the functions and sources that sent a recorded event about the maintenance."""
+    return {entry.event.get_source().rpartition("/")[2] for entry in _read_entries_about(environment, uid)}

@@ -20,11 +20,13 @@ pytestmark = pytest.mark.e2e
     ids=["knative", "rabbitmq"],
 )
 def test_fault_injection_kills_all_but_infrastructure(environment: E2eEnvironment, spared_name: str) -> None:
-    """Fault injection kills all processes but nginx, which replaces the cluster's DNS, and RabbitMQ's epmd."""
+    """Check that fault injection kills all processes except nginx, which replaces the cluster's DNS, and epmd."""
     console = Server("console", ["true"], Path("console.log"))
 
-    ended = {
+    killed_servers = {
         target.server for targets in build_targets(environment.product, console).values() for target in targets.values()
     }
 
-    assert [server.name for server in (*environment.product.servers, console) if server not in ended] == [spared_name]
+    assert [server.name for server in (*environment.product.servers, console) if server not in killed_servers] == [
+        spared_name
+    ]

@@ -1,4 +1,4 @@
-"""Tests of a whole upgrade run on each real engine, during crashes of a function, the broker and the sources."""
+"""Tests for an upgrade run on each real engine, while a function, the broker and the sources crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODE_COUNT = 3
 
 @pytest.fixture
 def upgrade_environment(environment: E2eEnvironment) -> Iterator[runs.MutexEnvironment]:
-    """Yield the mutex environment on the engine's cluster, at the old version."""
+    """Yield the mutex environment on the engine's cluster, which has the old version."""
     upgrade = runs.MutexEnvironment(environment.cluster, environment.product)
     upgrade.cvo.install(OLD_VERSION)
     with closing(upgrade.client), FakeMco(upgrade.client):
@@ -36,15 +36,15 @@ def upgrade_environment(environment: E2eEnvironment) -> Iterator[runs.MutexEnvir
 
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
 def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_environment: runs.MutexEnvironment) -> None:
-    """Runs release one node at a time and create each Job once, although `run-job`, broker and sources are killed."""
+    """Check that a run releases one node at a time and creates each Job once, although processes are killed."""
     names, run = upgrade_environment.create_run_with_two_rules(NODE_COUNT)
-    before = upgrade_environment.get_selectors_by_pool()
+    original_selectors = upgrade_environment.get_selectors_by_pool()
     with ReleaseWatcher(upgrade_environment.client) as watcher:
         upgrade_environment.cvo.set_desired_version(NEW_VERSION)
-        upgrade_environment.await_state(run, lambda item: is_at(item, names[1]), TIMEOUT_SECONDS)
+        upgrade_environment.await_state(run, lambda run_config: has_reached_node(run_config, names[1]), TIMEOUT_SECONDS)
         environment.product.kill_functions("run-job")
         environment.product.start_functions("run-job")
-        upgrade_environment.await_state(run, lambda item: is_at(item, names[2]), TIMEOUT_SECONDS)
+        upgrade_environment.await_state(run, lambda run_config: has_reached_node(run_config, names[2]), TIMEOUT_SECONDS)
         environment.product.kill_delivery()
         environment.product.start_delivery()
         upgrade_environment.await_step(run, "Finished", TIMEOUT_SECONDS)
@@ -58,19 +58,19 @@ def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_envir
         (name, *job): 1 for name in names for job in (("first", False), ("second", False), ("first", True))
     }
     assert [get_version(upgrade_environment.get_node(name)) for name in names] == [NEW_VERSION] * NODE_COUNT
-    assert upgrade_environment.get_selectors_by_pool() == before
+    assert upgrade_environment.get_selectors_by_pool() == original_selectors
     assert upgrade_environment.list_labelled_nodes() == set()
 
 
 @proves("MUT-1", "OSV-39")
 def test_permissions_of_optional_components_match_touches_lines(environment: E2eEnvironment) -> None:
-    """API server permissions of the optional components' functions equal their `Touches:` lines."""
+    """Check that the permissions of the optional components' functions equal their `Touches:` lines."""
     functions = sorted(set(list_functions(ALL_COMPONENTS)) - set(DEFAULT_FUNCTIONS))
     assert {"run-job", "migrate", "label-cpu"} <= set(functions)
     for function in functions:
         assert_permissions_as_documented(environment, function)
 
 
-def is_at(run: Object | None, node: str) -> bool:
+def has_reached_node(run: Object | None, node: str) -> bool:
     """Return whether the run has reached this node."""
     return str((run or {}).get("status", {}).get("progress")).endswith(f": {node}")

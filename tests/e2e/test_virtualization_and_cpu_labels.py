@@ -1,4 +1,4 @@
-"""Tests of VM migrations and of CPU labels on a thousand nodes, on each real engine."""
+"""Tests for VM migrations, and for CPU labels on a thousand nodes, on each real engine."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from tests.workload import start_audit
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("environment", WITH_ALL_COMPONENTS, indirect=True)]
 UNMIGRATABLE_REASON = "the disk is not shared"
 MAX_MIGRATIONS_PER_NODE = 2
-"""The shipped limit of concurrent migrations from one node."""
+"""The default limit for concurrent migrations from one node."""
 MAX_ROUND_SECONDS = 20.0
-"""Maximum seconds for a round over all nodes."""
+"""Maximum duration of a round over all nodes."""
 MAX_FUNCTION_SECONDS_BUCKET = "2.0"
-"""Maximum seconds that a function may take for one event, as a bucket of its histogram."""
+"""Maximum seconds that a function may take for one event, as a bucket limit of its histogram."""
 QUIET_SECONDS = 1.0
-"""A round is over after this many seconds without a request of `label-cpu`."""
+"""A round is over after this many seconds without a request from `label-cpu`."""
 MAX_LOST_RESPONSES = 30
-"""Maximum number of nodes whose patch response was lost, as happens on a busy machine."""
+"""Maximum number of nodes for which a patch response was lost, as happens on a busy machine."""
 LABEL_CPU_USERNAME = b"system:serviceaccount:node-maintenance:label-cpu"
 
 
 @pytest.fixture
 def virtualization_environment(environment: E2eEnvironment) -> Iterator[machines.VirtualizationEnvironment]:
     """Yield the virtualization environment on the engine's cluster, with a simulation of KubeVirt."""
-    # Both kinds of products have the attributes that the environment uses.
+    # EngineProduct and Product both have the attributes that the environment uses.
     virtualization = machines.VirtualizationEnvironment(environment.cluster, cast("Product", environment.product))
     with closing(virtualization.client), FakeVirt(virtualization.client):
         yield virtualization
@@ -61,23 +61,23 @@ def virtualization_environment(environment: E2eEnvironment) -> Iterator[machines
 
 
 @proves("DRN-7", "DRN-8", "DRN-9", "DRN-11", "OSV-2", "OSV-3", "OSV-6", "X-2")
-def test_vms_leave_node_despite_crashes(
+def test_drain_migrates_or_restarts_vms_despite_crashes(
     environment: E2eEnvironment, virtualization_environment: machines.VirtualizationEnvironment
 ) -> None:
-    """Drains migrate, restart or wait for VMs as usual although `migrate`, the broker and all sources are killed.
+    """Check that a drain migrates, restarts or waits for VMs although `migrate`, broker and sources are killed.
 
-    `migrate` is killed at the first migration, broker and sources after two VMs have left.
+    `migrate` is killed at the first migration, and broker and sources after two VMs have left.
     """
     node = virtualization_environment.create_node()
-    migratable = [virtualization_environment.create_vm(f"live-{number}", node) for number in range(6)]
-    unmigratable = [
+    migratable_names = [virtualization_environment.create_vm(f"live-{number}", node) for number in range(6)]
+    unmigratable_names = [
         virtualization_environment.create_vm(f"stuck-{number}", node, unmigratable_reason=UNMIGRATABLE_REASON)
         for number in range(2)
     ]
-    restarted = [
+    restarted_names = [
         virtualization_environment.create_vm(f"plain-{number}", node, eviction_strategy="") for number in range(2)
     ]
-    before = virtualization_environment.await_running(*migratable, *unmigratable, *restarted)
+    before = virtualization_environment.await_running(*migratable_names, *unmigratable_names, *restarted_names)
     evictions = start_audit(environment.cluster)
     with MigrationWatcher(virtualization_environment.client) as watcher:
         path = virtualization_environment.create_maintenance(node)
@@ -87,34 +87,35 @@ def test_vms_leave_node_despite_crashes(
         environment.product.kill_functions("migrate")
         environment.product.start_functions("migrate")
         virtualization_environment.await_vmis(
-            lambda vmis: sum(get_node_name(vmis[name]) not in ("", node) for name in migratable) >= 2, TIMEOUT_SECONDS
+            lambda vmis: sum(get_node_name(vmis[name]) not in ("", node) for name in migratable_names) >= 2,
+            TIMEOUT_SECONDS,
         )
         environment.product.kill_delivery()
         environment.product.start_delivery()
-        held = virtualization_environment.await_state(
-            path, lambda item: has_only_unmigratable_pods(item, len(unmigratable)), TIMEOUT_SECONDS
+        blocked_maintenance = virtualization_environment.await_state(
+            path, lambda maintenance: has_only_unmigratable_pods(maintenance, len(unmigratable_names)), TIMEOUT_SECONDS
         )
-        assert all(UNMIGRATABLE_REASON in message for _, message in get_blocked_by_pod(held).values())
-        for name in unmigratable:
+        assert all(UNMIGRATABLE_REASON in message for _, message in get_blocked_by_pod(blocked_maintenance).values())
+        for name in unmigratable_names:
             virtualization_environment.make_migratable(name)
         virtualization_environment.await_state(path, timeout=TIMEOUT_SECONDS)
 
-    not_restarted = [*migratable, *unmigratable]
-    assert virtualization_environment.await_running(*not_restarted) == {name: before[name] for name in not_restarted}
-    assert all(is_running(vmi) for vmi in virtualization_environment.await_rebooted(before, *restarted).values())
+    migrated_names = [*migratable_names, *unmigratable_names]
+    assert virtualization_environment.await_running(*migrated_names) == {name: before[name] for name in migrated_names}
+    assert all(is_running(vmi) for vmi in virtualization_environment.await_rebooted(before, *restarted_names).values())
     assert (watcher.max_concurrent, watcher.vmis_with_two_migrations) == (MAX_MIGRATIONS_PER_NODE, set())
-    assert virtualization_environment.count_migrations_by_vmi() == dict.fromkeys(not_restarted, 1)
-    evicted = {
+    assert virtualization_environment.count_migrations_by_vmi() == dict.fromkeys(migrated_names, 1)
+    evicted_names = {
         entry["objectRef"]["name"] for entry in evictions.list_evictions() if entry["responseStatus"]["code"] < 300
     }
-    assert {name.removeprefix("virt-launcher-")[:7] for name in evicted} == set(restarted)
+    assert {name.removeprefix("virt-launcher-")[:7] for name in evicted_names} == set(restarted_names)
     virtualization_environment.request_deletion(path)
     virtualization_environment.await_deletion(path, TIMEOUT_SECONDS)
 
 
 @pytest.fixture
-def labelled_environment(environment: E2eEnvironment) -> Iterator[EngineCpuLabelsEnvironment]:
-    """Yield the environment with a thousand labelled nodes and no event in flight; delete the nodes afterwards."""
+def labeled_environment(environment: E2eEnvironment) -> Iterator[EngineCpuLabelsEnvironment]:
+    """Yield the environment with a thousand labeled nodes and no pending events; delete the nodes afterwards."""
     extra_nodes = NODE_NAMES[NODE_COUNT:]
     environment.cluster.create_nodes(*extra_nodes)
     labels_environment = EngineCpuLabelsEnvironment(environment)
@@ -131,36 +132,36 @@ def labelled_environment(environment: E2eEnvironment) -> Iterator[EngineCpuLabel
 
 
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38", "X-3")
-def test_obsolete_model_is_removed_with_one_patch_per_node(labelled_environment: EngineCpuLabelsEnvironment) -> None:
-    """Removing a newly obsolete model takes one patch of each affected node, and later ticks write nothing.
+def test_obsolete_model_is_removed_with_one_patch_per_node(labeled_environment: EngineCpuLabelsEnvironment) -> None:
+    """Check that removing an obsolete model takes one patch per affected node, and that later ticks write nothing.
 
-    A round takes at most `MAX_ROUND_SECONDS` seconds, and no event takes a function longer than
-    `MAX_FUNCTION_SECONDS_BUCKET`.
+    A round takes at most `MAX_ROUND_SECONDS`, and the function handles each event within `MAX_FUNCTION_SECONDS_BUCKET`
+    seconds.
     """
-    first_audit = labelled_environment.start_audit()
+    first_audit = labeled_environment.start_audit()
 
-    labelled_environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
-    labelled_environment.await_node_count(HASWELL_SELECTOR, 0, TIMEOUT_SECONDS)
-    labelled_environment.await_delivered()
+    labeled_environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
+    labeled_environment.await_node_count(HASWELL_SELECTOR, 0, TIMEOUT_SECONDS)
+    labeled_environment.await_delivered()
 
-    node_counts, buckets = f"{len(HASWELL_NODES)} of {len(NODE_NAMES)}", labelled_environment.read_duration_buckets()
-    print(f"{node_counts} nodes in {measure_seconds(first_audit):.2f} s; events by seconds: {buckets}")
+    node_counts, buckets = f"{len(HASWELL_NODES)} of {len(NODE_NAMES)}", labeled_environment.read_duration_buckets()
+    print(f"{node_counts} nodes patched in {measure_seconds(first_audit):.2f} s; events by handling seconds: {buckets}")
     assert_each_node_patched_once(first_audit, HASWELL_NODES)
     assert len(list_nodes_with_lost_response(first_audit)) <= MAX_LOST_RESPONSES
     assert is_below_scaled_limit(measure_seconds(first_audit), MAX_ROUND_SECONDS)
     assert (
-        labelled_environment.read_duration_buckets()[MAX_FUNCTION_SECONDS_BUCKET]
-        == labelled_environment.read_duration_buckets()["+Inf"]
+        labeled_environment.read_duration_buckets()[MAX_FUNCTION_SECONDS_BUCKET]
+        == labeled_environment.read_duration_buckets()["+Inf"]
     )
 
-    second_audit = labelled_environment.start_audit()
+    second_audit = labeled_environment.start_audit()
     for _ in range(len(NODE_NAMES) // 100 + 1):
-        labelled_environment.send_tick()
+        labeled_environment.send_tick()
     assert count_patches_by_node(second_audit) == {}
 
 
 class EngineCpuLabelsEnvironment(labels.CpuLabelsEnvironment):
-    """The CPU label environment for an engine, on which `label-cpu` has its own process."""
+    """A CPU label environment on an engine, where `label-cpu` runs in its own process."""
 
     def __init__(self, environment: E2eEnvironment) -> None:
         super().__init__(environment.cluster, environment.product)
@@ -168,35 +169,35 @@ class EngineCpuLabelsEnvironment(labels.CpuLabelsEnvironment):
         self._request_count, self._log_position = 0, 0
 
     def send_tick(self) -> None:
-        """Send a tick now; return once `label-cpu` has handled it."""
+        """Send a tick, and wait until `label-cpu` has handled it."""
         before = self._count_requests()
         assert post_event(build_tick(), self.product.broker_url).status_code == 202
         await_ready("the pass of a tick", lambda: self._count_requests() > before, self.product.servers)
         self.await_delivered()
 
     def await_delivered(self) -> None:
-        """Wait until `label-cpu` has sent no request for a while."""
-        request_count, since = self._count_requests(), time.monotonic()
-        while time.monotonic() - since < QUIET_SECONDS:
+        """Wait until `label-cpu` has sent no requests for `QUIET_SECONDS`."""
+        request_count, quiet_since = self._count_requests(), time.monotonic()
+        while time.monotonic() - quiet_since < QUIET_SECONDS:
             time.sleep(0.2)
             if (new_count := self._count_requests()) != request_count:
-                request_count, since = new_count, time.monotonic()
+                request_count, quiet_since = new_count, time.monotonic()
 
     def _count_requests(self) -> int:
-        """Return the number of requests of `label-cpu` since the start.
+        """Return the number of requests that `label-cpu` has sent since the start.
 
-        Each line of the audit log is read only once, because the log has the requests of a thousand nodes.
+        Each line of the audit log is read only once, because the log contains requests for a thousand nodes.
         """
         with self.cluster.audit_log.open("rb") as log:
             log.seek(self._log_position)
-            complete, newline, _ = log.read().rpartition(b"\n")
-        self._log_position += len(complete) + len(newline)
-        self._request_count += sum(LABEL_CPU_USERNAME in line for line in complete.split(b"\n"))
+            complete_lines, newline, _ = log.read().rpartition(b"\n")
+        self._log_position += len(complete_lines) + len(newline)
+        self._request_count += sum(LABEL_CPU_USERNAME in line for line in complete_lines.split(b"\n"))
         return self._request_count
 
 
-def has_only_unmigratable_pods(item: object, count: int) -> bool:
+def has_only_unmigratable_pods(maintenance: object, count: int) -> bool:
     """Return whether exactly `count` pods are pending and all are reported as not migratable."""
-    status = item.get("status") or {} if isinstance(item, dict) else {}
-    reasons = [blocked["reason"] for blocked in status.get("blockedPods") or []]
+    status = maintenance.get("status") or {} if isinstance(maintenance, dict) else {}
+    reasons = [blocked_pod["reason"] for blocked_pod in status.get("blockedPods") or []]
     return len(status.get("pendingPods") or []) == count and reasons == ["NotMigratable"] * count

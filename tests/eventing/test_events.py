@@ -1,4 +1,4 @@
-"""Tests of the event types: deterministic ids, extensions for Trigger filters, and what a cause passes on."""
+"""Tests for the event types: deterministic ids, extensions for Trigger filters, and object references."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1
 OTHER_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-2")
 
 
-def build_cause(name: str = "1", **extensions: str) -> CloudEvent:
-    return CloudEvent({"id": name, "source": "/test", "type": events.TICK, **extensions}, None)
+def build_cause(event_id: str = "1", **extensions: str) -> CloudEvent:
+    return CloudEvent({"id": event_id, "source": "/test", "type": events.TICK, **extensions}, None)
 
 
-def test_same_cause_gives_same_id() -> None:
-    """X-2: The same event from the same cause has the same id, so that a duplicate can be recognized."""
+def test_same_event_with_same_cause_has_same_id() -> None:
+    """X-2: The same event with the same cause has the same id, so that duplicates can be recognized."""
     first, second = (
         build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause()) for _ in range(2)
     )
@@ -27,9 +27,9 @@ def test_same_cause_gives_same_id() -> None:
     assert first.get_id() == second.get_id()
 
 
-def test_any_difference_gives_another_id() -> None:
-    """X-2: Another step, type, maintenance, cause or seed gives another id."""
-    built = [
+def test_any_difference_results_in_different_id() -> None:
+    """X-2: A different step, type, maintenance, cause or seed results in a different id."""
+    built_events = [
         build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause()),
         build_event(events.NODE_TAINTED, "cordon", MAINTENANCE, "n", cause=build_cause()),
         build_event(events.NODE_CORDONED, "taint", MAINTENANCE, "n", cause=build_cause()),
@@ -41,7 +41,7 @@ def test_any_difference_gives_another_id() -> None:
         build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n"),
     ]
 
-    assert len({event.get_id() for event in built}) == len(built)
+    assert len({event.get_id() for event in built_events}) == len(built_events)
 
 
 def test_event_has_extensions_for_trigger_filters() -> None:
@@ -63,10 +63,10 @@ def test_event_has_extensions_for_trigger_filters() -> None:
 
 
 @pytest.mark.parametrize("name", ["node-1\n", "node\t1", "node-1\x7f", "node-1\uffff", "n" * 254])
-def test_node_name_invalid_as_attribute_is_only_in_data(name: str) -> None:
-    """X-6: A node name that no attribute can hold is in the data only, so that receivers accept the event.
+def test_node_name_that_is_invalid_as_attribute_is_only_in_data(name: str) -> None:
+    """X-6: A node name that is not a valid attribute value is only in the data, so that receivers accept the event.
 
-    A schema may accept such a name, and the failure of its maintenance must be reported.
+    The schema of NodeMaintenance may accept such a name, and the failure of that maintenance must be reported.
     """
     message = encode_binary(build_event(events.MAINTENANCE_STEP_FAILED, "begin", MAINTENANCE, name))
 
@@ -77,17 +77,17 @@ def test_node_name_invalid_as_attribute_is_only_in_data(name: str) -> None:
 
 
 def test_every_event_type_is_described() -> None:
-    """X-4: `TYPE_DESCRIPTIONS` describes all event types of this project, except the one that no broker carries."""
+    """X-4: `TYPE_DESCRIPTIONS` describes all event types, except `ATTEMPTS_MADE`, which is never sent to a broker."""
     own_types = {
         value for name, value in vars(events).items() if name.isupper() and str(value).startswith("dev.nodemaint")
     }
 
     assert set(events.TYPE_DESCRIPTIONS) == own_types - {events.ATTEMPTS_MADE}
-    assert all(kind.startswith("dev.nodemaintenance.") for kind in events.TYPE_DESCRIPTIONS)
+    assert all(event_type.startswith("dev.nodemaintenance.") for event_type in events.TYPE_DESCRIPTIONS)
 
 
 def test_reference_is_built_from_object() -> None:
-    """X-2: A reference has the apiVersion, name and uid of the object, which suffice to identify and read it."""
+    """X-2: A reference contains the apiVersion, name and uid of the object, which suffice to identify and read it."""
     maintenance = {
         "apiVersion": MAINTENANCE.api_version,
         "kind": "NodeMaintenance",

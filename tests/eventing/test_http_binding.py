@@ -1,4 +1,4 @@
-"""Tests of the CloudEvents HTTP binding: round trips in both content modes, and `BadEvent` for any other input."""
+"""Tests for the CloudEvents HTTP binding: round trips in both content modes, and `BadEvent` for any other input."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ HEADERS = {
 }
 ENVELOPE = {"specversion": "1.0", "id": "1", "source": "/test", "type": "t"}
 STRUCTURED = {"content-type": "application/cloudevents+json"}
-values: st.SearchStrategy[Any] = st.recursive(
+json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=8),
     lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
     max_leaves=8,
 )
-objects = st.dictionaries(st.text(max_size=5), values, max_size=4)
+json_objects = st.dictionaries(st.text(max_size=5), json_values, max_size=4)
 
 
-@given(objects, st.sampled_from([encode_binary, encode_structured]))
-def test_event_is_decoded_unchanged(data: dict[str, Any], write: Any) -> None:
-    """X-1: An event with any JSON object is decoded unchanged in both content modes."""
+@given(json_objects, st.sampled_from([encode_binary, encode_structured]))
+def test_event_is_decoded_unchanged(data: dict[str, Any], encode: Any) -> None:
+    """X-1: An event with any JSON object as data is decoded unchanged in both content modes."""
     reference = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
     event = events.build_event(events.PODS_GONE, "test", reference, "node-1", seed="s", data=data)
 
-    message = write(event)
+    message = encode(event)
     decoded = decode_event(message.headers, message.body)
 
     assert decoded.get_data() == event.get_data()
@@ -59,31 +59,33 @@ def test_event_is_decoded_unchanged(data: dict[str, Any], write: Any) -> None:
 
 
 header_values = st.text(st.characters(codec="latin-1", exclude_characters="\r\n"), max_size=12)
-some_headers = st.dictionaries(
+arbitrary_headers = st.dictionaries(
     st.sampled_from([*HEADERS, "ce-time", "ce-subject", "ce-datacontenttype", "ce-x", "ce-Bad Name", "ce-", "host"]),
     header_values | st.sampled_from([*HEADERS.values(), *STRUCTURED.values(), "application/json; charset=utf-7"]),
 )
 
 
-@given(some_headers, st.binary(max_size=40) | values.map(lambda value: json.dumps(value).encode()))
-def test_arbitrary_request_is_an_event_or_bad_event(headers: dict[str, str], body: bytes) -> None:
-    """X-1: Arbitrary headers and bytes give an event with its required attributes, or a `BadEvent`."""
+@given(arbitrary_headers, st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_arbitrary_request_is_decoded_or_raises_bad_event(headers: dict[str, str], body: bytes) -> None:
+    """X-1: Decoding arbitrary headers and bytes returns an event with its required attributes or raises `BadEvent`."""
     with contextlib.suppress(BadEvent):
         event = decode_event(headers, body)
         assert event.get_id()
         assert event.get_type()
 
 
-@given(st.dictionaries(st.sampled_from([*ENVELOPE, "time", "data", "data_base64", "datacontenttype", "x"]), values))
-def test_arbitrary_envelope_is_an_event_or_bad_event(envelope: dict[str, Any]) -> None:
-    """X-1: A structured event with attributes of any type raises nothing but `BadEvent`."""
+@given(
+    st.dictionaries(st.sampled_from([*ENVELOPE, "time", "data", "data_base64", "datacontenttype", "x"]), json_values)
+)
+def test_arbitrary_envelope_is_decoded_or_raises_bad_event(envelope: dict[str, Any]) -> None:
+    """X-1: Decoding a structured event with attributes of any type raises no other exception than `BadEvent`."""
     with contextlib.suppress(BadEvent):
         assert decode_event(STRUCTURED, json.dumps({**ENVELOPE, **envelope}).encode()).get_id()
 
 
 @pytest.mark.parametrize("missing", ENVELOPE)
-def test_missing_required_attribute_is_named(missing: str) -> None:
-    """X-2: A missing required attribute is named in both modes; a generated id would make each retry another event."""
+def test_error_names_missing_required_attribute(missing: str) -> None:
+    """X-2: The error names a missing required attribute; a generated id would make each retry a different event."""
     headers = {name: value for name, value in HEADERS.items() if name != f"ce-{missing}"}
     envelope = {name: value for name, value in ENVELOPE.items() if name != missing}
 
@@ -94,33 +96,39 @@ def test_missing_required_attribute_is_named(missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "kind"),
+    ("headers", "body", "error_class"),
     [
         pytest.param(HEADERS, b"x" * (MAX_BODY_BYTES + 1), EventTooLarge, id="too large"),
         pytest.param({**HEADERS, "content-type": "text/plain"}, b"{}", UnsupportedMediaType, id="plain text"),
-        pytest.param({"content-type": "application/json"}, b"{}", UnsupportedMediaType, id="no event"),
+        pytest.param({"content-type": "application/json"}, b"{}", UnsupportedMediaType, id="not an event"),
         pytest.param({"content-type": "application/cloudevents-batch+json"}, b"[]", UnsupportedMediaType, id="batch"),
-        pytest.param(HEADERS, b"[" * 100_000, BadEvent, id="nested without end"),
-        pytest.param(STRUCTURED, b"[" * 100_000, BadEvent, id="structured, nested without end"),
-        pytest.param({**HEADERS, "ce-specversion": "2.0"}, b"{}", BadEvent, id="another version"),
-        pytest.param({**HEADERS, "ce-time": "9999-12-31T24:00:00Z"}, b"{}", BadEvent, id="beyond all time"),
-        pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "\ud800": 1}).encode(), BadEvent, id="half a character"),
-        pytest.param(HEADERS, b"[" * 101 + b"]" * 101, BadEvent, id="nested deeper than any object"),
-        pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "kind": {}}).encode(), BadEvent, id="an object of a value"),
-        pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "kind": ["x"]}).encode(), BadEvent, id="a list of a value"),
+        pytest.param(HEADERS, b"[" * 100_000, BadEvent, id="deeply nested"),
+        pytest.param(STRUCTURED, b"[" * 100_000, BadEvent, id="structured, deeply nested"),
+        pytest.param({**HEADERS, "ce-specversion": "2.0"}, b"{}", BadEvent, id="unsupported specversion"),
+        pytest.param({**HEADERS, "ce-time": "9999-12-31T24:00:00Z"}, b"{}", BadEvent, id="time out of range"),
+        pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "\ud800": 1}).encode(), BadEvent, id="lone surrogate"),
+        pytest.param(HEADERS, b"[" * 101 + b"]" * 101, BadEvent, id="nested deeper than any Kubernetes object"),
+        pytest.param(
+            STRUCTURED, json.dumps({**ENVELOPE, "kind": {}}).encode(), BadEvent, id="object as attribute value"
+        ),
+        pytest.param(
+            STRUCTURED, json.dumps({**ENVELOPE, "kind": ["x"]}).encode(), BadEvent, id="list as attribute value"
+        ),
     ],
 )
-def test_each_fault_has_its_error_type(headers: dict[str, str], body: bytes, kind: type[BadEvent]) -> None:
-    """X-1: Each fault raises the error for its status: 413 if too large, 415 for a wrong content type, else 400."""
-    with pytest.raises(kind) as raised:
+def test_each_invalid_request_has_its_error_class(
+    headers: dict[str, str], body: bytes, error_class: type[BadEvent]
+) -> None:
+    """X-1: Each invalid request raises the error class for its status: 413 (too large), 415 (media type) or 400."""
+    with pytest.raises(error_class) as raised:
         decode_event(headers, body)
 
-    assert type(raised.value) is kind
-    assert str(raised.value).encode(), "it can be answered"
+    assert type(raised.value) is error_class
+    assert str(raised.value).encode(), "the message cannot be encoded for a response"
 
 
 def test_deeply_nested_data_is_accepted() -> None:
-    """Check that data may be nested as deeply as any Kubernetes object; only levels count, not the number of values."""
+    """Check that data may be nested as deeply as any Kubernetes object; the number of values is not limited."""
     assert decode_event(HEADERS, b"[" * 100 + b"]" * 100).get_data()
     assert decode_event(HEADERS, json.dumps([[{}] * 5] * 500).encode()).get_data()
 
@@ -142,7 +150,7 @@ def test_event_without_data_is_valid() -> None:
 
 
 def test_reply_has_a_content_type() -> None:
-    """X-1: A reply has a content type; otherwise Flask would send text/html, which the next step could not parse."""
+    """X-1: A reply has a content type; otherwise Flask would send text/html, which the next function cannot parse."""
     reference = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
     message = encode_binary(events.build_event(events.NODE_TAINTED, "taint", reference, "node-1"))
 

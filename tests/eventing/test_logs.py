@@ -1,4 +1,4 @@
-"""Tests of the logging configuration in a separate process, because pytest installs its own handlers in this one."""
+"""Tests for the logging configuration, run in a separate process because pytest installs its own log handlers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LOGGING_PROGRAM = "import logging; from eventing import logs; {before}; logs.configure(); logging.warning('hello')"
+LOGGING_PROGRAM = "import logging; from eventing import logs; {setup}; logs.configure(); logging.warning('hello')"
 
 
-def run_logging_program(before: str) -> subprocess.CompletedProcess[str]:
-    """Run `before`, configure logging, log a line, and return the finished process."""
-    command = [sys.executable, "-c", LOGGING_PROGRAM.format(before=before)]
+def run_logging_program(setup: str) -> subprocess.CompletedProcess[str]:
+    """Run `setup`, configure logging and log a line in a new process, and return its result."""
+    command = [sys.executable, "-c", LOGGING_PROGRAM.format(setup=setup)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
 
-def test_records_are_json_lines() -> None:
+def test_log_records_are_json_lines() -> None:
     """KNM-5: Without other handlers, log records are written to stdout as JSON lines."""
     line = json.loads(run_logging_program("pass").stdout)
 
@@ -25,7 +25,7 @@ def test_records_are_json_lines() -> None:
 
 
 def test_existing_logging_configuration_is_kept() -> None:
-    """Check that an existing logging configuration is kept, as that of gunicorn or of another host program."""
+    """Check that an existing logging configuration, such as that of gunicorn, is kept."""
     result = run_logging_program("logging.basicConfig()")
 
     assert (result.stdout, result.stderr) == ("", "WARNING:root:hello\n")

@@ -1,4 +1,4 @@
-"""Tests of the signature that proves that a program of this project emitted an event."""
+"""Tests for the signature that proves that a component of this project emitted an event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm",
 
 @pytest.fixture(autouse=True)
 def signing_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the secret that the programs share."""
+    """Set the shared secret with which all components sign events."""
     monkeypatch.setenv(KEY_VARIABLE, "secret")
 
 
@@ -34,11 +34,11 @@ def build_event(**data: Any) -> BaseCloudEvent:
     return events.build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", seed="1", data=data)
 
 
-@pytest.mark.parametrize("write", [encode_binary, encode_structured])
-def test_signature_survives_any_broker(write: Any) -> None:
-    """X-2: A signature is valid in both content modes, and with what brokers, replays and dead letters add."""
+@pytest.mark.parametrize("encode", [encode_binary, encode_structured])
+def test_signature_survives_any_broker(encode: Any) -> None:
+    """X-2: A signature stays valid in both content modes, and if brokers, replays or dead letters add extensions."""
     event = sign_event(build_event(blocked=[{"name": "ä€", "healthy": 1}], error=None))
-    message = write(event)
+    message = encode(event)
     decoded = decode_event(message.headers, message.body)
     extended = CloudEvent(
         {**decoded.get_attributes(), "knativearrivaltime": "now", "traceparent": "x"}, decoded.get_data()
@@ -71,14 +71,14 @@ def test_signature_survives_any_broker(write: Any) -> None:
     ids=lambda changed: next(iter(changed)),
 )
 def test_changed_attribute_invalidates_signature(changed: dict[str, str]) -> None:
-    """X-2: A changed id, source, type or signature makes the signature invalid."""
+    """X-2: Changing an event's id, source, type or signature makes its signature invalid."""
     event = sign_event(build_event())
 
     assert not has_valid_signature(CloudEvent({**event.get_attributes(), **changed}, event.get_data()))
 
 
 def test_changed_data_or_secret_invalidates_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: Changed data, another secret or a missing signature makes an event invalid."""
+    """X-2: An event with changed data, a different secret or no signature is invalid."""
     signed, unsigned = sign_event(build_event()), build_event()
     assert not has_valid_signature(
         CloudEvent(signed.get_attributes(), {**(signed.get_data() or {}), "error": "forged"})  # type: ignore[dict-item]
@@ -91,7 +91,7 @@ def test_changed_data_or_secret_invalidates_signature(monkeypatch: pytest.Monkey
     assert not has_valid_signature(signed)
 
 
-def test_without_secret_every_event_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_event_is_accepted_without_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """X-2: Without a secret, no event is signed, and every event counts as valid."""
     monkeypatch.delenv(KEY_VARIABLE)
 

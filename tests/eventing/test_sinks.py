@@ -1,4 +1,4 @@
-"""Tests of a sink with TLS from a private CA and with authentication, for PodSource and the functions."""
+"""Tests for sending events from PodSource and the functions to a sink with authentication and a private TLS CA."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DRIFT_EVENTS: list[BaseCloudEvent] = [
 
 @pytest.fixture
 def tls_sink(cluster: LocalCluster) -> Iterator[Receiver]:
-    """Yield a sink whose certificate is issued by the cluster's own CA."""
+    """Yield a sink whose certificate was issued by the cluster's own CA."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pki = cluster.directory / "pki"
     tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
@@ -40,8 +40,8 @@ def tls_sink(cluster: LocalCluster) -> Iterator[Receiver]:
 
 @pytest.fixture
 def sink_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Create a token file, as a SinkBinding mounts one."""
-    (tmp_path / "token").write_text("who-i-am\n")
+    """Create a token file like the one that a SinkBinding mounts."""
+    (tmp_path / "token").write_text("identity-token\n")
     monkeypatch.setenv(sinks.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
@@ -52,7 +52,7 @@ def test_podsource_trusts_ca_and_sends_token(
 ) -> None:
     """X-2: PodSource trusts the CA in `K_CA_CERTS` and sends its token.
 
-    Knative's transport-encryption sets the CA, and authentication-oidc requires the token.
+    Knative's feature transport-encryption sets the CA, and authentication-oidc requires the token.
     """
     monkeypatch.setenv(sinks.CA_CERTS_VARIABLE, cluster.certificate)
 
@@ -63,26 +63,28 @@ def test_podsource_trusts_ca_and_sends_token(
 
     asyncio.run(emit())
 
-    assert tls_sink.list_requests("/")[0].headers["authorization"] == "Bearer who-i-am"
+    assert tls_sink.list_requests("/")[0].headers["authorization"] == "Bearer identity-token"
 
 
 @pytest.mark.usefixtures("sink_token")
 def test_functions_trust_ca_and_send_token(
     cluster: LocalCluster, tls_sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-2: A function trusts the CA and sends its token for the events that it publishes itself.
+    """X-2: A function trusts the CA and sends its token with the events that it posts to the sink itself.
 
-    A response holds only one event, so the function publishes several events itself.
+    A response can contain only one event, so a function posts several events to the sink.
     """
     monkeypatch.setenv(sinks.CA_CERTS_VARIABLE, cluster.certificate)
     monkeypatch.setenv("K_SINK", f"{tls_sink.url}/")
 
     assert build_response(DRIFT_EVENTS).status_code == 204
 
-    assert [request.headers["authorization"] for request in tls_sink.list_requests("/")] == ["Bearer who-i-am"] * 2
+    assert [request.headers["authorization"] for request in tls_sink.list_requests("/")] == [
+        "Bearer identity-token"
+    ] * 2
 
 
-def test_sink_with_unknown_ca_gets_nothing(tls_sink: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_event_is_sent_to_sink_with_unknown_ca(tls_sink: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """X-2: No event is sent to a sink with an unknown CA."""
     monkeypatch.delenv(sinks.CA_CERTS_VARIABLE, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -94,25 +96,25 @@ def test_sink_with_unknown_ca_gets_nothing(tls_sink: Receiver, monkeypatch: pyte
     assert tls_sink.requests == []
 
 
-def test_slow_publishing_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 9: Publishing that takes too long is a `Retry`; otherwise the broker would resend the event meanwhile."""
+def test_publishing_that_exceeds_timeout_raises_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 9: Publishing that takes too long raises `Retry`; otherwise the broker would resend the event meanwhile."""
     monkeypatch.setattr(responses, "PUBLISH_TIMEOUT_SECONDS", 0.2)
-    answered_once = threading.Event()
+    release_response = threading.Event()
     with closing(
-        Receiver(default_answer=lambda _: Response() if answered_once.wait(TIMEOUT_SECONDS) else Response(503))
-    ) as slow:
+        Receiver(default_answer=lambda _: Response() if release_response.wait(TIMEOUT_SECONDS) else Response(503))
+    ) as slow_sink:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setenv("K_SINK", f"{slow.url}/")
+        monkeypatch.setenv("K_SINK", f"{slow_sink.url}/")
 
         with pytest.raises(Retry, match="did not accept an event"):
             build_response(DRIFT_EVENTS)
 
-        answered_once.set()
-        assert len(slow.list_requests("/")) == 1
+        release_response.set()
+        assert len(slow_sink.list_requests("/")) == 1
 
 
-def test_refused_event_does_not_hold_back_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: An event that the sink refuses does not hold back the others, in any order, and the function retries."""
+def test_rejected_event_does_not_hold_back_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-6: An event that the sink rejects does not hold back the others, in any order, and the function retries."""
     with closing(
         Receiver(default_answer=lambda request: Response(400 if request.id == DRIFT_EVENTS[0].get_id() else 202))
     ) as receiver:
@@ -126,8 +128,8 @@ def test_refused_event_does_not_hold_back_others(monkeypatch: pytest.MonkeyPatch
         assert len(receiver.list_requests("/")) == 5 * len(DRIFT_EVENTS)
 
 
-def test_no_token_without_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: A sink without TLS and authentication, Knative's default, gets events without a token."""
+def test_events_are_sent_without_token_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-2: A sink without TLS and authentication, which is Knative's default, receives events without a token."""
     with closing(Receiver(default_answer=lambda _: Response())) as receiver:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("K_SINK", f"{receiver.url}/")

@@ -1,4 +1,4 @@
-"""Tests of the trace that an event belongs to."""
+"""Tests for choosing the trace that an event belongs to."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def build_cause(event_type: str, data: object = None, **extensions: str) -> Clou
     return CloudEvent({"id": "1", "source": "/test", "type": event_type, **extensions}, data)  # type: ignore[arg-type]
 
 
-def get_next_traceparent(origin: CloudEvent | None) -> object:
-    """Return the traceparent of an event about our maintenance with `origin` as its cause."""
+def get_effect_traceparent(origin: CloudEvent | None) -> object:
+    """Return the traceparent of an event about the test's maintenance that is caused by `origin`."""
     return build_event(events.NODE_TAINTED, "taint", MAINTENANCE, "n", cause=origin, seed="s").get_extension(
         "traceparent"
     )
@@ -29,57 +29,57 @@ def get_next_traceparent(origin: CloudEvent | None) -> object:
 def test_event_continues_trace_of_its_cause() -> None:
     """Check that an event continues the trace of its cause if the cause is about the same maintenance.
 
-    An event of this project names the maintenance in an extension, and one of the API server in its data.
+    Our own events name the maintenance in an extension, and events from ApiServerSource contain it as data.
     """
     cause = build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent=TRACEPARENT)
     maintenance = {"kind": "NodeMaintenance", "metadata": {"uid": MAINTENANCE_UID}}
-    servers = build_cause(events.RESOURCE_ADDED, maintenance, kind="NodeMaintenance", traceparent=TRACEPARENT)
+    api_server_event = build_cause(events.RESOURCE_ADDED, maintenance, kind="NodeMaintenance", traceparent=TRACEPARENT)
 
-    assert get_next_traceparent(cause) == get_next_traceparent(servers) == TRACEPARENT
+    assert get_effect_traceparent(cause) == get_effect_traceparent(api_server_event) == TRACEPARENT
 
 
 @pytest.mark.parametrize(
     "origin",
     [
-        pytest.param(None, id="a watch"),
+        pytest.param(None, id="no cause"),
         pytest.param(build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID), id="no trace"),
-        pytest.param(build_cause(events.TICK, traceparent=TRACEPARENT), id="a tick"),
-        pytest.param(build_cause(events.RESOURCE_UPDATED, {}, kind="Node", traceparent=TRACEPARENT), id="a node"),
+        pytest.param(build_cause(events.TICK, traceparent=TRACEPARENT), id="tick"),
+        pytest.param(build_cause(events.RESOURCE_UPDATED, {}, kind="Node", traceparent=TRACEPARENT), id="node"),
         pytest.param(
             build_cause(events.MAINTENANCE_RESTORE_PENDING, maintenance="another", traceparent=TRACEPARENT),
-            id="another one",
+            id="another maintenance",
         ),
         pytest.param(
             build_cause(
                 events.RESOURCE_UPDATED, {"metadata": {"uid": "b"}}, kind="NodeMaintenance", traceparent=TRACEPARENT
             ),
-            id="another whole one",
+            id="another maintenance object",
         ),
         pytest.param(
             build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent=f"00-{'0' * 32}-{'0' * 16}-00"),
-            id="zeros",
+            id="all zeros",
         ),
         pytest.param(
-            build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent="nonsense"), id="nonsense"
+            build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent="nonsense"), id="invalid"
         ),
     ],
 )
-def test_event_without_trace_uses_trace_of_maintenance(origin: CloudEvent | None) -> None:
-    """Check that an event without a usable trace belongs to its maintenance's trace, whose id is the uid."""
-    assert get_next_traceparent(origin) == trace_context.build_root_traceparent(MAINTENANCE_UID)
+def test_event_uses_trace_of_maintenance_if_cause_has_no_usable_trace(origin: CloudEvent | None) -> None:
+    """Check that an event whose cause has no usable trace joins its maintenance's trace, whose trace id is the uid."""
+    assert get_effect_traceparent(origin) == trace_context.build_root_traceparent(MAINTENANCE_UID)
     assert trace_context.build_root_traceparent(MAINTENANCE_UID).split("-")[1] == uuid.UUID(MAINTENANCE_UID).hex
 
 
-def test_events_of_attempt_continue_its_span() -> None:
-    """Check that events about the attempt's maintenance continue its span, and that events about others do not."""
+def test_events_emitted_during_attempt_continue_its_span() -> None:
+    """Check that events about the attempt's maintenance continue its span, and other maintenances' events do not."""
     with trace_context.use_span(MAINTENANCE_UID, TRACEPARENT):
-        assert get_next_traceparent(build_cause(events.TICK)) == TRACEPARENT
+        assert get_effect_traceparent(build_cause(events.TICK)) == TRACEPARENT
     with trace_context.use_span("another", TRACEPARENT):
-        assert get_next_traceparent(build_cause(events.TICK)) == trace_context.build_root_traceparent(MAINTENANCE_UID)
-    assert get_next_traceparent(build_cause(events.TICK)) == trace_context.build_root_traceparent(MAINTENANCE_UID)
+        assert get_effect_traceparent(build_cause(events.TICK)) == trace_context.build_root_traceparent(MAINTENANCE_UID)
+    assert get_effect_traceparent(build_cause(events.TICK)) == trace_context.build_root_traceparent(MAINTENANCE_UID)
 
 
-def test_any_uid_gives_valid_traceparent() -> None:
+def test_traceparent_is_valid_for_any_uid() -> None:
     """Check that any uid gives a valid W3C traceparent, with 32 and 16 digits that are not all zeros."""
     assert trace_context.TRACEPARENT_PATTERN.fullmatch(trace_context.build_root_traceparent("not a uuid"))
     assert trace_context.build_root_traceparent("a") != trace_context.build_root_traceparent("b")

@@ -55,11 +55,11 @@ TRANSIENT_ERRORS = (
 Two functions may compete for the install Lease of a new cluster, or the API server may be too slow on a busy machine.
 """
 MAX_DELIVERIES = 5
-"""Maximum number of times that such an event is delivered, as a broker would."""
+"""Maximum number of times that an event with such a response is delivered, as a broker would deliver it."""
 
 
 def is_transient_error(response: TestResponse) -> bool:
-    """Return whether the function responds with a 503 for one of the reasons in `TRANSIENT_ERRORS`."""
+    """Return whether the response is a 503 for one of the reasons in `TRANSIENT_ERRORS`."""
     return response.status_code == 503 and any(reason in response.text for reason in TRANSIENT_ERRORS)
 
 
@@ -99,7 +99,7 @@ class Functions:
         return client.post(f"/{step}", data=message.body, headers=message.headers)
 
     def invoke(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
-        """Post the event and return the function's reply, None for a 204; any other response fails the test.
+        """Post the event and return the function's reply, or None for a 204; any other response fails the test.
 
         The method asserts that the reply names its source and its cause, and for a maintenance also its node.
         """
@@ -147,9 +147,13 @@ def run_idle_cluster(data_dir: Path) -> Iterator[LocalCluster]:
         kubevirt.install_crds(running)
         hyperconverged.install_crd(running)
         product.install_manifests(running, with_v1alpha1=True, components=(selection.MUTEX,))
-        # the API server has no watch cache of a new CRD at first, and answers 503 to `resourceVersion=0`
-        cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
-        await_ready("the kinds' caches", lambda: all(running.is_served(path) for path in cached), running.servers)
+        # at first, the API server has no watch cache for a new CRD, and answers 503 to `resourceVersion=0`
+        cached_paths = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
+        await_ready(
+            "the watch caches of the CRDs",
+            lambda: all(running.is_served(path) for path in cached_paths),
+            running.servers,
+        )
         yield running
 
 
@@ -288,5 +292,5 @@ async def _delete_with_finalizers(api: Api, path: str, item: Object) -> None:
 
 @pytest.fixture
 def audit(idle_cluster: LocalCluster, workload: Workload) -> AuditLog:
-    """Return the audit of the write requests that the API server receives from now on."""
+    """Return the audit log of the write requests that the API server receives from now on."""
     return AuditLog(idle_cluster.audit_log)

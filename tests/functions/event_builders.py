@@ -1,4 +1,4 @@
-"""Builders of events as the event sources and the functions emit them."""
+"""Builders for events as the event sources and the functions emit them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kube.paths import Object
 _counter = itertools.count(1)
 
 
-def build_resource_event(event_type: str, item: Object, resource_kind: str = "NodeMaintenance") -> CloudEvent:
+def build_resource_event(event_type: str, resource: Object, resource_kind: str = "NodeMaintenance") -> CloudEvent:
     """Build the event that ApiServerSource emits for an object in `mode: Resource` (X-4)."""
     return CloudEvent(
         {
@@ -23,11 +23,11 @@ def build_resource_event(event_type: str, item: Object, resource_kind: str = "No
             "type": event_type,
             "datacontenttype": "application/json",
             "kind": resource_kind,
-            "apiversion": item.get("apiVersion", "v1"),
-            "name": item["metadata"]["name"],
+            "apiversion": resource.get("apiVersion", "v1"),
+            "name": resource["metadata"]["name"],
             "namespace": "",
         },
-        dict(item),
+        dict(resource),
     )
 
 
@@ -65,7 +65,7 @@ def build_tick() -> CloudEvent:
 
 
 def build_own_event(event_type: str, maintenance: Object, *, data: Mapping[str, Any] | None = None) -> CloudEvent:
-    """Build an event of the product about a NodeMaintenance and the node that it names."""
+    """Build an event as a function would emit it, about a NodeMaintenance and the node that it names."""
     node = maintenance["spec"]["nodeName"]
     return events.build_event(
         event_type,

@@ -22,13 +22,13 @@ MAX_ACTION_SECONDS = 60.0
 def run_before_request(
     client: SyncClient, method: str, path: str, action: Callable[[], object], *, after_path: str = ""
 ) -> Iterator[None]:
-    """Hold back the first request with this method and `path` until `action` has returned; other requests pass.
+    """Hold back the first request with this method and `path` until `action` has returned; send all others at once.
 
     `action` runs in its own thread, so it may use the same client. The block ends after `action` has, even if the
     function's deadline passed before. If `after_path` is set, `action` waits until a
     request for that path was answered, because concurrent requests may arrive in any order.
     """
-    send_request, is_pending, responded = client.api.request, [True], asyncio.Event()
+    send_request, pending, responded = client.api.request, [True], asyncio.Event()
     returned = threading.Event()
 
     def run_action() -> None:
@@ -37,21 +37,21 @@ def run_before_request(
         finally:
             returned.set()
 
-    async def request(verb: str, where: str, **more: Any) -> Object:
-        if (verb, where) == (method, path) and is_pending:
-            is_pending.clear()
+    async def request(request_method: str, request_path: str, **options: Any) -> Object:
+        if (request_method, request_path) == (method, path) and pending:
+            pending.clear()
             if after_path:
                 await responded.wait()
             await asyncio.to_thread(run_action)
-        response = await send_request(verb, where, **more)
-        if where == after_path:
+        response = await send_request(request_method, request_path, **options)
+        if request_path == after_path:
             responded.set()
         return response
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(client.api, "request", request)
         yield
-    assert not is_pending, f"no {method} request for {path} was sent"
+    assert not pending, f"no {method} request for {path} was sent"
     assert returned.wait(MAX_ACTION_SECONDS)
 
 
@@ -61,9 +61,9 @@ def count_requests(api: Api) -> Iterator[Counter[str]]:
     counts: Counter[str] = Counter()
     send_request = api.request
 
-    async def request(method: str, path: str, **more: Any) -> Object:
+    async def request(method: str, path: str, **options: Any) -> Object:
         counts[f"{method} {path}"] += 1
-        return await send_request(method, path, **more)
+        return await send_request(method, path, **options)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(api, "request", request)
@@ -87,11 +87,11 @@ def record_list_requests(api: Api) -> Iterator[list[ListRequest]]:
     list_requests: list[ListRequest] = []
     send_request = api.request
 
-    async def request(method: str, path: str, **more: Any) -> Object:
-        query = more.get("query") or {}
+    async def request(method: str, path: str, **options: Any) -> Object:
+        query = options.get("query") or {}
         if "resourceVersion" in query or "limit" in query or "fieldSelector" in query:
             list_requests.append(ListRequest(path, query.get("fieldSelector", ""), query.get("resourceVersion", "")))
-        return await send_request(method, path, **more)
+        return await send_request(method, path, **options)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(api, "request", request)

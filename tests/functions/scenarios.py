@@ -1,4 +1,4 @@
-"""Scenarios per step of all components except `maintenance`: a cluster state, and the event that triggers the step.
+"""Scenarios for the steps of all components except `maintenance`: a cluster state and the event that triggers the step.
 
 A scenario prepares the cluster through a `ScenarioWorkload`, which collects the objects whose end state is compared,
 and returns the event. Each call of a scenario creates new nodes and objects, so the same scenario can run repeatedly.
@@ -65,35 +65,38 @@ class ScenarioWorkload(Workload):
         self._cleanup.close()
         super().delete_objects()
 
-    def compare(self, *paths: str) -> None:
+    def add_compared_paths(self, *paths: str) -> None:
         """Add these objects or collections to the compared ones."""
         self.compared_paths += paths
 
-    def create_maintenance(self, node: str, group: ApiGroup = MEDIK8S, **more: Any) -> Object:
+    def create_maintenance(self, node: str, group: ApiGroup = MEDIK8S, **options: Any) -> Object:
         """Create a NodeMaintenance; compare it, its node and its node's lease."""
-        created = super().create_maintenance(node, group, **more)
-        self.compare(m.build_path(created), build_node_path(node), build_lease_path(node))
+        created = super().create_maintenance(node, group, **options)
+        self.add_compared_paths(m.build_path(created), build_node_path(node), build_lease_path(node))
         return created
 
     def create_pods(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
         """Create pods, and compare them."""
-        self.compare(*(f"/api/v1/namespaces/{namespace}/pods/{body['metadata']['name']}" for body in bodies))
+        self.add_compared_paths(*(f"/api/v1/namespaces/{namespace}/pods/{body['metadata']['name']}" for body in bodies))
         return super().create_pods(namespace, bodies, ready=ready)
 
     def create_upgrade(self) -> UpgradeScenario:
         """Create the objects of an upgrade run of the mutex component."""
         scenario = UpgradeScenario(self.client, self, self.functions)
         self._cleanup.callback(scenario.delete_all)
-        self.compare(*(build_object_path(item) for item in (scenario.rule, scenario.target, scenario.run_config)))
-        self.compare(*map(build_pool_path, scenario.original_pool_specs), *map(build_node_path, scenario.nodes))
+        self.add_compared_paths(
+            *(build_object_path(mutex_object) for mutex_object in (scenario.rule, scenario.target, scenario.run_config))
+        )
+        self.add_compared_paths(*map(build_pool_path, scenario.original_pool_specs))
+        self.add_compared_paths(*map(build_node_path, scenario.nodes))
         return scenario
 
     def create_vmi_scenario(self) -> VmiScenario:
         """Create a drained node for virtual machines."""
         scenario = VmiScenario(self)
         self._cleanup.callback(scenario.delete_all)
-        self._cleanup.callback(self._delete_all, build_budgets_path(self.namespace))
-        self.compare(
+        self._cleanup.callback(self._delete_collection, build_budgets_path(self.namespace))
+        self.add_compared_paths(
             get_migrations_path(self.namespace),
             build_budgets_path(self.namespace),
             LEASE_PATH,
@@ -110,14 +113,14 @@ class ScenarioWorkload(Workload):
         self._cleanup.callback(scenario.delete_all)
         return scenario
 
-    def create_certificates(self) -> NamespaceCertificates:
+    def prepare_certificates(self) -> NamespaceCertificates:
         """Return a helper for the product's namespace after deleting the Secrets of all servers."""
         delete_test_objects(self.client)
         self._cleanup.callback(delete_test_objects, self.client)
-        self.compare(SECRETS_PATH, CONFIG_MAPS_PATH, WEBHOOK_CONFIGURATIONS_PATH)
+        self.add_compared_paths(SECRETS_PATH, CONFIG_MAPS_PATH, WEBHOOK_CONFIGURATIONS_PATH)
         return NamespaceCertificates(self.client)
 
-    def _delete_all(self, collection: str) -> None:
+    def _delete_collection(self, collection: str) -> None:
         self.client.run(self.client.api.request("DELETE", collection))
 
 
@@ -147,10 +150,10 @@ def build_scenario_before(step: str) -> Scenario:
 
 
 def prepare_job_creation(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Edit the pools, so that the first node's Job is due."""
+    """Edit the pools so that the first node's Job is due."""
     upgrade = workload.create_upgrade()
     upgrade.check_rule_and_target()
-    workload.compare(build_jobs_path(MUTEX_NAMESPACE))
+    workload.add_compared_paths(build_jobs_path(MUTEX_NAMESPACE))
     return upgrade.run_steps(*BEFORE_JOBS)
 
 
@@ -202,9 +205,8 @@ def prepare_resync_runs(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Run an upgrade until its first Job is due, and return a tick."""
     upgrade = workload.create_upgrade()
     upgrade.advance_to_jobs()
-    workload.client.gather_all(
-        *(workload.client.api.list(path) for path in TICK_LIST_PATHS)
-    )  # brings the watch caches up to date
+    # bring the watch caches up to date
+    workload.client.gather_all(*(workload.client.api.list(path) for path in TICK_LIST_PATHS))
     return build_tick()
 
 
@@ -228,13 +230,13 @@ def prepare_label_cpu(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create the ConfigMap that lists the CPU capabilities of a node."""
     scenario, node = workload.create_cpu_label_scenario(), workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
-    workload.compare(build_node_path(node))
+    workload.add_compared_paths(build_node_path(node))
     return build_reference_event()
 
 
 def prepare_certificate_issuing(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Create the webhook's labelled empty Secret and a webhook configuration that asks for the CA bundle."""
-    certificates = workload.create_certificates()
+    """Create the webhook's labelled empty Secret, and a webhook configuration that requests the CA bundle."""
+    certificates = workload.prepare_certificates()
     certificates.create_secret("validate", "ours")
     certificates.create_webhook_configuration("nodemaintenance-validate", "validate")
     return build_tick()

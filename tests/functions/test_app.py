@@ -1,4 +1,4 @@
-"""Tests of the HTTP interface: invalid and irrelevant events, missing rights, and the health and metrics pages."""
+"""Tests for the HTTP interface: invalid and irrelevant events, missing rights, and the health and metrics pages."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ INVALID_REQUESTS = {
 def test_invalid_event_is_rejected_with_one_line(
     functions: Functions, audit: AuditLog, headers: dict[str, str], body: bytes, status: int, message: str
 ) -> None:
-    """X-1: the function rejects an invalid event with a 4xx and one line that names the fault, and writes nothing."""
+    """X-1: the function rejects an invalid event with a 4xx and one line that names the error, and writes nothing."""
     response = functions.clients["cordon"].post("/cordon", data=body, headers=headers)
 
     assert response.status_code == status
@@ -118,7 +118,7 @@ def test_large_chunked_body_is_rejected_with_413(functions: Functions) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "kind", "data"),
+    ("step", "event_type", "data"),
     [
         ("guard", events.RESOURCE_UPDATED, {}),
         ("guard", events.RESOURCE_UPDATED, {"metadata": None}),
@@ -130,21 +130,21 @@ def test_large_chunked_body_is_rejected_with_413(functions: Functions) -> None:
             events.RESOURCE_UPDATED,
             {"metadata": {"name": "x"}, "spec": {"taints": [{}], "unschedulable": True}},
         ),
-        ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": None}),
-        ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": "text"}),
-        ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": {"deletionTimestamp": "x"}}),
-        ("begin", events.RESOURCE_ADDED, {"kind": "NodeMaintenance"}),
-        ("begin", events.RESOURCE_ADDED, {"kind": "NodeMaintenance", "spec": "text", "metadata": {"name": "x"}}),
+        ("restore", events.RESOURCE_UPDATED, {"event_type": "NodeMaintenance", "metadata": None}),
+        ("restore", events.RESOURCE_UPDATED, {"event_type": "NodeMaintenance", "metadata": "text"}),
+        ("restore", events.RESOURCE_UPDATED, {"event_type": "NodeMaintenance", "metadata": {"deletionTimestamp": "x"}}),
+        ("begin", events.RESOURCE_ADDED, {"event_type": "NodeMaintenance"}),
+        ("begin", events.RESOURCE_ADDED, {"event_type": "NodeMaintenance", "spec": "text", "metadata": {"name": "x"}}),
         ("status", events.MAINTENANCE_STEP_FAILED, {"maintenance": REFERENCE, "blocked": "text"}),
         ("evict", events.PODS_GONE, {"maintenance": REFERENCE, "node": "x", "podsVersion": {"a": 1}}),
         ("evict", events.BUDGET_OPENED, {"maintenance": REFERENCE, "node": "x", "budgetsVersion": "text"}),
     ],
 )
 def test_malformed_fields_cause_no_500(
-    functions: Functions, audit: AuditLog, step: str, kind: str, data: dict[str, object]
+    functions: Functions, audit: AuditLog, step: str, event_type: str, data: dict[str, object]
 ) -> None:
     """X-1: missing fields and fields of the wrong type are rejected or ignored; they cause neither 500 nor a write."""
-    headers = {**VALID_HEADERS, "ce-type": kind}
+    headers = {**VALID_HEADERS, "ce-type": event_type}
 
     response = functions.clients[step].post(f"/{step}", data=json.dumps(data), headers=headers)
 
@@ -155,8 +155,8 @@ def test_malformed_fields_cause_no_500(
 
 @proves("X-1")
 @pytest.mark.parametrize("step", [name for name in FUNCTIONS if name != "record"])
-def test_unconsumed_event_type_gets_204(functions: Functions, audit: AuditLog, step: str) -> None:
-    """X-1: a function answers an event type that it does not consume with 204, so that no broker retries it."""
+def test_function_answers_204_to_unconsumed_event_type(functions: Functions, audit: AuditLog, step: str) -> None:
+    """X-1: a function answers 204 to an event type that it does not consume, so that no broker retries it."""
     headers = {**VALID_HEADERS, "ce-type": "com.example.other"}
 
     response = functions.clients[step].post(f"/{step}", data=b"{}", headers=headers)
@@ -166,10 +166,12 @@ def test_unconsumed_event_type_gets_204(functions: Functions, audit: AuditLog, s
 
 
 @proves("X-1", "X-4")
-@pytest.mark.parametrize(("step", "kind"), [("begin", "add"), ("restore", "update"), ("guard", "update")])
-def test_resource_event_of_other_kind_gets_204(functions: Functions, audit: AuditLog, step: str, kind: str) -> None:
-    """X-1, X-4: a function ignores API server events about objects of another kind."""
-    headers = {**VALID_HEADERS, "ce-type": f"dev.knative.apiserver.resource.{kind}", "ce-kind": "ConfigMap"}
+@pytest.mark.parametrize(("step", "change"), [("begin", "add"), ("restore", "update"), ("guard", "update")])
+def test_function_answers_204_to_resource_event_of_other_kind(
+    functions: Functions, audit: AuditLog, step: str, change: str
+) -> None:
+    """X-1, X-4: a function ignores API server events about objects of a different kind."""
+    headers = {**VALID_HEADERS, "ce-type": f"dev.knative.apiserver.resource.{change}", "ce-kind": "ConfigMap"}
 
     assert functions.clients[step].post(f"/{step}", data=b"{}", headers=headers).status_code == 204
     assert audit.list_writes_by() == []
@@ -184,8 +186,8 @@ def evict_client(idle_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) ->
     client.close()
 
 
-def test_single_function_is_served_at_root_and_name(evict_client: FlaskClient) -> None:
-    """X-1: with FUNCTION=evict the app serves / and /evict, and no other function."""
+def test_single_function_is_served_at_root_and_at_its_name(evict_client: FlaskClient) -> None:
+    """X-1: with FUNCTION=evict, the app serves / and /evict, and no other function."""
     headers = {**VALID_HEADERS, "ce-type": "com.example.other"}
 
     codes = {
@@ -195,8 +197,8 @@ def test_single_function_is_served_at_root_and_name(evict_client: FlaskClient) -
     assert codes == {"/": 204, "/evict": 204, "/cordon": 404}
 
 
-def test_all_functions_are_served_at_names_only(functions: Functions) -> None:
-    """X-1: without FUNCTION the app serves each function at its name only, and rejects GET."""
+def test_all_functions_are_served_at_their_names_only(functions: Functions) -> None:
+    """X-1: without FUNCTION, the app serves each function at its name only, and rejects GET."""
     client = functions.clients["begin"]
 
     assert client.post("/", data=b"{}", headers=VALID_HEADERS).status_code == 404
@@ -216,7 +218,7 @@ def test_invalid_environment_variable_stops_gunicorn(
 ) -> None:
     """X-1, X-6: gunicorn exits at start and names the environment variable that has an invalid value."""
     address = f"127.0.0.1:{reserve_port()}"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "gunicorn", "functions.app:create_app()", "-c", GUNICORN_CONFIG, "--bind", address],
         env={**os.environ, **environment, "KUBECONFIG": str(idle_cluster.kubeconfig)},
         cwd=ROOT,
@@ -226,8 +228,8 @@ def test_invalid_environment_variable_stops_gunicorn(
         check=False,
     )
 
-    assert done.returncode != 0
-    assert message in done.stderr
+    assert result.returncode != 0
+    assert message in result.stderr
 
 
 @proves("X-6")
@@ -239,10 +241,12 @@ def test_invalid_environment_variable_stops_gunicorn(
 def test_missing_right_is_reported(
     idle_cluster: LocalCluster, workload: Workload, step: str, expected_error: str
 ) -> None:
-    """X-6, NMO-5: a function without a right emits `maintenance.step_failed`, which names the missing right."""
-    item = workload.create_maintenance(workload.take_node())
+    """X-6, NMO-5: a function that lacks a right emits `maintenance.step_failed`, which names the missing right."""
+    maintenance = workload.create_maintenance(workload.take_node())
     client = SyncClient(str(idle_cluster.ensure_kubeconfig(UNPRIVILEGED)))
-    message = encode_binary(build_added(item) if step == "begin" else build_own_event(events.MAINTENANCE_BEGUN, item))
+    message = encode_binary(
+        build_added(maintenance) if step == "begin" else build_own_event(events.MAINTENANCE_BEGUN, maintenance)
+    )
 
     response = create_app(client).test_client().post(f"/{step}", data=message.body, headers=message.headers)
 
@@ -262,17 +266,17 @@ def test_forbidden_cordon_prevents_evictions(
     """NMO-5, X-6: a forbidden `cordon` is reported in `lastError`; the phase stays Running and no pod is evicted."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
-    item = workload.create_maintenance(node)
-    begun_event = functions.run_begin(item)
+    maintenance = workload.create_maintenance(node)
+    begun_event = functions.run_begin(maintenance)
     functions.invoke("status", begun_event)
     message = encode_binary(begun_event)
 
-    # evict's account may read what `cordon` reads, but may not patch nodes
+    # the ServiceAccount of `evict` may read what `cordon` reads, but may not patch nodes
     response = functions.clients["evict"].post("/cordon", data=message.body, headers=message.headers)
 
-    failure_event = build_own_event(events.MAINTENANCE_STEP_FAILED, item, data=response.json)
+    failure_event = build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data=response.json)
     functions.invoke("status", failure_event)
-    status = workload.read_maintenance(item)["status"]
+    status = workload.read_maintenance(maintenance)["status"]
     assert response.headers["ce-type"] == events.MAINTENANCE_STEP_FAILED
     assert status["phase"] == "Running"
     assert "cannot patch resource" in status["lastError"]
@@ -280,7 +284,7 @@ def test_forbidden_cordon_prevents_evictions(
 
 
 @proves("X-6")
-def test_unreachable_api_server_gets_503(workload: Workload, tmp_path: Path) -> None:
+def test_function_answers_503_if_api_server_is_unreachable(workload: Workload, tmp_path: Path) -> None:
     """X-6: if the API server is unreachable, the function answers 503, readiness fails and liveness succeeds."""
     unreachable_url = f"https://127.0.0.1:{reserve_port()}"
     unreachable_client = SyncClient(
@@ -302,7 +306,7 @@ def test_unreachable_api_server_gets_503(workload: Workload, tmp_path: Path) -> 
     assert (ready.status_code, alive.status_code) == (503, 200)
 
 
-def test_health_and_metrics_pages_answer(functions: Functions) -> None:
+def test_health_and_metrics_endpoints_answer_200(functions: Functions) -> None:
     """X-1: readiness, liveness and metrics answer 200, and a metric counts events by function and status."""
     client = functions.clients["begin"]
     client.post("/begin", data=b"{}", headers={**VALID_HEADERS, "ce-type": "com.example.other"})
@@ -313,7 +317,7 @@ def test_health_and_metrics_pages_answer(functions: Functions) -> None:
     assert 'nodemaintenance_function_events_total{function="begin",status="204"}' in pages["/metrics"].text
 
 
-def test_evictions_are_counted(functions: Functions, workload: Workload) -> None:
+def test_evictions_are_counted_in_metrics(functions: Functions, workload: Workload) -> None:
     """NMO-6: the metrics count evicted and blocked pods."""
     node = workload.take_node()
     workload.create_bare_pods(node, "free")
@@ -337,11 +341,11 @@ def read_eviction_counts(functions: Functions) -> list[float]:
 def test_log_lines_are_json(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     """KNM-5, NMO-17, C31: each log line is a JSON object with level, ts, logger and the object's name and node."""
     node = workload.take_node()
-    item = workload.create_maintenance(node, reason='quoted "and\nbroken"')
+    maintenance = workload.create_maintenance(node, reason='quoted "and\nbroken"')
     caplog.clear()
 
     with caplog.at_level(logging.INFO):
-        functions.run_begin(item)
+        functions.run_begin(maintenance)
 
     lines = [JsonFormatter().format(record) for record in caplog.records if record.name == "controller_nodemaintenance"]
     assert len(lines) == 3
@@ -351,5 +355,5 @@ def test_log_lines_are_json(functions: Functions, workload: Workload, caplog: py
         assert fields["level"] == "info"
         assert isinstance(fields["ts"], float)
         assert fields["logger"] == "controller_nodemaintenance"
-        assert (fields["Request.Namespace"], fields["Request.Name"]) == ("", item["metadata"]["name"])
+        assert (fields["Request.Namespace"], fields["Request.Name"]) == ("", maintenance["metadata"]["name"])
         assert fields["node"] == node

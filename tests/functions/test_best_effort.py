@@ -1,4 +1,4 @@
-"""Tests of `try_each` and `raise_first_error`: every item is tried, and an error is raised afterwards."""
+"""Tests for `try_each` and `raise_first_error`: every item is tried, and an error is raised afterwards."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kube.client.api_errors import ApiError, Conflict, Denied, Rejected, Unavail
 
 
 def test_each_item_is_tried_despite_errors() -> None:
-    def upper_unless_refused(thing: str) -> str:
-        if thing == "refused":
+    def upper_unless_refused(name: str) -> str:
+        if name == "refused":
             raise Denied(403, "a webhook")
-        return thing.upper()
+        return name.upper()
 
     errors: list[ApiError] = []
     assert try_each(upper_unless_refused, ["one", "refused", "other"], errors) == ["ONE", "OTHER"]

@@ -1,4 +1,4 @@
-"""Tests of `BoundedCache`, a mapping that evicts its oldest entry."""
+"""Tests for `BoundedCache`, a mapping that evicts its oldest entry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functions.bounded_cache import BoundedCache
 
 
 def test_oldest_entry_is_evicted() -> None:
-    """Entries written first are evicted first; writing a key again makes it the newest."""
+    """Check that the entry that was written first is evicted first; writing a key again makes it the newest."""
     cache = BoundedCache[str, int](2)
     for number, key in enumerate("abac"):
         cache[key] = number

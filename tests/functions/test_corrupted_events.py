@@ -52,20 +52,20 @@ BLOCKED_POD = {
 MAX_EXAMPLES = 40
 """Number of examples per function and consumed event type."""
 CASES = [
-    (function.name, kind)
+    (function.name, event_type)
     for function in FUNCTIONS.values()
-    for kind in function.consumes
-    if kind != events.TICK and function.name not in OPT_IN_STEPS
+    for event_type in function.consumes
+    if event_type != events.TICK and function.name not in OPT_IN_STEPS
 ]
 """Functions of optional components are excluded; tests/functions/mutex tests those of upgrade runs."""
 
 
 def list_paths(value: Any, parent_path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path to each value in the data; the first path is that of the data itself."""
+    """Yield the path to each value in the data; the first path, (), is that of the data itself."""
     yield parent_path
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in children:
-        yield from list_paths(item, (*parent_path, key))
+    for key, child in children:
+        yield from list_paths(child, (*parent_path, key))
 
 
 def replace_value(data: Object, path: tuple[Any, ...], value: Any) -> Any:
@@ -83,18 +83,18 @@ def replace_value(data: Object, path: tuple[Any, ...], value: Any) -> Any:
 
 def build_valid_event(workload: Workload, functions: Functions, step: str, event_type: str) -> CloudEvent:
     """Build a valid event of this type about a maintenance in progress."""
-    item = workload.create_maintenance(node := workload.take_node())
-    functions.run_until_tainted(item)
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, item))
+    maintenance = workload.create_maintenance(node := workload.take_node())
+    functions.run_until_tainted(maintenance)
+    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
     if step == "guard":
         return build_node_updated(workload.read_node(node))
     if event_type == events.RESOURCE_ADDED:
-        return build_added(workload.read_maintenance(item))
+        return build_added(workload.read_maintenance(maintenance))
     if event_type == events.RESOURCE_UPDATED:
-        return build_updated(workload.read_maintenance(item))
+        return build_updated(workload.read_maintenance(maintenance))
     data = {"podsVersion": "1", "budgetsVersion": "1", "error": "e", "step": "cordon", "again": True}
     extra_data = {"totalpods": 1, "evictionPods": 1, "evicted": [BLOCKED_POD], "blocked": [BLOCKED_POD], "node": node}
-    return build_own_event(event_type, item, data={**data, **extra_data})
+    return build_own_event(event_type, maintenance, data={**data, **extra_data})
 
 
 @proves("X-1")
@@ -132,10 +132,10 @@ def build_poster(
 
 def test_malformed_blocked_pod_is_rejected(functions: Functions, workload: Workload) -> None:
     """X-1: `status` rejects a blocked pod with a malformed field and names the field."""
-    item = workload.create_maintenance(workload.take_node())
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(workload.take_node())
+    functions.run_until_tainted(maintenance)
     for name, value in (("retryAfter", "soon"), ("healthy", "many"), ("reason", None), ("message", {}), ("budget", 7)):
-        event = build_own_event(events.PODS_EVICTED, item, data={"blocked": [{**BLOCKED_POD, name: value}]})
+        event = build_own_event(events.PODS_EVICTED, maintenance, data={"blocked": [{**BLOCKED_POD, name: value}]})
         response = functions.post("status", event)
         assert (response.status_code, name in response.text) == (400, True), response.text
     assert functions.post("resync", build_tick()).status_code in (200, 204, 503)

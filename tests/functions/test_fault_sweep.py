@@ -40,7 +40,7 @@ from tests.sources import list_steps
 
 
 def build_fault_message(fault_kind: str) -> str:
-    """Return the API server's message by which the tests recognize a failure of this kind."""
+    """Return the error message by which the tests recognize a failure of this kind."""
     return f"the test makes this request fail with {fault_kind}"
 
 
@@ -65,7 +65,7 @@ LOGGED_REFUSALS = {
     "check-target": {"get mutextargets", "list machineconfigpools", "list nodes", "patch mutextargets/status"},
     "label-cpu": {"patch nodes"},
 }
-"""Step → requests whose refusal is only logged, since no status can hold it. The next tick sends the request again."""
+"""Step → requests whose refusal is only logged, since no status can report it. The next tick sends them again."""
 OPTIONAL_REQUESTS = {
     "renew-certificates": {
         *("list apiservices", "list customresourcedefinitions"),
@@ -84,17 +84,20 @@ OVERWRITTEN_CONDITIONS = {
 ADMINISTRATOR_REQUEST = ("run-job", "create jobs")
 """If the creation of a Job is refused, the run halts and an administrator must resume it."""
 RESYNC_REQUEST = ("restore-pools", "patch mutexrunconfigs")
-"""The run is recorded as finished and keeps its finalizer; the next tick emits `run.restore_pending`."""
+"""If it fails, the finished run keeps its finalizer, and `resync-runs` emits `run.restore_pending` at the next tick."""
 UNREPEATED_REPLIES = {("protect", "get nodes"), ("protect", "list nodemaintenances")}
-"""The budget is written, so the next delivery finds nothing to do; at the tick `evict` reads the pods anyway."""
+"""Steps that do not repeat their reply after this request has failed.
+
+The budget is already written, so the next delivery finds nothing to do. `evict` reads the pods at the next tick anyway.
+"""
 DEADLINE_SECONDS = 20.0
 """Deadline for all requests of a step in this test, long enough for a busy machine."""
 NO_RESPONSE_DEADLINE_SECONDS = 1.6
-"""The product's deadline, used in tests where a request gets no answer."""
+"""Deadline in tests where a request gets no response, as in production."""
 
 
 NO_RESPONSE_SCENARIOS = [name for name in SCENARIOS if name != "renew-certificates"]
-"""Scenarios whose first request gets no answer. `renew-certificates` continues without the list that it reads first."""
+"""Scenarios whose first request gets no response. `renew-certificates` continues without the result of its first."""
 
 
 class StepResponse(NamedTuple):
@@ -107,10 +110,10 @@ class StepResponse(NamedTuple):
 
 
 class BaselineRun(NamedTuple):
-    """One execution of a step without faults: the requests that it sent, its answer, and the end state."""
+    """One execution of a step without faults: the requests that it sent, its response, and the end state."""
 
     requests: list[str]
-    answer: StepResponse
+    response: StepResponse
     state: Object
 
 
@@ -130,7 +133,7 @@ class FaultBench:
         self.baselines: dict[str, BaselineRun] = {}
 
     @contextmanager
-    def prepare(self, name: str) -> Iterator[tuple[ScenarioWorkload, BaseCloudEvent]]:
+    def prepare(self, scenario_name: str) -> Iterator[tuple[ScenarioWorkload, BaseCloudEvent]]:
         """Prepare a scenario; afterwards stop all faults and delete the scenario's objects."""
         self.admin.run(get_or_none(self.admin.api.request("DELETE", install_lease.LEASE_PATH)))
         cache = installs.InstallLeaseCache()
@@ -140,27 +143,27 @@ class FaultBench:
         ):
             for module in (installs, label_cpu):
                 patched.setattr(module, "INSTALL_LEASE_CACHE", cache)
-            event = SCENARIOS[name](workload)
+            event = SCENARIOS[scenario_name](workload)
             try:
                 yield workload, event
             finally:
                 self.faults.stop_faults()
 
-    def deliver(self, name: str, event: BaseCloudEvent) -> StepResponse:
-        """Post the event to the scenario's step."""
+    def deliver(self, scenario_name: str, event: BaseCloudEvent) -> StepResponse:
+        """Post the event to the scenario's step, and return the response."""
         with capture_log() as lines:
-            response = self.proxied_functions.post(name.partition(",")[0], event)
+            response = self.proxied_functions.post(scenario_name.partition(",")[0], event)
         return StepResponse(response.status_code, response.headers.get("ce-type", ""), response.text, "\n".join(lines))
 
-    def get_baseline(self, name: str) -> BaselineRun:
+    def get_baseline(self, scenario_name: str) -> BaselineRun:
         """Return the scenario's execution without faults."""
-        if name not in self.baselines:
-            with self.prepare(name) as (workload, event):
+        if scenario_name not in self.baselines:
+            with self.prepare(scenario_name) as (workload, event):
                 requests: list[str] = []
                 self.faults.inject(requests.append)
-                response = self.deliver(name, event)
-                self.baselines[name] = BaselineRun(requests, response, read_end_state(workload))
-        return self.baselines[name]
+                response = self.deliver(scenario_name, event)
+                self.baselines[scenario_name] = BaselineRun(requests, response, read_end_state(workload))
+        return self.baselines[scenario_name]
 
 
 class LineHandler(logging.Handler):
@@ -245,35 +248,40 @@ def read_end_state(workload: ScenarioWorkload) -> Object:
     return state
 
 
-def _select_compared_fields(path: str, item: Object | None) -> object:
+def _select_compared_fields(path: str, kubernetes_object: Object | None) -> object:
     """Return the part of an object that the step determines; None if it is absent or is a terminating pod."""
-    if item is None or ("/pods/" in path and item["metadata"].get("deletionTimestamp")):
+    if kubernetes_object is None or ("/pods/" in path and kubernetes_object["metadata"].get("deletionTimestamp")):
         return None
-    if "items" in item:
+    if "items" in kubernetes_object:
         return [
-            _select_compared_fields(path, each)
-            for each in item["items"]
-            if each["metadata"]["name"] != "kube-root-ca.crt"
+            _select_compared_fields(path, child)
+            for child in kubernetes_object["items"]
+            if child["metadata"]["name"] != "kube-root-ca.crt"
         ]
-    metadata = item["metadata"]
+    metadata = kubernetes_object["metadata"]
     compared: dict[str, Any] = {key: metadata.get(key) for key in ("name", "labels", "annotations", "finalizers")}
     compared["deleting"] = "deletionTimestamp" in metadata
     if path == LEASE_PATH:
         return compared["name"]  # a lease expires by itself
     if "/nodes/" in path:
-        taints = [taint for taint in item["spec"].get("taints", []) if "node.kubernetes.io/" not in taint["key"]]
-        return {**compared, "taints": taints, "unschedulable": item["spec"].get("unschedulable", False)}
+        taints = [
+            taint for taint in kubernetes_object["spec"].get("taints", []) if "node.kubernetes.io/" not in taint["key"]
+        ]
+        return {**compared, "taints": taints, "unschedulable": kubernetes_object["spec"].get("unschedulable", False)}
     if any(f"/{kind}" in path for kind in ("pods", "jobs", "poddisruptionbudgets")):
         return compared  # Kubernetes' own controllers write the rest
     if any(f"/{kind}" in path for kind in ("secrets", "configmaps")):
-        return {**compared, "data": sorted(item.get("data") or {})}
-    return {**compared, **{key: value for key, value in item.items() if key not in ("metadata", "kind", "apiVersion")}}
+        return {**compared, "data": sorted(kubernetes_object.get("data") or {})}
+    return {
+        **compared,
+        **{key: value for key, value in kubernetes_object.items() if key not in ("metadata", "kind", "apiVersion")},
+    }
 
 
 def build_fault_rule(fault: Fault, failing_request: str, failed_requests: list[str]) -> Callable[[str], Fault | None]:
-    """Return the rule that fails this request, such as "get nodes 2", and adds it to `failed_requests`.
+    """Return the rule that makes this request fail, such as "get nodes 2", and adds it to `failed_requests`.
 
-    A client retries a read whose connection broke, so a reset breaks the retries, too.
+    A client retries a read whose connection broke, so a reset also breaks the retries.
     """
     kind, _, number = failing_request.rpartition(" ")
 
@@ -289,40 +297,47 @@ def build_fault_rule(fault: Fault, failing_request: str, failed_requests: list[s
 
 @proves("X-6a")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_step_survives_failure_of_each_request(fault_bench: FaultBench, name: str) -> None:
-    """Steps answer 503, report a failed request, or work without it; the next delivery reaches the normal end state."""
-    baseline = fault_bench.get_baseline(name)
-    assert baseline.requests
-    assert baseline.answer.status in (200, 204), baseline.answer.body
+@pytest.mark.parametrize("scenario_name", SCENARIOS)
+def test_step_survives_failure_of_each_request(fault_bench: FaultBench, scenario_name: str) -> None:
+    """Check that a step tolerates the failure of each of its requests.
 
-    problems = [problem for request in baseline.requests for problem in find_problems(fault_bench, name, request)]
+    It answers 503, reports the failure, or works without the request. The next delivery reaches the normal end state.
+    """
+    baseline = fault_bench.get_baseline(scenario_name)
+    assert baseline.requests
+    assert baseline.response.status in (200, 204), baseline.response.body
+
+    problems = [
+        problem for request in baseline.requests for problem in find_problems(fault_bench, scenario_name, request)
+    ]
 
     assert not problems, "\n".join(problems)
 
 
 @proves("X-6a")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NO_RESPONSE_SCENARIOS)
-def test_step_without_response_answers_503(fault_bench: FaultBench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps answer 503 if their first request gets no response, and the next delivery reaches the normal end state."""
-    baseline = fault_bench.get_baseline(name)
+@pytest.mark.parametrize("scenario_name", NO_RESPONSE_SCENARIOS)
+def test_step_answers_503_if_first_request_gets_no_response(
+    fault_bench: FaultBench, scenario_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a step answers 503 if its first request gets no response, and that the next delivery succeeds."""
+    baseline = fault_bench.get_baseline(scenario_name)
     request = baseline.requests[0]
-    with fault_bench.prepare(name) as (workload, event):
+    with fault_bench.prepare(scenario_name) as (workload, event):
         with monkeypatch.context() as patched:
             patched.setattr(handler, "API_DEADLINE_SECONDS", NO_RESPONSE_DEADLINE_SECONDS)
             fault_bench.faults.inject(build_fault_rule(NO_RESPONSE, request, []))
-            first_response = fault_bench.deliver(name, event)
+            first_response = fault_bench.deliver(scenario_name, event)
             fault_bench.faults.stop_faults()
-        fault_bench.deliver(name, get_next_delivery(event))
+        fault_bench.deliver(scenario_name, get_next_delivery(event))
         end_state = read_end_state(workload)
 
     assert first_response.status == 503
-    assert is_same_end_state(name, end_state, baseline.state)
+    assert is_same_end_state(scenario_name, end_state, baseline.state)
 
 
 def test_scenarios_cover_all_steps() -> None:
-    """Scenarios cover every step outside `maintenance` but `record`, which sends no requests."""
+    """Check that the scenarios cover every step outside `maintenance`, except `record`, which sends no requests."""
     assert {name.partition(",")[0] for name in SCENARIOS} == FUNCTIONS.keys() - {"record"} - list_steps("maintenance")
     assert read_documented_rights("record") == set()
 
@@ -332,63 +347,69 @@ def get_next_delivery(event: BaseCloudEvent) -> BaseCloudEvent:
     return build_tick() if event.get_type() == events.TICK else event
 
 
-def find_problems(bench: FaultBench, name: str, request: str) -> Iterator[str]:
-    """Make this request of a scenario fail in each way, and yield each problem with the step's answers.
+def find_problems(bench: FaultBench, scenario_name: str, request: str) -> Iterator[str]:
+    """Make this request of a scenario fail with each kind of fault, and yield the problems with the step's responses.
 
-    While work remains, the next delivery meets the next fault; the last delivery meets none. A fault that causes a
-    problem only after others is repeated in a newly prepared scenario, where no earlier failure can hide it.
+    While work remains, the next fault is injected into the next delivery; the last delivery has no fault. A fault that
+    causes a problem only after other faults is repeated in a newly prepared scenario, where they cannot hide it.
     """
-    baseline, remaining_faults = bench.get_baseline(name), list(FAULTS)
+    baseline, remaining_faults = bench.get_baseline(scenario_name), list(FAULTS)
     while remaining_faults:
         failed: list[str] = []
-        with bench.prepare(name) as (workload, event):
+        with bench.prepare(scenario_name) as (workload, event):
             responses: list[StepResponse] = []
             state: Object = {}
             while remaining_faults and state != baseline.state:
                 kind, failed_requests = remaining_faults[0], list[str]()
                 bench.faults.inject(build_fault_rule(FAULTS[kind], request, failed_requests))
-                responses.append(bench.deliver(name, event))
+                responses.append(bench.deliver(scenario_name, event))
                 bench.faults.stop_faults()
                 state = read_end_state(workload)
-                if not failed_requests:  # the earlier deliveries did this part already
+                if not failed_requests:  # earlier deliveries have already done this part
                     break
-                problem = find_problem(name, request, kind, baseline, responses[-1], state)
-                if problem and failed:  # an earlier failure may hide this one: prepare the scenario again for it
+                problem = find_problem(scenario_name, request, kind, baseline, responses[-1], state)
+                if problem and failed:  # an earlier fault may hide this one: prepare the scenario again for it
                     break
                 failed.append(remaining_faults.pop(0))
                 if problem:
                     yield f"{request}, {kind}: {problem}: {responses[-1]}"
-            responses.append(bench.deliver(name, get_next_delivery(event)))
-            if (name, strip_number(request)) == RESYNC_REQUEST:
+            responses.append(bench.deliver(scenario_name, get_next_delivery(event)))
+            if (scenario_name, strip_number(request)) == RESYNC_REQUEST:
                 restore_event = workload.functions.invoke("resync-runs", build_tick())
                 assert restore_event is not None, "resync-runs does not end a finished run that has a finalizer"
-                responses.append(bench.deliver(name, restore_event))
+                responses.append(bench.deliver(scenario_name, restore_event))
             end_state = read_end_state(workload)
         if not failed:
             yield f"{request}: not sent in {remaining_faults.pop(0)}"
-        if not is_same_end_state(name, end_state, baseline.state) and not needs_administrator(name, request, failed):
-            yield f"{request}, {failed}: other end state: {describe_difference(baseline.state, end_state)}"
-        is_answered = baseline.answer.type in {response.type for response in responses}
-        if not (is_answered or needs_administrator(name, request, failed) or is_reply_unrepeated(name, request)):
-            yield f"{request}, {failed}: never answered {baseline.answer.type}: {responses}"
+        if not is_same_end_state(scenario_name, end_state, baseline.state) and not needs_administrator(
+            scenario_name, request, failed
+        ):
+            yield f"{request}, {failed}: different end state: {describe_difference(baseline.state, end_state)}"
+        has_expected_response = baseline.response.type in {response.type for response in responses}
+        if not (
+            has_expected_response
+            or needs_administrator(scenario_name, request, failed)
+            or is_reply_unrepeated(scenario_name, request)
+        ):
+            yield f"{request}, {failed}: never responded with {baseline.response.type}: {responses}"
 
 
-def is_same_end_state(name: str, actual: Object, expected: Object) -> bool:
+def is_same_end_state(scenario_name: str, actual: Object, expected: Object) -> bool:
     """Return whether the end states are equal except for a condition that the next step overwrites."""
-    passing = OVERWRITTEN_CONDITIONS.get(name)
+    overwritten_condition = OVERWRITTEN_CONDITIONS.get(scenario_name)
 
     def normalize_state(state: Object) -> str:
-        items = json.loads(json.dumps(state))
-        for item in filter(None, items.values()):
-            status = item.get("status", {}) if isinstance(item, dict) else {}
-            if name.startswith("restore-pools"):
+        objects = json.loads(json.dumps(state))
+        for kubernetes_object in filter(None, objects.values()):
+            status = kubernetes_object.get("status", {}) if isinstance(kubernetes_object, dict) else {}
+            if scenario_name.startswith("restore-pools"):
                 status.get("record", {}).pop("restored", None)  # progress record of a partly refused attempt
             conditions = status.get("conditions", [])
             status["conditions"] = sorted(
-                (condition for condition in conditions if condition["type"] != passing),
+                (condition for condition in conditions if condition["type"] != overwritten_condition),
                 key=lambda condition: str(condition["type"]),
             )
-        return json.dumps(items, sort_keys=True)
+        return json.dumps(objects, sort_keys=True)
 
     return normalize_state(actual) == normalize_state(expected)
 
@@ -398,15 +419,15 @@ def strip_number(request: str) -> str:
     return request.rpartition(" ")[0]
 
 
-def needs_administrator(name: str, request: str, failed: list[str]) -> bool:
+def needs_administrator(scenario_name: str, request: str, failed: list[str]) -> bool:
     """Return whether this failure leaves the remaining work to an administrator."""
-    step_and_request = name.partition(",")[0], strip_number(request)
+    step_and_request = scenario_name.partition(",")[0], strip_number(request)
     return step_and_request == ADMINISTRATOR_REQUEST and bool({*failed} & {*REFUSALS})
 
 
-def is_reply_unrepeated(name: str, request: str) -> bool:
+def is_reply_unrepeated(scenario_name: str, request: str) -> bool:
     """Return whether the step does not repeat its reply after a failure of this request."""
-    return (name, strip_number(request)) in UNREPEATED_REPLIES
+    return (scenario_name, strip_number(request)) in UNREPEATED_REPLIES
 
 
 def describe_difference(expected: Object, actual: Object) -> str:
@@ -418,22 +439,24 @@ def describe_difference(expected: Object, actual: Object) -> str:
     )
 
 
-def find_problem(name: str, request: str, kind: str, baseline: BaselineRun, answer: StepResponse, state: Object) -> str:
-    """Return the problem with the answer to a delivery in which this request failed, or "" if there is none."""
-    if answer.status not in (200, 204, 503):
-        return f"status {answer.status}"
-    if "DisruptionBudget" in answer.body:
+def find_problem(
+    scenario_name: str, request: str, kind: str, baseline: BaselineRun, response: StepResponse, state: Object
+) -> str:
+    """Return the problem with the response to a delivery in which this request failed, or "" if there is none."""
+    if response.status not in (200, 204, 503):
+        return f"status {response.status}"
+    if "DisruptionBudget" in response.body:
         return "failure reported as a disruption budget"
-    is_done = answer.type == baseline.answer.type and state == baseline.state
-    if answer.status == 503 or is_done:
+    is_done = response.type == baseline.response.type and state == baseline.state
+    if response.status == 503 or is_done:
         return ""
-    if kind in REFUSALS and any(build_fault_message(kind) in text for text in (answer.body, json.dumps(state))):
+    if kind in REFUSALS and any(build_fault_message(kind) in text for text in (response.body, json.dumps(state))):
         return ""
-    step = name.partition(",")[0]
-    if kind in REFUSALS and step == "run-job" and answer.type == events.RUN_HALTED:
+    step = scenario_name.partition(",")[0]
+    if kind in REFUSALS and step == "run-job" and response.type == events.RUN_HALTED:
         return ""
     sent_request = strip_number(request)
     is_logged = (
-        kind in REFUSALS and sent_request in LOGGED_REFUSALS.get(step, ()) and build_fault_message(kind) in answer.log
+        kind in REFUSALS and sent_request in LOGGED_REFUSALS.get(step, ()) and build_fault_message(kind) in response.log
     )
     return "" if is_logged or sent_request in OPTIONAL_REQUESTS.get(step, ()) else "failure neither reported nor logged"

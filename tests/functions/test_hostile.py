@@ -27,31 +27,33 @@ MAX_EXAMPLES = 60
 
 @pytest.fixture(scope="module")
 def maintenance_and_node(idle_cluster: LocalCluster, functions: Functions) -> Iterator[tuple[ObjectReference, str]]:
-    """Yield a maintenance in progress and its node, which has a pod that stays; many of the requests name them."""
+    """Yield a maintenance in progress and its node, on which a pod remains; many of the requests name them."""
     admin = SyncClient(str(idle_cluster.kubeconfig))
     workload = Workload(idle_cluster, admin)
     node = workload.take_node()
     workload.create_bare_pods(node, "stays", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.run_chain(item, "begin", "cordon", "taint")
-    yield ObjectReference.from_object(item), node
+    maintenance = workload.create_maintenance(node)
+    functions.run_chain(maintenance, "begin", "cordon", "taint")
+    yield ObjectReference.from_object(maintenance), node
     delete_maintenances(admin)
     admin.close()
 
 
 @proves("X-6")
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("function_name", FUNCTIONS)
 def test_hostile_request_causes_no_5xx(
-    functions: Functions, maintenance_and_node: tuple[ObjectReference, str], name: str
+    functions: Functions, maintenance_and_node: tuple[ObjectReference, str], function_name: str
 ) -> None:
-    """X-6: a function accepts a request or rejects it with one line that names the fault, and never answers 5xx."""
-    kinds = FUNCTIONS[name].consumes or (*KNOWN_TYPES, ATTEMPTS_MADE)
+    """X-6: a function accepts a request or rejects it with one line that names the error, and never answers 5xx."""
+    event_types = FUNCTIONS[function_name].consumes or (*KNOWN_TYPES, ATTEMPTS_MADE)
 
     @settings(max_examples=MAX_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.integers(0, 2**32))
     def send_request(seed: int) -> None:
-        request = InvalidEventGenerator(Random(seed), *maintenance_and_node).build_request(kinds)
-        response = functions.clients[name].post(f"/{name}", data=request.body, headers=dict(request.headers))
+        request = InvalidEventGenerator(Random(seed), *maintenance_and_node).build_request(event_types)
+        response = functions.clients[function_name].post(
+            f"/{function_name}", data=request.body, headers=dict(request.headers)
+        )
         assert response.status_code < 500, (request, response.text)
         assert "Traceback" not in response.text
         assert response.status_code < 400 or response.text.count("\n") == 1

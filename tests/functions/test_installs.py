@@ -1,4 +1,4 @@
-"""Tests of two installs: while another install holds the install Lease, no function acts on an event (DRN-15)."""
+"""Tests with two installs: while another install holds the install Lease, no function acts on an event (DRN-15)."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def create_install_lease(admin_client: SyncClient, account: ServiceAccount) -> N
     admin_client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))
 
 
-def build_events(workload: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
-    """Return function → event that makes the function act; it comes from a source or follows from such an event."""
+def build_events_by_function(workload: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
+    """Return function → event that makes the function act, as an event source or another function would emit it."""
     cordoned_node = workload.read_node(node)
     uncordoned_node = {**cordoned_node, "spec": {**cordoned_node["spec"], "unschedulable": False, "taints": []}}
     return {
@@ -75,14 +75,17 @@ def test_passive_install_writes_no_resources(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Functions write only an Event while another install holds the Lease, and act again after it is deleted."""
+    """Check that functions write only an Event while another install holds the Lease.
+
+    They act again after the Lease is deleted.
+    """
     create_install_lease(admin_client, OWN_ACCOUNT)
     node = workload.take_node()
     workload.create_bare_pods(node, "web")
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
     workload.delete(m.build_path(maintenance))
-    events_by_function = build_events(workload, maintenance, node)
+    events_by_function = build_events_by_function(workload, maintenance, node)
     delete_install_lease(admin_client)
     create_install_lease(admin_client, OTHER_ACCOUNT)
     monkeypatch.setattr(installs, "INSTALL_LEASE_CACHE", installs.InstallLeaseCache())
@@ -152,9 +155,9 @@ def test_begin_acquires_install_lease_before_first_tick(
 def test_install_lease_of_unreadable_account_is_kept(
     functions: Functions, admin_client: SyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Check that `resync` leaves the Lease to an account that it has no right to read.
+    """Check that `resync` does not take over the Lease of an account that it has no right to read.
 
-    It logs what an administrator can do.
+    It logs a message that names the remedy for the administrator.
     """
     unreadable_account = ServiceAccount(OTHER_ACCOUNT.namespace, "stranger")
     create_install_lease(admin_client, unreadable_account)

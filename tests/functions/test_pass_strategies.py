@@ -1,4 +1,4 @@
-"""Tests of how the replies of several passes are merged into one reply."""
+"""Tests for merging the replies of several passes into one reply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build_change_reply(node: str) -> BaseCloudEvent:
 
 @proves("X-2")
 def test_change_replies_of_all_passes_are_merged() -> None:
-    """Replies of all passes are merged, and a repeated reply appears once."""
+    """Check that the replies of all passes are merged, and that a repeated reply appears once."""
     strategy = ChangeStrategy(lambda _event: "here")
     passes = [[build_change_reply("a")], [build_change_reply("b"), build_change_reply("a")], []]
 
@@ -31,7 +31,7 @@ def test_change_replies_of_all_passes_are_merged() -> None:
 
 
 def test_latest_state_reply_replaces_earlier_ones() -> None:
-    """Replies of the last pass replace those of earlier passes."""
+    """Check that the replies of the last pass replace those of earlier passes."""
     strategy = LatestStateStrategy(lambda _event: "here")
 
     assert strategy.merge(HINT, [[build_change_reply("a")], []], more=False) == []

@@ -1,4 +1,4 @@
-"""Tests of `record` and its journal."""
+"""Tests for `record` and its journal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ATTEMPT = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00
 
 def test_each_event_is_stored_once(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2, X-1: `record` stores each event of any type once, and writes nothing to the cluster."""
-    item = workload.create_maintenance("nowhere")
-    events = [build_added(item), build_tick()]
+    maintenance = workload.create_maintenance("nowhere")
+    events = [build_added(maintenance), build_tick()]
 
     statuses = [functions.post("record", event).status_code for event in [*events, *events]]
 
@@ -51,7 +51,7 @@ def test_dead_letter_is_stored_apart_from_event(functions: Functions) -> None:
 
 
 def test_arrival_time_is_time_of_request(functions: Functions) -> None:
-    """Arrival times are those of the requests, even if `record` waits for another writer of the journal."""
+    """Check that the arrival time is that of the request, even if `record` waits for another writer of the journal."""
     event = build_tick()
     with ThreadPoolExecutor(1) as pool:
         with JOURNAL_OPENING.hold(1):
@@ -80,10 +80,10 @@ def test_unreadable_data_is_stored_unchanged(functions: Functions, content_type:
     assert encode_binary(entry.event).body == body
 
 
-@pytest.mark.parametrize("name", ["id", "source", "knativeerrordest"])
-def test_oversized_attribute_gets_400(functions: Functions, name: str) -> None:
-    """X-6: `record` answers 400 to an attribute that is too long for an index of PostgreSQL."""
-    event = CloudEvent({**build_tick().get_attributes(), name: "x" * 600}, {})
+@pytest.mark.parametrize("attribute", ["id", "source", "knativeerrordest"])
+def test_record_answers_400_to_oversized_attribute(functions: Functions, attribute: str) -> None:
+    """X-6: `record` answers 400 to an attribute that is too long for a PostgreSQL index."""
+    event = CloudEvent({**build_tick().get_attributes(), attribute: "x" * 600}, {})
 
     response = functions.post("record", event)
 
@@ -115,7 +115,9 @@ def test_attempts_are_stored_with_event(functions: Functions) -> None:
 
 
 @pytest.mark.parametrize("source", ["urn:somebody", events.SOURCE_PREFIX + "attempts"])
-def test_unsigned_attempts_get_403(functions: Functions, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def test_record_answers_403_to_unsigned_attempts(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
     """docs/security.md: `record` answers 403 to attempts without a valid signature, whatever their source."""
     monkeypatch.setenv(KEY_VARIABLE, "secret")
     event = build_tick()
@@ -142,7 +144,7 @@ def test_unsigned_attempts_get_403(functions: Functions, monkeypatch: pytest.Mon
         ({"attempts": [{**ATTEMPT, "event": "x" * 600}]}, "event is longer than 512 bytes"),
     ],
 )
-def test_malformed_attempts_get_400(functions: Functions, data: dict[str, object], message: str) -> None:
+def test_record_answers_400_to_malformed_attempts(functions: Functions, data: dict[str, object], message: str) -> None:
     """X-6: `record` answers 400 to malformed attempts and names the field, so that no broker retries them."""
     event = CloudEvent({**build_attempts_event([]).get_attributes()}, data)
 

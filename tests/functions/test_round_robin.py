@@ -1,4 +1,4 @@
-"""Tests of `RoundRobin`: every item gets a turn although items are added and removed."""
+"""Tests for `RoundRobin`: every item gets a turn, even if items are added and removed."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_each_item_is_first_once(uids: set[str], start: str) -> None:
 def test_resume_after_starts_with_omitted_items() -> None:
     round_robin = RoundRobin(last_uid="a")
     orders = [round_robin.rotate("abcd", str)]
-    for last in ("c", "bb"):
-        round_robin.resume_after(last)
+    for last_taken in ("c", "bb"):
+        round_robin.resume_after(last_taken)
         orders.append(round_robin.rotate("abcd", str))
 
     assert ["".join(order) for order in orders] == ["bcda", "dabc", "cdab"]

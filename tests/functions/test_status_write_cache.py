@@ -1,4 +1,4 @@
-"""Tests of the cache of status writes: a snapshot stays valid if only this process wrote since it was taken."""
+"""Tests for the cache of status writes: a snapshot stays valid if only this process wrote since it was taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functions.status_write_cache import StatusWrite, StatusWriteCache
 
 @pytest.fixture
 def cache() -> StatusWriteCache:
-    """Return the cache of a process that wrote one status, for the pods in version 50."""
+    """Return the cache of a process that wrote one status, which describes the pods at version 50."""
     writes = StatusWriteCache()
     writes.record("uid-1", StatusWrite("100", "104", "50"))
     return writes
@@ -29,14 +29,14 @@ def cache() -> StatusWriteCache:
         ("uid-2", "100", "104", "51", False),
     ],
 )
-def test_snapshot_is_current_after_own_write_only(
+def test_snapshot_stays_current_only_after_own_write(
     cache: StatusWriteCache, uid: str, snapshot_version: str, current_version: str, pods_version: str, is_current: bool
 ) -> None:
     """X-2, rule 1: another process's write, or a status with newer pods, makes a snapshot outdated."""
     assert cache.is_current(uid, snapshot_version, current_version, pods_version) is is_current
 
 
-def test_write_without_pod_version_outdates_snapshots(cache: StatusWriteCache) -> None:
+def test_write_without_pod_version_makes_snapshots_outdated(cache: StatusWriteCache) -> None:
     """X-2: a write without a pod version makes snapshots outdated, because its node may be newer than theirs."""
     cache.record("uid-1", StatusWrite("100", "104", ""))
 
@@ -51,7 +51,7 @@ def single_entry_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("single_entry_cache")
 def test_cache_keeps_latest_writes(cache: StatusWriteCache) -> None:
-    """Cache size is bounded: the latest writes are kept and older ones evicted."""
+    """Check that the cache is bounded: it keeps the latest writes and evicts older ones."""
     cache.record("uid-2", StatusWrite("100", "104", "50"))
 
     assert not cache.is_current("uid-1", "100", "104", "51")

@@ -1,4 +1,4 @@
-"""Tests of `WriteBatcher`: writes of one object are serialized, and the parts that wait are written together."""
+"""Tests for `WriteBatcher`: writes to one object are serialized, and waiting parts are written together."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ class BlockingWrites:
         self._started.release()
         finished.result(TIMEOUT_SECONDS)
 
-    def post(self, key: str, part: str, seconds: float = TIMEOUT_SECONDS) -> Future[None]:
-        """Write a part in a thread with this deadline, in seconds, and return its Future."""
+    def post(self, key: str, part: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Future[None]:
+        """Write one part of the object `key` in a thread, with this timeout, and return the call's Future."""
 
         def write_part() -> None:
-            with set_deadline(seconds):
+            with set_deadline(timeout_seconds):
                 self._batcher.write(key, part, self._write)
 
         return self._threads.submit(write_part)
 
-    def post_and_await_start(self, key: str, part: str) -> Future[None]:
-        """Post a part and return its Future when its write has begun."""
+    def post_and_wait_for_start(self, key: str, part: str) -> Future[None]:
+        """Post a part, and return the call's Future as soon as its write has begun."""
         response = self.post(key, part)
-        self.await_write()
+        self.wait_for_write()
         return response
 
-    def await_write(self) -> None:
+    def wait_for_write(self) -> None:
         assert self._started.acquire(timeout=TIMEOUT_SECONDS)
 
-    def end_write(self, number: int, error: Exception | None = None) -> None:
-        """End the write that started as this number, successfully or with an error."""
+    def end_write(self, index: int, error: Exception | None = None) -> None:
+        """End the write with this index (in start order), successfully or with an error."""
         if error:
-            self._endings[number].set_exception(error)
+            self._endings[index].set_exception(error)
         else:
-            self._endings[number].set_result(None)
+            self._endings[index].set_result(None)
 
 
 @pytest.fixture
@@ -66,22 +66,22 @@ def blocking_writes() -> BlockingWrites:
     return BlockingWrites()
 
 
-def are_pending(*answers: Future[None]) -> bool:
-    """Return whether all answers are still pending after their threads have had time to wait."""
+def are_pending(*futures: Future[None]) -> bool:
+    """Return whether all futures are still pending after their threads have had time to start."""
     with pytest.raises(TimeoutError):
-        answers[-1].result(THREAD_START_SECONDS)
-    return not any(response.done() for response in answers)
+        futures[-1].result(THREAD_START_SECONDS)
+    return not any(future.done() for future in futures)
 
 
 def test_waiting_parts_are_written_together(blocking_writes: BlockingWrites) -> None:
     """Design rule 8: parts that wait for a write are written together, and each caller returns after its write."""
-    first = blocking_writes.post_and_await_start("status", "a")
+    first = blocking_writes.post_and_wait_for_start("status", "a")
     others = [blocking_writes.post("status", part) for part in "bcd"]
     assert are_pending(*others)
 
     blocking_writes.end_write(0)
     first.result(TIMEOUT_SECONDS)
-    blocking_writes.await_write()
+    blocking_writes.wait_for_write()
     assert are_pending(*others)
     blocking_writes.end_write(1)
     for other in others:
@@ -91,9 +91,9 @@ def test_waiting_parts_are_written_together(blocking_writes: BlockingWrites) -> 
 
 
 def test_objects_are_written_independently(blocking_writes: BlockingWrites) -> None:
-    """Writes of different objects do not wait for each other."""
-    slow = blocking_writes.post_and_await_start("one", "a")
-    other_write = blocking_writes.post_and_await_start("other", "b")
+    """Check that writes to different objects do not wait for each other."""
+    slow = blocking_writes.post_and_wait_for_start("one", "a")
+    other_write = blocking_writes.post_and_wait_for_start("other", "b")
 
     blocking_writes.end_write(1)
     other_write.result(TIMEOUT_SECONDS)
@@ -103,16 +103,16 @@ def test_objects_are_written_independently(blocking_writes: BlockingWrites) -> N
 
 
 def test_failed_write_fails_all_its_callers(blocking_writes: BlockingWrites) -> None:
-    """X-6: a failed write raises an error for each caller whose part it had, and does not affect the next write."""
-    first = blocking_writes.post_and_await_start("status", "a")
+    """X-6: a failed write raises an error for each caller whose part it contained; the next write is unaffected."""
+    first = blocking_writes.post_and_wait_for_start("status", "a")
     others = [blocking_writes.post("status", part) for part in "bc"]
     assert are_pending(*others)
     blocking_writes.end_write(0)
-    blocking_writes.await_write()
+    blocking_writes.wait_for_write()
 
     blocking_writes.end_write(1, ConnectionError("away"))
     errors = [type(other.exception(TIMEOUT_SECONDS)) for other in others]
-    next_write = blocking_writes.post_and_await_start("status", "d")
+    next_write = blocking_writes.post_and_wait_for_start("status", "d")
     blocking_writes.end_write(2)
 
     assert (first.result(TIMEOUT_SECONDS), next_write.result(TIMEOUT_SECONDS)) == (None, None)
@@ -121,14 +121,14 @@ def test_failed_write_fails_all_its_callers(blocking_writes: BlockingWrites) -> 
 
 def test_caller_without_time_raises_retry(blocking_writes: BlockingWrites) -> None:
     """X-6: a caller without time left raises `Retry`, and later parts are written without its part."""
-    slow = blocking_writes.post_and_await_start("status", "a")
-    impatient_call = blocking_writes.post("status", "b", seconds=THREAD_START_SECONDS)
+    slow = blocking_writes.post_and_wait_for_start("status", "a")
+    impatient_call = blocking_writes.post("status", "b", timeout_seconds=THREAD_START_SECONDS)
     assert isinstance(impatient_call.exception(TIMEOUT_SECONDS), Retry)
 
     later_call = blocking_writes.post("status", "c")
     assert are_pending(slow, later_call)
     blocking_writes.end_write(0)
-    blocking_writes.await_write()
+    blocking_writes.wait_for_write()
     blocking_writes.end_write(1)
 
     assert (slow.result(TIMEOUT_SECONDS), later_call.result(TIMEOUT_SECONDS)) == (None, None)

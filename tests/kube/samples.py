@@ -102,13 +102,13 @@ def make_maintenance(
             "annotations": {INITIAL_COUNTS_ANNOTATION: counts},
             "ownerReferences": [owner],
         }
-    item: Object = {
+    maintenance: Object = {
         "apiVersion": MEDIK8S.api_version,
         "kind": "NodeMaintenance",
         "metadata": metadata,
         "spec": {"nodeName": "node-1", "reason": "test"},
     }
-    return item if status is None else {**item, "status": status}
+    return maintenance if status is None else {**maintenance, "status": status}
 
 
 short_names = st.text("abcdefgh", min_size=1, max_size=3)
@@ -125,7 +125,7 @@ pod_lists = st.lists(
         deletionTimestamp=st.sampled_from([None, "2026-01-01T00:00:00Z"]),
     ),
     max_size=12,
-    unique_by=lambda item: item["metadata"]["uid"],
+    unique_by=lambda pod: pod["metadata"]["uid"],
 )
 budget_lists = st.lists(
     st.builds(
@@ -140,5 +140,5 @@ budget_lists = st.lists(
         namespace=st.sampled_from(["ns", "other"]),
     ),
     max_size=3,
-    unique_by=lambda item: item["metadata"]["name"],
+    unique_by=lambda budget: budget["metadata"]["name"],
 )

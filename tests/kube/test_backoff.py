@@ -1,4 +1,4 @@
-"""Tests of the delays between retries, which grow up to a maximum."""
+"""Tests for the delays between retries, which grow up to a maximum."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def test_delays_double_up_to_the_maximum() -> None:
 
 
 def test_delays_keep_growing_across_changing_maxima() -> None:
-    """Delays keep growing across maxima, so that alternating failures cause no more retries than a single kind."""
+    """Check that delays keep growing across maxima: alternating failures cause no more retries than equal ones."""
     backoff, maxima = ExponentialBackoff(0.5), (3.0, 9.0, 3.0, 9.0, 9.0, 3.0, 9.0)
     assert [backoff.get_next_delay(maximum) for maximum in maxima] == [0.5, 1.0, 2.0, 4.0, 8.0, 3.0, 6.0]

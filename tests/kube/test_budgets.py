@@ -1,4 +1,4 @@
-"""Tests of which pods the disruption budgets admit, on plain dicts."""
+"""Tests for which pods the disruption budgets admit, on plain dicts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_db_pod(name: str, *, ready: bool = True, phase: str = "Running") -> Obj
 
 
 def get_names(pods: Iterable[Pod]) -> list[str]:
-    return [item["metadata"]["name"] for item in pods]
+    return [pod["metadata"]["name"] for pod in pods]
 
 
 def test_pod_without_a_budget_is_unbudgeted() -> None:
@@ -59,8 +59,8 @@ def test_a_budget_admits_as_many_as_it_allows() -> None:
     plan = plan_evictions([make_db_pod(name) for name in "abcd"], [make_budget("keep", allowed=2, healthy=4, needed=2)])
 
     assert {name: get_names(queue) for name, queue in plan.queues_by_budget.items()} == {"ns/keep": ["a", "b"]}
-    assert [item.pod["name"] for item in plan.blocked] == ["c", "d"]
-    assert [(item.reason, item.budget, item.healthy, item.needed) for item in plan.blocked] == [
+    assert [blocked.pod["name"] for blocked in plan.blocked] == ["c", "d"]
+    assert [(blocked.reason, blocked.budget, blocked.healthy, blocked.needed) for blocked in plan.blocked] == [
         ("DisruptionBudget", "keep", 2, 2)
     ] * 2
     assert plan.unbudgeted == []
@@ -85,8 +85,9 @@ def test_budget_that_never_allows_a_disruption_is_reported(
     spec: dict[str, Any], expected: int, never_allows: bool
 ) -> None:
     """OSV-13: `allowsNone` is reported only for a budget that requires all of its pods, whatever their number."""
-    item = make_budget("keep", needed=3)
-    budget = {**item, "spec": {**item["spec"], **spec}, "status": {**item["status"], "expectedPods": expected}}
+    budget = make_budget("keep", needed=3)
+    budget["spec"] |= spec
+    budget["status"] |= {"expectedPods": expected}
 
     (blocked,) = plan_evictions([make_db_pod("a")], [budget]).blocked
 
@@ -174,7 +175,9 @@ def test_an_empty_selector_covers_the_namespace() -> None:
     assert not covers(without_selector, make_db_pod("a"))
 
 
-@pytest.mark.parametrize(("needed", "healthy"), [(2, 1), (1, 1), (0, 0)], ids=["ours", "KubeVirt's", "not yet counted"])
+@pytest.mark.parametrize(
+    ("needed", "healthy"), [(2, 1), (1, 1), (0, 0)], ids=["our budget", "KubeVirt's budget", "not yet counted"]
+)
 @pytest.mark.parametrize("policy", ["", "AlwaysAllow"])
 def test_pending_migration_target_is_blocked(needed: int, healthy: int, policy: str) -> None:
     """DRN-9: the target pod of a migration is blocked as long as it is pending, and an ordinary pod once it runs.
@@ -186,7 +189,7 @@ def test_pending_migration_target_is_blocked(needed: int, healthy: int, policy: 
     plan = plan_evictions([target_pod], [budget])
 
     assert (plan.unbudgeted, plan.queues_by_budget) == ([], {})
-    assert [(item.reason, item.budget) for item in plan.blocked] == [("Migrating", "launcher")]
+    assert [(blocked.reason, blocked.budget) for blocked in plan.blocked] == [("Migrating", "launcher")]
     assert plan_evictions([target_pod], []).unbudgeted == [target_pod]
     assert plan_evictions([make_db_pod("other", ready=False, phase="Pending")], [budget]).blocked == []
     assert (
@@ -203,10 +206,10 @@ def test_event_data_omits_unknown_counts() -> None:
 
     counts = {"healthy": 0, "needed": 1}
     event_data = BlockedPod(identity, "DisruptionBudget", "m", "keep", 0, 1).as_data()
-    unknown = BlockedPod(identity, "Error", "m").as_data()
+    event_data_without_counts = BlockedPod(identity, "Error", "m").as_data()
 
     assert event_data == {**identity, "reason": "DisruptionBudget", "message": "m", "budget": "keep", **counts}
-    assert unknown == {**identity, "reason": "Error", "message": "m", "budget": ""}
+    assert event_data_without_counts == {**identity, "reason": "Error", "message": "m", "budget": ""}
 
 
 @given(samples.pod_lists, samples.budget_lists)
@@ -216,10 +219,10 @@ def test_every_leaving_pod_is_planned_once(pods: list[Object], budgets: list[Obj
 
     plan = plan_evictions(leaving, budgets)
 
-    queued = [item for queue in plan.queues_by_budget.values() for item in queue]
-    blocked = [f"{item.pod['namespace']}/{item.pod['name']}" for item in plan.blocked]
-    planned_keys = [*map(format_key, plan.unbudgeted), *map(format_key, queued), *blocked]
-    assert sorted(planned_keys) == sorted(format_key(item) for item in leaving if not is_terminating(item))
+    queued_pods = [pod for queue in plan.queues_by_budget.values() for pod in queue]
+    blocked_keys = [f"{blocked.pod['namespace']}/{blocked.pod['name']}" for blocked in plan.blocked]
+    planned_keys = [*map(format_key, plan.unbudgeted), *map(format_key, queued_pods), *blocked_keys]
+    assert sorted(planned_keys) == sorted(format_key(pod) for pod in leaving if not is_terminating(pod))
 
 
 @given(samples.pod_lists, samples.budget_lists)
@@ -227,12 +230,12 @@ def test_queue_never_exceeds_the_allowed_disruptions(pods: list[Object], budgets
     """NMO-6, X-6: a queue has at most `disruptionsAllowed` ready pods, and none if the budget's status is outdated."""
     plan = plan_evictions(classify_pods(pods).leaving, budgets)
 
-    for item in budgets:
-        queue = plan.queues_by_budget.get(format_budget_key(item), [])
-        assert sum(is_ready(each) for each in queue) <= max(0, item["status"]["disruptionsAllowed"])
-        if item["status"]["observedGeneration"] < 1:
+    for budget in budgets:
+        queue = plan.queues_by_budget.get(format_budget_key(budget), [])
+        assert sum(is_ready(pod) for pod in queue) <= max(0, budget["status"]["disruptionsAllowed"])
+        if budget["status"]["observedGeneration"] < 1:
             assert list(queue) == []
-        assert all(covers(item, each) for each in queue)
+        assert all(covers(budget, pod) for pod in queue)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +251,7 @@ def test_queue_never_exceeds_the_allowed_disruptions(pods: list[Object], budgets
     ids=["no pods", "two namespaces", "many"],
 )
 def test_budget_paths_depend_on_the_number_of_namespaces(namespaces: str, paths: list[str]) -> None:
-    """List up to three namespaces one by one, and more in one list of all namespaces."""
+    """Check that up to three namespaces are listed one by one, and more in one list of all namespaces."""
     assert build_budget_paths([make_pod(namespace=namespace) for namespace in namespaces]) == paths
 
 
@@ -276,15 +279,15 @@ def test_blocked_pod_names_its_budget_and_counts(blocking_budget: Object, messag
 
 def test_budget_without_counts_admits_no_pod() -> None:
     """X-6: a budget without counts admits neither ready nor unready pods."""
-    for plan in (
+    for budget in (
         UNCOUNTED_BUDGET,
         BUDGET_WITHOUT_STATUS,
         {**BUDGET_WITHOUT_STATUS, "status": {"observedGeneration": 0}},
     ):
         for pod in (make_pod("a"), make_pod("b", ready=False)):
-            assert split_admitted_pods(plan, [pod]) == ([], [pod])
-            assert not may_evict_as_unready(plan, pod)
-        assert not never_allows_disruption(plan)
+            assert split_admitted_pods(budget, [pod]) == ([], [pod])
+            assert not may_evict_as_unready(budget, pod)
+        assert not never_allows_disruption(budget)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of the virt-launcher pods that are evicted although a budget refuses it, so that KubeVirt migrates them."""
+"""Tests for evacuation requests: evictions of virt-launcher pods that a budget refuses, but that notify KubeVirt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_plan(reason: str) -> EvictionPlan:
     """Return the plan for both pods, where the budget of the virt-launcher pod states this reason."""
     annotations: Object = {
         f"{WAIT_ANNOTATION_PREFIX}reason": reason,
-        f"{WAIT_ANNOTATION_PREFIX}message": "in its words",
+        f"{WAIT_ANNOTATION_PREFIX}message": "reported message",
     }
     budget = make_budget("theirs", healthy=1, needed=1, selector={"matchLabels": {CREATED_BY_LABEL: "u"}})
     budget["metadata"].update(annotations=annotations, ownerReferences=[{"kind": "VirtualMachineInstance", "uid": "u"}])
@@ -34,10 +34,10 @@ def make_plan(reason: str) -> EvictionPlan:
 
 
 @proves("DRN-10")
-def test_pod_that_waits_for_kubevirt_is_requested() -> None:
-    """Queue a pod that waits for KubeVirt next to the others, and report its budget's reason instead of the refusal."""
+def test_evacuation_is_requested_for_pod_that_waits_for_kubevirt() -> None:
+    """Check that a pod that waits for KubeVirt is queued, and its budget's reason reported instead of the refusal."""
     plan = make_plan(WAITS_FOR_KUBEVIRT)
-    (requested,) = add_evacuation_requests(plan, [VIRT_LAUNCHER_POD, OTHER_POD], lambda _item: True).values()
+    (requested,) = add_evacuation_requests(plan, [VIRT_LAUNCHER_POD, OTHER_POD], lambda _blocked_pod: True).values()
 
     assert (plan.unbudgeted, plan.queues_by_budget, plan.blocked) == (
         [OTHER_POD],
@@ -46,18 +46,18 @@ def test_pod_that_waits_for_kubevirt_is_requested() -> None:
     )
     with_refusal = replace(requested, reason="Error", message="denied")
     assert replace_expected_refusals([with_refusal], {requested.pod["uid"]: requested}) == [requested]
-    assert requested.message == "in its words"
+    assert requested.message == "reported message"
     assert replace_expected_refusals([with_refusal], {}) == [with_refusal]
 
 
 @proves("DRN-10")
-def test_migrating_or_requested_pod_is_not_requested() -> None:
-    """Queue no pod that already migrates, or whose request is not due."""
+def test_evacuation_is_not_requested_for_migrating_or_recently_requested_pod() -> None:
+    """Check that no pod is queued that already migrates, or whose request is not due."""
     cases: list[tuple[str, Callable[[BlockedPod], bool]]]
-    cases = [("Migrating", lambda _item: True), (WAITS_FOR_KUBEVIRT, lambda _item: False)]
+    cases = [("Migrating", lambda _blocked_pod: True), (WAITS_FOR_KUBEVIRT, lambda _blocked_pod: False)]
     for reason, is_due in cases:
         plan = make_plan(reason)
-        before = list(plan.blocked)
+        initially_blocked = list(plan.blocked)
         assert add_evacuation_requests(plan, [VIRT_LAUNCHER_POD, OTHER_POD], is_due) == {}
-        assert (plan.queues_by_budget, plan.blocked) == ({}, before)
-        assert [item.reason for item in before] == [reason]
+        assert (plan.queues_by_budget, plan.blocked) == ({}, initially_blocked)
+        assert [blocked_pod.reason for blocked_pod in initially_blocked] == [reason]

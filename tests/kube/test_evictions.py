@@ -1,4 +1,4 @@
-"""Tests of eviction requests, and of the meaning of refused evictions."""
+"""Tests for eviction requests, and for the interpretation of refused evictions."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ BUDGET_CAUSE = {"reason": "DisruptionBudget", "message": BUDGET_MESSAGE}
             *("NamespaceTerminating", ""),
             id="namespace",
         ),
-        pytest.param(make_error_response(403, "cannot create resource"), "Forbidden", "", id="no right"),
-        pytest.param(make_error_response(500, "etcd is away"), "Error", "", id="500"),
+        pytest.param(make_error_response(403, "cannot create resource"), "Forbidden", "", id="no permission"),
+        pytest.param(make_error_response(500, "etcd is unavailable"), "Error", "", id="500"),
         pytest.param(make_error_response(429, f"{WEBHOOK_DENIAL} not yet"), "Error", "", id="429 by a webhook"),
         pytest.param(
             make_error_response(429, f"{WEBHOOK_DENIAL} not yet", BUDGET_CAUSE),
@@ -138,7 +138,7 @@ def test_pending_pod_has_no_version_precondition() -> None:
     assert eviction["deleteOptions"]["preconditions"] == {"uid": "u"}
 
 
-def test_forbidden_deletion_names_the_component() -> None:
+def test_forbidden_deletion_has_the_servers_message_and_the_remedy() -> None:
     """DRN-1a: a forbidden deletion has the server's message and the remedy; other refusals are those of an eviction."""
     forbidden = interpret_deletion_error(make_pod("a"), *make_error_response(403, "pods is forbidden"))
     webhook: ErrorResponse = (403, 'admission webhook "w" denied the request: no', {})
@@ -160,5 +160,5 @@ def test_grace_period_is_sent_only_if_set(seconds: int | None, delete_options: O
     options = DrainOptions(grace_period_seconds=seconds)
 
     assert build_grace_options(options) == delete_options
-    sends = build_eviction(make_pod("a"), budgeted=True, options=options)["deleteOptions"]
-    assert sends == {"preconditions": {"uid": "ns-a-uid"}, **delete_options}
+    sent_options = build_eviction(make_pod("a"), budgeted=True, options=options)["deleteOptions"]
+    assert sent_options == {"preconditions": {"uid": "ns-a-uid"}, **delete_options}

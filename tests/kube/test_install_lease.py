@@ -1,4 +1,4 @@
-"""Tests of the holder of the install lease, and of the message of a passive install."""
+"""Tests for the holder of the install lease, and for the message of a passive install."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_lease_without_an_account_has_no_holder(spec: dict[str, Any] | None) -> 
 
 
 def test_takeover_makes_the_account_the_holder() -> None:
-    """Take over another install's lease only in the version that was read."""
+    """Check that another install's lease is taken over only in the version that was read."""
     lease = install_lease.build_lease(OTHER_ACCOUNT, NOW)
     read_lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": "7"}}
 
@@ -49,7 +49,7 @@ def test_takeover_makes_the_account_the_holder() -> None:
 
 
 def test_passive_install_names_both_installs_and_the_remedy() -> None:
-    """Record the message in one Event, with the same name each time."""
+    """Check that the message is recorded in one Event, with the same name each time."""
     event = install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT, NOW)
 
     assert event["message"] == install_lease.build_passive_message(OTHER_ACCOUNT, OWN_ACCOUNT)

@@ -1,4 +1,4 @@
-"""Tests of which URLs are loopback addresses."""
+"""Tests for recognizing loopback URLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the JSON patches for cordon, labels and taints, on plain dicts and against a real API server."""
+"""Tests for the JSON patches that cordon, label and taint a node, on plain dicts and against a real API server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def get_taint_keys(taints: list[Object]) -> list[str]:
 
 
 def test_node_in_the_desired_state_gets_no_patch() -> None:
-    """X-2, NMO-3, NMO-4, NMO-14: each patch is empty if the node is in the desired state already."""
+    """X-2, NMO-3, NMO-4, NMO-14: each patch is empty if the node is already in the desired state."""
     assert build_cordon_patch(NODE_IN_MAINTENANCE, "nm-uid") == []
     assert build_cordon_patch(NODE_IN_MAINTENANCE) == []
     assert build_taint_patch(NODE_IN_MAINTENANCE, DRAIN_TAINT_KEY, "nm-uid") == []
@@ -55,7 +55,7 @@ def test_node_in_the_desired_state_gets_no_patch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "missing"),
+    ("node", "missing"),
     [
         pytest.param(make_node(), [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY], id="no taint"),
         pytest.param(make_node(*MAINTENANCE_TAINTS), [], id="both"),
@@ -74,18 +74,17 @@ def test_node_in_the_desired_state_gets_no_patch() -> None:
         ),
     ],
 )
-def test_missing_taints_are_found_by_key_and_effect(before: Object, missing: list[str]) -> None:
+def test_missing_taints_are_found_by_key_and_effect(node: Object, missing: list[str]) -> None:
     """NMO-4, C4: a taint with the same key and effect counts as present, whatever its value."""
-    assert get_taint_keys(find_missing_taints(before, DRAIN_TAINT_KEY)) == missing
+    assert get_taint_keys(find_missing_taints(node, DRAIN_TAINT_KEY)) == missing
     assert all(
-        taint["effect"] == NO_SCHEDULE and "value" not in taint
-        for taint in find_missing_taints(before, DRAIN_TAINT_KEY)
+        taint["effect"] == NO_SCHEDULE and "value" not in taint for taint in find_missing_taints(node, DRAIN_TAINT_KEY)
     )
 
 
 @proves("DRN-13", "NMO-17a")
 @pytest.mark.parametrize(
-    ("before", "expected_keys"),
+    ("node", "expected_keys"),
     [
         pytest.param(make_node(), [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY], id="no taint"),
         pytest.param(
@@ -98,9 +97,9 @@ def test_missing_taints_are_found_by_key_and_effect(before: Object, missing: lis
         ),
     ],
 )
-def test_the_log_names_the_taints_in_the_documents_order(before: Object, expected_keys: list[str]) -> None:
-    """Log the same list whether or not the controller manager has already tainted the cordoned node."""
-    logged = select_taints_to_log(before, DRAIN_TAINT_KEY)
+def test_logged_taints_are_in_the_documented_order(node: Object, expected_keys: list[str]) -> None:
+    """Check that the logged list is the same whether or not the controller manager has tainted the cordoned node."""
+    logged = select_taints_to_log(node, DRAIN_TAINT_KEY)
 
     assert get_taint_keys(logged) == expected_keys
     assert all(list(taint) == ["key", "effect"] and taint["effect"] == NO_SCHEDULE for taint in logged)
@@ -118,25 +117,25 @@ def test_is_tainted_compares_key_and_effect() -> None:
 
 def test_taint_patch_keeps_foreign_taints_in_order() -> None:
     """NMO-4: the patch tests the taints that were read, and adds ours after all others."""
-    before = make_node(
+    node = make_node(
         FOREIGN_TAINT,
         (DRAIN_TAINT_KEY, "value", NO_SCHEDULE),
         ("example.com/last", "", NO_SCHEDULE),
         maintenance_uid="another",
     )
 
-    test_uid, test_label, test_taints, add = build_taint_patch(before, DRAIN_TAINT_KEY, "nm-uid")
+    test_uid, test_label, test_taints, add = build_taint_patch(node, DRAIN_TAINT_KEY, "nm-uid")
 
     assert test_label == {"op": "test", "path": LABEL_PATH, "value": "another"}
     assert test_uid == {"op": "test", "path": "/metadata/uid", "value": "node-uid"}
-    assert test_taints == {"op": "test", "path": "/spec/taints", "value": before["spec"]["taints"]}
-    assert add["value"] == [*before["spec"]["taints"], {"key": UNSCHEDULABLE_TAINT, "effect": NO_SCHEDULE}]
+    assert test_taints == {"op": "test", "path": "/spec/taints", "value": node["spec"]["taints"]}
+    assert add["value"] == [*node["spec"]["taints"], {"key": UNSCHEDULABLE_TAINT, "effect": NO_SCHEDULE}]
 
 
 def test_restore_patch_removes_our_taints_with_any_value() -> None:
     """NMO-14, KNM-4: our NoSchedule taints are removed whatever their value; all other taints stay in order."""
     foreign_taints = [FOREIGN_TAINT, (DRAIN_TAINT_KEY, "", "PreferNoSchedule")]
-    before = make_node(
+    node = make_node(
         foreign_taints[0],
         (DRAIN_TAINT_KEY, "draining", NO_SCHEDULE),
         foreign_taints[1],
@@ -144,7 +143,7 @@ def test_restore_patch_removes_our_taints_with_any_value() -> None:
         cordoned=True,
     )
 
-    *_, taints, uncordon = build_restore_patch(before, [DRAIN_TAINT_KEY])
+    *_, taints, uncordon = build_restore_patch(node, [DRAIN_TAINT_KEY])
 
     assert taints["value"] == make_node(*foreign_taints)["spec"]["taints"]
     assert uncordon == {"op": "remove", "path": "/spec/unschedulable"}
@@ -152,14 +151,14 @@ def test_restore_patch_removes_our_taints_with_any_value() -> None:
 
 def test_node_with_a_successor_stays_cordoned() -> None:
     """X-7: a node with a next maintenance loses only the drain taint, and its label names that maintenance."""
-    *_, taints, label = build_restore_patch(NODE_IN_MAINTENANCE, [DRAIN_TAINT_KEY], successor_uid="heir-uid")
+    *_, taints, label = build_restore_patch(NODE_IN_MAINTENANCE, [DRAIN_TAINT_KEY], successor_uid="successor-uid")
 
     assert get_taint_keys(taints["value"]) == [UNSCHEDULABLE_TAINT]
-    assert label["value"] == "heir-uid"
+    assert label["value"] == "successor-uid"
 
 
 @pytest.mark.parametrize(
-    ("before", "operations"),
+    ("node", "operations"),
     [
         (make_node(), ["test", "test", "add", "add"]),
         (make_node(cordoned=True), ["test", "test", "add"]),
@@ -167,11 +166,11 @@ def test_node_with_a_successor_stays_cordoned() -> None:
         (make_node(cordoned=True, maintenance_uid="another"), ["test", "test", "add"]),
         (make_node(cordoned=True, maintenance_uid="nm-uid"), []),
     ],
-    ids=["neither", "cordoned", "label of other maintenance", "cordoned, too", "both"],
+    ids=["neither", "cordoned", "label of other maintenance", "cordoned, label of other maintenance", "both"],
 )
-def test_cordon_patch_also_sets_the_label(before: Object, operations: list[str]) -> None:
-    """Rule 10: one patch cordons and labels the node; for an unlabelled node, it tests that no labels were added."""
-    patch = build_cordon_patch(before, "nm-uid")
+def test_cordon_patch_also_sets_the_label(node: Object, operations: list[str]) -> None:
+    """Design rule 10: one patch cordons and labels the node; if the node has no labels, it tests for that."""
+    patch = build_cordon_patch(node, "nm-uid")
 
     assert [operation["op"] for operation in patch] == operations
 
@@ -193,14 +192,18 @@ def test_cordon_patch_removes_the_drain_taint_of_another_maintenance(
 
     The label is the only trace of a maintenance that did not restore the node.
     """
-    before = make_node(
+    node = make_node(
         ("kubevirt.io/drain", "", NO_SCHEDULE), *MAINTENANCE_TAINTS, FOREIGN_TAINT, cordoned=True, maintenance_uid=label
     )
 
-    patch = build_cordon_patch(before, maintenance_uid, ["kubevirt.io/drain"])
+    patch = build_cordon_patch(node, maintenance_uid, ["kubevirt.io/drain"])
 
-    written = [get_taint_keys(item["value"]) for item in patch if (item["op"], item["path"]) == ("add", "/spec/taints")]
-    assert written == ([expected_taint_keys] if expected_taint_keys else [])
+    written_taint_keys = [
+        get_taint_keys(operation["value"])
+        for operation in patch
+        if (operation["op"], operation["path"]) == ("add", "/spec/taints")
+    ]
+    assert written_taint_keys == ([expected_taint_keys] if expected_taint_keys else [])
 
 
 def test_cordon_without_a_maintenance_sets_no_label() -> None:
@@ -208,14 +211,14 @@ def test_cordon_without_a_maintenance_sets_no_label() -> None:
 
 
 def test_restore_patch_removes_the_label_of_an_uncordoned_node() -> None:
-    """Rule 10: a node that was uncordoned by hand also loses the label by which event sources select it."""
-    removed = [
+    """Design rule 10: a node that was uncordoned by hand also loses the label by which event sources select it."""
+    removed_paths = [
         f"/metadata/labels/{name.replace('/', '~1')}"
         for name in (MAINTENANCE_LABEL, EXCLUDED_BEFORE_LABEL, EXCLUDE_LABEL)
     ]
 
     assert build_restore_patch(make_node(maintenance_uid="nm-uid"), [DRAIN_TAINT_KEY])[2:] == [
-        {"op": "remove", "path": path} for path in removed
+        {"op": "remove", "path": path} for path in removed_paths
     ]
 
 
@@ -241,7 +244,9 @@ def test_restore_patch_restores_the_exclusion_label(
 
     patch = build_restore_patch(node, [DRAIN_TAINT_KEY])
 
-    assert [(item["op"], item.get("value")) for item in patch if item["path"] == path] == expected_operations
+    assert [
+        (operation["op"], operation.get("value")) for operation in patch if operation["path"] == path
+    ] == expected_operations
 
 
 def test_untainted_node_is_uncordoned() -> None:
@@ -254,7 +259,7 @@ def test_untainted_node_is_uncordoned() -> None:
 
 
 def test_taint_patch_adds_a_missing_label() -> None:
-    """Rule 12: a patch that taints an unlabelled node also labels it, so that a late write is found and undone."""
+    """Design rule 12: a patch that taints an unlabelled node also labels it, so that a late write is undone."""
     label, taints = (
         operation for operation in build_taint_patch(make_node(), DRAIN_TAINT_KEY, "nm-uid") if operation["op"] == "add"
     )
@@ -265,7 +270,7 @@ def test_taint_patch_adds_a_missing_label() -> None:
 
 
 @pytest.mark.parametrize(
-    "before",
+    "node",
     [
         make_node(*MAINTENANCE_TAINTS, cordoned=True),
         {
@@ -274,25 +279,25 @@ def test_taint_patch_adds_a_missing_label() -> None:
         },
         NODE_IN_MAINTENANCE,
     ],
-    ids=["no labels", "an empty object", "labelled"],
+    ids=["no labels", "empty labels", "labelled"],
 )
-def test_patches_test_the_label_that_was_read(before: Object) -> None:
-    """Rule 12: each patch tests the label that was read, so that it is rejected after another cordon or restore."""
-    labels = before["metadata"].get("labels")
+def test_patches_test_the_label_that_was_read(node: Object) -> None:
+    """Design rule 12: each patch tests the label that was read, so that it fails after another cordon or restore."""
+    labels = node["metadata"].get("labels")
     path, value = (LABEL_PATH, labels[MAINTENANCE_LABEL]) if labels else ("/metadata/labels", labels)
 
-    untainted = {**before, "spec": {}}
+    untainted = {**node, "spec": {}}
 
     for patch in (
-        build_restore_patch(before, [DRAIN_TAINT_KEY]),
-        build_cordon_patch(before, "x"),
+        build_restore_patch(node, [DRAIN_TAINT_KEY]),
+        build_cordon_patch(node, "x"),
         build_taint_patch(untainted, DRAIN_TAINT_KEY, "x"),
     ):
         assert patch[1] == {"op": "test", "path": path, "value": value}
 
 
 @pytest.mark.parametrize(
-    ("before", "expected_states"),
+    ("node", "expected_states"),
     [
         (make_node(), (False, False)),
         (make_node(*MAINTENANCE_TAINTS), (False, False)),
@@ -304,13 +309,11 @@ def test_patches_test_the_label_that_was_read(before: Object) -> None:
     ],
     ids=["none", "tainted", "cordoned", "uncordoned", "not labelled", "all", "label of other maintenance"],
 )
-def test_node_in_maintenance_is_cordoned_tainted_and_labelled(
-    before: Object, expected_states: tuple[bool, bool]
-) -> None:
+def test_node_in_maintenance_is_cordoned_tainted_and_labelled(node: Object, expected_states: tuple[bool, bool]) -> None:
     """NMO-5, rule 10: a cordoned and tainted node takes no new pods; the label also marks it as under maintenance."""
     assert (
-        is_cordoned_and_tainted(before, DRAIN_TAINT_KEY),
-        is_in_maintenance(before, DRAIN_TAINT_KEY),
+        is_cordoned_and_tainted(node, DRAIN_TAINT_KEY),
+        is_in_maintenance(node, DRAIN_TAINT_KEY),
     ) == expected_states
 
 
@@ -325,17 +328,19 @@ def test_patches_cordon_and_restore_a_real_node(installed_cluster: LocalCluster,
     """NMO-3, NMO-4, NMO-14: cordon, taint and restore leave the node as before, and a stale patch is a Conflict."""
     path = build_node_path(Workload(installed_cluster, admin_client).take_node())
     foreign_taints = [{"key": "example.com/theirs", "value": "1", "effect": "PreferNoSchedule"}]
-    before = admin_client.patch(path, {"spec": {"taints": foreign_taints}})
+    initial_node = admin_client.patch(path, {"spec": {"taints": foreign_taints}})
 
-    cordoned_node = admin_client.patch(path, build_cordon_patch(before, "nm-uid"), JSON_PATCH)
+    cordoned_node = admin_client.patch(path, build_cordon_patch(initial_node, "nm-uid"), JSON_PATCH)
     tainted_node = patch_node_with_retries(
         admin_client, path, lambda current: build_taint_patch(current, DRAIN_TAINT_KEY, "nm-uid")
     )
     with pytest.raises(Conflict):
-        admin_client.patch(path, build_taint_patch(before, DRAIN_TAINT_KEY, "nm-uid"), JSON_PATCH)
+        admin_client.patch(path, build_taint_patch(initial_node, DRAIN_TAINT_KEY, "nm-uid"), JSON_PATCH)
     with pytest.raises(Conflict):
         admin_client.patch(
-            path, build_cordon_patch({**before, "metadata": {**before["metadata"], "uid": "other"}}), JSON_PATCH
+            path,
+            build_cordon_patch({**initial_node, "metadata": {**initial_node["metadata"], "uid": "other"}}),
+            JSON_PATCH,
         )
     restored_node = patch_node_with_retries(
         admin_client, path, lambda current: build_restore_patch(current, [DRAIN_TAINT_KEY])
@@ -347,14 +352,15 @@ def test_patches_cordon_and_restore_a_real_node(installed_cluster: LocalCluster,
     assert is_in_maintenance(tainted_node, DRAIN_TAINT_KEY)
     labels = restored_node["metadata"]["labels"]
     assert MAINTENANCE_LABEL not in labels
-    assert before["metadata"]["labels"].items() <= labels.items()  # the cluster may have added its own labels meanwhile
+    # The cluster may have added its own labels meanwhile.
+    assert initial_node["metadata"]["labels"].items() <= labels.items()
     assert not is_cordoned(restored_node)
     assert DRAIN_TAINT_KEY not in get_taint_keys(restored_node["spec"]["taints"])
     assert restored_node["spec"]["taints"][0] == foreign_taints[0]
 
 
 def test_real_node_without_labels_is_labelled(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
-    """Rule 10: the patch creates missing labels, and is a Conflict if another client created some since the read."""
+    """Design rule 10: the patch creates missing labels, and is a Conflict if another client has created some."""
     path = build_node_path("without-labels")
     node = admin_client.create("/api/v1/nodes", {"metadata": {"name": "without-labels"}})
     labelled_node = admin_client.patch(path, build_cordon_patch(node, "nm-uid"), JSON_PATCH)
@@ -375,16 +381,16 @@ def test_real_node_without_labels_is_labelled(installed_cluster: LocalCluster, a
 
 
 @proves("NMO-27b")
-@pytest.mark.parametrize("before", [None, "true", "false", ""], ids=["absent", "true", "false", "empty"])
+@pytest.mark.parametrize("initial_value", [None, "true", "false", ""], ids=["absent", "true", "false", "empty"])
 @pytest.mark.parametrize(
     "removed_label", [None, MAINTENANCE_LABEL, EXCLUDE_LABEL], ids=["unchanged", "ours removed", "foreign removed"]
 )
 def test_node_is_excluded_from_remediation_during_maintenance(
-    installed_cluster: LocalCluster, admin_client: SyncClient, before: str | None, removed_label: str | None
+    installed_cluster: LocalCluster, admin_client: SyncClient, initial_value: str | None, removed_label: str | None
 ) -> None:
     """NMO-27b: the cordon sets the exclusion label, and the restore returns it to its earlier value."""
     path = build_node_path(Workload(installed_cluster, admin_client).take_node())
-    admin_client.patch(path, {"metadata": {"labels": {EXCLUDE_LABEL: before}}})
+    admin_client.patch(path, {"metadata": {"labels": {EXCLUDE_LABEL: initial_value}}})
 
     cordoned_node = patch_node_with_retries(admin_client, path, lambda current: build_cordon_patch(current, "nm-uid"))
     if removed_label:
@@ -397,7 +403,7 @@ def test_node_is_excluded_from_remediation_during_maintenance(
 
     assert cordoned_node["metadata"]["labels"][EXCLUDE_LABEL] == "true"
     labels = restored_node["metadata"]["labels"]
-    assert labels.get(EXCLUDE_LABEL) == before
+    assert labels.get(EXCLUDE_LABEL) == initial_value
     assert not {MAINTENANCE_LABEL, EXCLUDED_BEFORE_LABEL} & labels.keys()
 
 
@@ -410,7 +416,7 @@ def test_node_path_of_free_text_is_not_found(admin_client: SyncClient, name: str
 
 
 def test_numbers_of_any_length_are_sorted() -> None:
-    """Sort numbers that have too many digits for Python's `int`, and ignore leading zeros."""
+    """Check that numbers with too many digits for Python's `int` are sorted, and that leading zeros are ignored."""
     assert sorted(["node-" + "9" * 5000, "node-010", "node-9", "node-" + "8" * 5000], key=build_natural_sort_key) == [
         *("node-9", "node-010", "node-" + "8" * 5000, "node-" + "9" * 5000),
     ]

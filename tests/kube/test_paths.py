@@ -1,4 +1,4 @@
-"""Tests of names in paths and selectors: free text never addresses another resource."""
+"""Tests for names in paths and selectors: free text never addresses another resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of which pods a drain evicts: kubectl's rules, on plain dicts and compared with kubectl itself."""
+"""Tests for which pods a drain evicts: kubectl's rules, on plain dicts and compared with kubectl itself."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ MIRROR_ANNOTATIONS = {"kubernetes.io/config.mirror": "hash"}
 STRICT_OPTIONS = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
 
 
-def add_empty_dir(item: Object) -> Object:
-    return {**item, "spec": {"volumes": [{"name": "scratch", "emptyDir": {}}]}}
+def add_empty_dir(pod: Object) -> Object:
+    return {**pod, "spec": {"volumes": [{"name": "scratch", "emptyDir": {}}]}}
 
 
 @pytest.mark.parametrize(
-    ("item", "expected_group"),
+    ("pod", "expected_group"),
     [
         pytest.param(make_pod(), "bare", id="bare pod"),
-        pytest.param(make_pod(owner="ReplicaSet"), "leaving", id="of a ReplicaSet"),
-        pytest.param(make_pod(owner="ReplicationController"), "leaving", id="of a ReplicationController"),
-        pytest.param(make_pod(owner="StatefulSet"), "leaving", id="of a StatefulSet"),
-        pytest.param(make_pod(owner="Job"), "leaving", id="of a Job"),
-        pytest.param(make_pod(owner="VirtualMachineInstance"), "leaving", id="of a custom controller"),
-        pytest.param(make_pod(owner="DaemonSet"), "daemons", id="of a DaemonSet"),
-        pytest.param(make_pod(owner="DaemonSet", phase="Succeeded"), "leaving", id="finished, of a DaemonSet"),
-        pytest.param(make_pod(annotations=MIRROR_ANNOTATIONS), "nowhere", id="mirror pod"),
-        pytest.param(make_pod(phase="Failed", annotations=MIRROR_ANNOTATIONS), "nowhere", id="finished mirror pod"),
+        pytest.param(make_pod(owner="ReplicaSet"), "leaving", id="managed by a ReplicaSet"),
+        pytest.param(make_pod(owner="ReplicationController"), "leaving", id="managed by a ReplicationController"),
+        pytest.param(make_pod(owner="StatefulSet"), "leaving", id="managed by a StatefulSet"),
+        pytest.param(make_pod(owner="Job"), "leaving", id="managed by a Job"),
+        pytest.param(make_pod(owner="VirtualMachineInstance"), "leaving", id="managed by a custom controller"),
+        pytest.param(make_pod(owner="DaemonSet"), "daemonset", id="managed by a DaemonSet"),
+        pytest.param(make_pod(owner="DaemonSet", phase="Succeeded"), "leaving", id="finished, managed by a DaemonSet"),
+        pytest.param(make_pod(annotations=MIRROR_ANNOTATIONS), "none", id="mirror pod"),
+        pytest.param(make_pod(phase="Failed", annotations=MIRROR_ANNOTATIONS), "none", id="finished mirror pod"),
         pytest.param(
-            make_pod(owner="Node", annotations=MIRROR_ANNOTATIONS), "nowhere", id="mirror pod as created by a kubelet"
+            make_pod(owner="Node", annotations=MIRROR_ANNOTATIONS), "none", id="mirror pod as created by a kubelet"
         ),
         pytest.param(make_pod(phase="Succeeded"), "leaving", id="succeeded"),
         pytest.param(make_pod(phase="Failed"), "leaving", id="failed"),
@@ -45,34 +45,34 @@ def add_empty_dir(item: Object) -> Object:
         pytest.param(add_empty_dir(make_pod(owner="ReplicaSet")), "leaving", id="with emptyDir"),
     ],
 )
-def test_pod_is_classified_as_by_kubectl(item: Object, expected_group: str) -> None:
+def test_pod_is_classified_as_by_kubectl(pod: Object, expected_group: str) -> None:
     """NMO-6 to NMO-9: each kind of pod is classified as `kubectl drain` does."""
-    classification = classify_pods([item])
+    classification = classify_pods([pod])
 
-    assert (item in classification.leaving) is (expected_group in ("leaving", "bare"))
-    assert (item in classification.bare) is (expected_group == "bare")
-    assert (item in classification.daemonset_pods) is (expected_group == "daemons")
+    assert (pod in classification.leaving) is (expected_group in ("leaving", "bare"))
+    assert (pod in classification.bare) is (expected_group == "bare")
+    assert (pod in classification.daemonset_pods) is (expected_group == "daemonset")
     assert classification.refusals == []
 
 
 def test_owner_without_controller_flag_is_ignored() -> None:
     """NMO-8: only an owner that would recreate the pod makes it a managed pod."""
-    item = make_pod(ownerReferences=[{"kind": "Node", "name": "n", "uid": "u"}])
+    pod = make_pod(ownerReferences=[{"kind": "Node", "name": "n", "uid": "u"}])
 
-    assert classify_pods([item]).bare == [item]
+    assert classify_pods([pod]).bare == [pod]
 
 
 def test_orphaned_daemonset_pod_is_unmanaged() -> None:
     """NMO-7: a DaemonSet pod whose DaemonSet was deleted has to leave."""
-    item = make_pod(owner="DaemonSet")
+    pod = make_pod(owner="DaemonSet")
 
-    classification = classify_pods([item], orphan_uids={item["metadata"]["uid"]})
+    classification = classify_pods([pod], orphan_uids={pod["metadata"]["uid"]})
 
-    assert (classification.leaving, classification.bare, classification.daemonset_pods) == ([item], [item], [])
+    assert (classification.leaving, classification.bare, classification.daemonset_pods) == ([pod], [pod], [])
 
 
 @pytest.mark.parametrize(
-    ("item", "options", "reason"),
+    ("pod", "options", "reason"),
     [
         (
             make_pod(),
@@ -92,22 +92,22 @@ def test_orphaned_daemonset_pod_is_unmanaged() -> None:
     ],
     ids=["DRN-4", "DRN-3", "DRN-2"],
 )
-def test_a_missing_flag_refuses_the_drain(item: Object, options: DrainOptions, reason: str) -> None:
-    """DRN-2, DRN-3, DRN-4: without a pod's flag, the drain is refused with kubectl's message and the pod's name."""
-    (refusal,) = classify_pods([item], options).refusals
+def test_drain_is_refused_without_the_required_flag(pod: Object, options: DrainOptions, reason: str) -> None:
+    """DRN-2, DRN-3, DRN-4: without a flag, the drain is refused with kubectl's message and the pod's name."""
+    (refusal,) = classify_pods([pod], options).refusals
 
     assert (refusal.reason, refusal.pods) == (reason, ["ns/pod"])
-    assert classify_pods([item]).refusals == []
+    assert classify_pods([pod]).refusals == []
 
 
 @pytest.mark.parametrize(
-    "item",
+    "pod",
     [make_pod(phase="Succeeded"), add_empty_dir(make_pod(phase="Failed")), make_pod(annotations=MIRROR_ANNOTATIONS)],
     ids=["finished", "finished with emptyDir", "mirror"],
 )
-def test_finished_and_mirror_pods_refuse_no_drain(item: Object) -> None:
+def test_finished_and_mirror_pods_do_not_cause_a_refusal(pod: Object) -> None:
     """NMO-9, DRN-1: no drain is refused because of finished pods or mirror pods, whatever the flags."""
-    assert classify_pods([item], STRICT_OPTIONS).refusals == []
+    assert classify_pods([pod], STRICT_OPTIONS).refusals == []
 
 
 def test_warnings_name_daemonset_and_unmanaged_pods() -> None:
@@ -141,21 +141,21 @@ def test_maintenance_warning_is_one_line_with_the_documented_wording() -> None:
 
 
 @given(samples.pod_lists)
-def test_every_pod_is_in_one_group(items: list[Object]) -> None:
+def test_every_pod_is_in_one_group(pods: list[Object]) -> None:
     """NMO-6: each pod leaves, stays as a DaemonSet pod, or is a mirror pod; all unmanaged pods leave."""
-    classification = classify_pods(items)
+    classification = classify_pods(pods)
 
-    mirrors = [item for item in items if item["metadata"]["annotations"]]
-    assert sorted(map(format_key, [*classification.leaving, *classification.daemonset_pods, *mirrors])) == sorted(
-        map(format_key, items)
+    mirror_pods = [pod for pod in pods if pod["metadata"]["annotations"]]
+    assert sorted(map(format_key, [*classification.leaving, *classification.daemonset_pods, *mirror_pods])) == sorted(
+        map(format_key, pods)
     )
-    assert all(item in classification.leaving for item in classification.bare)
+    assert all(pod in classification.leaving for pod in classification.bare)
 
 
 @given(samples.pod_lists)
-def test_default_options_never_refuse_the_drain(items: list[Object]) -> None:
+def test_default_options_never_refuse_the_drain(pods: list[Object]) -> None:
     """DRN-1: with the default flags of a NodeMaintenance, no pod prevents the drain."""
-    assert classify_pods(items).refusals == []
+    assert classify_pods(pods).refusals == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of which of several resourceVersions is the newest or the oldest."""
+"""Tests for finding the newest or the oldest of several resourceVersions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kube.resource_versions import find_newest, find_oldest, is_resource_version
     ("versions", "expected_version"),
     [
         pytest.param(["9", "12", "11"], "12", id="numeric order"),
-        pytest.param(["", "x", "7"], "7", id="both empty"),
-        pytest.param(["x", ""], "", id="one empty"),
-        pytest.param(["٣", "²", "-1", "1.5"], "", id="digits of other kinds"),
-        pytest.param(["9" * 5000, "8"], "8", id="invalid version"),
+        pytest.param(["", "x", "7"], "7", id="empty and invalid versions"),
+        pytest.param(["x", ""], "", id="no valid version"),
+        pytest.param(["٣", "²", "-1", "1.5"], "", id="other kinds of digits"),
+        pytest.param(["9" * 5000, "8"], "8", id="too many digits"),
     ],
 )
 def test_newest_valid_version_is_found(versions: list[str], expected_version: str) -> None:
-    """Return the newest valid version, and never raise an error for other texts that an event contains."""
+    """Check that the newest valid version is returned; other texts, which an event may contain, raise no error."""
     assert find_newest(versions) == expected_version
 
 
@@ -27,7 +27,7 @@ def test_newest_valid_version_is_found(versions: list[str], expected_version: st
     [(["12", "9", "11"], "9"), (["7"], "7"), ([], ""), (["7", ""], ""), (["7", "x"], "")],
 )
 def test_oldest_version_is_found_if_all_are_valid(versions: list[str], expected_version: str) -> None:
-    """Return an empty string if any version is invalid, because the age of that list is unknown."""
+    """Check that the result is an empty string if any version is invalid, because the age of that one is unknown."""
     assert find_oldest(versions) == expected_version
 
 

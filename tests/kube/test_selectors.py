@@ -1,4 +1,4 @@
-"""Tests of label selectors: a truth table, compared with the API server's results."""
+"""Tests for label selectors: a truth table, compared with the API server's results."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_api_server_selects_the_same_objects(
     selector: Object, query: str, expected_indexes: list[int], labelled_configmaps: tuple[SyncClient, str]
 ) -> None:
     """NMO-6: the API server lists the same objects that our rules match."""
-    admin, path = labelled_configmaps
-    selected_by_server = admin.list(path, label_selector=f"of=test,{query}".rstrip(","))["items"]
+    client, path = labelled_configmaps
+    selected_by_server = client.list(path, label_selector=f"of=test,{query}".rstrip(","))["items"]
 
-    assert [int(item["metadata"]["name"]) for item in selected_by_server] == expected_indexes
+    assert [int(configmap["metadata"]["name"]) for configmap in selected_by_server] == expected_indexes
 
 
 def test_missing_selector_matches_nothing() -> None:
@@ -124,20 +124,20 @@ QUERIES = [
 def test_query_is_valid_if_the_server_accepts_it(query: str, labelled_configmaps: tuple[SyncClient, str]) -> None:
     """DRN-1a, DRN-5: a query is valid exactly if the server accepts it, and then selects the same objects.
 
-    Only comparisons with numbers are valid on the server alone.
+    Numeric comparisons are the exception: the server accepts them, and we do not.
     """
-    admin, path = labelled_configmaps
+    client, path = labelled_configmaps
     try:
-        items = [item["metadata"] for item in admin.list(path)["items"]]
-        selected_by_server = [item["metadata"]["name"] for item in admin.list(path, label_selector=query)["items"]]
+        all_metadata = [configmap["metadata"] for configmap in client.list(path)["items"]]
+        selected_configmaps = client.list(path, label_selector=query)["items"]
     except Rejected:
         with pytest.raises(ValueError, match="is not a condition on a label"):
             parse_selector(query)
         return
 
     assert [
-        item["name"] for item in items if matches(parse_selector(query), item.get("labels") or {})
-    ] == selected_by_server
+        metadata["name"] for metadata in all_metadata if matches(parse_selector(query), metadata.get("labels") or {})
+    ] == [configmap["metadata"]["name"] for configmap in selected_configmaps]
 
 
 @pytest.mark.parametrize("query", ["app>1", "app < 1"])

@@ -1,4 +1,4 @@
-"""Tests of counts with a noun, and of truncated texts and lists."""
+"""Tests for formatting counts with a noun, and for truncating texts and lists."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ def test_count_of_one_is_singular() -> None:
 
 
 def test_truncated_text_states_the_omitted_characters() -> None:
-    """Keep a text if the note about the omitted characters would be longer than they are.
+    """Check that a text is kept if the note about the omitted characters would be longer than they are.
 
-    A text that was truncated before is also kept.
+    A text that is already truncated is also kept.
     """
     long_text = "abcde" * 10
     assert truncate("abcde" * 6, 5) == "abcde" * 6
@@ -20,7 +20,7 @@ def test_truncated_text_states_the_omitted_characters() -> None:
 
 
 def test_list_is_truncated_by_its_json_size() -> None:
-    """Stop at the first item that exceeds the limit.
+    """Check that the list ends before the first item that exceeds the limit.
 
     The first item takes 11 bytes in UTF-8, and 15 bytes with the escapes of event data.
     """

@@ -56,7 +56,7 @@ PREDICATES = (
 
 
 def get_uids(pods: Iterable[Pod]) -> list[str]:
-    return [get_uid(item) for item in pods]
+    return [get_uid(pod) for pod in pods]
 
 
 def replace_pods_in_classification(classification: PodClassification) -> Any:
@@ -77,7 +77,7 @@ def replace_pods_in_plan(plan: EvictionPlan) -> Any:
 
 def add_volumes(pods: list[Object], volume_lists: list[list[Object]]) -> list[Object]:
     volumes = itertools.cycle(volume_lists)
-    return [{**item, "spec": {"volumes": next(volumes), "containers": [{"name": "main"}]}} for item in pods]
+    return [{**pod, "spec": {"volumes": next(volumes), "containers": [{"name": "main"}]}} for pod in pods]
 
 
 pods_with_volumes = st.builds(
@@ -86,40 +86,40 @@ pods_with_volumes = st.builds(
 
 
 @given(pods_with_volumes)
-def test_trimmed_pods_are_classified_alike(pods: list[Object]) -> None:
-    """NMO-6 to NMO-9: trimmed pods are classified like complete ones, also with orphans and strict options."""
-    trimmed = [trim_pod(item) for item in pods]
-    orphans = {get_uid(item) for item in pods[::2]}
+def test_trimmed_pods_are_classified_like_complete_ones(pods: list[Object]) -> None:
+    """NMO-6 to NMO-9: trimmed pods are classified like complete ones, even with orphans and strict options."""
+    trimmed = [trim_pod(pod) for pod in pods]
+    orphans = {get_uid(pod) for pod in pods[::2]}
 
     assert replace_pods_in_classification(classify_pods(trimmed)) == replace_pods_in_classification(classify_pods(pods))
     assert replace_pods_in_classification(
         classify_pods(trimmed, STRICT_OPTIONS, orphans)
     ) == replace_pods_in_classification(classify_pods(pods, STRICT_OPTIONS, orphans))
     for predicate in PREDICATES:
-        assert [predicate(item) for item in trimmed] == [predicate(item) for item in pods]
+        assert [predicate(pod) for pod in trimmed] == [predicate(pod) for pod in pods]
 
 
 @given(pods_with_volumes, samples.budget_lists)
 def test_trimmed_budgets_give_the_same_plan(pods: list[Object], budgets: list[Object]) -> None:
     """NMO-6, X-6: trimmed pods and budgets give the same plan, with the same messages."""
-    trimmed_pods, trimmed_budgets = [trim_pod(item) for item in pods], [trim_budget(item) for item in budgets]
+    trimmed_pods, trimmed_budgets = [trim_pod(pod) for pod in pods], [trim_budget(budget) for budget in budgets]
 
     assert replace_pods_in_plan(plan_evictions(trimmed_pods, trimmed_budgets)) == replace_pods_in_plan(
         plan_evictions(pods, budgets)
     )
     for trimmed, budget in zip(trimmed_budgets, budgets, strict=True):
         assert never_allows_disruption(trimmed) == never_allows_disruption(budget)
-        assert [covers(trimmed, item) for item in trimmed_pods] == [covers(budget, item) for item in pods]
-        assert [may_evict_as_unready(trimmed, item) for item in trimmed_pods] == [
-            may_evict_as_unready(budget, item) for item in pods
+        assert [covers(trimmed, pod) for pod in trimmed_pods] == [covers(budget, pod) for pod in pods]
+        assert [may_evict_as_unready(trimmed, pod) for pod in trimmed_pods] == [
+            may_evict_as_unready(budget, pod) for pod in pods
         ]
-        assert [get_uids(part) for part in split_admitted_pods(trimmed, trimmed_pods)] == [
-            get_uids(part) for part in split_admitted_pods(budget, pods)
+        assert [get_uids(pod_group) for pod_group in split_admitted_pods(trimmed, trimmed_pods)] == [
+            get_uids(pod_group) for pod_group in split_admitted_pods(budget, pods)
         ]
 
 
 def test_trimming_keeps_the_version_and_is_idempotent() -> None:
-    """Keep uid and resourceVersion, by which a follower detects changes; a second trim changes nothing."""
+    """Check that trimming is idempotent and keeps uid and resourceVersion, by which `follow` detects changes."""
     trimmed_pod, trimmed_budget = (
         trim_pod(make_pod(owner="Job")),
         trim_budget({**make_budget(), "kind": "PodDisruptionBudget"}),
@@ -131,7 +131,7 @@ def test_trimming_keeps_the_version_and_is_idempotent() -> None:
 
 
 def test_unread_fields_are_dropped() -> None:
-    """Drop the largest parts of a typical pod: most of its spec, its managed fields and its container statuses."""
+    """Check that a typical pod's largest parts are dropped: most of its spec, managed fields and container statuses."""
     pod = make_pod(managedFields=[{"manager": "kubelet", "fieldsV1": {}}], annotations={"note": "x" * 5000})
     pod["spec"] = {"containers": [{"name": "main", "env": [{"name": "A", "value": "b" * 5000}]}]}
     pod["status"]["containerStatuses"] = [{"name": "main", "imageID": "c" * 100}]
@@ -140,7 +140,7 @@ def test_unread_fields_are_dropped() -> None:
 
 
 def test_trimmed_pod_keeps_its_controller() -> None:
-    """Rule 9, DRN-3: a trimmed pod keeps its controller's kind, name and uid, which identify orphans."""
+    """Design rule 9, DRN-3: a trimmed pod keeps its controller's kind, name and uid, which identify orphans."""
     pod = make_pod(owner="DaemonSet")
 
     assert pod_rules.get_controller(trim_pod(pod)) == pod_rules.get_controller(pod)
@@ -148,15 +148,15 @@ def test_trimmed_pod_keeps_its_controller() -> None:
 
 
 @given(pods_with_volumes)
-def test_pods_trimmed_for_a_drain_are_classified_alike(pods: list[Object]) -> None:
+def test_pods_trimmed_for_a_drain_are_classified_like_complete_ones(pods: list[Object]) -> None:
     """NMO-6 to NMO-9: pods trimmed for a drain are classified like complete ones."""
     assert replace_pods_in_classification(
-        classify_pods([trim_pod_for_drain(item) for item in pods], STRICT_OPTIONS)
+        classify_pods([trim_pod_for_drain(pod) for pod in pods], STRICT_OPTIONS)
     ) == replace_pods_in_classification(classify_pods(pods, STRICT_OPTIONS))
 
 
 @pytest.mark.parametrize(
-    ("tolerations", "created", "is_backing_off"),
+    ("tolerations", "creation_time", "is_backing_off"),
     [
         ([{"operator": "Exists"}], "2026-01-01T00:00:20Z", True),
         (DRAIN_TOLERATIONS, "2026-01-01T00:00:20Z", True),
@@ -168,11 +168,11 @@ def test_pods_trimmed_for_a_drain_are_classified_alike(pods: list[Object]) -> No
     ],
 )
 def test_pod_trimmed_for_a_drain_has_the_same_backoff(
-    tolerations: list[Object], created: str, is_backing_off: bool
+    tolerations: list[Object], creation_time: str, is_backing_off: bool
 ) -> None:
-    """Rule 9: tolerations and creation time are kept, because they decide whether an eviction would change anything."""
+    """Design rule 9: tolerations and creation time are kept, because they decide whether an eviction is useful."""
     now, maintenance = datetime(2026, 1, 1, 0, 0, 21, tzinfo=timezone.utc), samples.make_maintenance(CORDONED_STATUS)
-    pod = {**make_pod(owner="ReplicaSet", creationTimestamp=created), "spec": {"tolerations": tolerations}}
+    pod = {**make_pod(owner="ReplicaSet", creationTimestamp=creation_time), "spec": {"tolerations": tolerations}}
 
     due, blocked = split_due_pods([trim_pod_for_drain(pod)], maintenance, now)
 
@@ -183,7 +183,7 @@ def test_pod_trimmed_for_a_drain_has_the_same_backoff(
     )
 
 
-def test_stuck_pod_trimmed_for_a_drain_is_reported_alike() -> None:
+def test_stuck_pod_trimmed_for_a_drain_is_reported_like_the_complete_one() -> None:
     """NMO-12, OSV-15: finalizers are kept, because the status names those that hold a stuck pod."""
     pod = make_pod(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/hold"])
     now = datetime(2026, 1, 1, 0, 1, tzinfo=timezone.utc)
@@ -195,16 +195,16 @@ def test_stuck_pod_trimmed_for_a_drain_is_reported_alike() -> None:
 
 
 @given(pods_with_volumes)
-def test_typed_decoder_keeps_all_fields_of_a_drain(pods: list[Object]) -> None:
+def test_typed_decoder_keeps_all_fields_that_a_drain_reads(pods: list[Object]) -> None:
     """NMO-6 to NMO-9: the typed decoder keeps every field that the drain rules read."""
     served_pods = [
-        {**item, "metadata": {name: value for name, value in item["metadata"].items() if value is not None}}
-        for item in pods
+        {**pod, "metadata": {name: value for name, value in pod["metadata"].items() if value is not None}}
+        for pod in pods
     ]
     response = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": served_pods})
 
-    assert [trim_pod_for_drain(item) for item in POD_LIST_DECODER.decode(response)["items"]] == [
-        trim_pod_for_drain(item) for item in served_pods
+    assert [trim_pod_for_drain(pod) for pod in POD_LIST_DECODER.decode(response)["items"]] == [
+        trim_pod_for_drain(pod) for pod in served_pods
     ]
 
 
@@ -223,7 +223,7 @@ def test_pod_trimmed_for_a_drain_keeps_its_node() -> None:
 
 
 def test_trimmed_node_has_the_same_maintenance_state() -> None:
-    """Keep labels, cordon, taints and uid, but not the images."""
+    """Check that labels, cordon, taints and uid are kept, but not the images."""
     full_node = {**samples.NODE_IN_MAINTENANCE, "status": {"images": [{"names": ["x" * 5000]}]}}
 
     node = trim_node(full_node)
@@ -235,7 +235,7 @@ def test_trimmed_node_has_the_same_maintenance_state() -> None:
 
 
 def test_trimmed_node_keeps_only_metadata_and_spec() -> None:
-    """Keep name, uid, resourceVersion, labels and spec, and nothing else."""
+    """Check that name, uid, resourceVersion, labels and spec are kept, and nothing else."""
     metadata = {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}
     node = {
         "metadata": {**metadata, "annotations": {"x": "y"}},

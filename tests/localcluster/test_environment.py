@@ -1,4 +1,4 @@
-"""The Makefile's virtual environment: how it is created, and how an incomplete one is handled."""
+"""Tests for the Makefile's virtual environment: its creation, and the handling of an incomplete one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt
 
 @pytest.fixture
 def work_tree(tmp_path: Path) -> Path:
-    """Return a work tree in which make has not run yet."""
+    """Create a work tree in which make has not run yet."""
     for name in FILES:
         shutil.copy(ROOT / name, tmp_path)
     for package in ("localcluster", "kube"):
@@ -28,30 +28,32 @@ def work_tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_make(work_tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_make(work_tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """Run make in the work tree, with a pip that installs nothing."""
-    line = ["make", "--no-print-directory", "UV=", "PIP=true", *words]
-    variables = {**os.environ, "LC_ALL": "C.UTF-8"}  # Python switches the locale C to UTF-8 by itself
-    return subprocess.run(line, cwd=work_tree, env=variables, capture_output=True, text=True, check=False, timeout=120)
+    command = ["make", "--no-print-directory", "UV=", "PIP=true", *args]
+    variables = {**os.environ, "LC_ALL": "C.UTF-8"}  # with the locale C, Python would switch to UTF-8 by itself
+    return subprocess.run(
+        command, cwd=work_tree, env=variables, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def create_incomplete_environment(work_tree: Path) -> Path:
-    """Create the environment that an interrupted installation leaves, without pip; return its Python."""
+    """Create an environment without pip, as after an interrupted installation; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", work_tree / ".venv"], check=True)
     return work_tree / ".venv" / "bin" / "python"
 
 
-def create_working_environment(work_tree: Path, words: str = '"$@"') -> Path:
-    """Create a working environment without make's stamp; return its Python, a script that passes `words` to Python."""
+def create_working_environment(work_tree: Path, forwarded_args: str = '"$@"') -> Path:
+    """Create an environment without make's stamp; return its Python, which passes `forwarded_args` to the real one."""
     python = work_tree / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} {words}\n")
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {forwarded_args}\n")
     python.chmod(0o755)
     return python
 
 
 def write_bare_python(work_tree: Path) -> str:
-    """Return the make variable for a Python without installed packages."""
+    """Create a Python without installed packages; return the make variable that selects it."""
     python = work_tree / "python-that-is-bare"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
@@ -59,10 +61,10 @@ def write_bare_python(work_tree: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stamped", [False, True], ids=["interrupted", "for another Python"])
-def test_environment_without_pip_is_recreated(work_tree: Path, stamped: bool) -> None:
+@pytest.mark.parametrize("has_stamp", [False, True], ids=["interrupted", "for a different Python"])
+def test_environment_without_pip_is_recreated(work_tree: Path, has_stamp: bool) -> None:
     python = create_incomplete_environment(work_tree)
-    if stamped:
+    if has_stamp:
         (work_tree / ".venv" / ".stamp").touch()
 
     result = run_make(work_tree, ".venv/.stamp")
@@ -71,8 +73,8 @@ def test_environment_without_pip_is_recreated(work_tree: Path, stamped: bool) ->
     assert subprocess.run([python, "-m", "pip", "--version"], check=False).returncode == 0
 
 
-def test_working_environment_is_kept(work_tree: Path) -> None:
-    """Check that a working environment is not replaced, because it may be in use."""
+def test_make_keeps_working_environment(work_tree: Path) -> None:
+    """Check that make does not replace a working environment, because it may be in use."""
     python = create_working_environment(work_tree)
 
     assert run_make(work_tree, ".venv/.stamp").returncode == 0
@@ -80,22 +82,22 @@ def test_working_environment_is_kept(work_tree: Path) -> None:
 
 
 def write_recording_uv(work_tree: Path) -> str:
-    """Create a uv that appends its arguments to the file `calls`; return the make variable for it."""
+    """Create a fake uv that appends its arguments to the file `calls`; return the make variable that selects it."""
     uv = work_tree / "uv"
     uv.write_text(f'#!/bin/sh\nmkdir -p .venv\necho "$@" >> {work_tree}/calls\n')
     uv.chmod(0o755)
     return f"UV={uv}"
 
 
-def test_uv_creates_a_new_environment_and_installs_the_lock_file_with_hashes(work_tree: Path) -> None:
-    """Check that uv creates the environment and installs the lock file with hashes, without pip and with one line."""
+def test_uv_creates_environment_and_installs_lock_file_with_hashes(work_tree: Path) -> None:
+    """Check that uv creates the environment and installs the lock file with hashes, and that pip is not used."""
     result = run_make(work_tree, write_recording_uv(work_tree), "PIP=false", f"PYTHON={sys.executable}", ".venv/.stamp")
 
     assert (result.returncode, len(result.stdout.splitlines())) == (0, 1), result.stderr
-    created, synced, installed = (work_tree / "calls").read_text().splitlines()
-    assert created == f"venv --quiet --python {sys.executable} .venv"
-    assert synced.endswith(" --require-hashes requirements-dev.lock")
-    assert installed.endswith(" --no-deps --no-build-isolation --editable .")
+    create_call, sync_call, install_call = (work_tree / "calls").read_text().splitlines()
+    assert create_call == f"venv --quiet --python {sys.executable} .venv"
+    assert sync_call.endswith(" --require-hashes requirements-dev.lock")
+    assert install_call.endswith(" --no-deps --no-build-isolation --editable .")
 
 
 def test_uv_keeps_working_environment(work_tree: Path) -> None:
@@ -106,7 +108,7 @@ def test_uv_keeps_working_environment(work_tree: Path) -> None:
 
 
 @pytest.mark.parametrize("installer", ["PIP=false", "UV=false"])
-def test_a_failed_installation_names_the_remedy_and_leaves_no_stamp(work_tree: Path, installer: str) -> None:
+def test_failed_installation_names_remedy_and_leaves_no_stamp(work_tree: Path, installer: str) -> None:
     create_working_environment(work_tree)
 
     result = run_make(work_tree, installer, ".venv/.stamp")
@@ -116,7 +118,7 @@ def test_a_failed_installation_names_the_remedy_and_leaves_no_stamp(work_tree: P
     assert not (work_tree / ".venv" / ".stamp").exists()
 
 
-def test_make_lock_without_uv_names_remedy(work_tree: Path) -> None:
+def test_make_lock_without_uv_fails_with_remedy(work_tree: Path) -> None:
     result = run_make(work_tree, "lock")
 
     assert result.returncode != 0
@@ -131,7 +133,7 @@ OUTPUT_WITHOUT_CLUSTER = {
 
 @pytest.mark.parametrize(("target", "output"), OUTPUT_WITHOUT_CLUSTER.items())
 def test_down_and_status_install_nothing(work_tree: Path, target: str, output: str) -> None:
-    """Check that `down` and `status` install nothing, in a new work tree or with an outdated environment."""
+    """Check that `down` and `status` install nothing in a new work tree or in an outdated environment."""
     assert run_make(work_tree, "PIP=false", target).stdout == output
     assert not (work_tree / ".venv").exists()
     create_working_environment(work_tree)
@@ -150,12 +152,12 @@ def lock_holder(work_tree: Path) -> Iterator[subprocess.Popen[bytes]]:
         holder.kill()
 
 
-@pytest.mark.parametrize("interrupted", [False, True], ids=["no environment", "incomplete environment"])
+@pytest.mark.parametrize("is_incomplete", [False, True], ids=["no environment", "incomplete environment"])
 def test_status_and_down_work_without_environment(
-    work_tree: Path, lock_holder: subprocess.Popen[bytes], interrupted: bool
+    work_tree: Path, lock_holder: subprocess.Popen[bytes], is_incomplete: bool
 ) -> None:
-    """Check that `status` and `down` need no installed packages: the environment may be missing or incomplete."""
-    if interrupted:
+    """Check that `status` and `down` need no installed packages, because the environment may be incomplete."""
+    if is_incomplete:
         create_incomplete_environment(work_tree)
     bare_python = write_bare_python(work_tree)
 
@@ -168,14 +170,14 @@ def test_status_and_down_work_without_environment(
     assert lock_holder.wait() == -signal.SIGTERM
 
 
-def test_programs_of_make_use_utf_8(work_tree: Path) -> None:
-    """Check that programs of the Makefile use UTF-8 in every locale, which a demo's progress bars need."""
+def test_python_started_by_make_uses_utf_8(work_tree: Path) -> None:
+    """Check that Python programs started by make use UTF-8 in every locale, which the progress bars of demos need."""
     create_working_environment(work_tree, "-c 'import sys; print(sys.flags.utf8_mode)'")
 
     assert run_make(work_tree, "status").stdout == "1\n"
 
 
-def test_clean_removes_incomplete_environment(work_tree: Path) -> None:
+def test_make_clean_removes_incomplete_environment(work_tree: Path) -> None:
     create_incomplete_environment(work_tree)
 
     result = run_make(work_tree, "clean")
@@ -185,7 +187,7 @@ def test_clean_removes_incomplete_environment(work_tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("lock_holder")
-def test_clean_stops_cluster_without_environment(work_tree: Path) -> None:
+def test_make_clean_stops_cluster_without_environment(work_tree: Path) -> None:
     result = run_make(work_tree, write_bare_python(work_tree), "clean")
 
     assert (result.returncode, result.stdout.splitlines()[0]) == (0, "down"), result.stderr
@@ -193,7 +195,7 @@ def test_clean_stops_cluster_without_environment(work_tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("lock_holder")
-def test_clean_fails_if_cluster_cannot_be_stopped(work_tree: Path) -> None:
+def test_make_clean_fails_if_cluster_cannot_be_stopped(work_tree: Path) -> None:
     """Check that `clean` fails with one line and removes nothing if it cannot stop the cluster."""
     assert run_make(work_tree, "PYTHON=false", "clean").returncode != 0
     (work_tree / ".cluster" / state_directory.PROCESSES_FILE).mkdir()

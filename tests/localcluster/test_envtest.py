@@ -1,4 +1,4 @@
-"""The real setup-envtest downloads prebuilt programs; a local server provides the index and the release."""
+"""Tests for the download of prebuilt programs with setup-envtest, from a local server with an index and a release."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ PROGRAM_SCRIPT = b"#!/bin/sh\necho Kubernetes v1.36.1\n"
 
 @pytest.fixture
 def index_url(tmp_path: Path) -> Iterator[str]:
-    """Yield the URL of an index with one release, 1.36.1."""
+    """Yield the URL of an index that contains only the release 1.36.1."""
     folder = tmp_path / "served"
     folder.mkdir()
     archive = folder / f"envtest-v1.36.1-{PLATFORM}.tar.gz"
     with tarfile.open(archive, "w:gz") as archive_file:
         for name in assets.PROGRAMS:
-            entry = tarfile.TarInfo(f"controller-tools/envtest/{name}")
-            entry.size, entry.mode = len(PROGRAM_SCRIPT), 0o755
-            archive_file.addfile(entry, io.BytesIO(PROGRAM_SCRIPT))
+            tar_info = tarfile.TarInfo(f"controller-tools/envtest/{name}")
+            tar_info.size, tar_info.mode = len(PROGRAM_SCRIPT), 0o755
+            archive_file.addfile(tar_info, io.BytesIO(PROGRAM_SCRIPT))
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         url = f"http://127.0.0.1:{server.server_port}"
@@ -46,7 +46,7 @@ def index_url(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_available_release_is_downloaded(tmp_path: Path, index_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_in_index_is_downloaded(tmp_path: Path, index_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(envtest.INDEX_VARIABLE, index_url)
     assert envtest.find_downloaded(tmp_path, "v1.36.3") is None
 
@@ -54,11 +54,11 @@ def test_available_release_is_downloaded(tmp_path: Path, index_url: str, monkeyp
 
     directory = envtest.find_downloaded(tmp_path, "v1.36.3")
     assert directory
-    assert {entry.name for entry in directory.iterdir()} == set(assets.PROGRAMS)
+    assert {file.name for file in directory.iterdir()} == set(assets.PROGRAMS)
     assert envtest.find_downloaded(tmp_path, "v1.35.0") is None
 
 
-def test_missing_release_is_reported_and_leaves_no_files(
+def test_release_missing_from_index_is_reported_and_leaves_no_files(
     tmp_path: Path, index_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(envtest.INDEX_VARIABLE, index_url)
@@ -69,7 +69,7 @@ def test_missing_release_is_reported_and_leaves_no_files(
     assert list(tmp_path.glob("envtest*")) == []
 
 
-def test_with_downloaded_programs_only_the_controllers_are_built(
+def test_only_controllers_are_built_if_other_programs_were_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = FakeGo(tmp_path)

@@ -1,4 +1,4 @@
-"""nginx, which replaces cluster DNS."""
+"""Tests for nginx, which replaces the cluster's DNS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from localcluster.processes import await_ready, is_listening
 
 @pytest.mark.e2e
 def test_nginx_starts_in_directory_with_space(tmp_path: Path) -> None:
-    """Check that nginx starts in a directory whose name contains a space, as a work tree's may."""
+    """Check that nginx starts in a directory whose name contains a space, like that of some work trees."""
     proxy = Proxy(tmp_path / "my clone", {"ingress": 1, "filter": 2, "dispatcher": 3})
     port = urlsplit(proxy.url).port or 0
     proxy.server.start()

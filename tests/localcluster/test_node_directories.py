@@ -1,4 +1,4 @@
-"""Directories in which real nodes can store their files."""
+"""Tests for the check of directories in which real nodes store their files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from localcluster.nodes.real_nodes import check_directory
     "directory", ["/run/user/0/nodes", "/var/my/nodes", "/home/me/a,b/nodes", "/home/me/a:b/nodes"]
 )
 def test_unsuitable_directory_is_rejected(directory: str) -> None:
-    """Reject a directory that cannot contain nodes with one line, before anything is mounted."""
+    """Check that a directory that cannot contain nodes is rejected with one line, before anything is mounted."""
     with pytest.raises(LocalClusterError, match=rf"^directory {directory} .*: use another directory$"):
         check_directory(Path(directory))
 
 
-def test_path_with_space_is_accepted() -> None:
+def test_directory_with_space_is_accepted() -> None:
     check_directory(Path("/home/me/my clone/nodes"))

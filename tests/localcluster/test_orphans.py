@@ -1,4 +1,4 @@
-"""The messages about a cluster whose supervisor was killed, with and without processes that still hold the lock."""
+"""Tests for messages about clusters whose supervisor was killed, whether or not processes still hold the lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localcluster.up.status import print_status
 
 @pytest.fixture
 def killed_process() -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a killed process that was not reaped."""
+    """Yield a killed process that has not been reaped."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -28,7 +28,7 @@ def killed_process() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def orphaned_process(tmp_path: Path, killed_process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process of a cluster without supervisor, which holds the lock of the directory."""
+    """Yield a process of a cluster without a supervisor, which holds the directory's lock."""
     with state_directory.hold_lock(tmp_path) as lock:
         process = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
     other_process = subprocess.Popen(["sleep", "60"])
@@ -44,10 +44,10 @@ def orphaned_process(tmp_path: Path, killed_process: subprocess.Popen[bytes]) ->
         other_process.kill()
 
 
-def test_status_lists_ended_processes_as_gone(
+def test_status_lists_exited_processes_as_gone(
     tmp_path: Path, orphaned_process: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check that `status` lists ended processes as gone, even if not reaped or if their pid was reused."""
+    """Check that `status` lists exited processes as gone, even if they were not reaped or their pid was reused."""
     with pytest.raises(
         LocalClusterError, match=f"^the supervisor of {tmp_path} has exited and restarts nothing: run `m"
     ):
@@ -63,7 +63,7 @@ def test_status_lists_ended_processes_as_gone(
 
 @pytest.mark.usefixtures("orphaned_process")
 def test_up_and_env_reject_orphaned_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `up` and `env` fail and name the remedy."""
+    """Check that `up` and `env` fail for an orphaned cluster, and name the remedy."""
     monkeypatch.setattr(state_directory, "ORPHAN_TIMEOUT_SECONDS", 0.0)
 
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
@@ -72,8 +72,10 @@ def test_up_and_env_reject_orphaned_cluster(tmp_path: Path, monkeypatch: pytest.
         state_directory.read_exports(tmp_path)
 
 
-def test_status_fails_if_cluster_ended(tmp_path: Path, orphaned_process: subprocess.Popen[bytes]) -> None:
-    """Check that `status` fails if the whole cluster ended, for example after a reboot."""
+def test_status_fails_if_all_processes_of_cluster_have_exited(
+    tmp_path: Path, orphaned_process: subprocess.Popen[bytes]
+) -> None:
+    """Check that `status` fails if all processes of the cluster have exited, for example after a reboot."""
     os.kill(orphaned_process.pid, signal.SIGKILL)
     orphaned_process.wait()
 

@@ -1,4 +1,4 @@
-"""On a new machine, a make target installs the programs that it needs, or lists all missing ones in one line.
+"""Tests that a make target installs the programs that it needs, or lists all missing ones in one line.
 
 A shell script replaces apt-get.
 """
@@ -31,7 +31,7 @@ exit {status}
 
 
 class FakeMachine:
-    """A machine whose PATH contains only an apt-get that logs its calls."""
+    """A fake machine whose PATH contains only an apt-get that logs its calls."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "path"
@@ -39,7 +39,7 @@ class FakeMachine:
         self.path.mkdir()
 
     def write_apt_get(self, *programs: str, status: int = 0) -> None:
-        """Write an apt-get that installs these programs, whatever its arguments are."""
+        """Write a fake apt-get that installs these programs regardless of its arguments."""
         fields = {"calls": self._calls, "directory": self.path, "programs": " ".join(programs), "status": status}
         (self.path / "apt-get").write_text(APT_SCRIPT.format(**fields))
         (self.path / "apt-get").chmod(0o755)
@@ -51,7 +51,7 @@ class FakeMachine:
 
 @pytest.fixture
 def fake_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    """Return a Debian machine with Python and its module venv, but without the required programs."""
+    """Return a fake Debian machine with Python and its module venv, but without the required programs."""
     fake = FakeMachine(tmp_path)
     monkeypatch.setenv("PATH", str(fake.path))
     monkeypatch.setenv("SSL_CERT_FILE", "given")
@@ -60,7 +60,7 @@ def fake_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine
 
 
 def test_missing_packages_are_installed(fake_machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that root on Debian updates the lists, then installs only required packages, without questions."""
+    """Check that root on Debian updates the package lists, and then installs only the required packages."""
     fake_machine.write_apt_get("chromium", "chromedriver")
 
     packages.ensure_installed(["screenshots"], may_install=True)
@@ -82,7 +82,7 @@ def test_existing_programs_are_not_installed(fake_machine: FakeMachine) -> None:
     assert fake_machine.read_calls() == []
 
 
-def test_nothing_is_installed_for_the_demo(fake_machine: FakeMachine) -> None:
+def test_demo_and_local_delivery_require_no_programs(fake_machine: FakeMachine) -> None:
     """Check that the demo, the linters and the local delivery need no programs."""
     fake_machine.write_apt_get()
 
@@ -105,8 +105,8 @@ def test_target_requires_programs_of_selected_engines(
         packages.main()
 
 
-def test_unprivileged_user_gets_list_of_missing_programs(fake_machine: FakeMachine) -> None:
-    """Check that without the right to install, one line names everything that is missing, and the command."""
+def test_error_for_unprivileged_user_lists_missing_programs(fake_machine: FakeMachine) -> None:
+    """Check that one line lists everything that is missing, and the command, if the user may not install packages."""
     fake_machine.write_apt_get()
 
     with pytest.raises(LocalClusterError) as error:
@@ -119,14 +119,16 @@ def test_unprivileged_user_gets_list_of_missing_programs(fake_machine: FakeMachi
     assert fake_machine.read_calls() == []
 
 
-def test_other_system_gets_package_names(fake_machine: FakeMachine) -> None:
-    """Check that on a system without apt-get, nothing is installed and the Debian packages are named."""
+def test_error_on_system_without_apt_names_debian_packages(fake_machine: FakeMachine) -> None:
+    """Check that nothing is installed on a system without apt-get, and that the error names Debian's packages."""
     with pytest.raises(LocalClusterError, match=r"this system's package manager; Debian's packages are chromium chrom"):
         packages.ensure_installed(["screenshots"], may_install=True)
 
 
-def test_ubuntu_has_other_browser_packages(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that Ubuntu gets the names of its own packages: `chromium` exists only in Debian."""
+def test_browser_packages_on_ubuntu_have_other_names(
+    fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that Ubuntu's own package names are used, because `chromium` exists only in Debian."""
     packages.OS_RELEASE_FILE.write_text('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n')
 
     names = {requirement.package for requirement in packages.list_missing(["screenshots"])}
@@ -134,7 +136,7 @@ def test_ubuntu_has_other_browser_packages(fake_machine: FakeMachine, monkeypatc
     assert names == {"chromium-browser", "chromium-chromedriver"}
 
 
-def test_a_failed_installation_is_an_error(fake_machine: FakeMachine) -> None:
+def test_failed_installation_is_an_error(fake_machine: FakeMachine) -> None:
     """Check that a failed installation is an error that names the packages."""
     fake_machine.write_apt_get(status=100)
 
@@ -153,13 +155,13 @@ def test_program_missing_after_installation_is_an_error(fake_machine: FakeMachin
 def test_python_without_venv_requires_venv_package(
     fake_machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that Debian's package for the module venv is required until the environment exists."""
+    """Check that Debian's package for the module venv is required as long as the environment does not exist."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     monkeypatch.chdir(tmp_path)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    python_version = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     assert packages.list_missing(["demo"]) == [
-        packages.MissingPackage(f"the module venv of Python {version}", f"python{version}-venv")
+        packages.MissingPackage(f"the module venv of Python {python_version}", f"python{python_version}-venv")
     ]
 
     packages.VENV_STAMP.parent.mkdir()
@@ -168,7 +170,7 @@ def test_python_without_venv_requires_venv_package(
 
 
 def test_venv_is_not_required_with_uv(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the module venv is required only with `make UV=` if uv is on the PATH."""
+    """Check that the module venv is not required if uv is on PATH, unless `make UV=` disables uv."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     monkeypatch.chdir(fake_machine.path)
     monkeypatch.delenv("UV", raising=False)
@@ -181,7 +183,7 @@ def test_venv_is_not_required_with_uv(fake_machine: FakeMachine, monkeypatch: py
 
 
 def test_go_requires_ca_certificates(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a CA list is required: a minimal Debian has none, and Go could download nothing."""
+    """Check that CA certificates are required: a minimal Debian has none, so Go could not download anything."""
     monkeypatch.delenv("SSL_CERT_FILE")
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     monkeypatch.setattr(packages, "CA_BUNDLES", ())
@@ -190,13 +192,13 @@ def test_go_requires_ca_certificates(fake_machine: FakeMachine, monkeypatch: pyt
 
 
 def test_missing_program_error_names_remedy(fake_machine: FakeMachine) -> None:
-    """Check that a test that starts a missing program fails with the command that installs it."""
+    """Check that looking up a missing program fails with the command that installs it."""
     with pytest.raises(LocalClusterError, match=r"^missing: promtool; .* prometheus$"):
         packages.find_program("promtool")
 
 
 def find_shared_python() -> str:
-    """Return the Python of these tests, or the system's if an unprivileged user cannot read the former."""
+    """Return the Python that runs these tests, or the system's if unprivileged users cannot read the former."""
     paths = (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3")
     return next(python for python in paths if succeeds(*build_unprivileged_prefix(), "sh", "-c", f"{python} -c ''"))
 
@@ -212,7 +214,7 @@ def build_unprivileged_prefix() -> tuple[str, ...]:
 
 @pytest.fixture
 def source_copy() -> Iterator[Path]:
-    """Yield a world-readable copy of the files that make needs, and a PATH without the required programs."""
+    """Yield a world-readable copy of the files that make needs, and a PATH directory without required programs."""
     folder = Path(tempfile.mkdtemp(prefix="machine-"))
     shutil.copytree(ROOT / "localcluster", folder / "localcluster", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt", "requirements-dev.lock"):
@@ -227,7 +229,7 @@ def source_copy() -> Iterator[Path]:
 
 
 def test_make_test_without_programs_fails_within_seconds(source_copy: Path) -> None:
-    """Check that `make test` of an unprivileged user stops within seconds and names everything that is missing."""
+    """Check that `make test`, run by an unprivileged user, fails within seconds and lists everything missing."""
     started = time.monotonic()
     result = subprocess.run(
         [*build_unprivileged_prefix(), "make", "test"],
@@ -240,9 +242,9 @@ def test_make_test_without_programs_fails_within_seconds(source_copy: Path) -> N
 
     assert result.returncode == 2
     assert result.stdout == ""
-    (line, _) = result.stderr.splitlines()  # the other line is that of make
-    assert line.startswith("error: missing: ")
-    assert "chromium, chromedriver, promtool; install it with " in line
-    assert line.endswith(" chromium chromium-driver prometheus")
+    (error_line, _) = result.stderr.splitlines()  # make itself prints the other line
+    assert error_line.startswith("error: missing: ")
+    assert "chromium, chromedriver, promtool; install it with " in error_line
+    assert error_line.endswith(" chromium chromium-driver prometheus")
     assert time.monotonic() - started < 5
     assert not (source_copy / ".venv").exists()

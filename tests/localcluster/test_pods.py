@@ -1,4 +1,4 @@
-"""The lifecycle of pods on fake nodes: readiness, completion and deletion."""
+"""Tests for the lifecycle of pods on fake nodes: readiness, completion and deletion."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.machine_speed import is_below_scaled_limit
 pytestmark = pytest.mark.slow
 
 PODS_PATH = "/api/v1/namespaces/pods-test/pods"
-READY_SECONDS = 0.5  # seconds; measured: a few hundredths, the rest allows for a busy machine
+READY_SECONDS = 0.5  # usually a few hundredths of a second; this allows for a busy machine
 POD_COUNT = 10
 
 
 @pytest.fixture(scope="module")
 def pods_cluster(cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield the cluster with a namespace for the pods of this file."""
+    """Create a namespace for the pods of these tests, and yield the cluster."""
     cluster.kubectl("create", "namespace", "pods-test")
     cluster.kubectl(
         *("wait", "--for=create", "serviceaccount/default", "--namespace=pods-test", "--timeout=30s"),
@@ -47,17 +47,17 @@ def delete_pod(local_cluster: LocalCluster, name: str) -> None:
 
 
 def measure_ready_seconds(local_cluster: LocalCluster, name: str) -> float:
-    """Wait until the pod is Ready; return the seconds since the call."""
+    """Wait until the pod is Ready; return how many seconds this took."""
     started = time.monotonic()
     for event in local_cluster.watch(PODS_PATH, fields=f"metadata.name={name}"):
         conditions = event.object.get("status", {}).get("conditions", [])
-        if any(item["type"] == "Ready" and item["status"] == "True" for item in conditions):
+        if any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
             break
     return time.monotonic() - started
 
 
 def measure_deletion_seconds(local_cluster: LocalCluster, name: str) -> float:
-    """Delete a pod with its default grace period; return the seconds until it is gone."""
+    """Delete a pod with its default grace period; return the number of seconds until it is gone."""
     events = local_cluster.watch(PODS_PATH, fields=f"metadata.name={name}")
     next(events)
     started = time.monotonic()
@@ -68,15 +68,15 @@ def measure_deletion_seconds(local_cluster: LocalCluster, name: str) -> float:
     return time.monotonic() - started
 
 
-def test_a_pod_is_ready_at_once(pods_cluster: LocalCluster) -> None:
-    """Check that a pod without annotations is Running and Ready at once after it is bound."""
+def test_pod_is_ready_immediately(pods_cluster: LocalCluster) -> None:
+    """Check that a pod without annotations is Running and Ready immediately after it is bound."""
     pods_cluster.get_client().create(PODS_PATH, build_pod("at-once"))
 
     assert is_below_scaled_limit(measure_ready_seconds(pods_cluster, "at-once"), READY_SECONDS)
 
 
-def test_the_ready_delay_is_honoured(pods_cluster: LocalCluster) -> None:
-    """Check that a pod with the ready annotation is Ready after that delay and not before."""
+def test_ready_delay_annotation_is_respected(pods_cluster: LocalCluster) -> None:
+    """Check that a pod with the annotation becomes Ready after the specified delay and not before."""
     pods_cluster.get_client().create(PODS_PATH, build_pod("late", {"pod-ready.stage.kwok.x-k8s.io/delay": "1s"}))
 
     seconds = measure_ready_seconds(pods_cluster, "late")
@@ -84,19 +84,19 @@ def test_the_ready_delay_is_honoured(pods_cluster: LocalCluster) -> None:
     assert is_below_scaled_limit(seconds, 1 + READY_SECONDS)
 
 
-def test_a_deleted_pod_goes_at_once(pods_cluster: LocalCluster) -> None:
-    """Check that deleted pods without annotations are gone at once, whatever their grace period is."""
+def test_deleted_pod_is_gone_immediately(pods_cluster: LocalCluster) -> None:
+    """Check that deleted pods without annotations are gone immediately, regardless of their grace period."""
     for number in range(POD_COUNT):
         pods_cluster.get_client().create(PODS_PATH, build_pod(f"short-{number}"))
         measure_ready_seconds(pods_cluster, f"short-{number}")
 
-    times = sorted(measure_deletion_seconds(pods_cluster, f"short-{number}") for number in range(POD_COUNT))
+    sorted_seconds = sorted(measure_deletion_seconds(pods_cluster, f"short-{number}") for number in range(POD_COUNT))
 
-    assert times[POD_COUNT // 2] < READY_SECONDS / 2
+    assert sorted_seconds[POD_COUNT // 2] < READY_SECONDS / 2
 
 
-def test_the_delete_delay_is_honoured_without_jitter(pods_cluster: LocalCluster) -> None:
-    """Check that a deleted pod with the delete annotation is gone after that delay, without jitter."""
+def test_delete_delay_annotation_is_respected_without_jitter(pods_cluster: LocalCluster) -> None:
+    """Check that a deleted pod with the annotation is gone after the specified delay, without jitter."""
     pods_cluster.get_client().create(PODS_PATH, build_pod("slow", {"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
     measure_ready_seconds(pods_cluster, "slow")
 
@@ -106,23 +106,23 @@ def test_the_delete_delay_is_honoured_without_jitter(pods_cluster: LocalCluster)
 
 
 def test_finalizer_delays_pod_deletion(pods_cluster: LocalCluster, cluster: LocalCluster) -> None:
-    """Check that a deleted pod with a foreign finalizer keeps it, and is gone when the finalizer is removed."""
+    """Check that a deleted pod with another project's finalizer is gone only after the finalizer is removed."""
     pods_cluster.get_client().create(PODS_PATH, build_pod("held", finalizers=["example.com/hold"]))
     pods_cluster.get_client().create(PODS_PATH, build_pod("witness"))
     measure_ready_seconds(pods_cluster, "held")
     delete_pod(pods_cluster, "held")
 
-    # When a pod that was deleted later is gone, kwok has also processed the deletion of this one.
+    # once a pod that was deleted later is gone, kwok has also processed the deletion of this pod
     measure_deletion_seconds(pods_cluster, "witness")
-    held = pods_cluster.get_client().get(f"{PODS_PATH}/held")["metadata"]
-    assert held["finalizers"] == ["example.com/hold"]
-    assert datetime.fromisoformat(held["deletionTimestamp"].replace("Z", "+00:00"))
+    metadata = pods_cluster.get_client().get(f"{PODS_PATH}/held")["metadata"]
+    assert metadata["finalizers"] == ["example.com/hold"]
+    assert datetime.fromisoformat(metadata["deletionTimestamp"].replace("Z", "+00:00"))
 
     cluster.kubectl("patch", "pod", "held", "--namespace=pods-test", "--patch", '{"metadata":{"finalizers":null}}')
     cluster.kubectl("wait", "--for=delete", "pod/held", "--namespace=pods-test", "--timeout=10s")
 
 
-def test_a_job_pod_completes_after_its_time(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
+def test_pod_of_job_completes_after_specified_time(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
     """Check that a Job's pod runs as long as its annotation specifies, and that the Job then completes."""
     template = {
         "metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1s"}},
@@ -134,8 +134,8 @@ def test_a_job_pod_completes_after_its_time(cluster: LocalCluster, pods_cluster:
     cluster.kubectl("wait", "--for=condition=Complete", "job/work", "--namespace=pods-test", "--timeout=20s")
 
 
-def test_new_nodes_take_pods(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
-    """Check that a node that was added later is Ready and runs the pods that are bound to it."""
+def test_node_added_later_runs_pods(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
+    """Check that a node that was added later runs the pods that are bound to it."""
     (name,) = cluster.add_nodes(1)
     pod = build_pod("elsewhere")
     pod["spec"]["nodeName"] = name
@@ -150,9 +150,11 @@ def test_node_without_annotation_is_not_managed(cluster: LocalCluster, pods_clus
     pods_cluster.get_client().create(
         "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign"}}
     )
-    cluster.add_nodes(1)  # created after it, and Ready now
+    cluster.add_nodes(1)  # this node was created later, and is Ready now
 
     conditions = pods_cluster.get_client().get("/api/v1/nodes/foreign")["status"].get("conditions", [])
     cluster.kubectl("delete", "node", "foreign", f"node-{cluster.node_count}")
 
-    assert [item for item in conditions if item["type"] == "Ready" and item["status"] == "True"] == []
+    assert [
+        condition for condition in conditions if condition["type"] == "Ready" and condition["status"] == "True"
+    ] == []

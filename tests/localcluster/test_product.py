@@ -1,4 +1,4 @@
-"""The functions and the local delivery as processes that tests can kill and start again."""
+"""Tests for the functions and the local delivery as processes that tests can kill and restart."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from localcluster.readiness import is_ready
 
 
 def test_started_product_is_ready(product: Product) -> None:
-    """Check that both readiness endpoints respond after the start."""
+    """Check that the readiness endpoints of functions and delivery respond after the start."""
     assert is_ready(product.functions_url)
     assert is_ready(product.broker_url)
 
 
 @pytest.mark.slow
 def test_functions_restart_after_crash(product: Product) -> None:
-    """Check that killed functions stop with their workers, and restart at the same address."""
+    """Check that killed functions exit with their workers, and restart at the same address."""
     product.kill_functions()
     is_down = not is_ready(product.functions_url)
     product.start_functions()
@@ -29,7 +29,7 @@ def test_functions_restart_after_crash(product: Product) -> None:
 
 @pytest.mark.slow
 def test_delivery_restarts_after_crash(product: Product) -> None:
-    """Check that a killed delivery stops, and restarts at the same address with the same database."""
+    """Check that a killed delivery exits, and restarts at the same address with the same database."""
     product.kill_delivery()
     is_down = not is_ready(product.broker_url)
     product.start_delivery()
@@ -39,8 +39,8 @@ def test_delivery_restarts_after_crash(product: Product) -> None:
     assert product.database.exists()
 
 
-def test_error_names_server_that_is_never_ready(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Check that waiting for a server that never gets ready ends with an error with its name and its log."""
+def test_timeout_error_names_server_and_its_log(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Check that waiting for a server that never becomes ready fails with the server's name and the end of its log."""
     log = tmp_path_factory.mktemp("sleeper") / "sleeper.log"
     server = Server("sleeper", ["sh", "-c", "echo asleep; sleep 60"], log)
     server.start()

@@ -1,4 +1,4 @@
-"""A local cluster's requests to itself never use a proxy from the environment."""
+"""Tests that requests within a local cluster never use a proxy from the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEBHOOK_SERVICE = {"namespace": "default", "name": "absent"}
 
 @pytest.fixture
 def proxy_listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Yield the listening socket of a proxy for all protocols; it answers nothing, but shows who connects."""
+    """Set a proxy for all protocols; yield its listening socket, which never responds but shows connections."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for name in PROXY_VARIABLES:
             monkeypatch.setenv(name, f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -56,8 +56,8 @@ def create_unreachable_webhook(cluster: LocalCluster) -> None:
     cluster.get_client().create(WEBHOOKS_PATH, {"metadata": {"name": "absent"}, "webhooks": [webhook]})
 
 
-def try_to_create_configmap(cluster: LocalCluster) -> str:
-    """Return why the creation of a ConfigMap fails, "" if it succeeds because the webhook is not in force yet."""
+def try_creating_configmap(cluster: LocalCluster) -> str:
+    """Try to create a ConfigMap; return the error, or "" if it succeeds because the webhook is not in effect yet."""
     try:
         cluster.get_client().create(CONFIGMAPS_PATH, {"metadata": {"generateName": "map-"}})
     except ApiError as error:
@@ -67,19 +67,19 @@ def try_to_create_configmap(cluster: LocalCluster) -> str:
 
 @pytest.mark.slow
 def test_local_cluster_uses_no_proxy_for_itself(proxy_listener: socket.socket, tmp_path: Path) -> None:
-    """Check that neither the tests' client nor the API server's webhook calls use the proxy."""
+    """Check that neither the client of these tests nor the API server, when it calls webhooks, uses the proxy."""
     with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
         create_unreachable_webhook(cluster)
-        await_ready("the webhook", lambda: "absent" in try_to_create_configmap(cluster), cluster.servers)
+        await_ready("the webhook", lambda: "absent" in try_creating_configmap(cluster), cluster.servers)
 
     assert not has_connection(proxy_listener)
 
 
 @pytest.mark.usefixtures("proxy_listener")
-def test_real_node_programs_use_no_proxy(tmp_path: Path) -> None:
-    """Check that a real node's programs use no proxy, because they could not reach it.
+def test_programs_of_real_node_use_no_proxy(tmp_path: Path) -> None:
+    """Check that the programs of real nodes use no proxy, because they could not reach it.
 
-    The API server's address is not 127.0.0.1, so `NO_PROXY` must exclude it, too.
+    The API server's address is not 127.0.0.1, so `NO_PROXY` must contain more than this address.
     """
     server = Sandbox("node", tmp_path / "node", "", "").build_server("kubelet", "kubelet")
 

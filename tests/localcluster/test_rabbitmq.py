@@ -1,4 +1,4 @@
-"""RabbitMQ's topology as the Broker's controller declares it, and the environment of its programs."""
+"""Tests for RabbitMQ's topology, which is that of the Broker's controller, and for the dispatchers' environment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FILTERED_TRIGGER = Trigger("evict-on-more", {"type": "pods.gone", "more": "true"
 UNFILTERED_TRIGGER = Trigger("record-on-everything", {}, "http://record/", DeliveryPolicy(retry=3))
 
 
-def test_binding_requires_all_filter_attributes() -> None:
-    """Check that each Trigger has a headers binding for all its attributes; without a filter, for its name only."""
+def test_queue_binding_requires_all_filter_attributes() -> None:
+    """Check that each Trigger has a headers binding for all its filter attributes and its name."""
     bindings = topology.build_definitions("default", [FILTERED_TRIGGER, UNFILTERED_TRIGGER])["bindings"]
 
     assert [binding["arguments"] for binding in bindings[:2]] == [
@@ -27,7 +27,7 @@ def test_binding_requires_all_filter_attributes() -> None:
 
 
 def test_queues_are_durable_and_dead_letters_have_own_queue() -> None:
-    """Check that there is a durable quorum queue per Trigger, and a second one per dead letter sink.
+    """Check that each Trigger has a durable quorum queue, and each dead letter sink another one.
 
     A dead letter queue has its own exchange and policy.
     """
@@ -44,8 +44,8 @@ def test_queues_are_durable_and_dead_letters_have_own_queue() -> None:
     ]
 
 
-def test_names_fit_into_kubernetes() -> None:
-    """Check that a name that is too long keeps its beginning and ends with a stable hash."""
+def test_long_queue_name_is_shortened_with_stable_hash() -> None:
+    """Check that a name that is too long for Kubernetes is cut and ends with a stable hash."""
     name = topology.get_dead_letter_queue("restore-on-maintenance-updated")
 
     assert len(name) <= topology.MAX_NAME_LENGTH
@@ -58,7 +58,7 @@ def test_names_fit_into_kubernetes() -> None:
 
 
 def test_dispatcher_environment_matches_trigger() -> None:
-    """Check that a dispatcher gets retries, backoff, timeout and parallelism from the Trigger, as Go durations."""
+    """Check that a dispatcher gets retries, backoff, timeout and parallelism from the Trigger, with Go durations."""
     variables = environment.build_dispatcher_env(FILTERED_TRIGGER, "default", "amqp://x", "http://ingress")
 
     expected = {"RETRY": "10", "BACKOFF_POLICY": "exponential", "BACKOFF_DELAY": "0.2s", "TIMEOUT": "10s"}
@@ -71,7 +71,7 @@ def test_dispatcher_environment_matches_trigger() -> None:
 
 
 def test_missing_rabbitmq_error_names_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a missing RabbitMQ is reported in one line with the command, before anything is built."""
+    """Check that a missing RabbitMQ is reported with the command that installs it, before anything is built."""
     monkeypatch.setattr(server, "PROGRAM_DIRS", ())
     monkeypatch.setattr(shutil, "which", lambda program: None)
 

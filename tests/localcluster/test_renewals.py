@@ -1,4 +1,4 @@
-"""Certificates of a `make up` cluster: the product renews them, the CLI lists them, and no key leaks elsewhere."""
+"""Tests for the certificates of a `make up` cluster: renewal by the product, listing in the CLI, and leaked keys."""
 
 from __future__ import annotations
 
@@ -25,75 +25,77 @@ pytestmark = pytest.mark.slow
 
 NAMESPACE = "node-maintenance"
 KEY_DIRS = ("servers/etcd", "product/admission")
-"""Directories that contain keys by design: the API server's storage, and the Secret that the webhook mounts."""
+"""Directories that contain keys by design: the API server's storage, and the mounted Secret of the webhook."""
 TIMEOUT_SECONDS = 40
 
 
-def run_cli(directory: Path, *words: str) -> str:
+def run_cli(directory: Path, *args: str) -> str:
     """Run `kubectl maintenance` on the directory's cluster and return its output."""
     environment = {**os.environ, "KUBECONFIG": str(directory / state_directory.KUBECONFIG_FILE)}
-    line = [str(Path(sys.executable).with_name("kubectl-maintenance")), *words]
-    result = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    command = [str(Path(sys.executable).with_name("kubectl-maintenance")), *args]
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
 def list_serials(directory: Path) -> dict[str, str]:
-    """Return secret name → serial number, as listed by the CLI."""
+    """Return the serial number of the certificate in each Secret, as listed by the CLI."""
     certificates = json.loads(run_cli(directory, "certificates", "-o", "json"))["certificates"]
-    return {entry["secret"]: entry["serial"] for entry in certificates}
+    return {certificate["secret"]: certificate["serial"] for certificate in certificates}
 
 
 def fetch_served_certificate(directory: Path) -> str:
-    """Return the certificate that the webhook presents to clients now."""
-    configuration = ("get", "validatingwebhookconfiguration", "nodemaintenance-validate", "-o")
-    url = urlsplit(run_kubectl(directory, *configuration, "jsonpath={.webhooks[0].clientConfig.url}"))
+    """Return the certificate that the webhook currently presents to clients."""
+    get_command = ("get", "validatingwebhookconfiguration", "nodemaintenance-validate", "-o")
+    url = urlsplit(run_kubectl(directory, *get_command, "jsonpath={.webhooks[0].clientConfig.url}"))
     return ssl.get_server_certificate((str(url.hostname), url.port or 0))
 
 
 def read_secret_certificate(directory: Path) -> str:
-    """Return the certificate in the Secret, "" if the Secret does not exist."""
+    """Return the certificate in the webhook's Secret, or "" if the Secret does not exist."""
     output = run_kubectl(directory, "get", "secret", "validate", "-n", NAMESPACE, "--ignore-not-found", "-o", "json")
     return base64.b64decode(json.loads(output)["data"]["tls.crt"]).decode() if output.strip() else ""
 
 
 @proves("OSV-20", "OSV-23")
-@pytest.mark.parametrize("cause", ["requested", "deleted"])
-def test_webhook_certificate_is_renewed_without_restart(running_state_dir: Path, cause: str) -> None:
-    """Check that the certificate is renewed after a request or a deletion of its Secret, without a server restart."""
-    before, process, serial = (
+@pytest.mark.parametrize("trigger", ["requested", "deleted"])
+def test_webhook_certificate_is_renewed_without_restart(running_state_dir: Path, trigger: str) -> None:
+    """Check that the certificate is renewed on request and if its Secret is deleted, without a server restart."""
+    previous_certificate, pid, serial = (
         fetch_served_certificate(running_state_dir),
         get_record(running_state_dir, "validate").pid,
         list_serials(running_state_dir)["validate"],
     )
 
-    if cause == "requested":
+    if trigger == "requested":
         run_cli(running_state_dir, "certificates", "--renew", "validate")
     else:
         run_kubectl(running_state_dir, "delete", "secret", "validate", "-n", NAMESPACE)
 
     await_ready(
-        "another certificate",
-        lambda: read_secret_certificate(running_state_dir) not in ("", before),
+        "a new certificate",
+        lambda: read_secret_certificate(running_state_dir) not in ("", previous_certificate),
         [],
         TIMEOUT_SECONDS,
     )
     await_ready(
-        "the server to show it",
+        "the server to use the certificate",
         lambda: fetch_served_certificate(running_state_dir) == read_secret_certificate(running_state_dir),
         [],
         TIMEOUT_SECONDS,
     )
     await_ready("the list", lambda: list_serials(running_state_dir)["validate"] != serial, [], TIMEOUT_SECONDS)
-    assert get_record(running_state_dir, "validate").pid == process
+    assert get_record(running_state_dir, "validate").pid == pid
     assert "no node with name unknown" in request_denied_maintenance(running_state_dir)
 
 
 def request_denied_maintenance(directory: Path) -> str:
-    """Return kubectl's error for a maintenance of an unknown node, which the webhook denies."""
+    """Return kubectl's error for the NodeMaintenance of an unknown node, which the webhook denies."""
     metadata, spec = {"name": "unknown"}, {"nodeName": "unknown"}
     body = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "kind": "NodeMaintenance"}
-    line = [
+    command = [
         str(build.ensure_programs() / "kubectl"),
         f"--kubeconfig={directory / state_directory.KUBECONFIG_FILE}",
         "create",
@@ -101,26 +103,30 @@ def request_denied_maintenance(directory: Path) -> str:
         "-",
     ]
     text = json.dumps({**body, "metadata": metadata, "spec": spec})
-    return subprocess.run(line, input=text, capture_output=True, text=True, check=False, timeout=60).stderr
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60).stderr
 
 
 @proves("OSV-23", "X-4")
 def test_no_private_key_is_outside_of_secrets(running_state_dir: Path, tmp_path: Path) -> None:
-    """Check that no file outside of the Secrets' directories contains a private key.
+    """Check that no file outside of `KEY_DIRS` contains a private key.
 
-    The test renews a certificate, and creates a dead letter and a must-gather archive. It then searches all files of
-    the cluster, including databases and logs, and the archive.
+    The test renews a certificate, and creates a dead letter and a must-gather archive. It then searches the archive and
+    all files of the cluster, including databases and logs.
     """
-    keys = extract_key_parts(running_state_dir)
-    before = fetch_served_certificate(running_state_dir)
+    key_parts = extract_key_parts(running_state_dir)
+    previous_certificate = fetch_served_certificate(running_state_dir)
     run_cli(running_state_dir, "certificates", "--renew", "validate")
     await_ready(
         "another certificate",
-        lambda: fetch_served_certificate(running_state_dir) == read_secret_certificate(running_state_dir) != before,
+        lambda: (
+            fetch_served_certificate(running_state_dir)
+            == read_secret_certificate(running_state_dir)
+            != previous_certificate
+        ),
         [],
         TIMEOUT_SECONDS,
     )
-    keys |= extract_key_parts(running_state_dir)
+    key_parts |= extract_key_parts(running_state_dir)
     create_dead_letter(running_state_dir)
     run_cli(
         running_state_dir,
@@ -141,8 +147,8 @@ def test_no_private_key_is_outside_of_secrets(running_state_dir: Path, tmp_path:
     files |= {file.relative_to(tmp_path): file for file in (tmp_path / "archive").rglob("*") if file.is_file()}
 
     contents = {name: file.read_bytes() for name, file in files.items()}
-    leaking = {str(name) for name, content in contents.items() for key_part in keys if key_part in content}
-    assert len(keys) == 3 * 4  # of the server before and after the renewal, and of its CA
+    leaking = {str(name) for name, content in contents.items() for key_part in key_parts if key_part in content}
+    assert len(key_parts) == 3 * 4  # four parts each of the server's two keys and of its CA's key
     assert {name.name for name in contents} >= {
         "journal.db",
         "delivery.db",
@@ -155,15 +161,17 @@ def test_no_private_key_is_outside_of_secrets(running_state_dir: Path, tmp_path:
 
 
 def extract_key_parts(directory: Path) -> set[bytes]:
-    """Return the secret scalar of each Secret's key: as bytes, in PEM, and in the Secret's base64.
+    """Return the private scalar of each key in a Secret: as bytes, in PEM, and in the Secret's base64.
 
-    The public key follows it, and is also part of certificates.
+    The public key, which follows the scalar, is left out, because certificates also contain it.
     """
     secrets = json.loads(run_kubectl(directory, "get", "secrets", "-A", "-o", "json"))["items"]
-    values = [value for item in secrets for name, value in (item.get("data") or {}).items() if name.endswith(".key")]
-    lines = [base64.b64decode(value).decode().splitlines() for value in values]
-    der_keys = [base64.b64decode("".join(text[1:-1])) for text in lines]
-    pem = {pem_part.encode() for text in lines for pem_part in (text[1][48:], text[2][:24])}
+    values = [
+        value for secret in secrets for name, value in (secret.get("data") or {}).items() if name.endswith(".key")
+    ]
+    pem_files = [base64.b64decode(value).decode().splitlines() for value in values]
+    der_keys = [base64.b64decode("".join(pem_lines[1:-1])) for pem_lines in pem_files]
+    pem = {pem_part.encode() for pem_lines in pem_files for pem_part in (pem_lines[1][48:], pem_lines[2][:24])}
     return {der_key[36:68] for der_key in der_keys} | pem | {value[104:156].encode() for value in values}
 
 
@@ -172,7 +180,7 @@ def is_in_key_dir(file: Path, directory: Path) -> bool:
 
 
 def create_dead_letter(directory: Path) -> None:
-    """Post an unsigned event, which the function rejects, so that it becomes a dead letter."""
+    """Post an unsigned event, which becomes a dead letter because the function rejects it."""
     hints = (directory / state_directory.READY_FILE).read_text()
     (broker,) = [line.partition(": ")[2] for line in hints.splitlines() if line.startswith("broker: ")]
     attributes = {

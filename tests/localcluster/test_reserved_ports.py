@@ -1,4 +1,4 @@
-"""The fixed ports of Knative's dispatcher are reserved until it starts."""
+"""Tests that the fixed ports of Knative's dispatcher are reserved until it starts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from localcluster.knative import planes
 from localcluster.processes import reserve_port
 
 
-def test_ports_are_reserved_within_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that reserved ports cannot be bound, that the error names the port, and that they are free afterwards."""
-    first, second = reserve_port(), reserve_port()
-    monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first, second))
+def test_ports_are_reserved_within_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that reserved ports cannot be used within the block, and that they are free after it."""
+    first_port, second_port = reserve_port(), reserve_port()
+    monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first_port, second_port))
     with planes.reserve_ports():
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("", second))
+        with socket.socket() as other_socket, pytest.raises(OSError, match="in use"):
+            other_socket.bind(("", second_port))
         with (
-            pytest.raises(LocalClusterError, match=rf"port {first} is in use, .* stop the program"),
+            pytest.raises(LocalClusterError, match=rf"port {first_port} is in use, .* stop the program"),
             planes.reserve_ports(),
         ):
             pass
@@ -27,15 +27,15 @@ def test_ports_are_reserved_within_the_block(monkeypatch: pytest.MonkeyPatch) ->
         pass
 
 
-def test_taken_port_releases_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that no port stays reserved if one of them is taken."""
-    first = reserve_port()
-    with socket.socket() as other:
-        other.bind(("", 0))
-        other.listen()
-        monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first, other.getsockname()[1]))
+def test_no_port_stays_reserved_if_one_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that no port stays reserved if one of them is in use."""
+    first_port = reserve_port()
+    with socket.socket() as other_socket:
+        other_socket.bind(("", 0))
+        other_socket.listen()
+        monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first_port, other_socket.getsockname()[1]))
         with pytest.raises(LocalClusterError, match="is in use"), planes.reserve_ports():
             pass
-    monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first,))
+    monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first_port,))
     with planes.reserve_ports():
         pass

@@ -1,4 +1,4 @@
-"""A process that exits is restarted, with a growing backoff; one that its owner stopped is not."""
+"""Tests that exited processes are restarted with a growing backoff, unless their owner has stopped them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if os.fork():
 print("serving", flush=True)
 time.sleep(600)
 """
-"""A server whose child process holds the port and does not notice that its parent exited."""
+"""A server whose child process keeps the port open, and does not notice that its parent has exited."""
 
 
 class RestarterFixture:
-    """A restarter with its servers, which records the changes that it reports."""
+    """A restarter with its servers, and the changes that it has reported."""
 
     def __init__(self) -> None:
         self._changes: queue.Queue[list[ProcessRecord]] = queue.Queue()
@@ -50,14 +50,14 @@ class RestarterFixture:
         self.servers: list[Server] = []
 
     def start_server(self, server: Server) -> Server:
-        """Start a server and let the restarter watch it."""
+        """Start a server, and make the restarter watch it."""
         self.servers.append(server)
         server.start()
         self.restarter.add_servers([server])
         return server
 
-    def await_record(self, predicate: Callable[[ProcessRecord], bool], server: Server) -> ProcessRecord:
-        """Return the server's first record that satisfies the predicate."""
+    def wait_for_record(self, predicate: Callable[[ProcessRecord], bool], server: Server) -> ProcessRecord:
+        """Wait for a reported record of the server that satisfies the predicate; return it."""
         while True:
             for record in self._changes.get(timeout=TIMEOUT_SECONDS):
                 if record.name == server.name and predicate(record):
@@ -73,53 +73,53 @@ class RestarterFixture:
 @pytest.fixture
 def restarter_fixture() -> Iterator[RestarterFixture]:
     """Yield a restarter without servers."""
-    with closing(RestarterFixture()) as watch:
-        yield watch
+    with closing(RestarterFixture()) as fixture:
+        yield fixture
 
 
-def build_sleeper(directory: Path, name: str = "sleeper", *words: str) -> Server:
-    """Build a server that sleeps, or runs the given command."""
-    return Server(name, words or ["sleep", "600"], directory / f"{name}.log")
+def build_sleeper(directory: Path, name: str = "sleeper", *command: str) -> Server:
+    """Build a server that runs the given command, by default `sleep`."""
+    return Server(name, command or ["sleep", "600"], directory / f"{name}.log")
 
 
 def test_backoff_grows_from_zero_to_maximum() -> None:
-    """Check that the backoff is zero for the first restart, then doubles up to the maximum."""
-    first = list(islice(iter_restart_backoffs(), 50))
+    """Check that the backoff is zero before the first restart, and then doubles up to the maximum."""
+    backoffs = list(islice(iter_restart_backoffs(), 50))
 
-    assert first[:4] == [0.0, FIRST_BACKOFF_SECONDS, 2 * FIRST_BACKOFF_SECONDS, 4 * FIRST_BACKOFF_SECONDS]
-    assert first[-1] == max(first) == MAX_BACKOFF_SECONDS
+    assert backoffs[:4] == [0.0, FIRST_BACKOFF_SECONDS, 2 * FIRST_BACKOFF_SECONDS, 4 * FIRST_BACKOFF_SECONDS]
+    assert backoffs[-1] == max(backoffs) == MAX_BACKOFF_SECONDS
 
 
-def test_exit_is_described() -> None:
-    """Check that an exit is described by the signal's name or by the exit status."""
+def test_description_of_exit_names_signal_or_status() -> None:
+    """Check that the description of an exit contains the signal's name or the exit status."""
     assert describe_exit(-signal.SIGKILL) == "killed by SIGKILL"
     assert describe_exit(3) == "exit status 3"
 
 
-def test_killed_server_is_restarted_at_once(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
-    """Check that a killed server is restarted at once in another process, and that its record has the reason."""
+def test_killed_server_is_restarted_immediately(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
+    """Check that a killed server is restarted immediately as a new process, and that its record has the reason."""
     server = restarter_fixture.start_server(build_sleeper(tmp_path))
-    first = server.pid
-    os.kill(first, signal.SIGKILL)
+    first_pid = server.pid
+    os.kill(first_pid, signal.SIGKILL)
 
-    exited = restarter_fixture.await_record(lambda record: record.restart_at is not None, server)
-    restarted = restarter_fixture.await_record(lambda record: record.restarts == 1, server)
+    exited = restarter_fixture.wait_for_record(lambda record: record.restart_at is not None, server)
+    restarted = restarter_fixture.wait_for_record(lambda record: record.restarts == 1, server)
 
     assert (exited.exit_reason, exited.restart_at) == ("killed by SIGKILL", exited.exited_at)
     assert restarted.restart_at is None
-    assert restarted.pid == server.pid == os.getpgid(server.pid) != first
+    assert restarted.pid == server.pid == os.getpgid(server.pid) != first_pid
 
 
-def test_backoff_doubles_at_each_exit(
+def test_backoff_doubles_with_each_exit(
     restarter_fixture: RestarterFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that the backoff doubles for a program that exits with status 3 at every start."""
+    """Check that the backoff doubles for a program that exits with status 3 after every start."""
     monkeypatch.setattr(restarter, "FIRST_BACKOFF_SECONDS", 0.1)
     server = restarter_fixture.start_server(build_sleeper(tmp_path, "broken", "sh", "-c", "exit 3"))
 
     backoffs = []
     for restarts in range(4):
-        exited = restarter_fixture.await_record(
+        exited = restarter_fixture.wait_for_record(
             lambda record, count=restarts: record.restart_at is not None and record.restarts == count,  # type: ignore[misc]
             server,
         )
@@ -131,7 +131,7 @@ def test_backoff_doubles_at_each_exit(
 
 
 def test_long_uptime_resets_backoff(tmp_path: Path) -> None:
-    """Check that the backoff restarts at zero after a long uptime, and grows after a short one."""
+    """Check that the backoff is zero again after a long uptime, and grows after a short one."""
     restart_state = RestartState(build_sleeper(tmp_path))
 
     backoffs = [
@@ -143,39 +143,39 @@ def test_long_uptime_resets_backoff(tmp_path: Path) -> None:
 
 
 def test_stopped_server_is_not_restarted(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
-    """Check that a server that its owner killed is not restarted until its owner starts it."""
+    """Check that a server that its owner has stopped is not restarted until the owner starts it again."""
     server, later_server = (
         restarter_fixture.start_server(build_sleeper(tmp_path)),
         restarter_fixture.start_server(build_sleeper(tmp_path, "later")),
     )
     server.kill()
-    os.kill(later_server.pid, signal.SIGKILL)  # killed later, so its exit is noticed later
-    restarter_fixture.await_record(lambda record: record.restarts == 1, later_server)
+    os.kill(later_server.pid, signal.SIGKILL)  # the restarter notices this exit after the first one
+    restarter_fixture.wait_for_record(lambda record: record.restarts == 1, later_server)
     assert not server.is_alive
     assert [record.exit_reason for record in restarter_fixture.restarter.list_records()] == ["", "killed by SIGKILL"]
 
     server.start()
     os.kill(server.pid, signal.SIGKILL)
-    restarter_fixture.await_record(lambda record: record.restarts == 1, server)
+    restarter_fixture.wait_for_record(lambda record: record.restarts == 1, server)
 
 
-def test_failed_start_is_retried(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
-    """Check that a server whose log cannot be written is retried, and that its record names the reason."""
+def test_failed_start_of_server_is_retried(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
+    """Check that the start is retried if the server's log cannot be written, and that the record has the reason."""
     log_dir = tmp_path / "logs"
     log_dir.mkdir()
     server = restarter_fixture.start_server(build_sleeper(log_dir))
     (log_dir / "sleeper.log").unlink()
     log_dir.rmdir()
     os.kill(server.pid, signal.SIGKILL)
-    failed = restarter_fixture.await_record(lambda record: record.exit_reason.startswith("not started"), server)
+    failed = restarter_fixture.wait_for_record(lambda record: record.exit_reason.startswith("not started"), server)
     log_dir.mkdir()
 
     assert "No such file or directory" in failed.exit_reason
-    restarter_fixture.await_record(lambda record: record.restart_at is None and record.restarts == 1, server)
+    restarter_fixture.wait_for_record(lambda record: record.restart_at is None and record.restarts == 1, server)
 
 
-def test_child_processes_end_before_restart(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
-    """Check that the killed process's children end before the restart, so that the port is free."""
+def test_child_processes_are_stopped_before_restart(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
+    """Check that the children of a killed process are stopped before its restart, so that the port is free."""
     port = reserve_port()
     server = restarter_fixture.start_server(
         build_sleeper(tmp_path, "listening", sys.executable, "-c", LISTENING_SCRIPT, str(port))
@@ -183,28 +183,30 @@ def test_child_processes_end_before_restart(restarter_fixture: RestarterFixture,
     await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 1, [server])
     os.kill(server.pid, signal.SIGKILL)
 
-    restarter_fixture.await_record(lambda record: record.restarts == 1, server)
+    restarter_fixture.wait_for_record(lambda record: record.restarts == 1, server)
     await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 2, [server])
     assert is_listening(port)
 
 
-def test_a_restarted_server_holds_the_lock(
+def test_restarted_server_inherits_lock_file(
     restarter_fixture: RestarterFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a restarted server inherits the open lock file like the first one."""
+    """Check that a restarted server inherits the open lock file, like the first process."""
     with (tmp_path / "lock").open("w") as lock:
         monkeypatch.setattr("localcluster.processes.inherited_fds", [*inherited_fds, lock.fileno()])
         server = restarter_fixture.start_server(build_sleeper(tmp_path))
         os.kill(server.pid, signal.SIGKILL)
-        restarted = restarter_fixture.await_record(lambda record: record.restarts == 1, server)
+        restarted = restarter_fixture.wait_for_record(lambda record: record.restarts == 1, server)
 
-        held = Path(f"/proc/{restarted.pid}/fd/{lock.fileno()}")
-        assert held.resolve() == tmp_path / "lock"
+        inherited_file = Path(f"/proc/{restarted.pid}/fd/{lock.fileno()}")
+        assert inherited_file.resolve() == tmp_path / "lock"
         assert server.pid == restarted.pid
 
 
-def test_restart_waits_for_may_restart(restarter_fixture: RestarterFixture, tmp_path: Path) -> None:
-    """Check that a server that depends on another one is not restarted before `may_restart` allows it."""
+def test_server_is_not_restarted_before_may_restart_allows_it(
+    restarter_fixture: RestarterFixture, tmp_path: Path
+) -> None:
+    """Check that a server, which may depend on another one, is not restarted before `may_restart` returns true."""
     allowed = threading.Event()
     called = threading.Event()
 
@@ -219,21 +221,21 @@ def test_restart_waits_for_may_restart(restarter_fixture: RestarterFixture, tmp_
     assert called.wait(TIMEOUT_SECONDS)
     assert not server.is_alive
     allowed.set()
-    restarter_fixture.await_record(lambda record: record.restarts == 1, server)
+    restarter_fixture.wait_for_record(lambda record: record.restarts == 1, server)
 
 
-def test_free_port_is_reserved_across_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserved_ports_are_unique_across_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that `reserve_port` never returns a port that another process has reserved."""
     monkeypatch.setattr(processes, "PORT_RANGE", range(31_000, 31_200))
     script = "from localcluster import processes as p\np.PORT_RANGE = range(31_000, 31_200)\n"
     script += "print(*(p.reserve_port() for _ in range(100)), flush=True)\ninput()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout
-        other_ports = {int(port) for port in other.stdout.readline().split()}
+    ) as other_process:
+        assert other_process.stdout
+        other_ports = {int(port) for port in other_process.stdout.readline().split()}
         own_ports = {reserve_port() for _ in range(50)}
-        other.communicate("\n")
+        other_process.communicate("\n")
 
     assert len(other_ports) == 100
     assert not own_ports & other_ports

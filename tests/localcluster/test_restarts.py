@@ -1,4 +1,4 @@
-"""On a `make up` cluster, killed processes are restarted soon, and a drain in progress still succeeds."""
+"""Tests that killed processes of a `make up` cluster are restarted soon, and that a drain in progress succeeds."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from tests.machine_speed import is_below_scaled_limit
 pytestmark = pytest.mark.slow
 
 MAX_RESTART_SECONDS = 3.0
-"""Maximum seconds from the first kill until the readiness endpoint responds again."""
+"""Maximum time in seconds from the first kill until the readiness endpoint responds again."""
 TIMEOUT_SECONDS = 30.0
-"""Timeout in seconds; it exceeds the limit so that a slow restart is measured."""
+"""Timeout in seconds; it exceeds the limit, so that a slow restart is still measured."""
 MAINTENANCE_RESOURCE = "nodemaintenance.nodemaintenance.medik8s.io"
 ADDRESS_PATTERNS = {"functions": r"FUNCTIONS=(\S+)", "delivery": r"BROKER=(\S+)", "console": r"console: (\S+)"}
-"""Patterns for the addresses in the hints of `make up`."""
+"""Patterns of the addresses in the hints that `make up` prints."""
 
 
 def start_maintenance(directory: Path) -> subprocess.Popen[str]:
-    """Start a maintenance of node-1 with `kubectl maintenance start`, without waiting for it."""
+    """Start a maintenance of node-1 with `kubectl maintenance start`, without waiting for the command."""
     command = [sys.executable, "-m", "console.cli", "start", "node-1", "--reason", "restarts"]
     environment = {**os.environ, "KUBECONFIG": str(directory / state_directory.KUBECONFIG_FILE)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish_maintenance(directory: Path) -> None:
-    """Wait until the maintenance succeeds, delete it, and check that the node is uncordoned.
+    """Wait until the maintenance has succeeded, delete it, and check that the node is uncordoned.
 
-    A tick replaces a lost event. The test sends it, because waiting up to 15 s for the next one would prove nothing
-    more.
+    A tick replaces lost events. The test sends ticks itself, because waiting up to 15 s for the next one would not
+    prove more.
     """
     broker = find_address(directory, "delivery")
     run_kubectl(directory, "wait", MAINTENANCE_RESOURCE, "node-1", "--for=create", "--timeout=30s")
@@ -62,7 +62,7 @@ def finish_maintenance(directory: Path) -> None:
 
 
 def find_address(directory: Path, name: str) -> str:
-    """Return the address of a process."""
+    """Return the address of a process from the hints of `make up`."""
     match = re.search(ADDRESS_PATTERNS[name], state_directory.read_hints(directory))
     assert match is not None
     return match[1]
@@ -70,14 +70,14 @@ def find_address(directory: Path, name: str) -> str:
 
 @pytest.mark.parametrize("name", ADDRESS_PATTERNS)
 def test_killed_process_is_restarted_in_time(running_state_dir: Path, name: str) -> None:
-    """Check that a process that was killed is ready again within three seconds, as a new process."""
+    """Check that a killed process is replaced by a new one, which is ready within three seconds."""
     address = find_address(running_state_dir, name)
-    killed = get_record(running_state_dir, name).pid
+    killed_pid = get_record(running_state_dir, name).pid
 
-    os.kill(killed, signal.SIGKILL)
+    os.kill(killed_pid, signal.SIGKILL)
     started = time.monotonic()
     await_ready(
-        name, lambda: get_record(running_state_dir, name).pid != killed and is_ready(address), [], TIMEOUT_SECONDS
+        name, lambda: get_record(running_state_dir, name).pid != killed_pid and is_ready(address), [], TIMEOUT_SECONDS
     )
     seconds = time.monotonic() - started
     print(f"{name}: running again after {seconds:.2f} s")
@@ -85,29 +85,29 @@ def test_killed_process_is_restarted_in_time(running_state_dir: Path, name: str)
 
 
 @pytest.mark.parametrize("name", ADDRESS_PATTERNS)
-def test_drain_succeeds_if_process_is_killed_at_its_start(running_state_dir: Path, name: str) -> None:
-    """Check that a maintenance succeeds if it is created at the moment of the kill."""
-    with start_maintenance(running_state_dir) as start:
+def test_drain_succeeds_if_process_is_killed_when_drain_starts(running_state_dir: Path, name: str) -> None:
+    """Check that a maintenance succeeds if a process is killed while the maintenance is created."""
+    with start_maintenance(running_state_dir) as start_process:
         os.kill(get_record(running_state_dir, name).pid, signal.SIGKILL)
-        assert start.wait(TIMEOUT_SECONDS) == 0, start.stdout and start.stdout.read()
+        assert start_process.wait(TIMEOUT_SECONDS) == 0, start_process.stdout and start_process.stdout.read()
 
     finish_maintenance(running_state_dir)
 
 
 def test_control_plane_is_restarted_with_its_data(running_state_dir: Path) -> None:
-    """Check that the same cluster is back after etcd and all control-plane processes were killed at once.
+    """Check that the cluster recovers with its data after etcd and all control-plane processes were killed at once.
 
-    The fake kubelets are back, too: evicted pods end.
+    The fake kubelets recover as well, so that evicted pods terminate.
     """
     names = ("kwok", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
     uid = run_kubectl(running_state_dir, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}")
-    before = {name: get_record(running_state_dir, name).pid for name in names}
-    for pid in before.values():
+    killed_pids = {name: get_record(running_state_dir, name).pid for name in names}
+    for pid in killed_pids.values():
         os.kill(pid, signal.SIGKILL)
 
     await_ready(
-        "each",
-        lambda: all(get_record(running_state_dir, name).pid != before[name] for name in names),
+        "new processes",
+        lambda: all(get_record(running_state_dir, name).pid != killed_pids[name] for name in names),
         [],
         TIMEOUT_SECONDS,
     )
@@ -126,27 +126,30 @@ def test_control_plane_is_restarted_with_its_data(running_state_dir: Path) -> No
     assert run_kubectl(running_state_dir, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}") == uid
     run_kubectl(running_state_dir, "delete", "pods", "--selector=app=web", "--timeout=60s")
     run_kubectl(running_state_dir, "rollout", "status", "deployment/web", "--timeout=60s")
-    with start_maintenance(running_state_dir) as start:
-        assert start.wait(TIMEOUT_SECONDS) == 0, start.stdout and start.stdout.read()
+    with start_maintenance(running_state_dir) as start_process:
+        assert start_process.wait(TIMEOUT_SECONDS) == 0, start_process.stdout and start_process.stdout.read()
     finish_maintenance(running_state_dir)
 
 
-def is_kubectl_successful(directory: Path, *words: str) -> bool:
-    """Return whether kubectl succeeds."""
-    line = [
+def is_kubectl_successful(directory: Path, *args: str) -> bool:
+    """Return whether kubectl with these arguments succeeds."""
+    command = [
         str(build.ensure_programs() / "kubectl"),
         f"--kubeconfig={directory / state_directory.KUBECONFIG_FILE}",
-        *words,
+        *args,
     ]
-    return subprocess.run(line, capture_output=True, check=False).returncode == 0
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def test_status_lists_processes_with_last_exit(running_state_dir: Path) -> None:
-    """Check that `status` lists state, process id, restarts and the last exit of each process."""
-    before = get_record(running_state_dir, "console")
-    os.kill(before.pid, signal.SIGKILL)
+    """Check that `status` lists the state, the pid, the restarts and the last exit of each process."""
+    record_before = get_record(running_state_dir, "console")
+    os.kill(record_before.pid, signal.SIGKILL)
     await_ready(
-        "the restart", lambda: get_record(running_state_dir, "console").restarts > before.restarts, [], TIMEOUT_SECONDS
+        "the restart",
+        lambda: get_record(running_state_dir, "console").restarts > record_before.restarts,
+        [],
+        TIMEOUT_SECONDS,
     )
 
     status = run_command(running_state_dir, "status")

@@ -1,4 +1,4 @@
-"""`make up` and `make down`: a started cluster runs until it is stopped, and then stops completely."""
+"""Tests for `make up` and `make down`: a cluster runs until it is stopped, and then stops completely."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ try:
 except (LocalClusterError, OSError) as error:
     sys.exit(f"error: {{error}}")
 """
-"""Script that runs a command as an unprivileged user.
+"""Script that calls a function as an unprivileged user.
 
-It switches the user itself, because Python may be readable for root only.
+The script itself switches the user, because possibly only root can read Python's files.
 """
 SUPERVISE_EXPRESSION = "(lambda directory: supervisor.supervise(directory, cluster_spec.ClusterSpec()))"
 TITLE = "NODES=2 CONTROL_PLANES=1 DELIVERY=local"
 SERVER_COUNT = 9
-"""The processes are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok and those of the product.
+"""Number of processes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok and four of the product.
 
 The product's processes are functions, delivery, console and validate.
 """
 
 
-def test_up_starts_and_down_stops_a_cluster(state_dir: Path) -> None:
-    """Check that `up` returns with a working cluster, a second `up` reports it, and `down` stops all processes.
+def test_up_starts_and_down_stops_cluster(state_dir: Path) -> None:
+    """Check that `up` starts a working cluster, that a second `up` reports it, and that `down` stops all processes.
 
-    The given number of nodes has the control-plane role. `down` stops everything although some files of the directory
+    The given number of nodes have the control-plane role. `down` stops everything even if some files in the directory
     were deleted.
     """
     options = ("--nodes", "2", "--control-planes", "1")
@@ -77,8 +77,8 @@ def test_up_starts_and_down_stops_a_cluster(state_dir: Path) -> None:
         "name",
     ]
     nodes = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout.split()
-    role = ["-l", "node-role.kubernetes.io/control-plane"]
-    control_plane = subprocess.run([*kubectl, *role], capture_output=True, text=True, check=True).stdout.split()
+    role_option = ["-l", "node-role.kubernetes.io/control-plane"]
+    control_plane = subprocess.run([*kubectl, *role_option], capture_output=True, text=True, check=True).stdout.split()
     second_result = run_command(state_dir, "up", *options)
     for name in (state_directory.PID_FILE, state_directory.PROCESSES_FILE, state_directory.KUBECONFIG_FILE):
         (state_dir / name).unlink()
@@ -99,35 +99,35 @@ def test_up_starts_and_down_stops_a_cluster(state_dir: Path) -> None:
 
 
 @proves("NMO-18")
-def test_admission_can_be_deselected(state_dir: Path) -> None:
-    """Check that the API server calls the webhook only if the component `admission` is selected.
+def test_webhook_is_not_installed_without_component_admission(state_dir: Path) -> None:
+    """Check that the webhook is installed only if the component `admission` is selected.
 
-    Without it there is neither a webhook process nor its configuration.
+    Without the component, there is neither a webhook process nor a webhook configuration.
     """
     up_result = run_command(state_dir, "up", "--nodes", "1", "--components", "maintenance,certificates")
     names = [record.name for record in state_directory.read_records(state_dir)]
-    configured = run_kubectl(
+    configurations = run_kubectl(
         state_dir, "get", "validatingwebhookconfigurations,validatingadmissionpolicies", "-o", "name"
     )
     down_result = run_command(state_dir, "down")
 
     assert (up_result.returncode, down_result.returncode) == (0, 0)
     assert "validate" not in names
-    assert "nodemaintenance" not in configured
+    assert "nodemaintenance" not in configurations
 
 
-def test_servers_end_with_killed_supervisor(state_dir: Path) -> None:
-    """Check that all servers end with a killed supervisor, including restarted ones, and that `up` works again.
+def test_servers_exit_if_supervisor_is_killed(state_dir: Path) -> None:
+    """Check that all servers, including restarted ones, exit if the supervisor is killed, and that `up` works again.
 
-    `down` also works if the directory of the running cluster was deleted.
+    `down` also works if the running cluster's directory was deleted.
     """
     assert run_command(state_dir, "up", "--nodes", "1").returncode == 0
-    killed = get_record(state_dir, "delivery").pid
-    os.kill(killed, signal.SIGKILL)
+    killed_pid = get_record(state_dir, "delivery").pid
+    os.kill(killed_pid, signal.SIGKILL)
     await_ready("the restart", lambda: get_record(state_dir, "delivery").restarts == 1, [])
 
     groups = state_directory.list_process_groups(state_dir)
-    assert killed not in groups
+    assert killed_pid not in groups
     assert list_living_groups(groups) == groups
     os.kill(state_directory.read_supervisor_pid(state_dir), signal.SIGKILL)
 
@@ -142,7 +142,7 @@ def test_servers_end_with_killed_supervisor(state_dir: Path) -> None:
 def check_down_without_directory(directory: Path) -> None:
     """Delete the whole directory, and check that `down` still stops everything."""
     groups, supervisor = state_directory.list_process_groups(directory), state_directory.read_supervisor_pid(directory)
-    while directory.exists():  # the servers keep writing to it
+    while directory.exists():  # the servers still write to it
         shutil.rmtree(directory, ignore_errors=True)
 
     down_result = run_command(directory, "down")
@@ -163,8 +163,8 @@ def test_ctrl_c_during_start_stops_servers(state_dir: Path) -> None:
     assert wait_until(lambda: not state_directory.is_running(state_dir))
 
 
-def test_an_unknown_delivery_is_refused(state_dir: Path) -> None:
-    """Check that an unknown delivery is rejected with one line that lists the known ones, before anything starts."""
+def test_unknown_delivery_is_rejected(state_dir: Path) -> None:
+    """Check that an unknown delivery is rejected with a list of the known ones before anything is started."""
     result = run_command(state_dir, "up", "--delivery", "pigeon")
 
     assert result.returncode == 1
@@ -173,7 +173,7 @@ def test_an_unknown_delivery_is_refused(state_dir: Path) -> None:
 
 
 def test_down_and_status_succeed_without_cluster(state_dir: Path) -> None:
-    """Check that `down` and `status` succeed without a cluster, also with a stale pid file."""
+    """Check that `down` and `status` succeed without a cluster, even if there is a stale pid file."""
     state_dir.mkdir()
     (state_dir / state_directory.PID_FILE).write_text("1")
 
@@ -187,8 +187,8 @@ def test_down_and_status_succeed_without_cluster(state_dir: Path) -> None:
     )
 
 
-def test_impossible_directory_is_one_line(tmp_path: Path) -> None:
-    """Check that an impossible directory is reported as one line with the system's error and the path."""
+def test_error_about_invalid_directory_is_one_line(tmp_path: Path) -> None:
+    """Check that an invalid directory is reported in one line with the system's error and the path."""
     (tmp_path / "file").touch()
 
     result = run_command(tmp_path / "file" / "up", "status")
@@ -197,8 +197,8 @@ def test_impossible_directory_is_one_line(tmp_path: Path) -> None:
     assert result.stderr == f"error: [Errno 20] Not a directory: '{tmp_path}/file/up/{state_directory.PID_FILE}'\n"
 
 
-def test_at_least_one_node_must_be_a_worker(state_dir: Path) -> None:
-    """Check that at least one node must remain a worker; otherwise `up` fails before anything starts."""
+def test_up_fails_if_no_node_is_a_worker(state_dir: Path) -> None:
+    """Check that `up` fails before anything is started if no node would be a worker."""
     result = run_command(state_dir, "up", "--nodes", "3", "--control-planes", "3")
 
     assert (result.returncode, result.stdout) == (1, "")
@@ -206,7 +206,7 @@ def test_at_least_one_node_must_be_a_worker(state_dir: Path) -> None:
     assert not state_directory.is_running(state_dir)
 
 
-def test_down_stops_a_starting_cluster(state_dir: Path) -> None:
+def test_down_stops_starting_cluster(state_dir: Path) -> None:
     """Check that `down` stops a cluster that is still starting, so that `up` fails."""
     with subprocess.Popen(build_command(state_dir, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -220,13 +220,13 @@ def test_down_stops_a_starting_cluster(state_dir: Path) -> None:
     assert not state_directory.is_running(state_dir)
 
 
-def run_unprivileged(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command with a directory as an unprivileged user."""
-    arguments = [sys.executable, "-c", UNPRIVILEGED_SCRIPT.format(command=command), str(directory)]
+def run_unprivileged(function: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Call a function with a directory as an unprivileged user."""
+    arguments = [sys.executable, "-c", UNPRIVILEGED_SCRIPT.format(command=function), str(directory)]
     return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_down_on_another_users_files_is_one_line(state_dir: Path) -> None:
+def test_down_reports_files_of_another_user(state_dir: Path) -> None:
     """Check that `down` reports another user's files and removes nothing."""
     state_dir.mkdir()
     (state_dir / state_directory.READY_FILE).write_text("left")
@@ -243,43 +243,45 @@ def test_down_on_another_users_files_is_one_line(state_dir: Path) -> None:
 
 
 def test_starting_supervisor_is_found_without_lock(state_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that a starting supervisor without the lock is found by its command line.
+    """Check that a starting supervisor that does not have the lock yet is found by its command line.
 
-    The directory may contain the pid of a dead one.
+    The directory may contain the pid of an earlier supervisor.
     """
     state_dir.mkdir()
     (state_dir / state_directory.PID_FILE).write_text("0")
     (state_dir / "starting.py").write_text("print(flush=True); input()")
     command = [sys.executable, str(state_dir / "starting.py"), "localcluster", "supervise", str(state_dir)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starting:
-        assert starting.stdout is not None
-        starting.stdout.readline()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starting_supervisor:
+        assert starting_supervisor.stdout is not None
+        starting_supervisor.stdout.readline()
         status.print_status(state_dir)
-        starting.communicate("\n")
+        starting_supervisor.communicate("\n")
 
-    assert capsys.readouterr().out == f"starting or stopping, supervisor {starting.pid}, logs in {state_dir}/\n"
+    assert (
+        capsys.readouterr().out == f"starting or stopping, supervisor {starting_supervisor.pid}, logs in {state_dir}/\n"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files that belong to root")
-def test_files_of_roots_cluster_are_named_with_remedy() -> None:
-    """Check that files that root's cluster left are named together with the command that removes them.
+def test_error_about_files_of_root_names_remedy() -> None:
+    """Check that the error about files that root's cluster has left names them and the command that removes them.
 
     Otherwise the start would only report that the directory is not empty.
     """
-    with tempfile.TemporaryDirectory(prefix="left-") as shared_dir:  # only their owner can access pytest's directories
+    with tempfile.TemporaryDirectory(prefix="left-") as shared_dir:  # other users cannot access pytest's directories
         servers_dir = Path(shared_dir) / state_directory.SERVERS_DIR
         (servers_dir / "etcd").mkdir(parents=True)
         servers_dir.chmod(0o555)
         Path(shared_dir).chmod(0o755)
 
         result = run_unprivileged("state_directory.remove_previous_cluster", Path(shared_dir))
-        Path(shared_dir).chmod(0o555)  # everything belongs to root, as after a first cluster
-        supervised = run_unprivileged(SUPERVISE_EXPRESSION, Path(shared_dir))
+        Path(shared_dir).chmod(0o555)  # everything belongs to root, as after a cluster that root started
+        supervise_result = run_unprivileged(SUPERVISE_EXPRESSION, Path(shared_dir))
         Path(shared_dir).chmod(0o755)
         servers_dir.chmod(0o755)
 
-    assert supervised.stderr.startswith(f"error: directory {shared_dir} belongs to another user: [Errno 13] ")
-    assert supervised.stderr.endswith(f"; remove it with `sudo rm -rf {shared_dir}`\n")
+    assert supervise_result.stderr.startswith(f"error: directory {shared_dir} belongs to another user: [Errno 13] ")
+    assert supervise_result.stderr.endswith(f"; remove it with `sudo rm -rf {shared_dir}`\n")
     assert (
         result.stderr
         == f"error: {servers_dir} is a leftover of another user's cluster: remove it with `sudo rm -rf {servers_dir}`\n"
@@ -287,27 +289,27 @@ def test_files_of_roots_cluster_are_named_with_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    "closed", ["", state_directory.SERVERS_DIR], ids=["the directory", "the servers of an earlier cluster"]
+    "unwritable_dir", ["", state_directory.SERVERS_DIR], ids=["the directory", "the servers of an earlier cluster"]
 )
-def test_own_unwritable_files_are_not_attributed_to_another_user(closed: str) -> None:
-    """Check that a permission error for the user's own files is reported as it is, without a `sudo` command."""
-    with tempfile.TemporaryDirectory(prefix="own-") as home:
-        etcd_dir = Path(home) / state_directory.SERVERS_DIR / "etcd"
+def test_own_unwritable_files_are_not_attributed_to_another_user(unwritable_dir: str) -> None:
+    """Check that a permission error for the user's own files is reported unchanged, without a `sudo` command."""
+    with tempfile.TemporaryDirectory(prefix="own-") as directory:
+        etcd_dir = Path(directory) / state_directory.SERVERS_DIR / "etcd"
         etcd_dir.mkdir(parents=True)
         if os.geteuid() == 0:
-            for path in (Path(home), etcd_dir.parent, etcd_dir):
+            for path in (Path(directory), etcd_dir.parent, etcd_dir):
                 os.chown(path, 65534, -1)
-        (Path(home) / closed).chmod(0o555)
+        (Path(directory) / unwritable_dir).chmod(0o555)
 
-        result = run_unprivileged(SUPERVISE_EXPRESSION, Path(home))
-        (Path(home) / closed).chmod(0o755)
+        result = run_unprivileged(SUPERVISE_EXPRESSION, Path(directory))
+        (Path(directory) / unwritable_dir).chmod(0o755)
 
     assert result.stderr.startswith("error: [Errno 13] Permission denied: ")
     assert "sudo" not in result.stderr
 
 
-def test_permission_error_elsewhere_is_unchanged(state_dir: Path) -> None:
-    """Check that a permission error outside of the directory is raised unchanged and names its file."""
+def test_permission_error_outside_directory_is_unchanged(state_dir: Path) -> None:
+    """Check that a permission error for a file outside of the directory is raised unchanged."""
     state_dir.mkdir()
 
     with pytest.raises(PermissionError, match="kwok"), state_directory.explain_permission_errors(state_dir):
@@ -324,8 +326,8 @@ def test_permission_error_elsewhere_is_unchanged(state_dir: Path) -> None:
         ClusterSpec(real_nodes=2),
     ],
 )
-def test_up_with_other_options_fails_if_cluster_is_running(state_dir: Path, other_spec: ClusterSpec) -> None:
-    """Check that `up` with other options fails if a cluster is running, and changes nothing."""
+def test_up_with_different_options_fails_if_cluster_is_running(state_dir: Path, other_spec: ClusterSpec) -> None:
+    """Check that `up` with different options fails if a cluster is running, and changes nothing."""
     state_dir.mkdir()
     (state_dir / state_directory.READY_FILE).write_text(state_directory.format_ready_title(ClusterSpec()))
 
@@ -335,23 +337,23 @@ def test_up_with_other_options_fails_if_cluster_is_running(state_dir: Path, othe
     assert str(error.value) == "another cluster is running, with NODES=3 DELIVERY=local: stop it with `make down`"
 
 
-def test_up_uses_cluster_that_was_started_in_the_meantime(
+def test_up_uses_cluster_that_another_up_has_started_meanwhile(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check that `up` uses a cluster that another `up` started in the meantime, and reports it.
+    """Check that `up` uses and reports a cluster that another `up` has started in the meantime.
 
-    The output of `make env` for that cluster is available.
+    `make env` then prints the exports of that cluster.
     """
     state_dir.mkdir()
-    spec, other = ClusterSpec(), ExitStack()
-    printed = f"{state_directory.format_ready_title(spec)}export KUBECONFIG=there\n"
+    spec, other_cluster = ClusterSpec(), ExitStack()
+    ready_text = f"{state_directory.format_ready_title(spec)}export KUBECONFIG=there\n"
 
-    def start_other_cluster(*_: object) -> None:
-        other.enter_context(state_directory.hold_lock(state_dir))
-        (state_dir / state_directory.READY_FILE).write_text(printed)
+    def start_other(*_: object) -> None:
+        other_cluster.enter_context(state_directory.hold_lock(state_dir))
+        (state_dir / state_directory.READY_FILE).write_text(ready_text)
 
-    monkeypatch.setattr(type(delivery_engines.get_engine(spec.engine)), "build", start_other_cluster)
-    with other:
+    monkeypatch.setattr(type(delivery_engines.get_engine(spec.engine)), "build", start_other)
+    with other_cluster:
         start.start_cluster(state_dir, spec)
 
         assert capsys.readouterr().out.startswith("already running, with NODES=3 DELIVERY=local; ")

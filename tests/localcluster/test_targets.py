@@ -1,4 +1,4 @@
-"""The make targets for an existing cluster: `deploy`, `cluster-functest`, and those of the container image."""
+"""Tests for the make targets `deploy` and `cluster-functest`, and for those of the container image."""
 
 from __future__ import annotations
 
@@ -36,23 +36,25 @@ def run_make_in(directory: Path, *arguments: str, **environment: str) -> subproc
 
 
 def build_environment(directory: Path) -> dict[str, str]:
-    """Return the environment that selects the directory's cluster as the current one."""
+    """Return the environment variable that selects the directory's cluster as the current one."""
     return {"KUBECONFIG": str(directory / state_directory.KUBECONFIG_FILE)}
 
 
 def list_install_objects(directory: Path) -> str:
-    """Return name and resourceVersion of all objects that an install creates."""
-    kinds = "crd,namespace,clusterrole,clusterrolebinding"
-    kinds_inside = "serviceaccount,role,rolebinding,service,deployment,configmap,networkpolicy"
-    version = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
-    return run_kubectl(directory, "get", kinds, version) + run_kubectl(directory, "get", kinds_inside, "-A", version)
+    """Return the name and resourceVersion of all objects of the kinds that an install creates."""
+    cluster_kinds = "crd,namespace,clusterrole,clusterrolebinding"
+    namespaced_kinds = "serviceaccount,role,rolebinding,service,deployment,configmap,networkpolicy"
+    jsonpath_option = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
+    return run_kubectl(directory, "get", cluster_kinds, jsonpath_option) + run_kubectl(
+        directory, "get", namespaced_kinds, "-A", jsonpath_option
+    )
 
 
 @pytest.mark.slow
 @proves("NMO-26a")
 def test_deploy_applies_nothing_without_knative(running_state_dir: Path) -> None:
-    """Check that `deploy` names every missing kind and applies nothing if Knative is not installed."""
-    before = list_install_objects(running_state_dir)
+    """Check that `deploy` lists the missing kinds and applies nothing if Knative is not installed."""
+    objects_before = list_install_objects(running_state_dir)
 
     result = run_make("deploy", **build_environment(running_state_dir))
 
@@ -63,15 +65,15 @@ def test_deploy_applies_nothing_without_knative(running_state_dir: Path) -> None
     )
     assert "Service (serving.knative.dev/v1)" in result.stderr
     assert ": install Knative first" in result.stderr
-    assert list_install_objects(running_state_dir) == before
+    assert list_install_objects(running_state_dir) == objects_before
 
 
 @pytest.mark.slow
 @proves("NMO-26a")
-def test_deploy_applies_an_overlay_whose_kinds_are_served(running_state_dir: Path, tmp_path: Path) -> None:
-    """Check that `deploy` applies the overlay of another directory, and that a second run changes nothing.
+def test_deploy_applies_overlay_whose_kinds_are_served(running_state_dir: Path, tmp_path: Path) -> None:
+    """Check that `deploy` applies an overlay in any directory, and that a second run changes nothing.
 
-    Its objects need no namespace.
+    The overlay's objects need not have a namespace.
     """
     overlay = tmp_path / "my overlay"
     overlay.mkdir()
@@ -83,23 +85,27 @@ def test_deploy_applies_an_overlay_whose_kinds_are_served(running_state_dir: Pat
         "apiVersion: v1\nkind: Service\nmetadata: {name: mine}\nspec: {ports: [{port: 80}]}\n"
     )
 
-    first, second = (run_make("deploy", f"OVERLAY={overlay}", **build_environment(running_state_dir)) for _ in range(2))
+    first_result, second_result = (
+        run_make("deploy", f"OVERLAY={overlay}", **build_environment(running_state_dir)) for _ in range(2)
+    )
 
-    assert (first.returncode, first.stdout) == (0, "configmap/mine created\nservice/mine created\n"), first.stderr
-    assert (second.returncode, second.stdout) == (0, "configmap/mine unchanged\nservice/mine unchanged\n")
+    assert (first_result.returncode, first_result.stdout) == (0, "configmap/mine created\nservice/mine created\n"), (
+        first_result.stderr
+    )
+    assert (second_result.returncode, second_result.stdout) == (0, "configmap/mine unchanged\nservice/mine unchanged\n")
 
 
 @proves("NMO-26a")
 def test_deploy_reports_unreachable_api_server(tmp_path: Path) -> None:
     """Check that `deploy` reports an unreachable API server."""
-    file = tmp_path / "kubeconfig"
+    kubeconfig = tmp_path / "kubeconfig"
     cluster = f"{{name: gone, cluster: {{server: 'http://127.0.0.1:{reserve_port()}'}}}}"
     context = "{name: gone, context: {cluster: gone, user: ''}}"
-    file.write_text(
+    kubeconfig.write_text(
         f"apiVersion: v1\nkind: Config\ncurrent-context: gone\nclusters: [{cluster}]\ncontexts: [{context}]\n"
     )
 
-    result = run_make("deploy", KUBECONFIG=str(file))
+    result = run_make("deploy", KUBECONFIG=str(kubeconfig))
 
     assert result.returncode != 0
     assert "error: nothing was applied: the API server does not respond: " in result.stderr
@@ -108,13 +114,13 @@ def test_deploy_reports_unreachable_api_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overlay", ["pigeon", "~no-such-user/pigeon"])
 def test_unknown_overlay_is_rejected(overlay: str) -> None:
-    """Check that an unknown overlay, or an unknown user's home, is rejected with the list of overlays."""
+    """Check that an unknown overlay, or one in an unknown user's home, is rejected with a list of overlays."""
     with pytest.raises(LocalClusterError, match=rf"OVERLAY={overlay}: .* one of compact, func, .*plain"):
         apply.find_overlay(overlay)
 
 
 def test_overlay_in_home_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `~` is expanded, since quotes prevent the shell from doing so."""
+    """Check that `deploy` expands `~`, because the shell does not expand it within quotes."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").touch()
@@ -123,7 +129,7 @@ def test_overlay_in_home_directory_is_found(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_object_without_namespace_gets_default_namespace() -> None:
-    """Check that an object without a namespace gets kubectl's default one, and a cluster-scoped object none."""
+    """Check that an object without a namespace gets kubectl's default namespace unless it is cluster-scoped."""
     broker, service = (
         {"kind": "Broker", "metadata": {"name": "b"}},
         {"kind": "Service", "metadata": {"namespace": "own"}},
@@ -136,8 +142,8 @@ def test_object_without_namespace_gets_default_namespace() -> None:
     assert objects[2] == role
 
 
-def test_kinds_defined_in_overlay_are_not_required() -> None:
-    """Check that a kind whose CustomResourceDefinition is in the overlay is not required from the cluster."""
+def test_kinds_defined_in_overlay_need_not_be_served() -> None:
+    """Check that the cluster need not serve a kind whose CustomResourceDefinition is in the overlay."""
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -153,7 +159,7 @@ def test_kinds_defined_in_overlay_are_not_required() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "is_named"),
+    ("spec", "is_reported"),
     [
         ({"template": {"spec": {"containers": [{"image": preflight.PLACEHOLDER_IMAGE}]}}}, True),
         (
@@ -172,20 +178,20 @@ def test_kinds_defined_in_overlay_are_not_required() -> None:
     ],
     ids=["deployment", "cron-job", "other-image", "sealed-secret", "no-containers", "text", "null"],
 )
-def test_only_pod_templates_are_checked_for_placeholder_image(spec: Any, is_named: bool) -> None:
-    """Check that only pod templates count as images to run; other kinds may have a field named `template`."""
+def test_only_pod_templates_are_checked_for_placeholder_image(spec: Any, is_reported: bool) -> None:
+    """Check that only pod templates are searched for images; other kinds may have a different field `template`."""
     users = preflight.list_placeholder_users(
         [{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}]
     )
 
-    assert users == (["Thing t"] if is_named else [])
+    assert users == (["Thing t"] if is_reported else [])
 
 
 @pytest.mark.slow
 @proves("NMO-26", "NMO-26a", "KNM-7")
-def test_functional_test_drains_the_named_node(running_state_dir: Path) -> None:
-    """Check that the functional test drains the named node until Succeeded, and restores it."""
-    before = run_kubectl(running_state_dir, "get", "node", "node-2", "-o", "jsonpath={.spec}")
+def test_functional_test_drains_and_restores_given_node(running_state_dir: Path) -> None:
+    """Check that the functional test drains the given node completely, and restores it."""
+    spec_before = run_kubectl(running_state_dir, "get", "node", "node-2", "-o", "jsonpath={.spec}")
 
     result = run_make("cluster-functest", "NODE=node-2", **build_environment(running_state_dir))
 
@@ -193,7 +199,7 @@ def test_functional_test_drains_the_named_node(running_state_dir: Path) -> None:
     assert "draining node node-2\n" in result.stdout
     assert "  Succeeded, 100 %\n" in result.stdout
     assert result.stdout.endswith("node node-2 is schedulable again\n")
-    assert run_kubectl(running_state_dir, "get", "node", "node-2", "-o", "jsonpath={.spec}") == before
+    assert run_kubectl(running_state_dir, "get", "node", "node-2", "-o", "jsonpath={.spec}") == spec_before
 
 
 @pytest.mark.slow
@@ -206,11 +212,11 @@ def test_functional_test_drains_the_named_node(running_state_dir: Path) -> None:
     ],
     ids=["none", "unknown"],
 )
-def test_functional_test_requires_the_name_of_a_node(
+def test_functional_test_requires_name_of_existing_node(
     running_state_dir: Path, variables: tuple[str, ...], message: str
 ) -> None:
-    """Check that the functional test changes nothing without the name of an existing node, and lists the nodes."""
-    before = run_kubectl(
+    """Check that, without the name of an existing node, the functional test lists the nodes and changes nothing."""
+    nodes_before = run_kubectl(
         running_state_dir, "get", "nodes", "-o", "jsonpath={.items[*].metadata.generation} {.items[*].spec}"
     )
 
@@ -222,7 +228,7 @@ def test_functional_test_requires_the_name_of_a_node(
         run_kubectl(
             running_state_dir, "get", "nodes", "-o", "jsonpath={.items[*].metadata.generation} {.items[*].spec}"
         )
-        == before
+        == nodes_before
     )
     assert "functest-" not in run_kubectl(
         running_state_dir, "get", "nodemaintenances.nodemaintenance.medik8s.io", "-o", "name"
@@ -231,7 +237,7 @@ def test_functional_test_requires_the_name_of_a_node(
 
 @proves("NMO-26a")
 def test_image_target_requires_container_engine(tmp_path: Path) -> None:
-    """Check that the image target fails with a message if no container engine works."""
+    """Check that the image target fails with a message if there is no working container engine."""
     for program in Path("/usr/bin").iterdir():
         if program.name not in ("podman", "docker", "buildah"):
             (tmp_path / program.name).symlink_to(program)
@@ -246,7 +252,7 @@ def test_image_target_requires_container_engine(tmp_path: Path) -> None:
 
 
 @proves("NMO-26a")
-def test_an_image_is_built_and_pushed_under_its_version(tmp_path: Path) -> None:
+def test_image_is_built_and_pushed_with_version_tag(tmp_path: Path) -> None:
     """Check that the image is built and pushed with its version tag; a shell script replaces the engine."""
     engine = tmp_path / "podman"
     engine.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != "$FAILING" ]\n')
@@ -260,16 +266,16 @@ def test_an_image_is_built_and_pushed_under_its_version(tmp_path: Path) -> None:
     assert success.returncode == 0, success.stderr
     assert failure.returncode != 0
     calls = [line for line in (tmp_path / "calls").read_text().splitlines() if line != "info"]
-    build, listing, push_call, failing = calls
-    assert build.startswith("build --file Dockerfile --build-arg BASE=python:3.13-slim --build-arg VERSION=1.2.3 ")
-    assert build.endswith(f"--tag {name} .")
-    assert listing.endswith("--target sbom --output type=local,dest=build .")
-    assert (push_call, failing) == (f"push {name}", build)
+    build_call, sbom_call, push_call, failing_call = calls
+    assert build_call.startswith("build --file Dockerfile --build-arg BASE=python:3.13-slim --build-arg VERSION=1.2.3 ")
+    assert build_call.endswith(f"--tag {name} .")
+    assert sbom_call.endswith("--target sbom --output type=local,dest=build .")
+    assert (push_call, failing_call) == (f"push {name}", build_call)
 
 
 @pytest.fixture
 def engine_dir(tmp_path: Path) -> Path:
-    """Return a directory whose `podman` logs its calls, and fails if `FAILING` is its first argument."""
+    """Create a directory with a fake `podman`, which logs its calls and fails if its first argument is `$FAILING`."""
     program = tmp_path / "podman"
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != "$FAILING" ]\n')
     program.chmod(0o755)
@@ -277,34 +283,34 @@ def engine_dir(tmp_path: Path) -> Path:
 
 
 def pop_calls(engine_dir: Path) -> list[str]:
-    """Return the engine's calls since the last time, except for `info`."""
-    file = engine_dir / "calls"
-    lines = file.read_text().splitlines()
-    file.unlink()
+    """Return and delete the logged calls of the engine, except for `info`."""
+    log_file = engine_dir / "calls"
+    lines = log_file.read_text().splitlines()
+    log_file.unlink()
     return [line for line in lines if line != "info"]
 
 
 @proves("C30", "KNM-7", "NMO-26")
 def test_image_targets_of_both_documents_are_equivalent(engine_dir: Path) -> None:
-    """Check that both documents' targets make the same engine calls, and fail if the engine fails."""
+    """Check that the targets in both documents run the same engine commands, and fail if the engine fails."""
     variables, path = IMAGE_ARGUMENTS[1:], f"{engine_dir}:{os.environ['PATH']}"
     calls_by_targets = {}
     for targets in ("container-build-and-push-community",), ("container-build", "container-push"):
         assert run_make(*targets, *variables, PATH=path).returncode == 0
         calls_by_targets[targets] = pop_calls(engine_dir)
-        for failing in ("build", "push"):
-            assert run_make(*targets, *variables, PATH=path, FAILING=failing).returncode != 0
-            assert pop_calls(engine_dir)[-1].startswith(failing)
+        for failing_command in ("build", "push"):
+            assert run_make(*targets, *variables, PATH=path, FAILING=failing_command).returncode != 0
+            assert pop_calls(engine_dir)[-1].startswith(failing_command)
 
-    first, second = calls_by_targets.values()
-    assert first == second
-    assert [call.split()[0] for call in first] == ["build", "build", "push"]
+    first_calls, second_calls = calls_by_targets.values()
+    assert first_calls == second_calls
+    assert [call.split()[0] for call in first_calls] == ["build", "build", "push"]
 
 
 @proves("NMO-26", "KNM-7")
-@pytest.mark.parametrize("failing", ["", "ruff", "mypy", "pytest"])
-def test_make_check_fails_if_linter_or_test_fails(tmp_path: Path, failing: str) -> None:
-    """Check that `make check` fails if a linter or a test fails; scripts replace Python and the linters."""
+@pytest.mark.parametrize("failing_program", ["", "ruff", "mypy", "pytest"])
+def test_make_check_fails_if_linter_or_test_fails(tmp_path: Path, failing_program: str) -> None:
+    """Check that `make check` fails if a linter or a test fails; fake scripts replace Python and the linters."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
@@ -316,9 +322,9 @@ def test_make_check_fails_if_linter_or_test_fails(tmp_path: Path, failing: str) 
     for name in ("requirements-dev.lock", "pyproject.toml", ".venv/.stamp"):
         (tmp_path / name).touch()
 
-    result = run_make_in(tmp_path, "check", PYTHON=".venv/bin/python", FAILING=failing or "nothing")
+    result = run_make_in(tmp_path, "check", PYTHON=".venv/bin/python", FAILING=failing_program or "nothing")
 
-    assert (result.returncode == 0) is (failing == ""), result.stdout + result.stderr
-    if not failing:
+    assert (result.returncode == 0) is (failing_program == ""), result.stdout + result.stderr
+    if not failing_program:
         calls = (tmp_path / "calls").read_text()
         assert all(call in calls for call in ("ruff check .", "ruff format --check .", "mypy ", "python -m pytest "))

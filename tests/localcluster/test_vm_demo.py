@@ -1,4 +1,4 @@
-"""`make demo-vm` drains a node with virtual machines; its exit status reports whether each behaved as expected."""
+"""Tests for `make demo-vm`, which drains a node with VMs, and exits with 0 if each VM behaved as forecast."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def build_instance(phase: str) -> Object:
     return {"metadata": metadata, "status": {"phase": phase, "nodeName": "node-1"}}
 
 
-def test_uptime_counts_from_boot_until_stop() -> None:
-    """Check that a VM's uptime counts from its boot, on its node, until it stops."""
+def test_uptime_of_vm_is_counted_from_boot() -> None:
+    """Check that a VM's uptime is counted from its boot until it is stopped."""
     assert [read_uptime(build_instance("Running")), read_uptime(build_instance("Failed"))] == [ON_NODE_1, DOWN]
     assert (
         format_uptimes({"b": REBOOTED_ON_NODE_2, "a": ON_NODE_1, "c": DOWN}, NOW)
@@ -51,31 +51,32 @@ def test_uptime_counts_from_boot_until_stop() -> None:
         (ON_NODE_1, ON_NODE_2, "moves from node-1 to node-2 without interruption"),
     ],
 )
-def test_change_of_a_vm_is_described(before: Uptime, after: Uptime, expected: str) -> None:
+def test_change_of_vm_is_described(before: Uptime, after: Uptime, expected: str) -> None:
     assert describe_change(before, after) == expected
 
 
 @pytest.mark.parametrize(
-    ("drain", "good"),
+    ("forecast", "matching_outcomes"),
     [("moves", [ON_NODE_2]), ("blocks", [ON_NODE_2]), ("restarts", [REBOOTED_ON_NODE_2]), ("stops", [DOWN])],
 )
-def test_outcome_that_differs_from_preview_is_an_error(drain: str, good: list[Uptime]) -> None:
-    """Check that an outcome that differs from the preview is an error."""
+def test_demo_fails_if_outcome_differs_from_preview(forecast: str, matching_outcomes: list[Uptime]) -> None:
+    """Check that the demo fails if the outcome for a VM differs from the preview."""
     for after in (ON_NODE_1, ON_NODE_2, REBOOTED_ON_NODE_2, DOWN, Uptime("node-1", SECOND_BOOT)):
-        if after in good:
+        if after in matching_outcomes:
             assert [
-                line.split()[:2] for line in check_outcomes("node-1", {"vm": drain}, {"vm": ON_NODE_1}, {"vm": after})
-            ] == [["vm", drain]]
+                line.split()[:2]
+                for line in check_outcomes("node-1", {"vm": forecast}, {"vm": ON_NODE_1}, {"vm": after})
+            ] == [["vm", forecast]]
         else:
-            with pytest.raises(DemoError, match=f'virtual machine "vm": the preview forecast that it {drain}'):
-                list(check_outcomes("node-1", {"vm": drain}, {"vm": ON_NODE_1}, {"vm": after}))
+            with pytest.raises(DemoError, match=f'virtual machine "vm": the preview forecast that it {forecast}'):
+                list(check_outcomes("node-1", {"vm": forecast}, {"vm": ON_NODE_1}, {"vm": after}))
 
 
-def test_the_status_is_one_line() -> None:
-    """Check that the line has the progress of the drain and one blocked pod."""
+def test_drain_status_is_one_line() -> None:
+    """Check that the line shows the drain's progress and one of the blocked pods."""
     assert format_drain_status({}) == f"new       {'░' * 20}   0 %  ? pods left"
-    blocked = [{"name": "pinned", "message": "no disk"}]
-    status: Object = {"phase": "Running", "drainProgress": 80, "pendingCount": 1, "blockedPods": blocked}
+    blocked_pods = [{"name": "pinned", "message": "no disk"}]
+    status: Object = {"phase": "Running", "drainProgress": 80, "pendingCount": 1, "blockedPods": blocked_pods}
     assert (
         format_drain_status(status)
         == f"Running   {'█' * 16}{'░' * 4}  80 %  1 pod left; 1 blocked, e.g. pinned: no disk"
@@ -83,10 +84,10 @@ def test_the_status_is_one_line() -> None:
 
 
 @proves("DRN-16", "OSV-2", "OSV-3")
-def test_demo_drains_a_node_with_each_kind_of_vm() -> None:
-    """Check that the demo exits with status 0: each VM behaved as previewed, and the blocked one could leave later.
+def test_demo_drains_node_with_vm_of_each_kind() -> None:
+    """Check that the demo succeeds: each VM behaved as forecast, and the blocked one could leave later.
 
-    The CPU labels changed, and everything that was started is stopped.
+    The CPU labels changed, and everything that the demo started is stopped.
     """
     command = ["make", "--no-print-directory", "demo-vm"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
@@ -102,12 +103,12 @@ def test_demo_drains_a_node_with_each_kind_of_vm() -> None:
 
 @proves("DRN-16")
 def test_demo_fails_if_vm_does_not_migrate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Check that the demo fails if a VM is shut down although the preview promised a migration."""
-    other = tmp_path / "machines.yaml"
-    other.write_text(vm.VMS_MANIFEST.read_text().replace("evictionStrategy: LiveMigrate, ", "", 1))
-    monkeypatch.setattr(vm, "VMS_MANIFEST", other)
+    """Check that the demo fails if a VM is shut down although the preview forecast a migration."""
+    vms_file = tmp_path / "machines.yaml"
+    vms_file.write_text(vm.VMS_MANIFEST.read_text().replace("evictionStrategy: LiveMigrate, ", "", 1))
+    monkeypatch.setattr(vm, "VMS_MANIFEST", vms_file)
     monkeypatch.setattr(vm, "_check_preview", lambda _cluster: None)
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         run_demo(vm.main)
-    assert 'virtual machine "live": the preview forecast that it moves' in str(ended.value.code)
+    assert 'virtual machine "live": the preview forecast that it moves' in str(raised.value.code)

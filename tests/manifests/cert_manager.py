@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of cert-manager, from its Go module."""
+"""Fetches cert-manager's CRDs from its Go module."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ CRD_PLURALS = ("issuers", "certificates")
 
 
 def fetch_crds() -> list[Path]:
-    """Return the files of the CRDs that the component `cert-manager` needs, downloading them if necessary."""
+    """Return the files of the CRDs that the component `cert-manager` needs; download them if necessary."""
     folder = build.download_program_module("knative", MODULE) / "deploy" / "crds"
-    return [folder / f"crd-{kind}.yaml" for kind in CRD_PLURALS]
+    return [folder / f"crd-{plural}.yaml" for plural in CRD_PLURALS]

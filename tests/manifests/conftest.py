@@ -1,4 +1,4 @@
-"""A cluster with Knative's CRDs."""
+"""Fixture for a cluster with Knative's CRDs."""
 
 from __future__ import annotations
 

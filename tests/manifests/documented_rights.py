@@ -1,4 +1,4 @@
-"""Parses the line `Touches:` of each function's docstring as RBAC rights."""
+"""Parses the line `Touches:` in each function's docstring as RBAC rights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sources import ROOT, get_source_path
 OWN_NAMESPACE = "node-maintenance"
 NAMESPACES = (OWN_NAMESPACE, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
 RULES_REVIEWS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-"""Path of the review that `kubectl auth can-i --list` creates and prints."""
+"""API path of the review that `kubectl auth can-i --list` creates and prints."""
 VERB_PATTERN = "get|list|watch|create|patch|delete"
 CLAUSE_PATTERN = rf"[a-z]+(?:/[a-z]+)? (?:{VERB_PATTERN})(?:, (?:{VERB_PATTERN}))*(?: in [a-z0-9-]+)?"
 TOUCHES_PATTERN = re.compile(
@@ -46,7 +46,7 @@ GROUPS_BY_RESOURCE = {
     **dict.fromkeys(("virtualmachineinstancemigrations", "kubevirts"), ("kubevirt.io",)),
     "hyperconvergeds": ("hco.kubevirt.io",),
 }
-"""Resource → API groups; resources of the core group are not listed."""
+"""The API groups of each resource; resources of the core group are not listed."""
 SOURCE_BY_ACCOUNT = {
     **{name: get_source_path(name) for name in FUNCTIONS},
     "podsource": ROOT / "eventing" / "podsource" / "watcher.py",
@@ -54,7 +54,7 @@ SOURCE_BY_ACCOUNT = {
 
 
 class Right(NamedTuple):
-    """One permitted verb on a resource, in one namespace, or cluster-wide if the namespace is ""."""
+    """A permitted verb on a resource in one namespace, or in the whole cluster if the namespace is ""."""
 
     group: str
     resource: str
@@ -63,7 +63,7 @@ class Right(NamedTuple):
 
 
 def parse_touches(docstring: str) -> set[Right]:
-    """Return the rights in a docstring's line `Touches:`. Raises `ValueError` if it is missing or malformed."""
+    """Return the rights in a docstring's line `Touches:`. Raises `ValueError` if the line is missing or malformed."""
     (line,) = TOUCHES_PATTERN.findall(docstring)
     clauses = [] if line.startswith("nothing") else re.split(r";\s", line)
     return {right for clause in clauses for right in _parse_clause(clause)}

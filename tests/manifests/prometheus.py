@@ -1,4 +1,4 @@
-"""The CRDs of the Prometheus operator that the component `monitoring` needs."""
+"""Fetches and installs the Prometheus operator's CRDs that the component `monitoring` needs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ CRD_PLURALS = ("podmonitors", "prometheusrules")
 
 
 def install_crds(cluster: LocalCluster) -> None:
-    """Apply the CRDs; return when they are served."""
+    """Apply the CRDs, and wait until they are served."""
     for file in fetch_crds():
         cluster.kubectl("apply", "--server-side", "-f", file)
     cluster.await_crds(*(f"{kind}.monitoring.coreos.com" for kind in CRD_PLURALS))
 
 
 def fetch_crds() -> list[Path]:
-    """Return the files of these CRDs, downloading them if necessary."""
-    # The download runs outside of this repository's Go modules, so that it changes none of them.
+    """Return the files of these CRDs; download them if necessary."""
+    # The download runs outside of this repository's Go modules, so that it does not change them.
     module = build.download_module(OPERATOR_MODULE, build.get_cache_dir(), GOFLAGS="-mod=mod")
     folder = module / "example" / "prometheus-operator-crd"
     return [folder / f"monitoring.coreos.com_{kind}.yaml" for kind in CRD_PLURALS]

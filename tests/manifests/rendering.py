@@ -1,4 +1,4 @@
-"""The manifests as rendered by kustomize, and Knative's CRDs from its Go modules."""
+"""Renders the manifests with kustomize, and fetches Knative's CRDs from its Go modules."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
 OVERLAYS = sorted(file.parent.name for file in MANIFESTS.glob("overlays/*/kustomization.yaml"))
 STEPWISE_OVERLAY = "operator"
-"""The overlay from which the stepwise install files are generated; it is incomplete without them."""
+"""The overlay from which the last file of the stepwise install is generated; it is incomplete by itself."""
 INSTALL_OVERLAYS = [name for name in OVERLAYS if name != STEPWISE_OVERLAY]
 CERTIFICATES_OVERLAYS = ("compact", "kafka", "knative", "mutex", "plain", "rabbitmq")
 """Overlays that renew certificates, each in a separate process.
 
-The others are `func`, which consists of one Service, and those for another namespace and another account.
+The other overlays are `func`, which has a single Service, and those for a different namespace and account.
 """
 MUTEX_OVERLAY = "mutex"
 OPTIONAL_COMPONENTS = {MUTEX_OVERLAY: ("mutex",), "hyperconverged": ("virtualization", "cpu_labels")}
-"""Overlay → its optional components."""
+"""The optional components of each overlay that has any."""
 INSTALL_DIRS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALL_OVERLAYS)]
 """Directories that `kubectl apply -k` installs."""
 SKIP_SCHEMA_OPTION = "--openapi-patch=false"
-"""Option of `kubectl apply` that skips the schemas: the same patches take a fifth of the work."""
+"""Option of `kubectl apply` that skips the OpenAPI schemas, so that the same patches take a fifth of the CPU time."""
 
 ALWAYS_SENT_PREFIX = "poddisruptionbudget.policy/"
 """Prefix of a PodDisruptionBudget in the output of `kubectl apply`.
 
-kubectl sends its selector at each apply, because the field has the patch strategy `replace`. The server changes
-nothing.
+kubectl sends its selector on every apply, because the field has the patch strategy `replace`. The API server then
+changes nothing.
 """
 
 SECURITY_CONTEXT = {
@@ -56,54 +56,54 @@ KNATIVE_CRD_DIRS = (
     ("knative", "knative.dev/eventing", "config/channels/in-memory-channel/resources"),
     ("serving", "knative.dev/serving", "config/core/300-resources"),
 )
-"""Go module of this repository, Knative's Go module, and the directory of its CRDs."""
+"""For each directory of CRDs: the Go module in this repository, Knative's Go module, and the path in that module."""
 RABBITMQ_CRD_FILE = ("rabbitmq", "knative.dev/eventing-rabbitmq", "config/broker/300-rabbitmqbrokerconfig.yaml")
-"""The same for the CRD that the RabbitMQ Broker adds. The Kafka Broker needs only those of Eventing."""
+"""The same for the CRD that the RabbitMQ Broker needs; the Kafka Broker needs only those of Eventing."""
 
 
 @cache
 def render_yaml(folder: Path) -> str:
-    """Return the rendered directory as YAML."""
+    """Render a directory, and return the result as YAML."""
     command = [str(build.ensure_programs() / "kubectl"), "kustomize", str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def render(folder: Path) -> list[Manifest]:
-    """Return the objects of a rendered directory, as a copy that the caller may change."""
+    """Render a directory, and return its objects as a copy that the caller may change."""
     objects: list[Manifest] = json.loads(_render_json(folder))
     return objects
 
 
 @cache
 def _render_json(folder: Path) -> str:
-    """Return the objects as JSON, which is parsed hundreds of times faster than thousands of lines of YAML."""
+    """Render a directory, and return its objects as JSON, which parses hundreds of times faster than YAML."""
     return json.dumps(list(yaml.load_all(render_yaml(folder), Loader=YAML_LOADER)))
 
 
 def render_overlay(name: str) -> list[Manifest]:
-    """Return the objects of one overlay."""
+    """Render an overlay, and return its objects."""
     return render(MANIFESTS / "overlays" / name)
 
 
 def filter_by_kind(objects: Iterable[Manifest], *kinds: str) -> list[Manifest]:
     """Return the objects of these kinds."""
-    return [item for item in objects if item["kind"] in kinds]
+    return [manifest for manifest in objects if manifest["kind"] in kinds]
 
 
-def get_identity(item: Manifest) -> tuple[str, str, str, str]:
+def get_identity(manifest: Manifest) -> tuple[str, str, str, str]:
     """Return the fields that identify an object in a cluster."""
-    metadata = item["metadata"]
-    return item["apiVersion"], item["kind"], metadata.get("namespace", ""), metadata["name"]
+    metadata = manifest["metadata"]
+    return manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
 def get_pod_specs(objects: Iterable[Manifest]) -> dict[str, Manifest]:
-    """Return the pod specs of functions and PodSource by the name of their workload."""
-    workloads = [item for item in objects if "template" in item.get("spec", {})]
-    return {item["metadata"]["name"]: item["spec"]["template"] for item in workloads}
+    """Return the pod templates of the functions and of PodSource by the name of their workload."""
+    workloads = [manifest for manifest in objects if "template" in manifest.get("spec", {})]
+    return {manifest["metadata"]["name"]: manifest["spec"]["template"] for manifest in workloads}
 
 
 def fetch_knative_crds() -> list[Path]:
-    """Return Knative's CRD files, downloaded by the Go toolchain that builds the servers."""
+    """Return the files of Knative's CRDs; the Go toolchain that builds the servers downloads them."""
     folders = [
         build.download_program_module(package, module) / subdirectory
         for package, module, subdirectory in KNATIVE_CRD_DIRS
@@ -112,17 +112,17 @@ def fetch_knative_crds() -> list[Path]:
 
 
 def fetch_rabbitmq_crd() -> Path:
-    """Return the CRD file of the RabbitMQ Broker's configuration."""
+    """Return the file of the CRD for the RabbitMQ Broker's configuration."""
     package, module, path_in_module = RABBITMQ_CRD_FILE
     return build.download_program_module(package, module) / path_in_module
 
 
 def list_optional_steps(name: str) -> set[str]:
-    """Return the steps of an overlay's optional components."""
+    """Return the names of the steps in an overlay's optional components."""
     return {step for component in OPTIONAL_COMPONENTS.get(name, ()) for step in list_steps(component)}
 
 
 def list_changed_objects(output: str) -> list[str]:
-    """Return the lines of `kubectl apply` for objects that were sent to the server, except `ALWAYS_SENT_PREFIX`."""
+    """Return the output lines of `kubectl apply` for objects that it sent, except those with `ALWAYS_SENT_PREFIX`."""
     lines = output.splitlines()
     return [line for line in lines if not line.endswith(" unchanged") and not line.startswith(ALWAYS_SENT_PREFIX)]

@@ -1,4 +1,4 @@
-"""Runs an applied install: its workloads are local processes, each with the ServiceAccount of its manifest."""
+"""Runs an applied install: its workloads are local processes that use the ServiceAccounts in their manifests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.manifests.rendering import ROOT, Manifest, filter_by_kind
 from tests.workload import build_pod
 
 SERVING_FIELDS = ("containerConcurrency", "timeoutSeconds")
-"""Fields in the pod template of a Knative Service that are for Serving, not for the pod."""
+"""Fields in the pod template of a Knative Service that only Serving uses."""
 MIN_SCALE_ANNOTATION = "autoscaling.knative.dev/min-scale"
 COMPONENT_SOURCE_ACCOUNTS = ("certificate-sources", "virtualization-sources", "cpu-label-sources")
-"""Accounts of the sources that do not run here; one account watches all objects for the local delivery."""
+"""Accounts of the sources that are not run; the local delivery watches all objects with one account."""
 
 
 class RunningInstall(Startable):
-    """The functions of an install with one Service, and its sources and Triggers on the local delivery.
+    """The functions of an install with a single Service, and its sources and Triggers in the local delivery.
 
     Args:
         cluster: A cluster to which the install was applied.
@@ -38,17 +38,17 @@ class RunningInstall(Startable):
         functions, delivery = (f"http://{LOOPBACK}:{port}" for port in (reserve_port(), reserve_port()))
         self.broker_url, self.functions_url = delivery, functions
         self._urls = functions, delivery
-        objects = [item for item in objects if _is_in_shared_process(item)]
+        objects = [manifest for manifest in objects if _is_in_shared_process(manifest)]
         (service,) = filter_by_kind(objects, "Service")
         config = FunctionConfig(delivery, str(directory / "journal.db"), f"{functions}/record")
-        identity, port = _get_kubeconfig(cluster, service), int(functions.rpartition(":")[2])
+        kubeconfig, port = _get_kubeconfig(cluster, service), int(functions.rpartition(":")[2])
         self._servers = [
-            build_function_server("functions", port, directory / "functions.log", identity, config),
+            build_function_server("functions", port, directory / "functions.log", kubeconfig, config),
             _build_delivery(cluster, objects, directory, functions, delivery),
         ]
 
     def _bring_up(self) -> None:
-        """Start the functions and the local delivery; return when both are ready."""
+        """Start the functions and the local delivery, and wait until both are ready."""
         for server, url in zip(self._servers, self._urls, strict=True):
             server.start()
             await_ready(server.name, partial(is_ready, url), [server], timeout=30)
@@ -58,13 +58,13 @@ class RunningInstall(Startable):
         kill_all(self._servers)
 
 
-def _is_in_shared_process(item: Manifest) -> bool:
-    """Return whether the object belongs to the shared process and its chain.
+def _is_in_shared_process(manifest: Manifest) -> bool:
+    """Return whether the object belongs to the process that serves all functions, or to its sources and Triggers.
 
     The webhook, and the function that renews certificates, do not run here.
     """
-    labels = item["metadata"].get("labels") or {}
-    account = (item.get("spec") or {}).get("serviceAccountName")
+    labels = manifest["metadata"].get("labels") or {}
+    account = (manifest.get("spec") or {}).get("serviceAccountName")
     return (
         labels.get("app.kubernetes.io/component") != "admission"
         and labels.get("nodemaintenance.dev/function") != "renew-certificates"
@@ -78,7 +78,7 @@ def _build_delivery(
     """Build the local delivery, which reads the applied manifests."""
     file = directory / "install.yaml"
     file.write_text(yaml.safe_dump_all(objects))
-    accounts = {_get_kubeconfig(cluster, item) for item in filter_by_kind(objects, "ApiServerSource")}
+    accounts = {_get_kubeconfig(cluster, source) for source in filter_by_kind(objects, "ApiServerSource")}
     (source,), (podsource,) = accounts, filter_by_kind(objects, "ContainerSource")
     environment = {
         **NO_PROXY_LOCAL_ENV,
@@ -91,33 +91,33 @@ def _build_delivery(
     return Server("delivery", command, directory / "delivery.log", environment, ROOT)
 
 
-def _get_kubeconfig(cluster: LocalCluster, item: Manifest) -> Path:
-    """Return a kubeconfig of the ServiceAccount that an object uses."""
-    spec = item["spec"]
+def _get_kubeconfig(cluster: LocalCluster, workload: Manifest) -> Path:
+    """Write a kubeconfig for the ServiceAccount that a workload uses, and return its path."""
+    spec = workload["spec"]
     account = spec.get("serviceAccountName") or spec["template"]["spec"]["serviceAccountName"]
-    return write_account_kubeconfig(cluster, item["metadata"]["namespace"], account)
+    return write_account_kubeconfig(cluster, workload["metadata"]["namespace"], account)
 
 
-def build_deployment(item: Manifest) -> Manifest:
+def build_deployment(workload: Manifest) -> Manifest:
     """Build the Deployment that Serving creates for a Knative Service, or Eventing for a ContainerSource.
 
-    It lacks the fields that only their controllers use. Serving names the Deployment of the first revision
+    Fields that only these controllers use are missing. Serving names the Deployment of the first revision
     NAME-00001-deployment, and runs `min-scale` pods.
     """
-    template, name = item["spec"]["template"], item["metadata"]["name"]
+    template, name = workload["spec"]["template"], workload["metadata"]["name"]
     labels = {**template["metadata"]["labels"], "app": name}
     spec = {key: value for key, value in template["spec"].items() if key not in SERVING_FIELDS}
-    is_service = item["kind"] == "Service"
-    least = int(template["metadata"]["annotations"][MIN_SCALE_ANNOTATION]) if is_service else 1
+    is_service = workload["kind"] == "Service"
+    replicas = int(template["metadata"]["annotations"][MIN_SCALE_ANNOTATION]) if is_service else 1
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
             "name": f"{name}-00001-deployment" if is_service else name,
-            "namespace": item["metadata"]["namespace"],
+            "namespace": workload["metadata"]["namespace"],
         },
         "spec": {
-            "replicas": least,
+            "replicas": replicas,
             "selector": {"matchLabels": {"app": name}},
             "template": {"metadata": {"labels": labels}, "spec": spec},
         },
@@ -125,7 +125,7 @@ def build_deployment(item: Manifest) -> Manifest:
 
 
 def check_drain_and_restore(cluster: LocalCluster) -> None:
-    """Check that the sample of the oldest API drains its node, and that its deletion uncordons the node."""
+    """Check that the oldest API's sample drains its node, and that deleting the sample uncordons the node."""
     sample = ROOT / "deploy" / "crds" / "nodemaintenance_cr.yaml"
     node = yaml.safe_load(sample.read_text())["spec"]["nodeName"]
     pod = {"apiVersion": "v1", "kind": "Pod", **build_pod(node, "web")}

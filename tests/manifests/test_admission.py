@@ -1,4 +1,4 @@
-"""The manifests of the admission webhook: the rights of its account, its rules, and its Secret."""
+"""Tests for the admission webhook's manifests: the rights of its account, its rules, and its Secret."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def read_documented_rights() -> set[Right]:
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_account_has_documented_rights_only(installed_cluster: LocalCluster, namespace: str) -> None:
-    """Design rule 7: the webhook's account may do what the code documents; it writes nothing."""
+def test_webhook_account_has_documented_rights_only(installed_cluster: LocalCluster, namespace: str) -> None:
+    """Design rule 7: the webhook's account has exactly the rights that the code documents, all of them read-only."""
     installed_cluster.kubectl("apply", "--server-side", "-f", COMPONENT_DIR / "rbac.yaml")
 
     assert list_own_rights(installed_cluster, "validate", namespace) == filter_by_namespace(
@@ -39,11 +39,11 @@ def test_account_has_documented_rights_only(installed_cluster: LocalCluster, nam
 
 @proves("NMO-18")
 @pytest.mark.parametrize("overlay_name", ADMISSION_OVERLAYS)
-def test_webhook_is_called_for_creations_only_and_fails_open(overlay_name: str) -> None:
+def test_webhook_is_called_only_for_creations_and_fails_open(overlay_name: str) -> None:
     """Check that the webhook is called only for creations, and that its failure rejects no request.
 
-    A finalizer can always be removed, and a node can be maintained while the webhook is down. Without a CA bundle the
-    configuration has no rules: they are in an annotation, from which they are set together with the CA bundle.
+    Finalizers can therefore always be removed, and nodes can be maintained while the webhook is down. Without a CA
+    bundle the configuration has no rules. They are in an annotation, and are set together with the CA bundle.
     """
     (configuration,) = filter_by_kind(render_overlay(overlay_name), "ValidatingWebhookConfiguration")
     (webhook,) = configuration["webhooks"]
@@ -65,14 +65,14 @@ def test_pod_service_certificate_and_webhook_configuration_match(name: str) -> N
     (configuration,) = filter_by_kind(objects, "ValidatingWebhookConfiguration")
     service_reference = configuration["webhooks"][0]["clientConfig"]["service"]
     (service,) = [
-        item
-        for item in filter_by_kind(objects, "Service")
-        if item["apiVersion"] == "v1" and item["metadata"]["name"] == service_reference["name"]
+        service
+        for service in filter_by_kind(objects, "Service")
+        if service["apiVersion"] == "v1" and service["metadata"]["name"] == service_reference["name"]
     ]
     pod = get_pod_specs(objects)["validate"]
     (container,) = pod["spec"]["containers"]
-    variables = {item["name"]: item["value"] for item in container["env"]}
-    (volume,) = [item for item in pod["spec"]["volumes"] if "secret" in item]
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    (volume,) = [volume for volume in pod["spec"]["volumes"] if "secret" in volume]
 
     injection_source = configuration["metadata"]["annotations"][INJECT_ANNOTATION]
     assert injection_source == f"{service_reference['namespace']}/{volume['secret']['secretName']}"
@@ -82,10 +82,10 @@ def test_pod_service_certificate_and_webhook_configuration_match(name: str) -> N
     assert {"name": volume["name"], "mountPath": "/etc/admission", "readOnly": True} in container["volumeMounts"]
 
 
-def test_component_grants_no_right_to_secrets() -> None:
-    """Check that the component grants no right to Secrets; the certificate's Secret is mounted."""
+def test_admission_component_grants_no_rights_to_secrets() -> None:
+    """Check that the component grants no rights to Secrets, because the Secret of the certificate is mounted."""
     rules = [
-        rule for item in yaml.safe_load_all((COMPONENT_DIR / "rbac.yaml").read_text()) for rule in item.get("rules", [])
+        rule for role in yaml.safe_load_all((COMPONENT_DIR / "rbac.yaml").read_text()) for rule in role.get("rules", [])
     ]
 
     assert all("secrets" not in rule["resources"] for rule in rules)

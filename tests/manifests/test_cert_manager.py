@@ -1,6 +1,6 @@
-"""The component `cert-manager` on a real API server with cert-manager's CRDs.
+"""Tests for the component `cert-manager` on a real API server with cert-manager's CRDs.
 
-The API server accepts its objects unchanged, and `renew-certificates` then writes nothing.
+The API server must accept the component's objects unchanged, and `renew-certificates` must then write nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ STRICT_APPLY = ("apply", "--server-side", "--validate=strict", "--force-conflict
 
 @pytest.fixture(scope="module")
 def cert_manager_cluster(installed_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield the installed cluster with the CRDs of cert-manager, but without cert-manager itself."""
+    """Yield the installed cluster with cert-manager's CRDs, but without cert-manager itself."""
     crds = [yaml.safe_load(file.read_text()) for file in cert_manager.fetch_crds()]
     for crd in crds:
-        crd["metadata"] = {"name": crd["metadata"]["name"]}  # cert-manager's chart fills in the other fields
+        crd["metadata"] = {"name": crd["metadata"]["name"]}  # the other fields are templates of cert-manager's chart
     names = [crd["metadata"]["name"] for crd in crds]
     installed_cluster.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(crds))
     installed_cluster.await_crds(*names)
@@ -42,20 +42,20 @@ def cert_manager_cluster(installed_cluster: LocalCluster) -> Iterator[LocalClust
 
 
 @proves("OSV-23")
-def test_cert_manager_crds_accept_the_component(cert_manager_cluster: LocalCluster) -> None:
-    """Check that cert-manager's schemas accept each field of the component and keep it."""
+def test_api_server_keeps_all_fields_of_cert_manager_objects(cert_manager_cluster: LocalCluster) -> None:
+    """Check that cert-manager's schemas accept and keep each field of the component's objects."""
     objects = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
 
     cert_manager_cluster.kubectl(*STRICT_APPLY, COMPONENT_DIR / "certificates.yaml")
 
-    kinds = ("get", "issuers.cert-manager.io,certificates.cert-manager.io", "-n", OWN_NAMESPACE, "-o", "json")
-    applied = json.loads(cert_manager_cluster.kubectl(*kinds).stdout)["items"]
-    specs = {(item["kind"], item["metadata"]["name"]): item["spec"] for item in applied}
-    assert specs == {(item["kind"], item["metadata"]["name"]): item["spec"] for item in objects}
+    get_command = ("get", "issuers.cert-manager.io,certificates.cert-manager.io", "-n", OWN_NAMESPACE, "-o", "json")
+    applied = json.loads(cert_manager_cluster.kubectl(*get_command).stdout)["items"]
+    specs = {(manifest["kind"], manifest["metadata"]["name"]): manifest["spec"] for manifest in applied}
+    assert specs == {(manifest["kind"], manifest["metadata"]["name"]): manifest["spec"] for manifest in objects}
 
 
-def test_unknown_field_is_rejected(cert_manager_cluster: LocalCluster) -> None:
-    """Check that an unknown field is rejected, so that the previous test can fail."""
+def test_api_server_rejects_unknown_field_in_certificate(cert_manager_cluster: LocalCluster) -> None:
+    """Check that an unknown field is rejected, which shows that the previous test can fail."""
     manifest = (COMPONENT_DIR / "certificates.yaml").read_text().replace("renewBefore:", "renewAfter:")
 
     with pytest.raises(Exception, match="renewAfter"):
@@ -63,11 +63,13 @@ def test_unknown_field_is_rejected(cert_manager_cluster: LocalCluster) -> None:
 
 
 @proves("OSV-23")
-def test_ca_injection_annotation_names_cert_managers_certificate() -> None:
-    """Check that Certificate, Secret and the webhook's CA injection annotation have the same name."""
+def test_ca_injection_annotation_names_certificate_of_cert_manager() -> None:
+    """Check that the Certificate, its Secret and the webhook's CA injection annotation have the same name."""
     (configuration,) = filter_by_kind(render_overlay("plain"), "ValidatingWebhookConfiguration")
     objects = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
-    (serving_certificate,) = [item for item in filter_by_kind(objects, "Certificate") if not item["spec"].get("isCA")]
+    (serving_certificate,) = [
+        certificate for certificate in filter_by_kind(objects, "Certificate") if not certificate["spec"].get("isCA")
+    ]
 
     certificate_name = f"{serving_certificate['metadata']['namespace']}/{serving_certificate['metadata']['name']}"
     assert configuration["metadata"]["annotations"][INJECT_ANNOTATION] == certificate_name
@@ -76,7 +78,7 @@ def test_ca_injection_annotation_names_cert_managers_certificate() -> None:
 
 @pytest.mark.slow
 @proves("OSV-23")
-def test_renewal_writes_nothing_with_cert_manager(cert_manager_cluster: LocalCluster) -> None:
+def test_renewal_writes_nothing_if_cert_manager_manages_the_secret(cert_manager_cluster: LocalCluster) -> None:
     """Check that a renewal writes nothing if cert-manager manages the Secret and the webhook configuration.
 
     Neither object has the component label.
@@ -93,21 +95,21 @@ def test_renewal_writes_nothing_with_cert_manager(cert_manager_cluster: LocalClu
     (configuration,) = filter_by_kind(render_overlay("plain"), "ValidatingWebhookConfiguration")
     cert_manager_cluster.kubectl(*STRICT_APPLY, "-", input=yaml.safe_dump(configuration))
     try:
-        before = list_writable_objects(cert_manager_cluster)
+        versions_before = list_writable_objects(cert_manager_cluster)
 
         errors = client.run(renew_all(client.api, Settings(), now)).errors
 
         assert errors == []
-        assert list_writable_objects(cert_manager_cluster) == before
+        assert list_writable_objects(cert_manager_cluster) == versions_before
     finally:
         cert_manager_cluster.kubectl("delete", "validatingwebhookconfiguration", WEBHOOK_CONFIGURATION)
         cert_manager_cluster.kubectl("delete", "secret", "validate", "-n", OWN_NAMESPACE)
 
 
 def list_writable_objects(cluster: LocalCluster) -> str:
-    """Return name and resourceVersion of every object that the renewal may write."""
+    """Return the name and resourceVersion of every object that a renewal may write."""
     kinds = "secret,configmap,event,validatingwebhookconfiguration"
-    versions = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
-    listing = cluster.kubectl("get", kinds, "-n", OWN_NAMESPACE, versions).stdout
+    jsonpath_option = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
+    listing = cluster.kubectl("get", kinds, "-n", OWN_NAMESPACE, jsonpath_option).stdout
     assert COMPONENT_LABEL not in cluster.kubectl("get", "configmap", "-n", OWN_NAMESPACE, "-o", "yaml").stdout
     return listing

@@ -1,4 +1,4 @@
-"""The console's components: the objects that they add to an install, and the rights of its account."""
+"""Tests for the console's components: the objects that they add to an install, and the rights of their account."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ CONSOLE_LABELS = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernet
 def render_added_objects(directory: Path, *components: str) -> list[Manifest]:
     """Return the objects that the components add to the overlay `plain`."""
     manifests_path = f"{'../' * len(directory.parts[1:])}{MANIFESTS.relative_to('/')}"
-    file = {
+    kustomization = {
         "resources": [f"{manifests_path}/overlays/plain"],
         "components": [f"{manifests_path}/components/{name}" for name in components],
     }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(file))
-    before = render(MANIFESTS / "overlays" / "plain")
-    return [item for item in render(directory) if item not in before]
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    overlay_objects = render(MANIFESTS / "overlays" / "plain")
+    return [manifest for manifest in render(directory) if manifest not in overlay_objects]
 
 
 def list_granted_rights(objects: list[Manifest]) -> set[Right]:
-    """Return the rights of all roles."""
+    """Return the rights that the Roles and ClusterRoles among the objects grant."""
     return {
-        Right(group, resource, verb, item["metadata"].get("namespace", ""))
-        for item in filter_by_kind(objects, "ClusterRole", "Role")
-        for rule in item["rules"]
+        Right(group, resource, verb, role["metadata"].get("namespace", ""))
+        for role in filter_by_kind(objects, "ClusterRole", "Role")
+        for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -61,7 +61,7 @@ def read_documented_rights(module: str) -> set[Right]:
 def test_console_account_may_only_read(tmp_path: Path) -> None:
     """Design rule 7: the console's account has exactly the documented rights, which are read-only.
 
-    Callers use their own rights for everything else.
+    For everything else, the console uses the rights of its callers.
     """
     rights = list_granted_rights(render_added_objects(tmp_path, "console"))
 
@@ -70,7 +70,7 @@ def test_console_account_may_only_read(tmp_path: Path) -> None:
 
 
 def test_proxied_console_has_documented_rights_only(tmp_path: Path) -> None:
-    """Check that the component `proxied` adds only the rights for checking the callers' permissions."""
+    """Check that the component `proxied` adds only the rights to check the callers' permissions."""
     assert list_granted_rights(render_added_objects(tmp_path, "console", "proxied")) == read_documented_rights(
         "web/app.py"
     ) | read_documented_rights("web/callers.py")
@@ -79,7 +79,7 @@ def test_proxied_console_has_documented_rights_only(tmp_path: Path) -> None:
 def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
     """Check that the console's two pods are confined, spread over the nodes, and read the journal's URL from a Secret.
 
-    A drain of one node then leaves one of the pods.
+    One of the pods then keeps running while a node is drained.
     """
     objects = render_added_objects(tmp_path, "console")
     (deployment,) = filter_by_kind(objects, "Deployment")
@@ -98,7 +98,7 @@ def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
     assert container["securityContext"] == SECURITY_CONTEXT
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/tmp"}  # noqa: S108
     assert set(container["resources"]) == {"requests", "limits"}
-    variables = {item["name"]: item for item in container["env"]}
+    variables = {variable["name"]: variable for variable in container["env"]}
     assert variables["DATABASE_URL"]["valueFrom"]["secretKeyRef"]["optional"]
     assert "CONSOLE_USER_HEADER" not in variables
 
@@ -108,7 +108,7 @@ def test_proxied_component_sets_headers_and_secret(tmp_path: Path) -> None:
     (pod,) = get_pod_specs(render_added_objects(tmp_path, "console", "proxied")).values()
 
     (container,) = pod["spec"]["containers"]
-    variables = {item["name"]: item.get("value") for item in container["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
     assert {"CONSOLE_USER_HEADER", "CONSOLE_GROUPS_HEADER"} <= set(variables)
@@ -138,11 +138,11 @@ def test_impersonation_is_a_separate_component(tmp_path: Path) -> None:
     }
 
 
-def test_network_policies_of_the_console(tmp_path: Path) -> None:
-    """Check that only labelled pods of its own namespace reach the console, and that it reaches the functions."""
+def test_network_policies_restrict_traffic_to_and_from_console(tmp_path: Path) -> None:
+    """Check that only labelled pods in its namespace can reach the console, and that it can reach the functions."""
     policies = {
-        item["metadata"]["name"]: item["spec"]
-        for item in filter_by_kind(render_added_objects(tmp_path, "console"), "NetworkPolicy")
+        policy["metadata"]["name"]: policy["spec"]
+        for policy in filter_by_kind(render_added_objects(tmp_path, "console"), "NetworkPolicy")
     }
 
     (ingress,) = policies["to-console"]["ingress"]
@@ -159,7 +159,7 @@ def test_network_policies_of_the_console(tmp_path: Path) -> None:
 def test_api_server_accepts_console_components(
     installed_cluster: LocalCluster, tmp_path: Path, components: tuple[str, ...]
 ) -> None:
-    """NMO-24: a real API server accepts the objects of the components with strict validation."""
+    """NMO-24: a real API server accepts the components' objects with strict validation."""
     objects = render_added_objects(tmp_path, *components)
 
     result = installed_cluster.kubectl(
@@ -172,20 +172,22 @@ def test_api_server_accepts_console_components(
 
 @pytest.fixture
 def console_client(knative_cluster: LocalCluster, receiver: Receiver) -> Iterator[SyncClient]:
-    """Yield the API client of the console's account, with its manifest's rights, a Broker and a Trigger."""
-    admin, eventing = knative_cluster.get_client(), f"/apis/eventing.knative.dev/v1/namespaces/{DEFAULT_NAMESPACE}"
+    """Yield an API client with the account and rights of the console, on a cluster with a Broker and a Trigger."""
+    admin, eventing_path = knative_cluster.get_client(), f"/apis/eventing.knative.dev/v1/namespaces/{DEFAULT_NAMESPACE}"
     knative_cluster.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_NAMESPACE}}])
     knative_cluster.kubectl("apply", "-f", RBAC_FILE)
-    filters = {"attributes": {"type": events.NODE_CORDONED}}
-    spec = {"broker": "default", "filter": filters, "subscriber": {"uri": receiver.url}}
-    admin.create(f"{eventing}/triggers", {**_build_eventing_object("Trigger", "taint-on-node-cordoned"), "spec": spec})
-    admin.create(f"{eventing}/brokers", _build_eventing_object("Broker", "default"))
-    admin.patch(f"{eventing}/triggers/taint-on-node-cordoned/status", {"status": {"subscriberUri": receiver.url}})
-    admin.patch(f"{eventing}/brokers/default/status", {"status": {"address": {"url": receiver.url}}})
-    identity = write_account_kubeconfig(knative_cluster, DEFAULT_NAMESPACE, "console")
-    with closing(SyncClient(str(identity))) as client:
+    trigger_filter = {"attributes": {"type": events.NODE_CORDONED}}
+    spec = {"broker": "default", "filter": trigger_filter, "subscriber": {"uri": receiver.url}}
+    admin.create(
+        f"{eventing_path}/triggers", {**_build_eventing_object("Trigger", "taint-on-node-cordoned"), "spec": spec}
+    )
+    admin.create(f"{eventing_path}/brokers", _build_eventing_object("Broker", "default"))
+    admin.patch(f"{eventing_path}/triggers/taint-on-node-cordoned/status", {"status": {"subscriberUri": receiver.url}})
+    admin.patch(f"{eventing_path}/brokers/default/status", {"status": {"address": {"url": receiver.url}}})
+    kubeconfig = write_account_kubeconfig(knative_cluster, DEFAULT_NAMESPACE, "console")
+    with closing(SyncClient(str(kubeconfig))) as client:
         yield client
-    identity.unlink()  # the next account of this name has another uid
+    kubeconfig.unlink()  # the next account with this name has a different uid
     knative_cluster.kubectl("delete", "-f", RBAC_FILE)
     knative_cluster.kubectl("delete", "trigger/taint-on-node-cordoned", "broker/default", "-n", DEFAULT_NAMESPACE)
 
@@ -198,7 +200,7 @@ def _build_eventing_object(kind: str, name: str) -> Manifest:
 def test_console_account_finds_functions_and_broker(
     knative_cluster: LocalCluster, console_client: SyncClient, receiver: Receiver
 ) -> None:
-    """Check that the account may list Triggers and Brokers in its namespace, and so finds functions and Broker."""
+    """Check that the account may list Triggers and Brokers in its namespace, to find the functions and the Broker."""
     reference = events.ObjectReference(MEDIK8S.api_version, "node-1", "uid-1")
     event = events.build_event(events.NODE_CORDONED, "cordon", reference, "node-1")
     entry = Entry(1, datetime.now(timezone.utc), event)

@@ -1,4 +1,4 @@
-"""The three NodeMaintenance APIs as a real API server serves them."""
+"""Tests for the three NodeMaintenance APIs as served by a real API server."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def sample_name(installed_cluster: LocalCluster) -> Iterator[str]:
 
 @pytest.fixture
 def kubectl_without_cache(installed_cluster: LocalCluster, tmp_path: Path) -> Any:
-    """Return a function that runs kubectl with an empty discovery cache."""
+    """Return a function that runs kubectl with an empty discovery cache at the first call."""
     return lambda *arguments: installed_cluster.kubectl(*arguments, "--cache-dir", tmp_path, check=False)
 
 
 @proves("C2")
-def test_three_groups_have_the_same_schema_and_columns() -> None:
+def test_three_api_groups_have_same_schema_and_columns() -> None:
     """X-7, C2: the three CRDs have the same schema and columns, although they are separate YAML files."""
     first, *other_schemas = ({**read_crd(file)["spec"]["versions"][0], "name": ""} for file in CRD_FILES)
 
@@ -61,30 +61,31 @@ def test_three_groups_have_the_same_schema_and_columns() -> None:
 
 
 @proves("C2")
-def test_the_files_serve_the_groups_that_the_code_knows() -> None:
+def test_crd_files_serve_the_api_groups_in_the_code() -> None:
     """C2: the CRD files serve the three groups of the code, each with its version."""
     specs = [read_crd(file)["spec"] for file in CRD_FILES]
 
     assert [f"{spec['group']}/{spec['versions'][0]['name']}" for spec in specs] == list(GROUPS)
 
 
-def test_every_field_is_described() -> None:
-    """Check that `kubectl explain` has a description of each field."""
+def test_every_field_in_crd_has_description() -> None:
+    """Check that each field has a description, which `kubectl explain` prints."""
     schema = read_crd(CRD_FILES[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
-    assert list(find_undescribed(schema, "")) == [".metadata"]  # the API server adds its description
+    # the API server adds the description of `metadata`
+    assert list(find_fields_without_description(schema, "")) == [".metadata"]
 
 
-def find_undescribed(schema: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield the paths of the properties without a description."""
+def find_fields_without_description(schema: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield the paths of the fields that have no description."""
     for name, child in schema.get("properties", schema.get("items", {}).get("properties", {})).items():
         if "description" not in child:
             yield f"{path}.{name}"
-        yield from find_undescribed(child, f"{path}.{name}")
+        yield from find_fields_without_description(child, f"{path}.{name}")
 
 
-def test_the_installation_document_of_the_oldest_group_finds_its_files() -> None:
-    """DRN-12: both paths of the oldest group's document exist, and the CRD's path is a link to the only copy."""
+def test_file_paths_in_document_of_oldest_api_exist() -> None:
+    """DRN-12: both paths in the oldest API group's document exist, and the CRD's path is a link to the only copy."""
     file = ROOT / "deploy/crds/nodemaintenance_crd.yaml"
 
     assert file.samefile(CRD_FILES[2])
@@ -95,9 +96,7 @@ def test_the_installation_document_of_the_oldest_group_finds_its_files() -> None
 
 
 @proves("NMO-1")
-def test_api_resources_lists_the_kind_with_its_short_name(
-    installed_cluster: LocalCluster, kubectl_without_cache: Any
-) -> None:
+def test_api_resources_prints_kind_with_short_name(installed_cluster: LocalCluster, kubectl_without_cache: Any) -> None:
     """NMO-1, C7: the short name `nm` belongs to the medik8s group, and the resources are cluster-scoped."""
     listed = kubectl_without_cache("api-resources", "--no-headers").stdout.splitlines()
     rows = [line.split() for line in listed if line.startswith("nodemaintenances ")]
@@ -139,7 +138,7 @@ def test_sample_is_accepted_unchanged(installed_cluster: LocalCluster, file: Pat
 )
 @pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
 def test_invalid_spec_is_rejected(installed_cluster: LocalCluster, api_version: str, spec: Any, message: str) -> None:
-    """NMO-2, KNM-1: the API server rejects the object and names the field, without any webhook (NMO-18)."""
+    """NMO-2, KNM-1: the API server itself rejects the object and names the field, without any webhook (NMO-18)."""
     body = json.loads(build_manifest("crd-refused", spec, api_version))
     if spec is None:
         del body["spec"]
@@ -178,8 +177,8 @@ def test_invalid_drain_options_are_rejected(installed_cluster: LocalCluster, dra
 
 @proves("DRN-1a")
 @pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
-def test_every_drain_option_is_kept(installed_cluster: LocalCluster, api_version: str) -> None:
-    """DRN-1a: every group keeps each field of `spec.drain`, and each field is optional."""
+def test_api_server_keeps_every_drain_option(installed_cluster: LocalCluster, api_version: str) -> None:
+    """DRN-1a: the API server keeps every field of `spec.drain` in each API group."""
     drain = {
         "force": False,
         "deleteEmptyDirData": False,
@@ -199,7 +198,7 @@ def test_every_drain_option_is_kept(installed_cluster: LocalCluster, api_version
 
 
 @proves("DRN-1a")
-def test_the_drain_may_be_changed_at_any_time(installed_cluster: LocalCluster, sample_name: str) -> None:
+def test_drain_options_may_be_changed_at_any_time(installed_cluster: LocalCluster, sample_name: str) -> None:
     """DRN-1a: `spec.drain` can be changed and removed at any time."""
     for drain in ({"force": False}, {"force": True}, None):
         installed_cluster.kubectl(
@@ -208,8 +207,8 @@ def test_the_drain_may_be_changed_at_any_time(installed_cluster: LocalCluster, s
 
 
 @proves("NMO-21")
-def test_the_node_of_a_maintenance_cannot_be_changed(installed_cluster: LocalCluster, sample_name: str) -> None:
-    """NMO-21: the API server rejects a changed node and suggests a new NodeMaintenance."""
+def test_node_name_of_maintenance_cannot_be_changed(installed_cluster: LocalCluster, sample_name: str) -> None:
+    """NMO-21: the API server rejects a changed `spec.nodeName` and suggests to create a new NodeMaintenance."""
     patch = '{"spec": {"nodeName": "another"}}'
 
     result = installed_cluster.kubectl("patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", patch, check=False)
@@ -222,7 +221,7 @@ def test_the_node_of_a_maintenance_cannot_be_changed(installed_cluster: LocalClu
 
 
 @proves("NMO-2")
-def test_the_reason_may_be_changed_at_any_time(installed_cluster: LocalCluster, sample_name: str) -> None:
+def test_reason_may_be_changed_at_any_time(installed_cluster: LocalCluster, sample_name: str) -> None:
     """NMO-2: `spec.reason` can be changed at any time."""
     installed_cluster.kubectl(
         "patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", '{"spec": {"reason": "second"}}'
@@ -235,14 +234,14 @@ def test_the_reason_may_be_changed_at_any_time(installed_cluster: LocalCluster, 
 
 
 @proves("KNM-2", "C1")
-def test_the_status_keeps_both_spellings_and_every_declared_field(
+def test_api_server_keeps_all_status_fields_and_both_spellings(
     installed_cluster: LocalCluster, sample_name: str
 ) -> None:
-    """KNM-2, C1: the schema declares every status field; the API server would silently drop undeclared ones."""
-    ref = {"namespace": "default", "name": "pod-a"}
+    """KNM-2, C1: the schema contains every status field; the API server would silently drop any other field."""
+    pod_reference = {"namespace": "default", "name": "pod-a"}
     since = "2022-06-23T11:43:18Z"
     condition = {"type": "Drained", "status": "False", "reason": "Blocked", "message": "", "lastTransitionTime": since}
-    blocked = {
+    block_details = {
         "reason": "DisruptionBudget",
         "budget": "web",
         "healthy": 2,
@@ -258,11 +257,11 @@ def test_the_status_keeps_both_spellings_and_every_declared_field(
         "totalpods": 19,
         "totalPods": 19,
         "pendingPods": ["pod-a"],
-        "pendingPodsRefs": [ref],
+        "pendingPodsRefs": [pod_reference],
         "pendingCount": 1,
         "lastError": "Last failure message",
         "lastUpdate": since,
-        "blockedPods": [{**ref, **blocked}],
+        "blockedPods": [{**pod_reference, **block_details}],
         "conditions": [{**condition, "observedGeneration": 1}],
     }
 
@@ -276,8 +275,10 @@ def test_the_status_keeps_both_spellings_and_every_declared_field(
 
 
 @pytest.mark.parametrize("status", [{"phase": "Done"}, {"drainProgress": 101}, {"drainProgress": -1}])
-def test_invalid_status_is_rejected(installed_cluster: LocalCluster, sample_name: str, status: dict[str, Any]) -> None:
-    """NMO-10, C6: the schema rejects an unknown phase and a progress outside 0 to 100."""
+def test_api_server_rejects_invalid_status(
+    installed_cluster: LocalCluster, sample_name: str, status: dict[str, Any]
+) -> None:
+    """NMO-10, C6: the schema rejects an unknown phase, and progress outside the range of 0 to 100."""
     patch = json.dumps({"status": status})
 
     result = installed_cluster.kubectl(
@@ -288,19 +289,21 @@ def test_invalid_status_is_rejected(installed_cluster: LocalCluster, sample_name
 
 
 def test_field_selector_selects_by_node_name(installed_cluster: LocalCluster, sample_name: str) -> None:
-    """NMO-22: a field selector lists the NodeMaintenances of a node in one request."""
+    """NMO-22: one request with a field selector lists the NodeMaintenances of a node."""
     output = installed_cluster.kubectl(
         "get", MEDIK8S_CRD_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-node"
     ).stdout
-    other = installed_cluster.kubectl(
+    output_for_other_node = installed_cluster.kubectl(
         "get", MEDIK8S_CRD_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-other"
     ).stdout
 
     assert output.split() == [f"nodemaintenance.nodemaintenance.medik8s.io/{sample_name}"]
-    assert other == ""
+    assert output_for_other_node == ""
 
 
-def test_the_table_shows_node_phase_progress_pending_and_age(installed_cluster: LocalCluster, sample_name: str) -> None:
+def test_kubectl_get_prints_node_phase_progress_pending_and_age(
+    installed_cluster: LocalCluster, sample_name: str
+) -> None:
     """NMO-1: `kubectl get` prints node, phase, progress, pending pods and age; `-o wide` adds the reason."""
     columns = installed_cluster.kubectl("get", MEDIK8S_CRD_NAME, sample_name).stdout.splitlines()[0].split()
     wide_columns = (
@@ -312,10 +315,10 @@ def test_the_table_shows_node_phase_progress_pending_and_age(installed_cluster: 
 
 
 @proves("C7")
-def test_bare_names_resolve_to_documented_group(
+def test_bare_resource_names_refer_to_documented_api_group(
     installed_cluster: LocalCluster, sample_name: str, kubectl_without_cache: Any
 ) -> None:
-    """C7: without the oldest group's CRD, `nodemaintenance` is KubeVirt's resource, and `nm` is that of medik8s."""
+    """C7: without the oldest API's CRD, `nodemaintenance` means KubeVirt's resource, and `nm` that of medik8s."""
     assert installed_cluster.kubectl("get", "crd", "nodemaintenances.kubevirt.io", check=False).returncode != 0
 
     assert (
@@ -329,8 +332,8 @@ def test_bare_names_resolve_to_documented_group(
 
 
 @proves("OSV-14")
-def test_an_unprivileged_user_may_not_start_a_maintenance(installed_cluster: LocalCluster) -> None:
-    """OSV-14: a user without the right to create NodeMaintenances gets a 403 that names verb and resource."""
+def test_unprivileged_user_may_not_start_maintenance(installed_cluster: LocalCluster) -> None:
+    """OSV-14: a user who may not create NodeMaintenances gets a 403 that names the verb and the resource."""
     body = build_manifest("crd-forbidden", {"nodeName": "crd-node"})
 
     result = installed_cluster.kubectl(

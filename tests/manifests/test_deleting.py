@@ -1,4 +1,4 @@
-"""The component `deleting`: the right to delete pods, which only `spec.drain.disableEviction` needs."""
+"""Tests for the component `deleting`: the right to delete pods, which only `spec.drain.disableEviction` needs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,29 @@ from tests.proofs import proves
 def render_added_objects(directory: Path, overlay_name: str) -> list[Manifest]:
     """Return the objects that the component adds to an overlay."""
     manifests_path = f"{'../' * len(directory.parts[1:])}{MANIFESTS.relative_to('/')}"
-    file = {
+    kustomization = {
         "resources": [f"{manifests_path}/overlays/{overlay_name}"],
         "components": [f"{manifests_path}/components/deleting"],
     }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(file))
-    before = render_overlay(overlay_name)
-    return [item for item in render(directory) if item not in before]
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    overlay_objects = render_overlay(overlay_name)
+    return [manifest for manifest in render(directory) if manifest not in overlay_objects]
 
 
 @proves("DRN-1a")
-@pytest.mark.parametrize(("base", "account"), [("plain", "evict"), ("knative", "evict"), ("compact", "functions")])
-def test_only_the_component_grants_pod_deletion_to_evict(tmp_path: Path, base: str, account: str) -> None:
-    """DRN-1a: the component grants `evict` the deletion of pods; without it no account may delete pods."""
-    role, binding = render_added_objects(tmp_path, base)
+@pytest.mark.parametrize(
+    ("overlay_name", "account"), [("plain", "evict"), ("knative", "evict"), ("compact", "functions")]
+)
+def test_only_component_deleting_grants_pod_deletion_to_evict(tmp_path: Path, overlay_name: str, account: str) -> None:
+    """DRN-1a: the component permits `evict` to delete pods; without the component, no account may delete pods."""
+    role, binding = render_added_objects(tmp_path, overlay_name)
 
-    accounts = {item["metadata"]["name"] for item in filter_by_kind(render_overlay(base), "ServiceAccount")}
-    rules = [rule for item in filter_by_kind(render_overlay(base), "ClusterRole", "Role") for rule in item["rules"]]
+    accounts = {
+        account["metadata"]["name"] for account in filter_by_kind(render_overlay(overlay_name), "ServiceAccount")
+    }
+    rules = [
+        rule for role in filter_by_kind(render_overlay(overlay_name), "ClusterRole", "Role") for rule in role["rules"]
+    ]
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert account in accounts & {subject["name"] for subject in binding["subjects"]}

@@ -1,4 +1,4 @@
-"""The statements of docs/ about the manifests are true."""
+"""Tests that the statements in docs/ about the manifests are true."""
 
 from __future__ import annotations
 
@@ -49,20 +49,22 @@ CPU_LABELS_PAGE = (ROOT / "docs/cpu-labels.md").read_text()
 def parse_table(page: str, heading: str) -> list[list[str]]:
     """Return the cells of the table below a heading, without its header row."""
     section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line] for line in lines[2:]]
+    rows = [row.strip("|").split("|") for row in section.splitlines() if row.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
 def list_images(objects: list[Manifest]) -> set[str]:
-    workloads = [item for item in objects if "template" in item.get("spec", {})]
-    return {container["image"] for item in workloads for container in item["spec"]["template"]["spec"]["containers"]}
+    workloads = [workload for workload in objects if "template" in workload.get("spec", {})]
+    return {
+        container["image"] for workload in workloads for container in workload["spec"]["template"]["spec"]["containers"]
+    }
 
 
-def test_removal_instructions_are_in_order() -> None:
-    """Check that the removal instructions handle objects outside of the install in the right order.
+def test_uninstall_commands_are_in_required_order() -> None:
+    """Check that the uninstall commands remove objects outside of the install in the right order.
 
     Optional components leave labels on other objects, and finalizers that block the deletion of CRDs. The functions
-    that remove them must still run. The CRD of the oldest group, which is in no overlay, is removed after its objects.
+    that remove these must still run. The oldest API's CRD, which is in no overlay, is removed after its objects.
     """
     section = UNINSTALL_PAGE.partition("## Remove the product\n")[2].partition("\n## ")[0]
     lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
@@ -84,36 +86,42 @@ def test_removal_instructions_are_in_order() -> None:
     assert FINALIZER in UNINSTALL_PAGE
 
 
-def test_the_page_lists_every_overlay() -> None:
+def test_install_page_lists_every_overlay() -> None:
     """NMO-24: docs/install.md lists exactly the existing overlays."""
     assert {row[0].strip("`") for row in parse_table(INSTALL_PAGE, "Choose an overlay")} == set(INSTALL_OVERLAYS)
 
 
-def render_shown_overlay(directory: Path, number: int, page: str = INSTALL_PAGE) -> list[Manifest]:
-    """Render the overlay that the page shows as its n-th one."""
-    overlays = re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL)[number]
+def render_documented_overlay(directory: Path, number: int, page: str = INSTALL_PAGE) -> list[Manifest]:
+    """Render the overlay in the page's code block with this number."""
+    overlay_source = re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL)[number]
     relative = f"{'../' * len(directory.parts[1:])}{MANIFESTS.relative_to('/')}"
-    (directory / "kustomization.yaml").write_text(overlays.replace("../manifests", relative))
+    (directory / "kustomization.yaml").write_text(overlay_source.replace("../manifests", relative))
     return render(directory)
 
 
 @pytest.mark.parametrize(("number", "name"), [(0, "knative"), (1, "func")])
-def test_shown_overlay_replaces_every_image(tmp_path: Path, number: int, name: str) -> None:
-    """Check that the overlays in the page replace the image of all functions and of PodSource at once."""
-    objects = render_shown_overlay(tmp_path, number)
+def test_documented_overlay_replaces_every_image(tmp_path: Path, number: int, name: str) -> None:
+    """Check that the overlays on the page replace the image of all functions and of PodSource."""
+    objects = render_documented_overlay(tmp_path, number)
 
     assert list_images(render_overlay(name)) == {PLACEHOLDER_IMAGE}
     assert list_images(objects) == {"registry.example/nodemaintenance:v1"}
     assert len(objects) == len(render_overlay(name))
 
 
-def test_every_shown_overlay_sets_the_image() -> None:
-    """Check that every overlay in the docs sets an image; otherwise no pod starts, and `make deploy` refuses it."""
+def test_every_documented_overlay_sets_an_image() -> None:
+    """Check that every overlay in the docs sets an image; otherwise `make deploy` fails, and no pod could start."""
     pages = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
-    files = re.findall(r"^kind: Kustomization\n(.*?)\n(?:END|```)$", "\n".join(pages), re.DOTALL | re.MULTILINE)
+    kustomizations = re.findall(
+        r"^kind: Kustomization\n(.*?)\n(?:END|```)$", "\n".join(pages), re.DOTALL | re.MULTILINE
+    )
 
-    assert len(files) >= 5
-    assert [file for file in files if f"images: [{{name: {PLACEHOLDER_IMAGE}, newName:" not in file] == []
+    assert len(kustomizations) >= 5
+    assert [
+        kustomization
+        for kustomization in kustomizations
+        if f"images: [{{name: {PLACEHOLDER_IMAGE}, newName:" not in kustomization
+    ] == []
 
 
 CHECKED_PAGES = (
@@ -126,8 +134,11 @@ CHECKED_PAGES = (
 @pytest.mark.parametrize(
     "page", [page for page in CHECKED_PAGES if page.name != "requirements.md"], ids=lambda page: page.name
 )
-def test_pages_refer_to_no_requirement_document(page: Path) -> None:
-    """Check that no page refers to a requirement document that the reader does not have; docs/requirements.md may."""
+def test_page_does_not_refer_to_requirement_documents(page: Path) -> None:
+    """Check that the page does not refer to requirement documents, which readers do not have.
+
+    Only docs/requirements.md may refer to them.
+    """
     assert not re.findall(r"\b(?:document 00\d|(?:the|its) document\b)", page.read_text(), re.IGNORECASE)
 
 
@@ -140,17 +151,19 @@ JOURNAL_WORKLOADS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "kind", "served"), [(name, *found) for name, found in JOURNAL_WORKLOADS.items()], ids=JOURNAL_WORKLOADS
+    ("name", "kind", "workload_name"),
+    [(name, *workload) for name, workload in JOURNAL_WORKLOADS.items()],
+    ids=JOURNAL_WORKLOADS,
 )
-def test_shown_command_reads_the_journal(name: str, kind: str, served: str, tmp_path: Path) -> None:
-    """Check that the command of docs/observability.md reads the journal with its pod's program and variables."""
+def test_documented_command_reads_journal(name: str, kind: str, workload_name: str, tmp_path: Path) -> None:
+    """Check that the command in docs/observability.md reads the journal, with its pod's environment variables."""
     (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", OBSERVABILITY_PAGE)
     (pod,) = [
-        item["spec"]["template"]["spec"]["containers"][0]
-        for item in filter_by_kind(render_overlay(name), kind)
-        if item["metadata"]["name"] == served and "template" in item["spec"]
+        workload["spec"]["template"]["spec"]["containers"][0]
+        for workload in filter_by_kind(render_overlay(name), kind)
+        if workload["metadata"]["name"] == workload_name and "template" in workload["spec"]
     ]
-    (journal,) = [item["value"] for item in pod["env"] if item["name"] == "JOURNAL"]
+    (journal,) = [variable["value"] for variable in pod["env"] if variable["name"] == "JOURNAL"]
     with closing(Journal(tmp_path / Path(journal).name)) as store:
         store.write_event(CloudEvent({"id": "tick", "source": "/ping", "type": events.TICK}, {}))
 
@@ -161,8 +174,8 @@ def test_shown_command_reads_the_journal(name: str, kind: str, served: str, tmp_
     assert json.loads(result.stdout)["id"] == "tick"
 
 
-def test_first_shown_install_uses_make_deploy() -> None:
-    """NMO-26a: docs/install.md starts with `make deploy`: `kubectl apply` could take over another install's rights."""
+def test_first_documented_install_uses_make_deploy() -> None:
+    """NMO-26a: docs/install.md starts with `make deploy`; `kubectl apply` could replace bindings of another install."""
     section = INSTALL_PAGE.partition("## Install the product\n")[2].partition("\n## ")[0]
     first_command = section.partition("```console\n")[2].partition("```")[0]
 
@@ -172,17 +185,17 @@ def test_first_shown_install_uses_make_deploy() -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_no_overlay_has_a_usable_image(name: str) -> None:
-    """Check that no overlay has a usable image name, so that `make deploy` refuses each one unchanged."""
+    """Check that no overlay has a usable image name, so that `make deploy` rejects an overlay without an image."""
     assert list_placeholder_users(render_overlay(name))
 
 
-def test_shown_console_overlay_configures_the_proxy(tmp_path: Path) -> None:
-    """Check that the console overlay in the page sets the proxy's secret, its addresses and the public host name."""
-    deployments = filter_by_kind(render_shown_overlay(tmp_path, 1, CONSOLE_PAGE), "Deployment")
-    (console,) = [item for item in deployments if item["metadata"]["name"] == "console"]
+def test_documented_console_overlay_configures_proxy(tmp_path: Path) -> None:
+    """Check that the console overlay on the page sets the proxy's secret and addresses, and the public host name."""
+    deployments = filter_by_kind(render_documented_overlay(tmp_path, 1, CONSOLE_PAGE), "Deployment")
+    (console,) = [deployment for deployment in deployments if deployment["metadata"]["name"] == "console"]
 
     (container,) = console["spec"]["template"]["spec"]["containers"]
-    variables = {item["name"]: item.get("value") for item in container["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert variables["CONSOLE_PROXIES"] == "10.0.0.0/8"
     assert variables["CONSOLE_HOSTS"] == "console.example"
     assert variables["CONSOLE_PROXY_SECRET"] == "/etc/console-proxy/secret"  # noqa: S105 - a path
@@ -214,29 +227,31 @@ def test_shown_console_overlay_configures_the_proxy(tmp_path: Path) -> None:
     ],
     ids="-".join,
 )
-def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None:
-    """Check that each way to serve the functions can be combined with each way to deliver events."""
+def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...]) -> None:
+    """Check that components that serve functions can be combined with components that deliver events."""
     path_to_root = "../" * len(tmp_path.parts[1:])
     manifests_path = f"{path_to_root}{MANIFESTS.relative_to('/')}"
-    file = {
+    kustomization = {
         "resources": [f"{manifests_path}/base"],
         "components": [f"{manifests_path}/components/{name}" for name in components],
     }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(file))
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
 
     objects = render(tmp_path)
 
     (broker,) = filter_by_kind(objects, "Broker")
     assert broker["metadata"]["annotations"]
-    served = [item for item in filter_by_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
-    has_own_process = "certificates" in components  # its function has a separate process in any case
-    opted = ("mutex", "virtualization", "cpu-labels")
+    workloads = [
+        workload for workload in filter_by_kind(objects, "Service", "Deployment") if "template" in workload["spec"]
+    ]
+    has_own_process = "certificates" in components  # its function always has a separate process
+    optional_components = ("mutex", "virtualization", "cpu-labels")
     optional_step_count = sum(
-        len(list_steps(component.replace("-", "_"))) for component in opted if component in components
+        len(list_steps(component.replace("-", "_"))) for component in optional_components if component in components
     )
     assert ("serving.knative.dev" in render_yaml(tmp_path)) is ("plain" not in components)
     assert (
-        len(served)
+        len(workloads)
         == (1 if "compact" in components else len(FUNCTIONS) - len(OPT_IN_STEPS) - 1)
         + has_own_process
         + optional_step_count
@@ -245,8 +260,8 @@ def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None
     assert render_yaml(tmp_path).count("name: DATABASE_URL") == ("postgresql" in components)
 
 
-def test_page_states_retry_durations() -> None:
-    """Check the retry durations: ten retries that double from 0.2 s, as in every Trigger."""
+def test_configuration_page_states_retry_durations() -> None:
+    """Check that the page states the duration of ten retries with delays that double from 0.2 s, as in Triggers."""
     seconds = sum(0.2 * 2**attempt for attempt in range(10))
 
     assert f"11 in {int(seconds)} s" in CONFIGURATION_PAGE
@@ -256,7 +271,7 @@ def test_page_states_retry_durations() -> None:
 
 @proves("X-4")
 def test_event_table_matches_triggers() -> None:
-    """Check that the page's table of events and functions agrees with the Triggers; `record` receives every event."""
+    """Check that the page's table of events and functions matches the Triggers; `record` receives every event."""
     documented = {
         (row[0].partition("`, of a ")[0].strip("`"), step)
         for row in parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
@@ -270,20 +285,20 @@ def test_event_table_matches_triggers() -> None:
         *events.TYPE_DESCRIPTIONS,
     }
     triggers_by_type = {
-        (strip_vendor_prefix(kind), item["spec"]["subscriber"]["ref"]["name"])
-        for item in filter_by_kind(render(MANIFESTS / "base"), "Trigger")
-        if "filter" in item["spec"]
-        for kind in trigger_checks.match_types(item["spec"]["filter"]["attributes"], event_types)
+        (strip_vendor_prefix(kind), trigger["spec"]["subscriber"]["ref"]["name"])
+        for trigger in filter_by_kind(render(MANIFESTS / "base"), "Trigger")
+        if "filter" in trigger["spec"]
+        for kind in trigger_checks.match_types(trigger["spec"]["filter"]["attributes"], event_types)
     }
 
     assert documented == triggers_by_type
 
 
 def test_event_tables_are_complete() -> None:
-    """X-4: the tables of events name every event type of `eventing/events.py`."""
-    listed = parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
-    listed += [row for page in (MUTEX_PAGE, CPU_LABELS_PAGE) for row in parse_table(page, "What each event is")]
-    documented = {row[0].partition("`, of a ")[0].strip("`") for row in listed}
+    """X-4: the tables of events list every event type in `eventing/events.py`."""
+    rows = parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
+    rows += [row for page in (MUTEX_PAGE, CPU_LABELS_PAGE) for row in parse_table(page, "What each event is")]
+    documented = {row[0].partition("`, of a ")[0].strip("`") for row in rows}
     source_event_types = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
 
     assert documented - {strip_vendor_prefix(kind) for kind in REFERENCE_TYPES} == {
@@ -293,7 +308,7 @@ def test_event_tables_are_complete() -> None:
 
 @proves("X-4")
 def test_cpu_labels_event_table_matches_triggers() -> None:
-    """Check that the CPU labels page lists each event, its kind and `label-cpu` as the only function."""
+    """Check that the page about CPU labels lists each event with its kind, and `label-cpu` as the only function."""
     documented = {(row[0], row[3]) for row in parse_table(CPU_LABELS_PAGE, "What each event is")}
     triggers = filter_by_kind(
         list(yaml.safe_load_all((MANIFESTS / "components/cpu-labels/eventing.yaml").read_text())), "Trigger"
@@ -302,10 +317,11 @@ def test_cpu_labels_event_table_matches_triggers() -> None:
 
     assert documented == {
         (
-            f"`{strip_vendor_prefix(filter_['type'])}`" + (f", of a {filter_['kind']}" if "kind" in filter_ else ""),
+            f"`{strip_vendor_prefix(attributes['type'])}`"
+            + (f", of a {attributes['kind']}" if "kind" in attributes else ""),
             "`label-cpu`",
         )
-        for filter_ in filters
+        for attributes in filters
     }
 
 

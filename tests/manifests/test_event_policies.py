@@ -1,4 +1,4 @@
-"""The EventPolicies: which senders may post to the Broker if Knative authenticates them."""
+"""Tests for the EventPolicies, which list the senders that may post to the Broker if Knative authenticates them."""
 
 from __future__ import annotations
 
@@ -20,36 +20,38 @@ SOURCE_BY_COMPONENT = {
     "virtualization": "virtual-machines",
     "cpu-labels": "cpu-capabilities",
 }
-"""Component → one source that it contains."""
+"""One of the sources that each component contains."""
 
 
-def get_identity(item: Manifest) -> tuple[str, ...]:
-    return item["apiVersion"], item["kind"], item["metadata"]["namespace"], item["metadata"]["name"]
+def get_identity(manifest: Manifest) -> tuple[str, ...]:
+    return manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"]
 
 
 @pytest.mark.parametrize("name", ["knative", "compact", "plain", "kafka", "func", "hyperconverged"])
-def test_policy_lists_exactly_the_event_senders(tmp_path: Path, name: str) -> None:
-    """X-2: the policy lists each source, each publisher and each Trigger whose function replies, without patterns.
+def test_event_policies_list_exactly_the_senders(tmp_path: Path, name: str) -> None:
+    """X-2: the policies list each source and each Trigger whose function replies, without patterns.
 
-    Each of them exists in the overlay. Otherwise Knative would report the policy as not ready.
+    All of them exist in the overlay. Otherwise Knative would report the policy as not ready.
     """
     objects = render(_write_overlay_with_senders(tmp_path, name))
     policies = filter_by_kind(objects, "EventPolicy")
-    responding = [
-        item
-        for item in filter_by_kind(objects, "Trigger")
-        if FUNCTIONS[item["metadata"]["labels"][FUNCTION_LABEL]].emits
+    replying_triggers = [
+        trigger
+        for trigger in filter_by_kind(objects, "Trigger")
+        if FUNCTIONS[trigger["metadata"]["labels"][FUNCTION_LABEL]].emits
     ]
     (broker,) = filter_by_kind(objects, "Broker")
     namespace = broker["metadata"]["namespace"]
 
-    listed = [sender for policy in policies for sender in policy["spec"]["from"]]
-    refs = [sender["ref"] for sender in listed if "ref" in sender]
+    senders = [sender for policy in policies for sender in policy["spec"]["from"]]
+    refs = [sender["ref"] for sender in senders if "ref" in sender]
     identities = [tuple(ref[key] for key in ("apiVersion", "kind", "namespace", "name")) for ref in refs]
-    sources = [item for item in filter_by_kind(objects, *SOURCE_KINDS) if item["metadata"]["name"] != OPTIONAL_SOURCE]
-    assert set(identities) == {get_identity(item) for item in [*sources, *responding]}
+    sources = [
+        source for source in filter_by_kind(objects, *SOURCE_KINDS) if source["metadata"]["name"] != OPTIONAL_SOURCE
+    ]
+    assert set(identities) == {get_identity(manifest) for manifest in [*sources, *replying_triggers]}
     assert len(identities) == len(set(identities))
-    accounts = [sender["sub"] for sender in listed if "ref" not in sender]
+    accounts = [sender["sub"] for sender in senders if "ref" not in sender]
     assert accounts == [f"system:serviceaccount:{namespace}:{OPTIONAL_SOURCE}-oidc-sources.knative.dev-apiserversource"]
     broker_reference = {"apiVersion": broker["apiVersion"], "kind": "Broker", "name": broker["metadata"]["name"]}
     for policy in policies:
@@ -57,19 +59,19 @@ def test_policy_lists_exactly_the_event_senders(tmp_path: Path, name: str) -> No
         assert [sender["ref"] for sender in policy["spec"]["to"]] == [broker_reference]
 
 
-def test_optional_source_is_in_v1alpha1() -> None:
-    """Check that the only source that the policy names by its account is that of manifests/v1alpha1."""
-    assert [item["metadata"]["name"] for item in filter_by_kind(render(MANIFESTS / "v1alpha1"), *SOURCE_KINDS)] == [
+def test_source_listed_by_account_is_in_v1alpha1() -> None:
+    """Check that the only source that the policy lists by its account is that in manifests/v1alpha1."""
+    assert [source["metadata"]["name"] for source in filter_by_kind(render(MANIFESTS / "v1alpha1"), *SOURCE_KINDS)] == [
         OPTIONAL_SOURCE
     ]
 
 
-def test_knative_accepts_the_event_policy(knative_cluster: LocalCluster) -> None:
-    """X-2: Knative's schema accepts each field of the EventPolicy; it would silently drop an unknown one."""
+def test_knative_crd_accepts_event_policy(knative_cluster: LocalCluster) -> None:
+    """X-2: Knative's schema accepts each field of the EventPolicy; unknown fields would be dropped silently."""
     policy = (MANIFESTS / "components" / "senders" / "policy.yaml").read_text()
     policy_in_default = policy.replace(
         "namespace: node-maintenance", "namespace: default"
-    )  # another test creates the original
+    )  # another test applies the original
 
     result = knative_cluster.kubectl(
         "apply", "--dry-run=server", "--validate=strict", "-f", "-", input=policy_in_default
@@ -89,18 +91,18 @@ def test_component_policy_lists_its_senders(component: str) -> None:
     policy = yaml.safe_load((folder / "senders" / "policy.yaml").read_text())
 
     senders = [(sender["ref"]["kind"], sender["ref"]["name"]) for sender in policy["spec"]["from"]]
-    posting_sources = [
-        item
-        for item in objects
-        if item["kind"] != "Trigger" or FUNCTIONS[item["metadata"]["labels"][FUNCTION_LABEL]].emits
+    sending_objects = [
+        manifest
+        for manifest in objects
+        if manifest["kind"] != "Trigger" or FUNCTIONS[manifest["metadata"]["labels"][FUNCTION_LABEL]].emits
     ]
-    assert senders == [(item["kind"], item["metadata"]["name"]) for item in posting_sources]
+    assert senders == [(manifest["kind"], manifest["metadata"]["name"]) for manifest in sending_objects]
 
 
 def _write_overlay_with_senders(directory: Path, name: str) -> Path:
     """Write an overlay with the EventPolicies of its sources, and return its directory."""
     sources = filter_by_kind(render(MANIFESTS / "overlays" / name), "ApiServerSource")
-    source_names = {item["metadata"]["name"] for item in sources}
+    source_names = {source["metadata"]["name"] for source in sources}
     components = [
         "senders",
         *(
@@ -110,9 +112,9 @@ def _write_overlay_with_senders(directory: Path, name: str) -> Path:
         ),
     ]
     manifests_path = f"{'../' * len(directory.parts[1:])}{MANIFESTS.relative_to('/')}"
-    file = {
+    kustomization = {
         "resources": [f"{manifests_path}/overlays/{name}"],
         "components": [f"{manifests_path}/components/{component}" for component in components],
     }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(file))
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return directory

@@ -1,4 +1,4 @@
-"""Names, filters and references of the Knative manifests agree with the functions and the event types."""
+"""Tests that names, filters and references in the Knative manifests match the functions and the event types."""
 
 from __future__ import annotations
 
@@ -59,38 +59,38 @@ def filter_by_kind(kind: str, *folders: str) -> list[dict[str, Any]]:
 
 
 def find_refs(value: Any) -> list[dict[str, Any]]:
-    """Return every `ref` at any depth."""
+    """Return all `ref` fields at any depth."""
     if isinstance(value, list):
-        return [ref for item in value for ref in find_refs(item)]
+        return [ref for element in value for ref in find_refs(element)]
     if not isinstance(value, dict):
         return []
-    return [item for key, child in value.items() for item in ([child] if key == "ref" else find_refs(child))]
+    return [ref for key, child in value.items() for ref in ([child] if key == "ref" else find_refs(child))]
 
 
 TRIGGERS = filter_by_kind("Trigger")
 TICK_BACKED_TRIGGERS = (
-    *("resync-on-tick", *(f"resync-runs-on-{hint}" for hint in RESYNC_RUNS_TRIGGER_SUFFIXES)),
-    *(f"renew-certificates-on-{hint}" for hint in RENEW_CERTIFICATES_TRIGGER_SUFFIXES),
-    *(f"migrate-on-{hint}" for hint in VIRTUALIZATION_TRIGGER_SUFFIXES if not hint.endswith("-added")),
-    *(f"protect-on-{hint}" for hint in VIRTUALIZATION_TRIGGER_SUFFIXES),
-    *(f"label-cpu-on-{hint}" for hint in LABEL_CPU_TRIGGER_SUFFIXES),
+    *("resync-on-tick", *(f"resync-runs-on-{suffix}" for suffix in RESYNC_RUNS_TRIGGER_SUFFIXES)),
+    *(f"renew-certificates-on-{suffix}" for suffix in RENEW_CERTIFICATES_TRIGGER_SUFFIXES),
+    *(f"migrate-on-{suffix}" for suffix in VIRTUALIZATION_TRIGGER_SUFFIXES if not suffix.endswith("-added")),
+    *(f"protect-on-{suffix}" for suffix in VIRTUALIZATION_TRIGGER_SUFFIXES),
+    *(f"label-cpu-on-{suffix}" for suffix in LABEL_CPU_TRIGGER_SUFFIXES),
 )
-"""Triggers whose events need no dead letter, because the next tick does the same work."""
+"""Triggers whose undelivered events need not become dead letters, because the next tick does the same work."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in filter_by_kind(kind)]
 
 
 @pytest.mark.parametrize("file", sorted(MANIFESTS.rglob("*.yaml")), ids=lambda file: str(file.relative_to(MANIFESTS)))
-def test_every_manifest_is_yaml_that_names_its_kind(file: Path) -> None:
+def test_every_manifest_document_has_api_version_and_kind(file: Path) -> None:
     for document in yaml.safe_load_all(file.read_text()):
         assert {"apiVersion", "kind"} <= document.keys()
 
 
-def test_shared_process_has_more_threads_than_evict_and_record_use(
+def test_shared_process_has_more_threads_than_evict_and_record_can_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that one process for all functions has threads left while `evict` and `record` use all of theirs.
+    """Check that a process that serves all functions has threads left if `evict` and `record` use their maximum.
 
-    A node's maintenance must begin or end at once, even if a hundred nodes are drained and the journal is slow.
+    A maintenance must begin or end without delay even while a hundred nodes are drained and the journal is slow.
     """
     monkeypatch.delenv("FUNCTION", raising=False)
     threads = runpy.run_path(str(MANIFESTS.parent / "functions" / "gunicorn.conf.py"))["threads"]
@@ -105,7 +105,7 @@ def test_shared_process_has_more_threads_than_evict_and_record_use(
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])
-def test_trigger_calls_function_of_its_name_and_label(trigger: dict[str, Any]) -> None:
+def test_trigger_calls_function_in_its_name_and_label(trigger: dict[str, Any]) -> None:
     function = trigger["spec"]["subscriber"]["ref"]["name"]
 
     assert function in FUNCTIONS
@@ -113,13 +113,13 @@ def test_trigger_calls_function_of_its_name_and_label(trigger: dict[str, Any]) -
     assert trigger["metadata"]["labels"]["nodemaintenance.dev/function"] == function
 
 
-def test_every_function_is_called_by_some_trigger() -> None:
+def test_every_function_is_subscriber_of_a_trigger() -> None:
     assert {trigger["spec"]["subscriber"]["ref"]["name"] for trigger in TRIGGERS} == FUNCTIONS
 
 
 @proves("X-4")
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])
-def test_trigger_filters_by_exact_attributes_of_known_event(trigger: dict[str, Any]) -> None:
+def test_trigger_filters_by_exact_attributes_of_known_event_types(trigger: dict[str, Any]) -> None:
     """X-4: a Trigger filters by exact attributes of known events; the RabbitMQ Broker does not support `filters`."""
     assert "filters" not in trigger["spec"]
     attributes = trigger["spec"].get("filter", {}).get("attributes", {})
@@ -130,9 +130,9 @@ def test_trigger_filters_by_exact_attributes_of_known_event(trigger: dict[str, A
 
 
 def test_every_emitted_event_type_has_a_trigger() -> None:
-    """Check that some Trigger filters for each emitted event type, except for two that end a chain.
+    """Check that a Trigger exists for each emitted event type, except for two types that end a chain.
 
-    One of these reports completion, the other requires an administrator.
+    One of them reports completion, and the other one requires an administrator.
     """
     filters = [trigger["spec"]["filter"]["attributes"] for trigger in TRIGGERS if "filter" in trigger["spec"]]
     filtered_types = {kind for attributes in filters for kind in trigger_checks.match_types(attributes, KNOWN_TYPES)}
@@ -140,7 +140,7 @@ def test_every_emitted_event_type_has_a_trigger() -> None:
     assert set(events.TYPE_DESCRIPTIONS) - filtered_types == {events.NODE_RESTORED, events.RUN_HALTED}
 
 
-def test_dead_letters_go_to_record_except_its_own() -> None:
+def test_triggers_send_dead_letters_to_record_except_triggers_of_record_and_ticks() -> None:
     dead_letters = {
         trigger["metadata"]["name"]: trigger["spec"]["delivery"].get("deadLetterSink", {}).get("ref", {}).get("name")
         for trigger in TRIGGERS
@@ -154,8 +154,8 @@ def test_dead_letters_go_to_record_except_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", TICK_BACKED_TRIGGERS)
-def test_delivery_of_tick_ends_before_next_tick(name: str) -> None:
-    """Rule 10: all delivery attempts for a tick end before the next tick, which would otherwise queue after it."""
+def test_delivery_attempts_for_tick_end_before_next_tick(name: str) -> None:
+    """Design rule 10: all delivery attempts for a tick end before the next tick, so that ticks do not queue up."""
     (ping,) = filter_by_kind("PingSource")
     trigger = next(candidate for candidate in TRIGGERS if candidate["metadata"]["name"] == name)
     schedule = Schedule(ping["spec"]["schedule"], timezone.utc)
@@ -175,17 +175,17 @@ def test_delivery_of_tick_ends_before_next_tick(name: str) -> None:
     assert max_seconds < (schedule.get_next_time(tick) - tick).total_seconds()
 
 
-@pytest.mark.parametrize("item", [*TRIGGERS, *SOURCES], ids=lambda item: item["metadata"]["name"])
-def test_every_reference_names_its_namespace(item: dict[str, Any]) -> None:
-    """Check that every reference names its namespace: Knative sets it at creation only, so an apply would remove it."""
-    references = find_refs(item)
+@pytest.mark.parametrize("manifest", [*TRIGGERS, *SOURCES], ids=lambda manifest: manifest["metadata"]["name"])
+def test_every_reference_has_namespace(manifest: dict[str, Any]) -> None:
+    """Check that every reference has a namespace: Knative sets it only on creation, so an apply would remove it."""
+    references = find_refs(manifest)
 
     assert references
     assert {ref["namespace"] for ref in references} == {"node-maintenance"}
 
 
-def test_sources_watch_all_three_groups_and_nodes() -> None:
-    """X-7: only `v1alpha1` watches the third API group. Rule 10: only nodes under maintenance are watched."""
+def test_sources_watch_all_three_api_groups_and_nodes_in_maintenance() -> None:
+    """X-7: all three API groups are watched, the third by `v1alpha1`, but only nodes in maintenance (rule 10)."""
     watched = {
         folder: {
             resource["apiVersion"]

@@ -1,4 +1,4 @@
-"""The component `monitoring`: promtool checks and tests its rules, and the operator's CRDs accept its objects."""
+"""Tests for the component `monitoring`, with promtool and the CRDs of the Prometheus operator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 def run_promtool(*arguments: str | Path, folder: Path) -> None:
-    """Run promtool; fail the test with its output if it reports an error."""
+    """Run promtool, and fail the test with promtool's output if it reports an error."""
     result = subprocess.run([find_program("promtool"), *arguments], cwd=folder, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -52,22 +52,22 @@ def load_dashboard() -> Manifest:
 
 
 def find_expressions(value: Any) -> list[str]:
-    """Return every `expr` at any depth."""
+    """Return all `expr` fields at any depth."""
     if isinstance(value, list):
-        return [expr for item in value for expr in find_expressions(item)]
+        return [expr for element in value for expr in find_expressions(element)]
     if not isinstance(value, dict):
         return []
     return [expr for key, child in value.items() for expr in ([child] if key == "expr" else find_expressions(child))]
 
 
 def render_with_monitoring(name: str, directory: Path) -> list[Manifest]:
-    """Return the objects of an overlay that adds the component, as a custom overlay does."""
+    """Render an overlay to which a custom overlay adds the component, and return its objects."""
     manifests_path = os.path.relpath(MANIFESTS, directory.resolve())
-    file = {
+    kustomization = {
         "resources": [f"{manifests_path}/overlays/{name}"],
         "components": [f"{manifests_path}/components/monitoring"],
     }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(file))
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return render(directory)
 
 
@@ -75,7 +75,7 @@ def render_with_monitoring(name: str, directory: Path) -> list[Manifest]:
 def test_promtool_accepts_rules_and_rule_tests_pass(tmp_path: Path) -> None:
     """Check that promtool accepts the rules and that its rule tests pass.
 
-    They cover blocked maintenances with budget and node, failures, dead letters and a stopped resync.
+    The rule tests cover blocked maintenances (with budget and node), failures, dead letters and a stopped resync.
     """
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(load_rules()))
     shutil.copy(RULE_TESTS_FILE, tmp_path)
@@ -104,28 +104,28 @@ def test_promtool_accepts_dashboard_expressions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load_document", [load_rules, load_dashboard], ids=["rules", "dashboard"])
-def test_only_documented_metrics_are_used(load_document: Any) -> None:
-    """Check that only metrics of docs/observability.md are used, which another test compares with /metrics."""
+def test_rules_and_dashboard_use_only_documented_metrics(load_document: Any) -> None:
+    """Check that only metrics in docs/observability.md are used; another test compares the page with /metrics."""
     documented = parse_documented_metrics(PAGE_TEXT)
-    used = {name for expr in find_expressions(load_document()) for name in METRIC_PATTERN.findall(expr)}
+    used_names = {name for expr in find_expressions(load_document()) for name in METRIC_PATTERN.findall(expr)}
     base_names = {
-        next((name.removesuffix(end) for end in HISTOGRAM_SUFFIXES if name.endswith(end)), name) for name in used
+        next((name.removesuffix(end) for end in HISTOGRAM_SUFFIXES if name.endswith(end)), name) for name in used_names
     }
 
-    assert used
+    assert used_names
     assert base_names <= documented.keys()
 
 
 @pytest.mark.parametrize("name", [name for name in INSTALL_OVERLAYS if name != "hyperconverged"])
 def test_network_policy_admits_prometheus_to_metrics_ports(name: str, tmp_path: Path) -> None:
-    """Check that the component's network policy opens only the metrics port 8080 to Prometheus, with every overlay.
+    """Check that, with every overlay, the network policy admits Prometheus only to the metrics port 8080.
 
-    The webhook's port 8443, which also serves metrics, is open for the API server already.
+    The webhook's port 8443, which also serves metrics, is already open for the API server.
     """
     objects = render_with_monitoring(name, tmp_path)
 
     (monitor,) = filter_by_kind(objects, "PodMonitor")
-    ingress_rules = {item["metadata"]["name"]: item["spec"] for item in filter_by_kind(objects, "NetworkPolicy")}[
+    ingress_rules = {policy["metadata"]["name"]: policy["spec"] for policy in filter_by_kind(objects, "NetworkPolicy")}[
         "from-prometheus"
     ]
     http_endpoint, https_endpoint = monitor["spec"]["podMetricsEndpoints"]
@@ -147,8 +147,8 @@ def test_network_policy_admits_prometheus_to_metrics_ports(name: str, tmp_path: 
 def test_network_policy_admits_only_monitoring_namespace(tmp_path: Path) -> None:
     """Check that the policy admits only the namespace `monitoring`: anyone can label pods in their own namespace."""
     policies = {
-        item["metadata"]["name"]: item["spec"]
-        for item in filter_by_kind(render_with_monitoring("plain", tmp_path), "NetworkPolicy")
+        policy["metadata"]["name"]: policy["spec"]
+        for policy in filter_by_kind(render_with_monitoring("plain", tmp_path), "NetworkPolicy")
     }
     ingress_peers = [peer for rule in policies["from-prometheus"]["ingress"] for peer in rule["from"]]
 
@@ -169,7 +169,7 @@ def prometheus_operator_cluster(knative_cluster: LocalCluster) -> LocalCluster:
 def test_second_apply_with_monitoring_changes_nothing(
     prometheus_operator_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """NMO-24: the operator's CRDs accept the component, and a second apply changes nothing."""
+    """NMO-24: the Prometheus operator's CRDs accept the component's objects, and a second apply changes nothing."""
     render_with_monitoring("plain", tmp_path)
     prometheus_operator_cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", tmp_path)
 
@@ -184,7 +184,9 @@ def test_dashboard_configmap_has_grafana_label(tmp_path: Path) -> None:
     objects = render_with_monitoring("plain", tmp_path)
 
     (config_map,) = [
-        item for item in filter_by_kind(objects, "ConfigMap") if item["metadata"]["name"].endswith("-dashboard")
+        config_map
+        for config_map in filter_by_kind(objects, "ConfigMap")
+        if config_map["metadata"]["name"].endswith("-dashboard")
     ]
     assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert json.loads(config_map["data"]["node-maintenance.json"]) == load_dashboard()

@@ -1,4 +1,4 @@
-"""The rights of the upgrade mutex's accounts on a real API server (table 5.3 of the requirements)."""
+"""Tests for the rights of the upgrade mutex's accounts on a real API server (table 5.3 of the requirements)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def list_combined_rights(cluster: LocalCluster, namespace: str) -> set[Right]:
 
 
 @proves("MUT-1", "MUT-1a")
-def test_accounts_together_have_documented_rights(installed_cluster: LocalCluster) -> None:
-    """Check that the accounts together have exactly the document's rights, without those of every account.
+def test_mutex_accounts_together_have_documented_rights(installed_cluster: LocalCluster) -> None:
+    """Check that the accounts together have exactly the documented rights, besides those that every account has.
 
-    They may not delete anything, update no Job, and only read the ClusterVersion.
+    They may not delete anything or update Jobs, and may only read the ClusterVersion.
     """
     rights = list_combined_rights(installed_cluster, JOBS_NAMESPACE)
     granted = {
@@ -53,33 +53,36 @@ def test_accounts_together_have_documented_rights(installed_cluster: LocalCluste
 
 @proves("MUT-1", "MUT-1a")
 @pytest.mark.parametrize("namespace", [OWN_NAMESPACE, "kube-system", "default"])
-def test_jobs_can_be_created_in_jobs_namespace_only(installed_cluster: LocalCluster, namespace: str) -> None:
-    """Check that Jobs can only be created in one namespace, so that a MutexRule cannot run pods with any account."""
+def test_jobs_can_be_created_only_in_jobs_namespace(installed_cluster: LocalCluster, namespace: str) -> None:
+    """Check that Jobs can be created in only one namespace, so that a MutexRule cannot run pods with any account."""
     assert Right("batch", "jobs", "create", JOBS_NAMESPACE) in list_combined_rights(installed_cluster, JOBS_NAMESPACE)
     assert Right("batch", "jobs", "create", namespace) not in list_combined_rights(installed_cluster, namespace)
 
 
 @proves("MUT-1")
-def test_each_step_has_its_own_rights_only(installed_cluster: LocalCluster) -> None:
-    """Check that each step has only its own rights to create Jobs, patch nodes and patch pools."""
-    verbs = {
+def test_only_steps_that_need_write_rights_have_them(installed_cluster: LocalCluster) -> None:
+    """Check that only the steps that need it may create Jobs, patch nodes or patch pools."""
+    rights_by_step = {
         name: {(right.resource, right.verb) for right in list_own_rights(installed_cluster, name, JOBS_NAMESPACE)}
         for name in list_steps("mutex")
     }
-    assert {name for name, granted in verbs.items() if ("jobs", "create") in granted} == {"run-job", "check-rule"}
-    assert {name for name, granted in verbs.items() if ("nodes", "patch") in granted} == {
+    assert {name for name, granted in rights_by_step.items() if ("jobs", "create") in granted} == {
+        "run-job",
+        "check-rule",
+    }
+    assert {name for name, granted in rights_by_step.items() if ("nodes", "patch") in granted} == {
         *("label-nodes", "run-job", "release-node", "restore-pools")
     }
-    assert {name for name, granted in verbs.items() if ("machineconfigpools", "patch") in granted} == {
+    assert {name for name, granted in rights_by_step.items() if ("machineconfigpools", "patch") in granted} == {
         *("claim-pools", "pause-pools", "edit-pools", "restore-pools")
     }
 
 
 @proves("MUT-4")
 def test_mutex_overlay_is_complete() -> None:
-    """Check that the overlay contains the product, as in `knative`, and the mutex with CRDs, functions and accounts."""
+    """Check that the overlay contains the product as in `knative`, and the mutex with its CRDs and functions."""
     with_mutex, without_mutex = render_overlay(MUTEX_OVERLAY), render_overlay("knative")
-    kinds = {item["spec"]["names"]["kind"] for item in filter_by_kind(with_mutex, "CustomResourceDefinition")}
+    kinds = {crd["spec"]["names"]["kind"] for crd in filter_by_kind(with_mutex, "CustomResourceDefinition")}
     assert {"MutexRule", "MutexTarget", "MutexRunConfig", "NodeMaintenance"} <= kinds
     assert get_pod_specs(with_mutex).keys() - get_pod_specs(without_mutex).keys() == list_steps("mutex")
     assert get_pod_specs(with_mutex).keys() >= FUNCTIONS.keys() - (OPT_IN_STEPS - list_steps("mutex"))
@@ -87,7 +90,7 @@ def test_mutex_overlay_is_complete() -> None:
 
 @proves("MUT-4a")
 def test_release_steps_name_existing_make_targets() -> None:
-    """Check that docs/contributing.md describes the document's release steps with existing make targets."""
+    """Check that docs/contributing.md describes the release steps of the requirements with existing make targets."""
     text = (ROOT / "docs" / "contributing.md").read_text()
     (release,) = re.findall(r"\n## Release\n(.*?)(?:\n## |\Z)", text, re.DOTALL)
     assert "*Make Release Candidate*" in release

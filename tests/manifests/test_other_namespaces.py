@@ -1,4 +1,4 @@
-"""The Roles of `renew-certificates` in the namespaces of other projects, on a real API server."""
+"""Tests for the Roles of `renew-certificates` in the namespaces of other projects, on a real API server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_role_file(component: str) -> str:
 
 
 def list_writable_secrets(component: str) -> list[str]:
-    """Return the names of the Secrets that the Role permits to patch."""
+    """Return the names of the Secrets that the Role permits the account to patch."""
     (role,) = filter_by_kind(yaml.safe_load_all(read_role_file(component)), "Role")
     rules = [rule for rule in role["rules"] if "secrets" in rule["resources"] and "patch" in rule["verbs"]]
     return [name for rule in rules for name in rule["resourceNames"]]
@@ -37,7 +37,7 @@ def list_writable_secrets(component: str) -> list[str]:
 
 @pytest.fixture(params=NAMESPACES, scope="module")
 def component(request: pytest.FixtureRequest, installed_cluster: LocalCluster) -> Iterator[str]:
-    """Yield the name of a certificate component whose namespace exists with the Role."""
+    """Yield the name of a certificate component whose namespace contains the Role."""
     name: str = request.param
     installed_cluster.kubectl("create", "namespace", NAMESPACES[name])
     installed_cluster.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", input=read_role_file(name))
@@ -46,48 +46,48 @@ def component(request: pytest.FixtureRequest, installed_cluster: LocalCluster) -
 
 
 @proves("OSV-23")
-def test_only_a_role_and_its_binding_are_shipped_per_namespace(component: str) -> None:
+def test_role_file_contains_only_role_and_its_binding(component: str) -> None:
     objects = list(yaml.safe_load_all(read_role_file(component)))
 
-    assert [item["kind"] for item in objects] == ["Role", "RoleBinding"]
-    assert {item["metadata"]["namespace"] for item in objects} == {NAMESPACES[component]}
+    assert [manifest["kind"] for manifest in objects] == ["Role", "RoleBinding"]
+    assert {manifest["metadata"]["namespace"] for manifest in objects} == {NAMESPACES[component]}
     (subject,) = objects[1]["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": access.NAMESPACE}
     assert COMPONENTS[component].ca_secret_name in list_writable_secrets(component)
 
 
 @proves("OSV-20", "OSV-23")
-def test_role_permits_writing_named_secrets_only(installed_cluster: LocalCluster, component: str) -> None:
-    """Check that `renew-certificates` writes only Secrets that the Role names.
+def test_role_permits_writing_only_named_secrets(installed_cluster: LocalCluster, component: str) -> None:
+    """Check that `renew-certificates` can write only the Secrets that the Role names.
 
-    Of two labelled Secrets the Role names one; the other one stays unchanged.
+    The Role names one of two labelled Secrets; the other one stays unchanged.
     """
-    admin, space = installed_cluster.get_client(), NAMESPACES[component]
+    admin, namespace = installed_cluster.get_client(), NAMESPACES[component]
     client = SyncClient(str(installed_cluster.ensure_kubeconfig(access.make_username(ACCOUNT))))
     for name in ("other", list_writable_secrets(component)[1]):
         metadata = {
             "name": name,
             "labels": {COMPONENT_LABEL: component},
-            "annotations": {certificate_objects.DNS_NAMES_ANNOTATION: f"{name}.{space}.svc"},
+            "annotations": {certificate_objects.DNS_NAMES_ANNOTATION: f"{name}.{namespace}.svc"},
         }
-        admin.create(certificate_objects.build_secrets_path(space), {"metadata": metadata})
+        admin.create(certificate_objects.build_secrets_path(namespace), {"metadata": metadata})
 
     errors_by_pass = [
-        client.run(renew_all(client.api, Settings((space,)), datetime.now(timezone.utc))).errors for _ in range(2)
+        client.run(renew_all(client.api, Settings((namespace,)), datetime.now(timezone.utc))).errors for _ in range(2)
     ]
 
     client.close()
     assert [[error.status for error in errors] for errors in errors_by_pass] == [[403], [403]]
     assert certificate_objects.get_current_pair(
-        admin.get(certificate_objects.build_secrets_path(space, list_writable_secrets(component)[1]))
+        admin.get(certificate_objects.build_secrets_path(namespace, list_writable_secrets(component)[1]))
     )
-    assert "data" not in admin.get(certificate_objects.build_secrets_path(space, "other"))
-    expected = {right._replace(namespace=space) for right in read_documented_rights(ACCOUNT) if right.namespace}
-    assert list_own_rights(installed_cluster, ACCOUNT, space) >= expected
+    assert "data" not in admin.get(certificate_objects.build_secrets_path(namespace, "other"))
+    expected = {right._replace(namespace=namespace) for right in read_documented_rights(ACCOUNT) if right.namespace}
+    assert list_own_rights(installed_cluster, ACCOUNT, namespace) >= expected
     readers = {
         account
         for account in access.SERVICE_ACCOUNTS
-        if any(right.resource == "secrets" for right in list_own_rights(installed_cluster, account, space))
+        if any(right.resource == "secrets" for right in list_own_rights(installed_cluster, account, namespace))
     }
     assert readers == {ACCOUNT}
-    assert Right("", "secrets", "delete", space) not in list_own_rights(installed_cluster, ACCOUNT, space)
+    assert Right("", "secrets", "delete", namespace) not in list_own_rights(installed_cluster, ACCOUNT, namespace)

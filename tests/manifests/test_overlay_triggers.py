@@ -1,4 +1,4 @@
-"""Each overlay's Triggers connect all functions with the events that they consume."""
+"""Tests that each overlay's Triggers deliver to all functions the events that they consume."""
 
 from __future__ import annotations
 
@@ -25,59 +25,62 @@ EMITTED_TYPES = {events.MAINTENANCE_STEP_FAILED, *watcher.EMITTED_TYPES}.union(
 
 
 def load_rendered(directory: Path, output_dir: Path) -> list[manifests.Document]:
-    """Render a directory with kustomize and load it as the local delivery loads manifests."""
+    """Render a directory with kustomize, and load the result as the local delivery does."""
     file = output_dir / f"{directory.name}.yaml"
     file.write_text(render_yaml(directory))
     return manifests.read_documents([file])
 
 
-def test_emitted_types_are_the_vocabulary() -> None:
-    """X-4: the emitted event types are exactly those of the vocabulary."""
+def test_every_described_event_type_is_emitted_and_vice_versa() -> None:
+    """X-4: the emitted event types are exactly those with a description."""
     assert set(events.TYPE_DESCRIPTIONS) == EMITTED_TYPES
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
 def test_every_trigger_matches_an_emitted_and_consumed_type(folder: Path, tmp_path: Path) -> None:
-    """Check that no Trigger names an unknown function, an event without a sender, or an event the function ignores."""
+    """Check that every Trigger names a known function, and an event type that is emitted and that it consumes."""
     assert trigger_checks.find_problems(load_rendered(folder, tmp_path), CONSUMED_TYPES, EMITTED_TYPES) == []
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
-def test_every_consumed_type_has_a_trigger(folder: Path, tmp_path: Path) -> None:
-    """Check that some Trigger delivers each event type that a function consumes."""
-    parsed = triggers.parse_triggers(load_rendered(folder, tmp_path), "http://functions")
-    certificates = (
+def test_triggers_deliver_exactly_the_consumed_types(folder: Path, tmp_path: Path) -> None:
+    """Check that Triggers deliver to each function exactly the event types that it consumes."""
+    parsed_triggers = triggers.parse_triggers(load_rendered(folder, tmp_path), "http://functions")
+    certificate_consumers = (
         {"renew-certificates": CONSUMED_TYPES["renew-certificates"]} if folder.name in CERTIFICATES_OVERLAYS else {}
     )
     consumes = (
         DEFAULT_CONSUMED_TYPES
-        | certificates
+        | certificate_consumers
         | {name: CONSUMED_TYPES[name] for name in list_optional_steps(folder.name)}
     )
-    known = {*EMITTED_TYPES, *(kind for kinds in trigger_checks.EMITTED_BY_SOURCES.values() for kind in kinds)}
+    known_types = {*EMITTED_TYPES, *(kind for kinds in trigger_checks.EMITTED_BY_SOURCES.values() for kind in kinds)}
     delivered = {
         (trigger.subscriber_url.rpartition("/")[2], kind)
-        for trigger in parsed.values()
-        for kind in trigger_checks.match_types(trigger.attributes, known)
+        for trigger in parsed_triggers.values()
+        for kind in trigger_checks.match_types(trigger.attributes, known_types)
     }
 
-    assert delivered == {(name, kind) for name, types in consumes.items() for kind in types or known}
+    assert delivered == {(name, kind) for name, types in consumes.items() for kind in types or known_types}
 
 
 def test_subscriptions_match_triggers(tmp_path: Path) -> None:
-    """Check that `SUBSCRIPTIONS`, which finds the missing attempts of a recording, agrees with the Triggers.
+    """Check that `SUBSCRIPTIONS`, which is used to find missing attempts in a recording, matches the Triggers.
 
-    `record` consumes everything. The optional functions' Triggers for ticks and tainted nodes are excluded, because
-    installs without these functions have such events, too.
+    `record`, which consumes everything, is excluded. The optional functions' Triggers for ticks and tainted nodes are
+    also excluded, because such events occur in installs without these functions.
     """
-    opted = ("mutex", "virtualization", "cpu-labels")
+    optional_components = ("mutex", "virtualization", "cpu-labels")
     component_documents = manifests.read_documents(
-        [MANIFESTS / "components" / component / "eventing.yaml" for component in opted]
+        [MANIFESTS / "components" / component / "eventing.yaml" for component in optional_components]
     )
-    parsed = triggers.parse_triggers(
+    parsed_triggers = triggers.parse_triggers(
         [*load_rendered(MANIFESTS / "base", tmp_path), *component_documents], "http://functions"
     ).values()
-    filters = {(trigger.subscriber_url.rpartition("/")[2], frozenset(trigger.attributes.items())) for trigger in parsed}
+    filters = {
+        (trigger.subscriber_url.rpartition("/")[2], frozenset(trigger.attributes.items()))
+        for trigger in parsed_triggers
+    }
     tick_functions = ("resync-runs", "migrate", "protect", "label-cpu")
     tick_subscriptions = {(name, frozenset({("type", events.TICK)})) for name in tick_functions}
     tainted = {(name, frozenset({("type", events.NODE_TAINTED)})) for name in ("migrate", "protect")}
@@ -88,8 +91,8 @@ def test_subscriptions_match_triggers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_local_delivery_reads_same_chain_from_every_overlay(name: str, tmp_path: Path) -> None:
-    """Check that the local delivery reads the same chain from every overlay, whichever Service serves a function."""
+def test_local_delivery_reads_same_triggers_from_every_overlay(name: str, tmp_path: Path) -> None:
+    """Check that the local delivery reads the same Triggers from every overlay, whichever Service serves a function."""
     triggers_by_directory = [
         {
             name: (trigger.attributes, trigger.subscriber_url, trigger.policy)

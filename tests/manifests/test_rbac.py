@@ -1,4 +1,4 @@
-"""The ServiceAccounts on a real API server: each has its own rights and no others."""
+"""Tests that each ServiceAccount has only the rights that it needs, on a real API server."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ FUNCTIONS = (
 )
 
 
-def is_allowed(installed: LocalCluster, account: str, verb: str, resource: str, *options: str) -> bool:
+def is_allowed(cluster: LocalCluster, account: str, verb: str, resource: str, *options: str) -> bool:
     kind, _, subresource = resource.partition("/")
     user = f"--as=system:serviceaccount:node-maintenance:{account}"
     arguments = ("auth", "can-i", verb, kind, f"--subresource={subresource}", user, *options)
-    return installed.kubectl(*arguments, check=False).stdout.strip() == "yes"
+    return cluster.kubectl(*arguments, check=False).stdout.strip() == "yes"
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_rbac_file_has_the_account_of_its_function(function: str) -> None:
+def test_rbac_file_contains_account_of_its_function(function: str) -> None:
     documents = list(yaml.safe_load_all(get_rbac_path(function).read_text()))
 
-    assert [item["metadata"]["name"] for item in documents if item["kind"] == "ServiceAccount"] == [function]
-    assert all(item["metadata"]["labels"] == {"nodemaintenance.dev/function": function} for item in documents)
+    assert [manifest["metadata"]["name"] for manifest in documents if manifest["kind"] == "ServiceAccount"] == [
+        function
+    ]
+    assert all(manifest["metadata"]["labels"] == {"nodemaintenance.dev/function": function} for manifest in documents)
 
 
 @pytest.mark.parametrize("file", RBAC_FILES, ids=lambda file: file.stem)
 def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
     """NMO-6: no account may delete pods, so pods leave only through the eviction subresource."""
-    rules = [rule for item in yaml.safe_load_all(file.read_text()) for rule in item.get("rules", [])]
+    rules = [rule for manifest in yaml.safe_load_all(file.read_text()) for rule in manifest.get("rules", [])]
 
     for rule in rules:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
@@ -69,25 +71,25 @@ def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
         ("functions", "get", "secrets", False),
     ],
 )
-def test_account_has_rights_of_its_step_only(
+def test_account_has_only_rights_of_its_step(
     installed_cluster: LocalCluster, account: str, verb: str, resource: str, is_expected: bool
 ) -> None:
     assert is_allowed(installed_cluster, account, verb, resource) is is_expected
 
 
-def test_leases_and_events_are_granted_in_one_namespace(installed_cluster: LocalCluster) -> None:
+def test_rights_to_leases_and_events_are_limited_to_one_namespace(installed_cluster: LocalCluster) -> None:
     assert is_allowed(installed_cluster, "begin", "create", "leases", "-n", "medik8s-leases")
     assert not is_allowed(installed_cluster, "begin", "create", "leases", "-n", "node-maintenance")
     assert is_allowed(installed_cluster, "status", "create", "events", "-n", "default")
     assert not is_allowed(installed_cluster, "status", "create", "events", "-n", "kube-system")
 
 
-def test_local_account_is_in_every_function_binding(installed_cluster: LocalCluster) -> None:
+def test_shared_account_is_subject_of_every_function_binding(installed_cluster: LocalCluster) -> None:
     kinds = "clusterrolebindings,rolebindings"
     selector = "nodemaintenance.dev/function"
-    listed = installed_cluster.kubectl("get", kinds, "-A", "-l", selector, "-o", "yaml").stdout
+    bindings_yaml = installed_cluster.kubectl("get", kinds, "-A", "-l", selector, "-o", "yaml").stdout
 
-    bindings = yaml.safe_load(listed)["items"]
+    bindings = yaml.safe_load(bindings_yaml)["items"]
 
     assert bindings
     for binding in bindings:

@@ -1,4 +1,4 @@
-"""The rights of each account on a real API server equal those that its code documents."""
+"""Tests that each account's rights on a real API server equal those that its code documents."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.sources import get_rbac_path
 
 
 def list_granted_rights(account: str) -> set[Right]:
-    """Return the rights in the account's manifest."""
+    """Return the rights that the account's manifest grants."""
     documents = yaml.safe_load_all(get_rbac_path(account).read_text())
     return {
-        Right(group, resource, verb, item["metadata"].get("namespace", ""))
-        for item in documents
-        for rule in item.get("rules", [])
+        Right(group, resource, verb, manifest["metadata"].get("namespace", ""))
+        for manifest in documents
+        for rule in manifest.get("rules", [])
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -54,60 +54,63 @@ def list_own_rights(cluster: LocalCluster, account: str, namespace: str) -> set[
 
 @pytest.mark.parametrize("account", SOURCE_BY_ACCOUNT)
 def test_manifest_grants_documented_rights(account: str) -> None:
-    """Design rule 7: the account's manifest grants exactly the documented verbs and namespaces."""
+    """Design rule 7: the account's manifest grants exactly the documented verbs in the documented namespaces."""
     assert list_granted_rights(account) == read_documented_rights(account)
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
 @pytest.mark.parametrize("account", SOURCE_BY_ACCOUNT)
 def test_api_server_allows_documented_rights(installed_cluster: LocalCluster, account: str, namespace: str) -> None:
-    """Check that the rights from all bindings together are exactly the documented ones."""
+    """Check that all bindings together grant the account exactly the documented rights."""
     assert list_own_rights(installed_cluster, account, namespace) == filter_by_namespace(
         read_documented_rights(account), namespace
     )
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_sources_may_only_read_maintenances_and_nodes(installed_cluster: LocalCluster, namespace: str) -> None:
+def test_account_of_sources_may_only_read_maintenances_and_nodes(
+    installed_cluster: LocalCluster, namespace: str
+) -> None:
     """Check that the sources' account may get, list and watch NodeMaintenances and nodes, and nothing else.
 
     An ApiServerSource becomes ready only with all three verbs.
     """
-    kinds = [*((group, "nodemaintenances") for group in MAINTENANCE_GROUPS), ("", "nodes")]
-    expected = {Right(*kind, verb, namespace) for kind in kinds for verb in ("get", "list", "watch")}
+    resources = [*((group, "nodemaintenances") for group in MAINTENANCE_GROUPS), ("", "nodes")]
+    expected = {Right(*resource, verb, namespace) for resource in resources for verb in ("get", "list", "watch")}
 
     assert list_own_rights(installed_cluster, "sources", namespace) == expected
 
 
 @proves("OSV-23")
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_only_renew_certificates_and_its_source_read_secrets(overlay: str) -> None:
-    """Check that in every overlay only `renew-certificates` and its source may read Secrets, in single namespaces."""
+def test_only_renew_certificates_and_its_source_may_read_secrets(overlay: str) -> None:
+    """Check that only `renew-certificates` and its source may read Secrets, and only in some namespaces."""
     objects = render(MANIFESTS / "overlays" / overlay)
-    roles = {(item["kind"], item["metadata"]["name"]): item for item in filter_by_kind(objects, "Role", "ClusterRole")}
+    roles = {(role["kind"], role["metadata"]["name"]): role for role in filter_by_kind(objects, "Role", "ClusterRole")}
     bindings = filter_by_kind(objects, "RoleBinding", "ClusterRoleBinding")
     readers = [
-        (item["kind"], subject["name"])
-        for item in bindings
-        for subject in item["subjects"]
+        (binding["kind"], subject["name"])
+        for binding in bindings
+        for subject in binding["subjects"]
         if any(
-            "secrets" in rule["resources"] for rule in roles[item["roleRef"]["kind"], item["roleRef"]["name"]]["rules"]
+            "secrets" in rule["resources"]
+            for rule in roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]["rules"]
         )
     ]
     expected = [("RoleBinding", name) for name in ("certificate-sources", "renew-certificates")]
 
     assert sorted(readers) == (expected if overlay in CERTIFICATES_OVERLAYS else [])
-    serving = [
+    workloads_with_account = [
         name for name, pod in get_pod_specs(objects).items() if pod["spec"].get("serviceAccountName") == expected[1][1]
     ]
-    assert serving == (["renew-certificates"] if overlay in CERTIFICATES_OVERLAYS else [])
+    assert workloads_with_account == (["renew-certificates"] if overlay in CERTIFICATES_OVERLAYS else [])
 
 
 @proves("OSV-23")
 def test_api_server_denies_secrets_to_other_accounts(installed_cluster: LocalCluster) -> None:
     """Check on a real API server that no other account may read Secrets.
 
-    The account `functions`, whose one process serves all functions on this machine, is the exception.
+    The exception is the account `functions` of the process that serves all functions on this machine.
     """
     verbs = ("get", "list", "watch")
     readers = {
@@ -119,7 +122,7 @@ def test_api_server_denies_secrets_to_other_accounts(installed_cluster: LocalClu
             for verb in verbs
         )
     }
-    other_accounts = {
+    readers_elsewhere = {
         (account, namespace)
         for account in readers
         for namespace in NAMESPACES
@@ -128,15 +131,15 @@ def test_api_server_denies_secrets_to_other_accounts(installed_cluster: LocalClu
     }
 
     assert readers == {"renew-certificates", "certificate-sources", "functions"}
-    assert other_accounts == set()
+    assert readers_elsewhere == set()
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_shared_account_has_rights_of_all_functions(installed_cluster: LocalCluster, namespace: str) -> None:
-    """Check that the shared account of installs with a single process has the combined rights of all functions."""
-    union = set[Right]().union(*(read_documented_rights(name) for name in FUNCTIONS))
+    """Check that the account shared by all functions in one process has the combined rights of all functions."""
+    combined_rights = set[Right]().union(*(read_documented_rights(name) for name in FUNCTIONS))
 
-    assert list_own_rights(installed_cluster, "functions", namespace) == filter_by_namespace(union, namespace)
+    assert list_own_rights(installed_cluster, "functions", namespace) == filter_by_namespace(combined_rights, namespace)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +155,6 @@ def test_shared_account_has_rights_of_all_functions(installed_cluster: LocalClus
     ],
 )
 def test_invalid_touches_line_is_rejected(line: str) -> None:
-    """Reject a `Touches:` line that cannot be parsed completely, because a right could be missed."""
+    """Check that a `Touches:` line that cannot be parsed completely is rejected, because a right could be missed."""
     with pytest.raises(ValueError, match="not enough values"):
         parse_touches(line)

@@ -1,4 +1,4 @@
-"""`make deploy` creates the Secret for signing events, unless pods without it would keep running."""
+"""Tests that `make deploy` creates the Secret for signing events unless running pods do not have its key."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ OTHER_VARIABLE = {"name": "HOME", "value": "/"}
 
 
 def build_pod(name: str, labels: dict[str, str], *variables: Manifest) -> Manifest:
-    """Build a pod that is never scheduled, so that it is deleted without a kubelet."""
+    """Build a pod that is never scheduled, so that it can be deleted without a kubelet."""
     metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
     spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "fake", "env": [*variables]}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def create_objects(cluster: LocalCluster, *items: Manifest) -> None:
-    cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+def create_objects(cluster: LocalCluster, *manifests: Manifest) -> None:
+    cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
 
 
 def list_names(cluster: LocalCluster) -> list[str]:
@@ -44,14 +44,14 @@ def list_names(cluster: LocalCluster) -> list[str]:
 
 
 @pytest.mark.slow
-def test_key_is_not_created_while_pods_run_without_it(
+def test_signing_key_is_not_created_while_pods_run_without_it(
     knative_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that `make deploy` creates no key while pods of the product run without it.
+    """Check that `make deploy` creates no signing key while pods of the product run without it.
 
-    A process with the key permanently rejects the events of such pods. The error names the pods and the command that
-    deletes them; `make deploy` deletes nothing itself. Pods that do not read the key, and pods of others, do not
-    matter. If the key exists, `make deploy` does not check the pods.
+    A process with the key would permanently reject such pods' events. The error names the pods and the command that
+    deletes them; `make deploy` deletes nothing itself. Pods that do not read the key and pods of other products are
+    ignored. If the key exists, `make deploy` does not check the pods.
     """
     monkeypatch.setenv("KUBECONFIG", str(knative_cluster.kubeconfig))
     [source] = filter_by_kind(render_overlay("plain"), "ContainerSource")
@@ -60,11 +60,11 @@ def test_key_is_not_created_while_pods_run_without_it(
     (tmp_path / "kustomization.yaml").write_text("resources: [all.json]\n")
     create_objects(knative_cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     knative_cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=30s")
-    signing, other_objects = (
+    signing_pod, other_pods = (
         build_pod("signs", PRODUCT_LABELS, KEY_VARIABLE),
         [build_pod("webhook", PRODUCT_LABELS, OTHER_VARIABLE), build_pod("another", {}, KEY_VARIABLE)],
     )
-    create_objects(knative_cluster, signing, *other_objects)
+    create_objects(knative_cluster, signing_pod, *other_pods)
 
     with pytest.raises(
         LocalClusterError,
@@ -75,7 +75,7 @@ def test_key_is_not_created_while_pods_run_without_it(
 
     knative_cluster.kubectl("delete", "pod", "signs", "-n", NAMESPACE)
     apply.deploy(str(tmp_path))
-    create_objects(knative_cluster, signing)
+    create_objects(knative_cluster, signing_pod)
     apply.deploy(str(tmp_path))
     assert list_names(knative_cluster) == [
         "another",
@@ -86,8 +86,8 @@ def test_key_is_not_created_while_pods_run_without_it(
     ]
 
 
-def test_finished_pod_does_not_prevent_key() -> None:
-    """Check that a finished pod does not count, such as one that was evicted because of node pressure."""
+def test_finished_pod_does_not_prevent_creation_of_signing_key() -> None:
+    """Check that finished pods are ignored, such as those evicted because of node pressure."""
     phases = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
     pods = [
         {**build_pod(phase, PRODUCT_LABELS, OTHER_VARIABLE, KEY_VARIABLE), "status": {"phase": phase}}
@@ -97,20 +97,20 @@ def test_finished_pod_does_not_prevent_key() -> None:
     assert preflight.list_pods_with_key_variable(pods) == ["Pending", "Running", "Unknown"]
 
 
-def test_page_has_the_commands_of_the_error() -> None:
+def test_security_page_contains_commands_of_error_message() -> None:
     page = (ROOT / "docs/security.md").read_text().replace("-n node-maintenance", f"-n {NAMESPACE}")
 
     assert re.search(f"{CREATE_COMMAND_PATTERN}\n.*{DELETE_COMMAND_PATTERN}", page)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_pods_with_key_have_product_label(name: str) -> None:
+def test_workloads_with_signing_key_have_product_label(name: str) -> None:
     label, value = apply.POD_SELECTOR.split("=")
     signing_workloads = [
-        spec
-        for spec in get_pod_specs(render_overlay(name)).values()
-        if f'"name": "{preflight.SIGNING_SECRET}"' in json.dumps(spec)
+        pod_template
+        for pod_template in get_pod_specs(render_overlay(name)).values()
+        if f'"name": "{preflight.SIGNING_SECRET}"' in json.dumps(pod_template)
     ]
 
     assert signing_workloads
-    assert {spec["metadata"]["labels"].get(label) for spec in signing_workloads} == {value}
+    assert {pod_template["metadata"]["labels"].get(label) for pod_template in signing_workloads} == {value}

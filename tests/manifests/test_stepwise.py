@@ -1,4 +1,4 @@
-"""The stepwise install files have the objects and names of the oldest operator's files, and then the workloads."""
+"""Tests that the files of the stepwise install create the same objects as the oldest operator's files."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def load_step_file(name: str) -> list[Manifest]:
 
 
 def list_rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
-    """Return (namespace, group, resource, verb) of all roles."""
+    """Return the rights in all roles as (namespace, group, resource, verb)."""
     return {
-        (item["metadata"].get("namespace", ""), group, resource, verb)
-        for item in objects
-        for rule in item.get("rules", [])
+        (manifest["metadata"].get("namespace", ""), group, resource, verb)
+        for manifest in objects
+        for rule in manifest.get("rules", [])
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -47,7 +47,7 @@ def list_rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
 
 @pytest.fixture(scope="module")
 def uninstalled_cluster(knative_cluster: LocalCluster) -> LocalCluster:
-    """Return the cluster with Knative's CRDs and without an install."""
+    """Remove the stepwise install if it exists, and return the cluster, which has Knative's CRDs."""
     knative_cluster.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
     for name in ("role_binding.yaml", "role.yaml", "namespace.yaml", "crds/nodemaintenance_crd.yaml"):
         knative_cluster.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
@@ -56,7 +56,7 @@ def uninstalled_cluster(knative_cluster: LocalCluster) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def premature_result(uninstalled_cluster: LocalCluster) -> subprocess.CompletedProcess[str]:
-    """Return the result of creating a file whose namespace does not exist yet."""
+    """Return the result of creating a file's objects before their namespace exists."""
     return uninstalled_cluster.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
 
 
@@ -64,7 +64,7 @@ def premature_result(uninstalled_cluster: LocalCluster) -> subprocess.CompletedP
 def installed_stepwise(
     uninstalled_cluster: LocalCluster, premature_result: subprocess.CompletedProcess[str]
 ) -> LocalCluster:
-    """Return that cluster with the stepwise install; each file was created without an error."""
+    """Create the objects of each file without an error, and return the cluster."""
     assert premature_result.returncode
     for name in STEP_FILES:
         uninstalled_cluster.kubectl("create", "-f", ROOT / "deploy" / name)
@@ -72,10 +72,10 @@ def installed_stepwise(
 
 
 @proves("DRN-14")
-def test_files_create_an_install_in_documented_order(
+def test_files_can_be_created_only_in_documented_order(
     premature_result: subprocess.CompletedProcess[str], installed_stepwise: LocalCluster
 ) -> None:
-    """DRN-14: each `create -f` succeeds in the documented order; in another order it fails and can be repeated."""
+    """DRN-14: each `create -f` succeeds in the documented order; in a different order it fails, and can be repeated."""
     assert premature_result.returncode == 1
     assert f'namespaces "{OPERATOR_NAME}" not found' in premature_result.stderr
 
@@ -87,24 +87,26 @@ def test_files_create_an_install_in_documented_order(
 
 @pytest.mark.slow
 @proves("DRN-14")
-def test_the_workloads_become_ready_in_the_operators_namespace(installed_stepwise: LocalCluster) -> None:
-    """Check that the pods of the last file's Serving and Eventing objects are admitted, scheduled and run.
+def test_workloads_become_ready_in_operator_namespace(installed_stepwise: LocalCluster) -> None:
+    """Check that the pods for the last file's Serving and Eventing objects are admitted, scheduled and started.
 
-    The document's `kubectl get deployment` prints the operator's Deployment with its one ready pod.
+    The documented `kubectl get deployment` prints the operator's Deployment with its ready pod.
     """
-    workloads = [item for item in load_step_file("operator.yaml") if item["kind"] in ("Service", "ContainerSource")]
-    deployments = [build_deployment(item) for item in workloads]
+    workloads = [
+        workload for workload in load_step_file("operator.yaml") if workload["kind"] in ("Service", "ContainerSource")
+    ]
+    deployments = [build_deployment(workload) for workload in workloads]
 
-    for item in deployments:
-        installed_stepwise.kubectl("create", "-f", "-", input=json.dumps(item))
-    for item in deployments:
-        name = f"deployment/{item['metadata']['name']}"
+    for deployment in deployments:
+        installed_stepwise.kubectl("create", "-f", "-", input=json.dumps(deployment))
+    for deployment in deployments:
+        name = f"deployment/{deployment['metadata']['name']}"
         installed_stepwise.kubectl("rollout", "status", name, "-n", OPERATOR_NAME, "--timeout=30s")
 
-    head, *rows = (
+    header, *rows = (
         row.split() for row in installed_stepwise.kubectl("get", "deployment", "-n", OPERATOR_NAME).stdout.splitlines()
     )
-    assert head == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
+    assert header == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
     (operator_row,) = (row for row in rows if row[0].startswith(OPERATOR_NAME))
     assert operator_row[:4] == [f"{OPERATOR_NAME}-00001-deployment", "1/1", "1", "1"]
 
@@ -115,8 +117,8 @@ def test_the_workloads_become_ready_in_the_operators_namespace(installed_stepwis
 
 
 @proves("DRN-12", "DRN-14")
-def test_the_install_drains_by_an_object_of_the_oldest_api(installed_stepwise: LocalCluster, tmp_path: Path) -> None:
-    """Check that the files' single account has all rights for a complete maintenance."""
+def test_stepwise_install_drains_node_with_oldest_api(installed_stepwise: LocalCluster, tmp_path: Path) -> None:
+    """Check that the only account in the files has all rights that a complete maintenance needs."""
     with RunningInstall(installed_stepwise, load_step_file("operator.yaml"), tmp_path):
         check_drain_and_restore(installed_stepwise)
 
@@ -132,18 +134,20 @@ def test_the_install_drains_by_an_object_of_the_oldest_api(installed_stepwise: L
         ("operator.yaml", "Service"),
     ],
 )
-def test_the_objects_have_the_names_of_the_document(file: str, kind: str) -> None:
-    """DRN-14: the objects have the document's names."""
-    assert [item["metadata"]["name"] for item in load_step_file(file) if item["kind"] == kind][:1] == [OPERATOR_NAME]
+def test_objects_have_documented_names(file: str, kind: str) -> None:
+    """DRN-14: the objects in the files have the documented names."""
+    assert [manifest["metadata"]["name"] for manifest in load_step_file(file) if manifest["kind"] == kind][:1] == [
+        OPERATOR_NAME
+    ]
 
 
-def test_last_file_is_the_rendered_overlay() -> None:
-    """Check that the overlay `operator` generates the last file; the file's comment has the command."""
+def test_last_file_equals_rendered_overlay() -> None:
+    """Check that the last file is generated from the overlay `operator`; a comment in the file has the command."""
     assert load_step_file("operator.yaml") == render_overlay("operator")
 
 
 def test_single_account_has_rights_of_all_accounts() -> None:
-    """Check that the single account has the same rights as all accounts in manifests/base/rbac together."""
+    """Check that the only account has the combined rights of all accounts in manifests/base/rbac."""
     assert list_rights(load_step_file("role.yaml")) == list_rights(render(MANIFESTS / "base" / "rbac"))
 
 
@@ -152,30 +156,34 @@ def test_last_file_uses_earlier_namespace_and_account() -> None:
     """DRN-14: all objects of the last file use the namespace and the account of the earlier files."""
     objects = load_step_file("operator.yaml")
     accounts = {
-        item["spec"].get("serviceAccountName") or item["spec"]["template"]["spec"]["serviceAccountName"]
-        for item in objects
-        if item["kind"] in ("ApiServerSource", "ContainerSource", "Service")
+        manifest["spec"].get("serviceAccountName") or manifest["spec"]["template"]["spec"]["serviceAccountName"]
+        for manifest in objects
+        if manifest["kind"] in ("ApiServerSource", "ContainerSource", "Service")
     }
 
-    assert {get_identity(item)[2] for item in objects} == {OPERATOR_NAME}
+    assert {get_identity(manifest)[2] for manifest in objects} == {OPERATOR_NAME}
     assert accounts == {OPERATOR_NAME}
 
 
 @proves("DRN-15")
 def test_hyperconverged_service_has_operator_name() -> None:
     """DRN-15: pods are named `node-maintenance-operator-*` in `kubevirt-hyperconverged`, after the Knative Service."""
-    services = [get_identity(item) for item in render_overlay("hyperconverged") if item["kind"] == "Service"]
+    services = [
+        get_identity(manifest) for manifest in render_overlay("hyperconverged") if manifest["kind"] == "Service"
+    ]
 
     assert services == [("serving.knative.dev/v1", "Service", "kubevirt-hyperconverged", OPERATOR_NAME)]
 
 
-def test_there_is_one_copy_of_each_crd() -> None:
-    """DRN-12, DRN-14: each CRD has one file; the document's path is a link to it."""
-    documents = [
+def test_repository_has_only_one_copy_of_each_crd() -> None:
+    """DRN-12, DRN-14: each CRD has only one file; the documented path is a link to it."""
+    crd_files = [
         file for file in ROOT.glob("manifests/**/*.yaml") if "kind: CustomResourceDefinition\n" in file.read_text()
     ]
-    names = [yaml.safe_load(file.read_text())["metadata"]["name"] for file in documents]
-    copies = [file for file in Path(ROOT / "deploy").rglob("*.yaml") if "CustomResourceDefinition" in file.read_text()]
+    names = [yaml.safe_load(file.read_text())["metadata"]["name"] for file in crd_files]
+    deploy_files = [
+        file for file in Path(ROOT / "deploy").rglob("*.yaml") if "CustomResourceDefinition" in file.read_text()
+    ]
 
     assert len(names) == len(set(names)) == len(GROUPS) + len(MUTEX_RESOURCES)
-    assert [file.is_symlink() and file.resolve() in documents for file in copies] == [True]
+    assert [file.is_symlink() and file.resolve() in crd_files for file in deploy_files] == [True]

@@ -1,4 +1,4 @@
-"""Triggers that could never deliver a useful event are found before they are applied."""
+"""Tests that Triggers that could never deliver a useful event are found before they are applied."""
 
 from __future__ import annotations
 
@@ -41,28 +41,30 @@ def build_trigger(
 
 
 def find_problems(*objects: dict[str, Any]) -> list[str]:
-    return trigger_checks.find_problems([Document(Path("f.yaml"), item) for item in objects], FUNCTIONS, EMITTED_TYPES)
+    return trigger_checks.find_problems(
+        [Document(Path("f.yaml"), manifest) for manifest in objects], FUNCTIONS, EMITTED_TYPES
+    )
 
 
-@pytest.mark.parametrize("path", [True, False], ids=["by path", "by Service"])
-def test_trigger_for_consumed_type_has_no_problem(path: bool) -> None:
-    """X-4: a Trigger for a consumed type has no problem, with one Service for each function or one for all."""
+@pytest.mark.parametrize("by_path", [True, False], ids=["by path", "by Service"])
+def test_trigger_for_consumed_type_is_valid(by_path: bool) -> None:
+    """X-4: a Trigger for a consumed type is valid, whether each function has a Service or all functions share one."""
     assert (
-        find_problems(build_trigger({"type": events.MAINTENANCE_BEGUN}, build_destination("cordon", by_path=path)))
+        find_problems(build_trigger({"type": events.MAINTENANCE_BEGUN}, build_destination("cordon", by_path=by_path)))
         == []
     )
 
 
-def test_trigger_without_filter_has_no_problem() -> None:
-    """Check that a Trigger without a filter has no problem if its function, `record`, consumes every type."""
+def test_trigger_without_filter_is_valid_for_record() -> None:
+    """Check that a Trigger without a filter is valid for `record`, because that function consumes every type."""
     assert find_problems(build_trigger({}, build_destination("record"))) == []
 
 
-@pytest.mark.parametrize("path", [True, False], ids=["by path", "by Service"])
-def test_unknown_function_is_reported(path: bool) -> None:
-    """Report a Trigger with an unknown function; the Broker would retry and dead-letter every event."""
+@pytest.mark.parametrize("by_path", [True, False], ids=["by path", "by Service"])
+def test_trigger_with_unknown_function_is_reported(by_path: bool) -> None:
+    """Check that an unknown function is reported; the Broker would retry and dead-letter every event."""
     problems = find_problems(
-        build_trigger({"type": events.MAINTENANCE_BEGUN}, build_destination("cordn", by_path=path))
+        build_trigger({"type": events.MAINTENANCE_BEGUN}, build_destination("cordn", by_path=by_path))
     )
 
     assert problems == [
@@ -70,8 +72,8 @@ def test_unknown_function_is_reported(path: bool) -> None:
     ]
 
 
-def test_type_without_sender_is_reported() -> None:
-    """Report a filter whose type is never emitted; it would match no event."""
+def test_filter_type_that_is_never_emitted_is_reported() -> None:
+    """Check that a filter type that is never emitted is reported, because it would match no event."""
     problems = find_problems(
         build_trigger({"type": "dev.nodemaintenance.maintenance.begum"}, build_destination("record"))
     )
@@ -82,8 +84,8 @@ def test_type_without_sender_is_reported() -> None:
     ]
 
 
-def test_unconsumed_type_is_reported() -> None:
-    """Report a Trigger whose function does not consume the type, and would only answer that it ignores the event."""
+def test_filter_type_that_function_does_not_consume_is_reported() -> None:
+    """Check that a type that the function does not consume is reported; the function would ignore the events."""
     problems = find_problems(NODE_SOURCE, build_trigger({"type": events.RESOURCE_UPDATED}, build_destination("cordon")))
 
     assert problems == [
@@ -93,16 +95,16 @@ def test_unconsumed_type_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("flag", "is_emitted", "is_consumed"), [("progress", True, True), ("more", False, False)])
-def test_flag_matches_every_type_that_carries_it(flag: str, is_emitted: bool, is_consumed: bool) -> None:
-    """Check that a flag matches every type that carries it, and that a flag without an emitted type is reported."""
+def test_flag_matches_every_type_with_this_flag(flag: str, is_emitted: bool, is_consumed: bool) -> None:
+    """Check that a flag matches every type with this flag, and that a flag that no emitted type has is reported."""
     problems = find_problems(build_trigger({flag: "true"}, build_destination("cordon")))
 
     assert ("which match no emitted event" in "".join(problems)) is not is_emitted
     assert ("match no event that cordon consumes" in "".join(problems)) is not is_consumed
 
 
-def test_source_events_require_the_source() -> None:
-    """Check that a Trigger on node changes requires a source that watches nodes."""
+def test_trigger_for_node_changes_requires_source_for_nodes() -> None:
+    """Check that a Trigger for node changes requires a source that watches nodes."""
     node_trigger = build_trigger({"type": events.RESOURCE_UPDATED, "kind": "Node"}, build_destination("guard"))
     attributes = f"type={events.RESOURCE_UPDATED}, kind=Node"
 
@@ -114,8 +116,8 @@ def test_source_events_require_the_source() -> None:
     ]
 
 
-def test_unknown_dead_letter_sink_is_found() -> None:
-    """Report a dead letter sink that is not a function; undelivered events would be lost."""
+def test_unknown_dead_letter_sink_is_reported() -> None:
+    """Check that a dead letter sink that is not a function is reported, because undelivered events would be lost."""
     problems = find_problems(
         build_trigger({"type": events.MAINTENANCE_BEGUN}, build_destination("cordon"), dead_letter_function="recrod")
     )

@@ -1,4 +1,4 @@
-"""Two installs on one cluster, each running in its namespace with its own accounts: one is active, one passive."""
+"""Tests for two installs on one cluster, each in its namespace with its own accounts; only one of them is active."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 30
 
 @pytest.fixture
 def two_install_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Yield a cluster to which both installs were applied."""
+    """Yield a cluster to which the manifests of both installs were applied."""
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
         files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
         cluster.kubectl("apply", "--server-side", *files)
@@ -41,30 +41,30 @@ def two_install_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def build_install(cluster: LocalCluster, namespace: str, folder: Path) -> RunningInstall:
-    """Build the processes of an install."""
+    """Build the processes of the install in a namespace, without starting them."""
     (folder / namespace).mkdir()
     return RunningInstall(cluster, render_overlay(OVERLAY_BY_NAMESPACE[namespace]), folder / namespace)
 
 
 def send_tick(install: RunningInstall) -> None:
-    """Send a tick to an install."""
+    """Send a tick event to an install."""
     assert post_event(build_tick(), install.broker_url).status_code == 202
 
 
 def get_holder_namespace(cluster: LocalCluster) -> str:
-    """Return the namespace of the install Lease's holder, "" if there is none."""
-    claims = cluster.get_client().list(LEASES_PATH, field_selector=f"metadata.name={install_lease.LEASE_NAME}")["items"]
-    return next((account.namespace for lease in claims if (account := install_lease.parse_holder(lease))), "")
+    """Return the namespace of the install Lease's holder, or "" if there is none."""
+    leases = cluster.get_client().list(LEASES_PATH, field_selector=f"metadata.name={install_lease.LEASE_NAME}")["items"]
+    return next((account.namespace for lease in leases if (account := install_lease.parse_holder(lease))), "")
 
 
 def list_written_resources(audit_log: AuditLog, namespace: str) -> set[str]:
-    """Return the resources that an install's accounts wrote."""
+    """Return the resource types that an install's accounts have written."""
     writes = audit_log.list_writes_by(f"system:serviceaccount:{namespace}:")
     return {entry["objectRef"]["resource"] for entry in writes}
 
 
 def drain_new_node(cluster: LocalCluster, node: str) -> None:
-    """Create a node with a pod and a NodeMaintenance of the same name; return when the node is drained."""
+    """Create a node with a pod and a NodeMaintenance of the node's name; wait until the node is drained."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": node}}
     pod = {"apiVersion": "v1", "kind": "Pod", **build_pod(node, f"web-{node}")}
     cluster.create_nodes(node)
@@ -74,17 +74,19 @@ def drain_new_node(cluster: LocalCluster, node: str) -> None:
 
 
 @proves("DRN-15")
-def test_passive_install_takes_over_when_active_one_is_gone(two_install_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that one install is active until its accounts are gone, and that the other one then takes over.
+def test_passive_install_takes_over_after_active_install_is_removed(
+    two_install_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Check that one install is active until its accounts are deleted, and that the other one then takes over.
 
-    The passive install only logs, sets a metric and records an Event. It later finishes the maintenance that the first
-    install began.
+    Until then, the passive install only logs, sets a metric and records an Event. Later it finishes the maintenance
+    that the first install began.
     """
     with (
-        build_install(two_install_cluster, FIRST_NAMESPACE, tmp_path) as first,
-        build_install(two_install_cluster, SECOND_NAMESPACE, tmp_path) as second,
+        build_install(two_install_cluster, FIRST_NAMESPACE, tmp_path) as first_install,
+        build_install(two_install_cluster, SECOND_NAMESPACE, tmp_path) as second_install,
     ):
-        send_tick(first)
+        send_tick(first_install)
         await_ready(
             "the first install's Lease",
             lambda: get_holder_namespace(two_install_cluster) == FIRST_NAMESPACE,
@@ -92,7 +94,7 @@ def test_passive_install_takes_over_when_active_one_is_gone(two_install_cluster:
             TIMEOUT_SECONDS,
         )
         audit = start_audit(two_install_cluster)
-        send_tick(second)
+        send_tick(second_install)
         drain_new_node(two_install_cluster, "drained-by-first")
         events_path, field_selector = (
             build_events_path(LEASE_NAMESPACE),
@@ -106,24 +108,25 @@ def test_passive_install_takes_over_when_active_one_is_gone(two_install_cluster:
         )
         (event,) = two_install_cluster.get_client().list(events_path, field_selector=field_selector)["items"]
         metrics = {
-            run: requests.get(f"{run.functions_url}/metrics", timeout=TIMEOUT_SECONDS).text for run in (first, second)
+            install: requests.get(f"{install.functions_url}/metrics", timeout=TIMEOUT_SECONDS).text
+            for install in (first_install, second_install)
         }
         log = (tmp_path / SECOND_NAMESPACE / "functions.log").read_text()
 
         assert list_written_resources(audit, SECOND_NAMESPACE) == {"events"}
         assert {"nodes", "pods", "nodemaintenances"} <= list_written_resources(audit, FIRST_NAMESPACE)
-        assert "nodemaintenance_install_passive 0.0" in metrics[first]
-        assert "nodemaintenance_install_passive 1.0" in metrics[second]
+        assert "nodemaintenance_install_passive 0.0" in metrics[first_install]
+        assert "nodemaintenance_install_passive 1.0" in metrics[second_install]
         assert event["message"] in log
         assert (event["reason"], f"the install in namespace {FIRST_NAMESPACE} is active" in event["message"]) == (
             install_lease.PASSIVE_REASON,
             True,
         )
 
-        first.stop()
+        first_install.stop()
         two_install_cluster.kubectl("delete", "serviceaccount", "--all", "-n", FIRST_NAMESPACE)
         audit = start_audit(two_install_cluster)
-        send_tick(second)
+        send_tick(second_install)
         await_ready(
             "the second install's Lease",
             lambda: get_holder_namespace(two_install_cluster) == SECOND_NAMESPACE,
@@ -136,4 +139,7 @@ def test_passive_install_takes_over_when_active_one_is_gone(two_install_cluster:
         restored = two_install_cluster.get_client().get("/api/v1/nodes/drained-by-first")
         assert not restored["spec"].get("unschedulable")
         assert {"nodes", "pods", "nodemaintenances", "leases"} <= list_written_resources(audit, SECOND_NAMESPACE)
-        assert "nodemaintenance_install_passive 0.0" in requests.get(f"{second.functions_url}/metrics", timeout=5).text
+        assert (
+            "nodemaintenance_install_passive 0.0"
+            in requests.get(f"{second_install.functions_url}/metrics", timeout=5).text
+        )

@@ -1,4 +1,4 @@
-"""An install on a cluster without Knative: the apply fails, nothing runs, and a second apply completes it."""
+"""Tests for an install on a cluster without Knative: the apply fails, and a second apply completes the install."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ pytestmark = pytest.mark.slow
 
 SAMPLE_FILE = ROOT / "config" / "samples" / "nodemaintenance_v1beta1_nodemaintenance.yaml"
 COMPACT_DIR = MANIFESTS / "overlays" / "compact"
-"""The overlay whose functions run in one process, so that the test can run it."""
+"""The overlay whose functions run in one process, so that this test can run them."""
 WEBHOOK_CONFIGURATION = "validatingwebhookconfigurations/nodemaintenance-validate"
 WORKLOAD_RESOURCES = "pods,deployments,statefulsets,daemonsets,jobs,cronjobs"
 
 
 @pytest.fixture
 def empty_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Yield a new cluster with the sample's node, and without the product or Knative."""
+    """Yield a new cluster with the sample's node, but without the product and Knative."""
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
         cluster.create_nodes("node02")
         yield cluster
 
 
 @proves("NMO-24", "X-3")
-def test_second_apply_after_knative_completes_the_install(empty_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that the first apply names each missing kind, and that the pending maintenance succeeds after the second.
+def test_second_apply_after_knative_is_installed_completes_install(empty_cluster: LocalCluster, tmp_path: Path) -> None:
+    """Check that the first apply reports each missing kind, and that a maintenance succeeds after the second apply.
 
-    The first apply starts only the webhook. The API server does not call it, because a Knative Service renews its
-    certificate.
+    The first apply starts only the webhook. The API server does not call it, because its certificate is issued by a
+    Knative Service.
     """
     objects = render(COMPACT_DIR)
-    knative_kinds = {item["kind"] for item in objects if ".knative.dev/" in item["apiVersion"]}
+    knative_kinds = {manifest["kind"] for manifest in objects if ".knative.dev/" in manifest["apiVersion"]}
 
-    first = empty_cluster.kubectl("apply", "-k", COMPACT_DIR, check=False)
+    first_result = empty_cluster.kubectl("apply", "-k", COMPACT_DIR, check=False)
     empty_cluster.kubectl("apply", "-f", SAMPLE_FILE)
     wait_result = empty_cluster.kubectl(
         "wait", "--for=condition=Drained", "-f", SAMPLE_FILE, "--timeout=1s", check=False
     )
 
-    assert first.returncode == 1
-    assert {kind for kind in knative_kinds if f'no matches for kind "{kind}"' in first.stderr} == knative_kinds
-    runs = empty_cluster.kubectl("get", WORKLOAD_RESOURCES, "--all-namespaces", "-o", "name").stdout.split()
-    assert [name for name in runs if not name.startswith("pod/validate-")] == ["deployment.apps/validate"]
+    assert first_result.returncode == 1
+    assert {kind for kind in knative_kinds if f'no matches for kind "{kind}"' in first_result.stderr} == knative_kinds
+    workloads = empty_cluster.kubectl("get", WORKLOAD_RESOURCES, "--all-namespaces", "-o", "name").stdout.split()
+    assert [name for name in workloads if not name.startswith("pod/validate-")] == ["deployment.apps/validate"]
     assert "caBundle" not in empty_cluster.kubectl("get", WEBHOOK_CONFIGURATION, "-o", "json").stdout
     assert (wait_result.returncode, "timed out" in wait_result.stderr) == (1, True)
-    item = json.loads(empty_cluster.kubectl("get", "-f", SAMPLE_FILE, "-o", "json").stdout)
-    assert "status" not in item
-    assert "finalizers" not in item["metadata"]
+    maintenance = json.loads(empty_cluster.kubectl("get", "-f", SAMPLE_FILE, "-o", "json").stdout)
+    assert "status" not in maintenance
+    assert "finalizers" not in maintenance["metadata"]
     assert "SchedulingDisabled" not in empty_cluster.kubectl("get", "node", "node02").stdout
 
     files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
     empty_cluster.kubectl("apply", "--server-side", *files)
     empty_cluster.await_crds()
-    second = empty_cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", COMPACT_DIR)
+    second_result = empty_cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", COMPACT_DIR)
 
-    assert len(second.stdout.splitlines()) == len(objects)
+    assert len(second_result.stdout.splitlines()) == len(objects)
     with RunningInstall(empty_cluster, objects, tmp_path) as install:
         assert post_event(build_tick(), install.broker_url).status_code == 202
         empty_cluster.kubectl("wait", "--for=condition=Drained", "-f", SAMPLE_FILE, "--timeout=20s")

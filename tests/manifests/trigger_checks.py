@@ -1,4 +1,4 @@
-"""Checks whether each Trigger of the manifests can deliver an event that its function consumes. Pure functions."""
+"""Pure functions that check whether each Trigger in the manifests can deliver an event that its function consumes."""
 
 from __future__ import annotations
 
@@ -12,48 +12,51 @@ EMITTED_BY_SOURCES = {
     "ApiServerSource Reference": (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     "PingSource": (events.TICK,),
 }
-"""Kind of a source, with its mode if it has one → emitted event types."""
+"""The event types that each kind of source emits; the key includes the source's mode if it has one."""
 
 
 def find_problems(
     documents: Iterable[Document], functions: Mapping[str, Collection[str]], emitted: Collection[str]
 ) -> list[str]:
-    """Return why Triggers can never deliver an event, one sentence for each problem.
+    """Return one sentence for each reason why a Trigger can never deliver an event.
 
     Args:
         documents: The manifests.
-        functions: Function name → consumed types; an empty collection stands for all types.
-        emitted: Types that functions and ContainerSources emit. The types of other sources are read from the manifests.
+        functions: The consumed types of each function; an empty collection stands for all types.
+        emitted: The types that functions and ContainerSources emit; those of other sources are in the manifests.
     """
     documents = list(documents)
-    known = {*emitted, *_list_source_types(documents)}
-    kinds = set(_list_watched_kinds(documents))
+    known_types = {*emitted, *_list_source_types(documents)}
+    watched_kinds = set(_list_watched_kinds(documents))
     triggers = [document for document in documents if document.kind == "Trigger"]
     return [
         str(trigger.build_error(*problem))
         for trigger in triggers
-        for problem in _check_trigger(trigger, functions, known, kinds)
+        for problem in _check_trigger(trigger, functions, known_types, watched_kinds)
     ]
 
 
 def _check_trigger(
-    trigger: Document, functions: Mapping[str, Collection[str]], known_types: Collection[str], kinds: Collection[str]
+    trigger: Document,
+    functions: Mapping[str, Collection[str]],
+    known_types: Collection[str],
+    watched_kinds: Collection[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield (field, problem) for one Trigger."""
+    """Yield each problem of a Trigger as (field, message)."""
     attributes = trigger.get("spec.filter.attributes", dict) or {}
-    watched, matched = attributes.get("kind"), match_types(attributes, known_types)
+    kind, matched_types = attributes.get("kind"), match_types(attributes, known_types)
     function = _get_function(trigger, "spec.subscriber") or ""
     if function not in functions:
         yield "spec.subscriber", f"names {function!r}, which is not a function: choose from {', '.join(functions)}"
-    elif functions[function] and not matched & set(functions[function]):
+    elif functions[function] and not matched_types & set(functions[function]):
         yield (
             "spec.filter.attributes",
             f"are {_format_attributes(attributes)}, which match no event that {function} consumes",
         )
-    if not matched:
+    if not matched_types:
         yield "spec.filter.attributes", f"are {_format_attributes(attributes)}, which match no emitted event"
-    if watched is not None and watched not in kinds:
-        yield "spec.filter.attributes.kind", f"is {watched!r}, which no ApiServerSource watches"
+    if kind is not None and kind not in watched_kinds:
+        yield "spec.filter.attributes.kind", f"is {kind!r}, which no ApiServerSource watches"
     dead_letter_function = _get_function(trigger, "spec.delivery.deadLetterSink")
     if dead_letter_function is not None and dead_letter_function not in functions:
         yield (
@@ -63,7 +66,7 @@ def _check_trigger(
 
 
 def match_types(attributes: Mapping[str, str], known_types: Collection[str]) -> set[str]:
-    """Return the known types that a Trigger with these filter attributes matches; a flag stands for several."""
+    """Return the known types that a Trigger with these filter attributes matches; a flag matches several types."""
     flags = [set(events.TYPES_BY_FLAG[name]) for name in attributes if name in events.TYPES_BY_FLAG]
     types = [{attributes["type"]}] if "type" in attributes else []
     return set(known_types).intersection(*flags, *types)
@@ -74,7 +77,7 @@ def _format_attributes(attributes: Mapping[str, str]) -> str:
 
 
 def _get_function(trigger: Document, field: str) -> str | None:
-    """Return the function of a destination: the last segment of its path, or else its Service."""
+    """Return the function of a destination: the last segment of its path, or the name of its Service."""
     uri = trigger.get(f"{field}.uri", str)
     return uri.rstrip("/").rpartition("/")[2] if uri else trigger.get(f"{field}.ref.name", str)
 
@@ -88,4 +91,4 @@ def _list_source_types(documents: Iterable[Document]) -> Iterator[str]:
 def _list_watched_kinds(documents: Iterable[Document]) -> Iterator[str]:
     for document in documents:
         if document.kind == "ApiServerSource":
-            yield from (str(item.get("kind")) for item in document.get("spec.resources", list) or [])
+            yield from (str(resource.get("kind")) for resource in document.get("spec.resources", list) or [])

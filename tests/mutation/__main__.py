@@ -1,4 +1,4 @@
-"""`python -m tests.mutation [MODULE...]` mutates each line of the rules and steps, and lists the surviving mutants.
+"""Mutation tests: `python -m tests.mutation [MODULE...]` mutates the rules and steps, and lists surviving mutants.
 
 Two pytest sessions run concurrently, each with its own cluster if the tests need one. `--again` tests only the mutants
 that survived the last run.
@@ -49,7 +49,7 @@ STEP_TESTS = (
 
 @dataclass(frozen=True)
 class MutationPart:
-    """Modules that are tested by the same tests; with `pure`, only by tests that need no cluster."""
+    """Modules that are tested by the same tests; if `pure` is set, only by those tests that need no cluster."""
 
     name: str
     paths: Sequence[Path]
@@ -64,7 +64,7 @@ PARTS = (
 
 
 def _divide_among_sessions(mutants: Sequence[Mutant]) -> list[list[Mutant]]:
-    """Divide the mutants among the sessions; those of the same function stay together."""
+    """Divide the mutants among the sessions; mutants of one function stay together."""
     shares: list[list[Mutant]] = [[] for _ in range(SESSION_COUNT)]
     for _, group in groupby(mutants, lambda mutant: mutant.function):
         min(shares, key=len).extend(group)
@@ -75,18 +75,18 @@ class PartRun:
     """The pytest sessions of one part."""
 
     def __init__(self, part: MutationPart, mutants: Sequence[Mutant]) -> None:
-        self._part, self._changed = part, mutants
+        self._part, self._mutants = part, mutants
         self._reached_lines = [
             ResultsFile(MUTANTS_DIR / f"{part.name}-tests-{number}.jsonl") for number in range(SESSION_COUNT)
         ]
         self.outcomes = [ResultsFile(MUTANTS_DIR / f"{part.name}-{number}.jsonl") for number in range(SESSION_COUNT)]
 
     def test_mutants(self) -> None:
-        """Find out which lines each test reaches, then test each mutant."""
-        if not self._changed:
+        """List the lines that each test reaches unless the list is up to date, then test each mutant."""
+        if not self._mutants:
             return
         print(
-            f"{self._part.name}: {len(self._changed)} mutants to test; listing the lines that each test reaches",
+            f"{self._part.name}: {len(self._mutants)} mutants to test; listing the lines that each test reaches",
             flush=True,
         )
         with ThreadPoolExecutor(SESSION_COUNT) as threads:
@@ -97,16 +97,16 @@ class PartRun:
                 raise SystemExit(
                     "\n".join(["error: tests fail without a mutant: see the logs in the directory mutants", *failed])
                 )
-            list(threads.map(self._test_mutants, range(SESSION_COUNT), _divide_among_sessions(self._changed)))
+            list(threads.map(self._test_mutants, range(SESSION_COUNT), _divide_among_sessions(self._mutants)))
 
     def forget_survivors(self) -> None:
-        """Forget the mutants that survived, and all suspects."""
+        """Delete all results except those of killed mutants, so that the other mutants are tested again."""
         for outcomes in self.outcomes:
             killed = [line for line in outcomes.read_lines("tested") if line["by"]]
             outcomes.file.write_text("".join(json.dumps(line) + "\n" for line in killed))
 
     def read_results(self) -> dict[str, str]:
-        """Return mutant → the test that killed it, "" for none."""
+        """Return the test that killed each mutant, or "" if the mutant survived."""
         return {name: test for outcomes in self.outcomes for name, test in outcomes.read_results().items()}
 
     def _is_stale(self) -> bool:
@@ -130,7 +130,7 @@ class PartRun:
             )
 
     def _test_mutants(self, number: int, mutants: Sequence[Mutant]) -> None:
-        """Run sessions one after another until all these mutants are tested."""
+        """Run sessions one after another until all of these mutants are tested."""
         outcomes, listed = self.outcomes[number], self._read_reached_lines()
         seconds = {line["listed"]: line["seconds"] for line in listed}
         reached = {mutant.name: _find_tests(mutant, listed) for mutant in mutants}
@@ -148,7 +148,7 @@ class PartRun:
                 outcomes.append(tested=name, by=HANG_RESULT)
 
     def _run_session(self, number: int, session_input: SessionInput) -> bool:
-        """Run one pytest process; return whether it ended normally."""
+        """Run one pytest process, and return whether it exited normally."""
         file = MUTANTS_DIR / f"{self._part.name}-{number}-work.json"
         session_input.write(file)
         options = [
@@ -161,7 +161,7 @@ class PartRun:
         command = [sys.executable, "-m", "pytest", *options, *EXCLUSION_OPTIONS, *self._part.tests]
         with (MUTANTS_DIR / f"{self._part.name}-{number}.log").open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=ENVIRONMENT)
-            return _await_exit(process, Path(session_input.results_file)) in (0, 5)
+            return _wait_for_exit(process, Path(session_input.results_file)) in (0, 5)
 
 
 def _find_tests(mutant: Mutant, listed: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -172,7 +172,7 @@ def _find_tests(mutant: Mutant, listed: Sequence[Mapping[str, Any]]) -> list[str
     return tests_of_line or [test for test, reached in lines.items() if function_lines & reached]
 
 
-def _await_exit(process: subprocess.Popen[bytes], file: Path) -> int:
+def _wait_for_exit(process: subprocess.Popen[bytes], file: Path) -> int:
     """Wait for the process and return its exit status; kill it if it hangs."""
     size, since = -1, time.monotonic()
     while True:
@@ -188,7 +188,7 @@ def _await_exit(process: subprocess.Popen[bytes], file: Path) -> int:
 
 
 def print_report(mutants: Sequence[Mutant], type_detected: Set[str], results: Mapping[str, str]) -> None:
-    """Print the surviving mutants, and the number of killed and surviving mutants of each module."""
+    """Print the surviving mutants, and the numbers of killed and surviving mutants in each module."""
     survivors = [mutant for mutant in mutants if mutant.name not in type_detected and not results[mutant.name]]
     for mutant in survivors:
         print(f"{mutant.name}\n{mutant.diff}\n")
@@ -225,7 +225,7 @@ def main() -> None:
 
 
 def _generate_mutants() -> tuple[list[Mutant], set[str]]:
-    """Generate all mutants; return them, and the names of those that mypy detects."""
+    """Generate all mutants, and return them with the names of those that mypy detects."""
     shutil.rmtree(MUTANTS_DIR, ignore_errors=True)
     MUTANTS_DIR.mkdir()
     mutants = mutant_list.write_mutants([path for part in PARTS for path in part.paths])
@@ -236,7 +236,7 @@ def _generate_mutants() -> tuple[list[Mutant], set[str]]:
 
 
 def _load_mutants() -> tuple[list[Mutant], set[str]]:
-    """Return the mutants of the last run, and the names of those that mypy detected."""
+    """Return the mutants of the last run with the names of those that mypy detected."""
     return mutant_list.read_mutants(), set(json.loads(TYPE_DETECTED_FILE.read_text()))
 
 

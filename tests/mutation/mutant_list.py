@@ -22,18 +22,18 @@ MUTANTS_DIR = ROOT / "mutants"
 """Directory of mutated modules and of the results; it contains no product code."""
 MUTANTS_FILE = MUTANTS_DIR / "changes.json"
 EXCLUDED_MODULES = ("kube/maintenance/lookup.py",)
-"""Module among the rules that reads from the API server."""
+"""Rule modules that are not pure, because they read from the API server."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mutant of a function.
+    """A mutant of one function.
 
     Attributes:
         name: Module and number, such as `kube.nodes.x_is_cordoned_and_tainted__mutmut_3`.
         diff: The removed lines, and the lines that replace them.
         line: The line of the first difference, in the original function within the mutated module.
-        first, last: The lines of that function.
+        first, last: The first and last line of that function.
     """
 
     name: str
@@ -49,17 +49,17 @@ class Mutant:
 
     @property
     def function(self) -> str:
-        """Return the common prefix of all mutants of the function."""
+        """Return the name prefix that all mutants of the function have."""
         return get_function_name(self.name)
 
 
 def get_function_name(name: str) -> str:
-    """Return the function of a mutant's or an original's name."""
+    """Return the function's name, given the name of a mutant or of the original."""
     return name.partition("__mutmut_")[0]
 
 
 def get_module_name(file: str) -> str:
-    """Return the dotted name of a mutated module."""
+    """Return the dotted name of the mutated module in a file."""
     return ".".join(Path(file).relative_to(MUTANTS_DIR).with_suffix("").parts)
 
 
@@ -67,9 +67,7 @@ def list_rule_modules() -> list[Path]:
     """Return the pure rule modules, relative to the root."""
     paths = [*(ROOT / "kube").glob("*.py"), *(ROOT / "kube" / "maintenance").glob("*.py")]
     return [
-        path
-        for path in sorted(path_found.relative_to(ROOT) for path_found in paths)
-        if path.as_posix() not in EXCLUDED_MODULES
+        path for path in sorted(path.relative_to(ROOT) for path in paths) if path.as_posix() not in EXCLUDED_MODULES
     ]
 
 
@@ -84,13 +82,13 @@ def write_mutants(paths: Sequence[Path]) -> list[Mutant]:
     Returns:
         The mutants, which are also written to `MUTANTS_FILE`.
     """
-    changes = [mutant for path in paths for mutant in _write_module(path)]
-    MUTANTS_FILE.write_text(json.dumps([asdict(mutant) for mutant in changes], indent=1))
-    return changes
+    mutants = [mutant for path in paths for mutant in _write_module(path)]
+    MUTANTS_FILE.write_text(json.dumps([asdict(mutant) for mutant in mutants], indent=1))
+    return mutants
 
 
 def read_mutants() -> list[Mutant]:
-    """Return the mutants that were written."""
+    """Return the mutants that the last run wrote to `MUTANTS_FILE`."""
     return [Mutant(**fields) for fields in json.loads(MUTANTS_FILE.read_text())]
 
 
@@ -103,21 +101,21 @@ def _write_module(path: Path) -> list[Mutant]:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(mutated.code)
     lines = mutated.code.splitlines()
-    text = {
+    lines_by_name = {
         name: [line.replace(name, get_function_name(name)) for line in lines[span.start - 1 : span.end]]
         for name, span in mutated.line_span_by_function_name.items()
     }
     mutants = []
     for name in mutated.mutant_names:
         original = f"{get_function_name(name)}__mutmut_orig"
-        offset, diff = _find_difference(text[original], text[name])
+        offset, diff = _find_difference(lines_by_name[original], lines_by_name[name])
         span = mutated.line_span_by_function_name[original]
         mutants.append(Mutant(f"{module}.{name}", diff, span.start + offset, span.start, span.end))
     return mutants
 
 
 def _find_difference(before: Sequence[str], after: Sequence[str]) -> tuple[int, str]:
-    """Return the index of the first line that differs, and the text from there to the last such line."""
+    """Return the index of the first line that differs, and the removed and added text up to the last such line."""
     start = next(
         (index for index, (old_line, new_line) in enumerate(zip(before, after, strict=False)) if old_line != new_line),
         0,
@@ -141,7 +139,7 @@ class Finder(MetaPathFinder):
 
 
 class Loader(SourceFileLoader):
-    """Loader without bytecode cache, because the mutated modules change within minutes."""
+    """Loader without a bytecode cache, because the mutated modules change within minutes."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the compiled code of the module."""
@@ -150,5 +148,5 @@ class Loader(SourceFileLoader):
 
 
 def install_finder() -> None:
-    """Import mutated modules from now on."""
+    """Install the import finder, so that mutated modules are imported from now on."""
     sys.meta_path.insert(0, Finder())

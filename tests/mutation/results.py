@@ -1,4 +1,4 @@
-"""The results of each mutant: sessions append one line for each to a file, so that a killed session loses nothing."""
+"""Results files: sessions append one line per result to a file, so that a killed session loses no results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ResultsFile:
-    """A file of results; each line is a JSON object with a key for its kind."""
+    """A results file; each line is a JSON object whose first key is the kind of the result."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -26,21 +26,21 @@ class ResultsFile:
             yield from (line for line in map(json.loads, self.file.read_text().splitlines()) if key in line)
 
     def read_results(self) -> dict[str, str]:
-        """Return mutant → the test that killed it, "" for none."""
+        """Return the test that killed each mutant, or "" if the mutant survived."""
         return {line["tested"]: line["by"] for line in self.read_lines("tested")}
 
     def read_suspects(self) -> dict[str, list[str]]:
-        """Return mutant → the tests that failed with it, and also without it afterwards."""
+        """Return for each mutant the tests that failed with it, and afterwards also failed without it."""
         tests_by_mutant: dict[str, list[str]] = {}
         for line in self.read_lines("suspect"):
             tests_by_mutant.setdefault(line["suspect"], []).append(line["by"])
         return tests_by_mutant
 
     def find_unfinished(self) -> str:
-        """Return the mutant that was started last, if it has no result yet."""
+        """Return the mutant whose test was started last if it has no result yet, otherwise ""."""
         started = [line["started"] for line in self.read_lines("started")]
         return started[-1] if started and started[-1] not in self.read_results() else ""
 
     def count_hangs(self) -> Counter[str]:
-        """Return how often a session hung at each mutant."""
+        """Return how often a session hung while it tested each mutant."""
         return Counter(line["stalled"] for line in self.read_lines("stalled"))

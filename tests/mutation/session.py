@@ -1,8 +1,8 @@
-"""A pytest plugin that tests many mutants in one session with one cluster, each with the tests that reach it.
+"""A pytest plugin that tests many mutants in one session with one cluster, each by the tests that reach it.
 
 The option `--work` names a JSON file (`SessionInput`). The results are appended to that file's results file. A test
 that fails with mutants of a function must pass afterwards without any mutant. Otherwise a mutant or the machine has
-corrupted the session. The session then ends, and a new one repeats these mutants.
+corrupted the session. The session then ends, and a new session tests these mutants again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.mutation.results import ResultsFile
 mutant_list.install_finder()  # before any conftest imports the product
 
 MAX_RUNS = 1500
-"""Maximum number of test runs in a session with a cluster; each leaves a node or two on it."""
+"""Maximum number of test runs in a session with a cluster; each run leaves one or two nodes in the cluster."""
 MAX_OTHER_TESTS = 30
-"""Maximum number of other modules' tests with a cluster per mutant; some mutants are reached by hundreds of tests."""
+"""Maximum number of other modules' cluster tests per mutant; hundreds of tests reach some mutants."""
 MAX_EXAMPLES = 30
 """Maximum number of examples per property; survivors are listed and can be tested again."""
 CLUSTER_FIXTURES = frozenset({"cluster", "idle_cluster"})
@@ -47,10 +47,10 @@ class SessionInput:
     Attributes:
         results_file: The file to which results are appended.
         mutant_names: The mutants to test; if empty, the session lists the lines that each test reaches.
-        tests_by_mutant: Mutant → tests that reach its line.
-        seconds: Test → its duration.
+        tests_by_mutant: For each mutant, the tests that reach its line.
+        seconds: The duration of each test.
         excludes_cluster_tests: Whether tests that need a cluster are excluded.
-        share, shares: The index of this session's share of the test files, and the number of shares.
+        share_index, share_count: The index of this session's share of the test files, and the number of shares.
     """
 
     results_file: str
@@ -58,11 +58,11 @@ class SessionInput:
     tests_by_mutant: dict[str, list[str]]
     seconds: dict[str, float]
     excludes_cluster_tests: bool
-    share: int
-    shares: int
+    share_index: int
+    share_count: int
 
     def write(self, file: Path) -> None:
-        """Write the input for a session."""
+        """Write the input to a file, which the session reads."""
         file.write_text(json.dumps(asdict(self)))
 
 
@@ -91,18 +91,18 @@ INPUT_KEY = pytest.StashKey[SessionInput]()
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests marked `abreast` or `alone` and, with `excludes_cluster_tests`, tests that need a cluster."""
-    servers = CLUSTER_FIXTURES if config.stash[INPUT_KEY].excludes_cluster_tests else frozenset()
+    excluded_fixtures = CLUSTER_FIXTURES if config.stash[INPUT_KEY].excludes_cluster_tests else frozenset()
     items[:] = [
         item
         for item in items
-        if not servers & set(getattr(item, "fixturenames", ()))
+        if not excluded_fixtures & set(getattr(item, "fixturenames", ()))
         and not any(item.get_closest_marker(name) for name in ("abreast", "alone"))
     ]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Test the mutants, instead of running each test once."""
+    """Test the mutants, or list the lines that tests reach, instead of running each test once."""
     session_input = session.config.stash[INPUT_KEY]
     if session_input.mutant_names:
         MutantTester(session.items, session_input).test_mutants(session_input.mutant_names)
@@ -110,10 +110,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
         threading.settrace(_trace_call)
         sys.settrace(_trace_call)
         files = list(dict.fromkeys(item.path for item in session.items))
-        own_items = [
-            item for item in session.items if files.index(item.path) % session_input.shares == session_input.share
+        selected_items = [
+            item
+            for item in session.items
+            if files.index(item.path) % session_input.share_count == session_input.share_index
         ]
-        _list_reached_lines(own_items, ResultsFile(Path(session_input.results_file)))
+        _list_reached_lines(selected_items, ResultsFile(Path(session_input.results_file)))
         sys.settrace(None)
         threading.settrace(None)
     return True
@@ -136,7 +138,7 @@ def _list_reached_lines(items: list[pytest.Item], outcomes: ResultsFile) -> None
 
 
 def _trace_call(frame: FrameType, _event: str, _argument: object) -> Any:
-    """Trace only functions of mutated modules."""
+    """Return the line tracer for functions of mutated modules, None for others."""
     return _trace_line if frame.f_code.co_filename.startswith(f"{mutant_list.MUTANTS_DIR}/") else None
 
 
@@ -147,7 +149,7 @@ def _trace_line(frame: FrameType, event: str, _argument: object) -> Any:
 
 
 def _run_test(item: pytest.Item, name: str, next_item: pytest.Item) -> list[pytest.TestReport]:
-    """Run one test with a mutant, "" for none; fixtures with a wider scope stay set up until `next_item`."""
+    """Run one test with a mutant ("" for none); fixtures with a wider scope stay set up until `next_item`."""
     _clear_caches()
     set_mutant_under_test(name)
     try:
@@ -172,20 +174,20 @@ def _find_common_node(items: Iterable[pytest.Item]) -> Any:
 
 
 class MutantTester:
-    """A tester of mutants with the tests of this session."""
+    """Tests mutants with the tests of this session."""
 
     def __init__(self, items: list[pytest.Item], session_input: SessionInput) -> None:
         self._items = {item.nodeid: item for item in items}
-        self._top = _find_common_node(items)
-        self._work = session_input
+        self._common_node = _find_common_node(items)
+        self._input = session_input
         self._outcomes = ResultsFile(Path(session_input.results_file))
-        self._runs, self._most = 0, math.inf if session_input.excludes_cluster_tests else MAX_RUNS
+        self._runs, self._max_runs = 0, math.inf if session_input.excludes_cluster_tests else MAX_RUNS
         for item in items:  # limits the time of each test, since a mutant may make it hang
-            limit = 6 + 4 * session_input.seconds.get(item.nodeid, 0)
-            item.add_marker(pytest.mark.timeout(limit, func_only=True), append=False)
+            timeout_seconds = 6 + 4 * session_input.seconds.get(item.nodeid, 0)
+            item.add_marker(pytest.mark.timeout(timeout_seconds, func_only=True), append=False)
 
     def test_mutants(self, names: Sequence[str]) -> None:
-        """Test the mutants by function, until all are done, or until the session is full or corrupted."""
+        """Test the mutants function by function; stop early if the session is corrupted or reaches `MAX_RUNS`."""
         suspects_by_mutant = self._outcomes.read_suspects()
         for _, group in groupby(names, mutant_list.get_function_name):
             killing_tests: dict[str, str] = {}
@@ -194,25 +196,25 @@ class MutantTester:
                 self._outcomes.append(started=name)
                 suspects = dict.fromkeys(suspects_by_mutant.get(name, ()))
                 confirmed[name] = {test for test in suspects if self._is_passing(test, "")}
-                first = [*confirmed[name], *reversed(killing_tests.values())]
-                killing_tests[name] = self._find_killing_test(name, first, suspects.keys() - confirmed[name])
-                if self._runs > self._most:
+                preferred_tests = [*confirmed[name], *reversed(killing_tests.values())]
+                killing_tests[name] = self._find_killing_test(name, preferred_tests, suspects.keys() - confirmed[name])
+                if self._runs > self._max_runs:
                     break
-            if not self._record_results(killing_tests, confirmed) or self._runs > self._most:
+            if not self._record_results(killing_tests, confirmed) or self._runs > self._max_runs:
                 return
 
     def _find_killing_test(self, name: str, preferred_tests: Iterable[str], skipped_tests: Set[str]) -> str:
-        """Return the test that kills the mutant, "" for none.
+        """Return the test that kills the mutant, or "" if it survives.
 
         Tests that killed other mutants of the function run first. Tests that fail in this session without any mutant
         are skipped.
         """
-        seconds = self._work.seconds
+        seconds = self._input.seconds
         own_module = f"/test_{name.split('.')[-2]}"
-        tests = sorted(self._work.tests_by_mutant[name], key=lambda test: (own_module not in test, seconds[test]))
+        tests = sorted(self._input.tests_by_mutant[name], key=lambda test: (own_module not in test, seconds[test]))
         trusted, own_count = list(filter(None, preferred_tests)), sum(own_module in test for test in tests)
         selected = dict.fromkeys(
-            [*trusted, *tests[: None if self._work.excludes_cluster_tests else own_count + MAX_OTHER_TESTS]]
+            [*trusted, *tests[: None if self._input.excludes_cluster_tests else own_count + MAX_OTHER_TESTS]]
         )
         runnable = (test for test in selected if test not in skipped_tests)
         return next((test for test in runnable if self._is_failing(test, name, is_known_to_fail=test in trusted)), "")
@@ -240,4 +242,4 @@ class MutantTester:
     def _is_passing(self, test: str, name: str) -> bool:
         self._runs += 1
         self._outcomes.append(test_started=test)  # a session that writes no line counts as hanging
-        return all(not report.failed for report in _run_test(self._items[test], name, self._top))
+        return all(not report.failed for report in _run_test(self._items[test], name, self._common_node))

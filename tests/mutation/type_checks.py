@@ -1,4 +1,4 @@
-"""Finds the mutants that mypy detects: it checks all mutated functions at once, in a copy of the tree."""
+"""Type checks of mutants: mypy checks all mutated functions at once, in a copy of the source tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOP_LEVEL_PATTERN = re.compile(r"(?: {4})?(?:@|async def |def |class )")
 MUTANT_HEAD_PATTERN = re.compile(r"\s*(?:async )?def (x[_ǁ]\w*__mutmut_(?:orig|\d+))\(")
 
 
-def find_detected_mutants(changes: Sequence[Mutant]) -> set[str]:
+def find_detected_mutants(mutants: Sequence[Mutant]) -> set[str]:
     """Return the names of the mutants with a type error that the original does not have."""
     _write_copy()
     package_options = [option for package in PACKAGES for option in ("-p", package)]
@@ -33,12 +33,12 @@ def find_detected_mutants(changes: Sequence[Mutant]) -> set[str]:
     if result.returncode not in (0, 1):
         raise SystemExit(f"error: mypy cannot read the mutated modules: {result.stdout}{result.stderr}")
     errors = _parse_errors(result.stdout)
-    originals = {mutant.name: errors[f"{mutant.function}__mutmut_orig"] for mutant in changes}
-    return {mutant.name for mutant in changes if errors[mutant.name] - originals[mutant.name]}
+    originals = {mutant.name: errors[f"{mutant.function}__mutmut_orig"] for mutant in mutants}
+    return {mutant.name for mutant in mutants if errors[mutant.name] - originals[mutant.name]}
 
 
 def _write_copy() -> None:
-    """Create the copy with the mutated modules and with the mutmut modules that they import."""
+    """Create the copy, with the mutated modules and the mutmut modules that they import."""
     shutil.rmtree(COPY_DIR, ignore_errors=True)
     shutil.copytree(Path(mutmut.__file__).parent, COPY_DIR / "mutmut")
     for package in PACKAGES:
@@ -48,7 +48,7 @@ def _write_copy() -> None:
 
 
 def _parse_errors(output: str) -> defaultdict[str, set[str]]:
-    """Return mutant or original → mypy's messages, without the function's name."""
+    """Return mypy's messages for each mutant and original, without the function's name."""
     errors_by_mutant, functions = defaultdict(set), {}
     for match in MYPY_ERROR_PATTERN.finditer(output):
         file = match["file"]
@@ -60,7 +60,7 @@ def _parse_errors(output: str) -> defaultdict[str, set[str]]:
 
 
 def _map_lines_to_mutants(file: Path) -> dict[int, str]:
-    """Return line → the mutant or original that contains it."""
+    """Return for each line the mutant or original function that contains it."""
     mutants_by_line, name = {}, ""
     module = ".".join(file.relative_to(COPY_DIR).with_suffix("").parts)
     for line_number, line in enumerate(file.read_text().splitlines(), start=1):

@@ -13,7 +13,10 @@ GENERATIONS_OUTPUT = (
     'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
 )
 ALWAYS_SENT_KIND = "poddisruptionbudget"
-"""kubectl always sends a budget's selector, since its patch strategy is replace; the server changes nothing."""
+"""The kind that kubectl always sends, because a budget's selector has the patch strategy `replace`.
+
+The API server then changes nothing.
+"""
 
 
 def list_ready_pods(environment: RealNodesEnvironment) -> list[Object]:
@@ -33,7 +36,7 @@ def assert_second_apply_changes_nothing(
     Args:
         environment: The environment.
         overlay: The path of the overlay.
-        bound_names: The objects that kubectl sends again, because Knative completed their environment variables.
+        bound_names: The objects that kubectl sends again, because Knative has added environment variables to them.
     """
     generations = ("get", "deployment,trigger,broker,pdb", "-n", NAMESPACE, "-o", GENERATIONS_OUTPUT)
     before = environment.cluster.kubectl(*generations).stdout

@@ -1,4 +1,4 @@
-"""Fixtures with the shipped image, which buildah builds without a registry, and with nodes that run containers."""
+"""Fixtures for the shipped image, which buildah builds without a registry, and for nodes that run containers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 
 @pytest.fixture(scope="session")
 def image(buildah: Buildah) -> ProductImage:
-    """Return the image as `make image` builds it."""
+    """Return the product's image, built as by `make image`."""
     return build_image(buildah)
 
 

@@ -1,4 +1,4 @@
-"""The environment of the tests on real nodes: creates pods from a minimal image, and reads their state."""
+"""The environment of the tests on real nodes, which creates pods from a minimal image and reads their state."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.waiting import wait_for_collection, wait_for_object
 
 IGNORE_SIGTERM_SCRIPT = "trap '' TERM; while true; do sleep 1; done"
 GRACE_SECONDS = 3
-"""Seconds of the termination grace period of a process that ignores SIGTERM."""
+"""Termination grace period in seconds of the pods whose process ignores SIGTERM."""
 IMAGE = PAUSE_IMAGE
-"""An image with busybox only (FROM scratch)."""
+"""An image that contains only busybox (FROM scratch)."""
 PODS_PATH = "/api/v1/namespaces/default/pods"
 APPS_PATH = "/apis/apps/v1/namespaces/default"
 TIMEOUT_SECONDS = 60.0
 CONTAINER_FIELDS = ("readinessProbe", "livenessProbe", "lifecycle", "volumeMounts")
 WEB_SERVER_SCRIPT = "mkdir -p /tmp/www; echo {text} > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
 WEB_SERVER_PROBE = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 1}
-"""A readiness probe of the web server."""
+"""A readiness probe for the web server."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RealNodesEnvironment:
         return [*pods.values()]
 
     def delete(self, path: str) -> None:
-        """Delete the object and its dependents."""
+        """Delete the object at this path, and its dependents."""
         self.client.run(self.client.api.request("DELETE", path))
 
     def read_log(self, pod_name: str) -> str:
@@ -76,13 +76,13 @@ class RealNodesEnvironment:
         return self.cluster.kubectl("logs", pod_name).stdout
 
     def create_service(self, name: str) -> None:
-        """Create a Service at port 80 for the pods with this `app` label."""
+        """Create a Service on port 80 for the pods with this `app` label."""
         spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
         self.client.create("/api/v1/namespaces/default/services", {"metadata": {"name": name}, "spec": spec})
 
 
 def build_pod_spec(script: str, **fields: Any) -> dict[str, Any]:
-    """Build a pod spec with one container that runs a script; `fields` has fields of the container or the pod spec."""
+    """Build a pod spec with one container that runs a script; `fields` are fields of the container or the pod spec."""
     container_fields = {key: fields.pop(key) for key in CONTAINER_FIELDS if key in fields}
     container: dict[str, Any] = {
         "name": "main",
@@ -95,14 +95,14 @@ def build_pod_spec(script: str, **fields: Any) -> dict[str, Any]:
 
 
 def are_ready(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
-    """Return a predicate: there are `count` pods, all Ready and none terminating."""
+    """Return a predicate that is true if there are `count` pods, all of them Ready and none terminating."""
     return lambda pods: (
         len(pods) == count and all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
     )
 
 
 def build_workload(name: str, workload_fields: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Build a Deployment or another workload; `workload_fields` has fields of its spec, `spec` is the pod spec."""
+    """Build a Deployment or another workload; `workload_fields` are fields of its spec besides the pod template."""
     labels = {"app": name}
     pods = {"metadata": {"labels": labels}, "spec": pod_spec}
     return {
@@ -112,7 +112,7 @@ def build_workload(name: str, workload_fields: Mapping[str, Any], pod_spec: Mapp
 
 
 def prefer_node(node: str) -> dict[str, Any]:
-    """Build the affinity of pods that prefer a node and may run on another one."""
+    """Build the affinity of pods that prefer this node but may run on a different one."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     term = {"weight": 100, "preference": {"matchFields": [field]}}
     return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}

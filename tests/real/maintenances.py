@@ -1,4 +1,4 @@
-"""Creates, awaits and deletes maintenances of real nodes, and reads their running containers from containerd."""
+"""Helpers that create, await and delete maintenances of real nodes, and list pods that containerd still runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def await_maintenance(
     timeout: float = TIMEOUT_SECONDS,
     group: ApiGroup = MEDIK8S,
 ) -> Object:
-    """Wait until `predicate` is true for the maintenance; return it."""
+    """Wait until `predicate` is true for the maintenance; return the maintenance."""
     return wait_for_object(
         environment.client,
         f"{group.path}/{name}",
@@ -46,14 +46,14 @@ def await_maintenance(
 def await_succeeded(
     environment: RealNodesEnvironment, name: str, timeout: float = TIMEOUT_SECONDS, group: ApiGroup = MEDIK8S
 ) -> Object:
-    """Wait until the maintenance is Succeeded; return it."""
+    """Wait until the maintenance's phase is Succeeded; return the maintenance."""
     return await_maintenance(
         environment, name, lambda maintenance: m.get_phase(maintenance) == "Succeeded", timeout, group
     )
 
 
 def end_maintenance(environment: RealNodesEnvironment, name: str, node: str, group: ApiGroup = MEDIK8S) -> None:
-    """Delete a maintenance; return once it is deleted and its node is schedulable again."""
+    """Delete a maintenance, and wait until it is gone and its node is schedulable again."""
     environment.delete(f"{group.path}/{name}")
     wait_for_object(
         environment.client, f"{group.path}/{name}", lambda maintenance: maintenance is None, TIMEOUT_SECONDS
@@ -62,13 +62,13 @@ def end_maintenance(environment: RealNodesEnvironment, name: str, node: str, gro
     wait_for_object(
         environment.client,
         path,
-        lambda maintenance: maintenance is not None and not maintenance["spec"].get("unschedulable"),
+        lambda node_object: node_object is not None and not node_object["spec"].get("unschedulable"),
         TIMEOUT_SECONDS,
     )
 
 
 def list_running_pods(environment: RealNodesEnvironment, node_name: str, *pods: Object) -> set[str]:
-    """Return the names of those pods of which containerd still runs a container on the node."""
+    """Return the names of the given pods for which containerd on the node still runs a container."""
     return {
         pod["metadata"]["name"]
         for pod in pods

@@ -1,4 +1,4 @@
-"""The product's image as buildah built it: its configuration, its files and its processes."""
+"""The product's image built with buildah: its configuration, its files and servers that run it."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class ProductImage:
 
     @cached_property
     def files(self) -> Path:
-        """Return the directory with all files of the image."""
+        """Return the directory where the image's files are mounted."""
         return Path(self.buildah.run("mount", self.container).strip())
 
     @cached_property
     def container(self) -> str:
-        """Return the name of a container of the image."""
+        """Return the name of a working container of the image."""
         return self.buildah.run("from", "--pull-never", self.name).strip()
 
     def build_server(self, name: str, log_file: Path, environment: Mapping[str, str], mounted_path: Path) -> Server:
-        """Build the server that runs the image as its own user in the host's network; `mounted_path` is read-only."""
+        """Build a server that runs the image as the image's user in the host's network; `mounted_path` is read-only."""
         options = [f"--env={key}={value}" for key, value in environment.items()]
-        run = [
+        command = [
             "buildah",
             "run",
             f"--volume={mounted_path}:{mounted_path}:ro",
@@ -59,7 +59,7 @@ class ProductImage:
             "--",
             *self.oci_config["config"]["Cmd"],
         ]
-        return Server(name, run, log_file, self.buildah.environment)
+        return Server(name, command, log_file, self.buildah.environment)
 
 
 def build_image(engine: Buildah, *flags: str) -> ProductImage:

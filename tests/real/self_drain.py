@@ -1,4 +1,4 @@
-"""Drains the node on which the product runs, and observes evictions, journal entries and the console's availability."""
+"""Drains the product's own node, and observes evictions, journal entries and the console's availability."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class DrainResult:
 
     Attributes:
         seconds: The seconds from the maintenance's creation to Succeeded.
-        evicted: The names of the evicted pods, one entry for each granted eviction.
-        still_running: The pods to evict of which containerd still ran a container.
-        max_silent_seconds: The longest time in seconds without a response of the console.
+        evicted: The names of the evicted pods; a pod is listed once per granted eviction.
+        still_running: The names of the evictable pods for which containerd still ran a container.
+        max_silent_seconds: The longest time in seconds without a response from the console.
     """
 
     seconds: float
@@ -70,7 +70,7 @@ def drain_and_observe(
         maintenances.await_succeeded(environment, name, timeout)
         seconds = time.monotonic() - started
         still_running = maintenances.list_running_pods(environment, node, *evictable)
-        _await_response_after(poller, time.time())
+        _wait_for_response_after(poller, time.time())
     finally:
         poller.kill()
     maintenances.end_maintenance(environment, name, node)
@@ -83,15 +83,17 @@ def is_in_progress(maintenance: Object) -> bool:
 
 
 def read_evicted_from_journal(journal_url: str) -> set[str]:
-    """Return the names of the pods whose eviction is in the journal, in an event or in a function's reply.
+    """Return the names of the pods whose eviction is recorded in the journal, in an event or in a function's reply.
 
-    `node.drained` has the last evictions: those that the API server granted after their pass had ended.
+    `node.drained` contains the last evictions, which the API server granted after their pass had ended.
     """
     with psycopg.connect(journal_url) as database:
         event_texts = [body for (body,) in database.execute("SELECT event FROM bodies")]
         replies = [reply for (text,) in database.execute("SELECT replies FROM attempts") for reply in json.loads(text)]
-    messages = [*map(json.loads, event_texts), *replies]
-    event_data = (item["data"] for item in messages if item["type"] in (events.PODS_EVICTED, events.NODE_DRAINED))
+    recorded_events = [*map(json.loads, event_texts), *replies]
+    event_data = (
+        event["data"] for event in recorded_events if event["type"] in (events.PODS_EVICTED, events.NODE_DRAINED)
+    )
     batches = [data.get("evicted", []) for data in event_data]
     return {pod["name"] for batch in batches for pod in batch}
 
@@ -99,7 +101,7 @@ def read_evicted_from_journal(journal_url: str) -> set[str]:
 def read_event_types(journal_url: str, name: str) -> set[str]:
     """Return the types of the recorded events about maintenances with this name."""
     with psycopg.connect(journal_url) as database:
-        return {kind for (kind,) in database.execute("SELECT type FROM events WHERE name = %s", (name,))}
+        return {event_type for (event_type,) in database.execute("SELECT type FROM events WHERE name = %s", (name,))}
 
 
 def find_node_with_most_pods(environment: RealNodesEnvironment) -> str:
@@ -116,16 +118,16 @@ def _list_evictable_pods(environment: RealNodesEnvironment, node: str) -> list[O
 
 
 def _list_evicted(audit: AuditLog) -> list[str]:
-    return [item["objectRef"]["name"] for item in audit.list_evictions() if item["responseStatus"]["code"] == 201]
+    return [entry["objectRef"]["name"] for entry in audit.list_evictions() if entry["responseStatus"]["code"] == 201]
 
 
 def _start_polling(environment: RealNodesEnvironment, service: str, drained_node: str) -> Server:
-    """Poll a Service's readiness endpoint from the other node through kube-proxy; log a line per response."""
+    """Poll a Service's readiness endpoint from another node through kube-proxy, and log one line per response."""
     path = f"/api/v1/namespaces/{NAMESPACE}/services/{service}"
     address = environment.client.get(path)["spec"]["clusterIP"]
-    other = next(node for node in environment.nodes.nodes if node.name != drained_node)
+    other_node = next(node for node in environment.nodes.nodes if node.name != drained_node)
     url = f"http://{address}/health/readiness"
-    server = other.sandbox.build_server(f"polling-{time.time()}", sys.executable, "-c", POLLING_SCRIPT, url)
+    server = other_node.sandbox.build_server(f"polling-{time.time()}", sys.executable, "-c", POLLING_SCRIPT, url)
     server.start()
     return server
 
@@ -134,10 +136,10 @@ def _read_response_times(log: Path) -> list[float]:
     return [float(line) for line in log.read_text().splitlines() if line.replace(".", "", 1).isdigit()]
 
 
-def _await_response_after(poller: Server, time_seconds: float) -> None:
-    limit = time.monotonic() + 60
-    while not any(time_of_response > time_seconds for time_of_response in _read_response_times(poller.log)):
-        assert time.monotonic() < limit, "the console does not respond"
+def _wait_for_response_after(poller: Server, since: float) -> None:
+    deadline = time.monotonic() + 60
+    while not any(response_time > since for response_time in _read_response_times(poller.log)):
+        assert time.monotonic() < deadline, "the console does not respond"
         time.sleep(0.2)  # a growing file has no notification
 
 

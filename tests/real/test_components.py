@@ -1,4 +1,4 @@
-"""Tests of combined components as pods: `plain` with all optional components, and all functions in one process."""
+"""Tests for combined components as pods: `plain` with all optional components, and all functions in one process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CREATE_SECRET_COMMAND = (
     "--from-literal=secret=0123456789abcdef",
 )
 USER_ID = 65532
-"""The user id of the image's processes."""
+"""The user ID of the image's processes."""
 VOLUME_MANIFEST: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "PersistentVolume",
@@ -59,8 +59,8 @@ class InstallVariant:
     Attributes:
         components: The components in the order in which they are applied.
         files: Additional manifests.
-        patches: Patches, as a kustomization has them.
-        bound_names: The Deployments whose environment variables Knative completes.
+        patches: Patches in the format of a kustomization.
+        bound_names: The Deployments to which Knative adds environment variables.
         min_pods: The minimum number of pods.
     """
 
@@ -109,7 +109,7 @@ ONE_PROCESS = InstallVariant(
 
 @pytest.fixture(scope="module")
 def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodesEnvironment]:
-    """Yield two real nodes with Knative as pods, the CRDs that the components and `monitoring` need, and a volume."""
+    """Yield two real nodes with Knative as pods, the CRDs of all components and of `monitoring`, and a volume."""
     preflight.check_host()
     folder = tmp_path_factory.mktemp("components")
     with pod_install.start_real_cluster(folder / "cluster") as (cluster, nodes):
@@ -124,7 +124,7 @@ def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealN
 def test_install_variant_drains_node_and_is_removed(
     bare_environment: RealNodesEnvironment, variant: InstallVariant, tmp_path: Path
 ) -> None:
-    """Installs become Ready, do not change at a second apply, drain a node, and leave nothing after their removal."""
+    """Check that an install becomes Ready, is unchanged by a second apply, drains a node and is removed completely."""
     cluster = bare_environment.cluster
     cluster.kubectl("create", "namespace", NAMESPACE)
     cluster.kubectl(*CREATE_SECRET_COMMAND)
@@ -149,7 +149,7 @@ def test_install_variant_drains_node_and_is_removed(
 
 
 def create_volume(directory: Path) -> str:
-    """Create a directory for the journal that its user may write to, and return the manifest of a volume there."""
+    """Create the journal's directory, which the image's user may write to; return the PersistentVolume's manifest."""
     directory.mkdir()
     shutil.chown(directory, USER_ID)
     return json.dumps({**VOLUME_MANIFEST, "spec": {**VOLUME_MANIFEST["spec"], "hostPath": {"path": str(directory)}}})

@@ -1,4 +1,4 @@
-"""Tests of what delays a drain of real containers: a budget with real probes, and a kubelet that crashed."""
+"""Tests for delays in the drain of real containers: a budget with real probes, and a crashed kubelet."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NODE_NAME = "real-1"
 BUDGETS_PATH = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
-def test_budget_keeps_minimum_ready(environment: RealNodesEnvironment) -> None:
-    """Budgets keep two of three pods ready during the drain, with readiness from a probe after two seconds."""
+def test_budget_keeps_minimum_number_of_pods_ready(environment: RealNodesEnvironment) -> None:
+    """Check that a budget keeps two of three pods ready during a drain; their readiness probe succeeds after 2 s."""
     replicas, min_ready = 3, 2
     readiness_probe = {"exec": {"command": ["ls", "ready"]}, "periodSeconds": 1}
     script = "sleep 2; touch ready; exec sleep 1000"
@@ -40,27 +40,27 @@ def test_budget_keeps_minimum_ready(environment: RealNodesEnvironment) -> None:
     budget = {"minAvailable": min_ready, "selector": {"matchLabels": {"app": "counted"}}}
     environment.client.create(BUDGETS_PATH, {"metadata": {"name": "counted"}, "spec": budget})
     environment.client.create(f"{APPS_PATH}/deployments", build_workload("counted", {"replicas": replicas}, pods))
-    before = {pod["metadata"]["name"] for pod in environment.await_pods("counted", are_ready(replicas))}
-    counts: list[int] = []
+    old_names = {pod["metadata"]["name"] for pod in environment.await_pods("counted", are_ready(replicas))}
+    ready_counts: list[int] = []
 
     def all_are_new(pods: Mapping[str, Object]) -> bool:
         ready = {name for name, pod in pods.items() if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]}
-        counts.append(len(ready))
-        return len(ready) == replicas and not ready & before
+        ready_counts.append(len(ready))
+        return len(ready) == replicas and not ready & old_names
 
     maintenances.create_maintenance(environment, "budgeted", NODE_NAME)
     wait_for_collection(environment.client, PODS_PATH, all_are_new, 120, labels="app=counted")
     maintenances.await_succeeded(environment, "budgeted")
     maintenances.end_maintenance(environment, "budgeted", NODE_NAME)
 
-    print(f"ready in turn: {counts}")
-    assert min(counts) == min_ready
+    print(f"ready pods over time: {ready_counts}")
+    assert min(ready_counts) == min_ready
     environment.delete(f"{APPS_PATH}/deployments/counted")
 
 
 @proves("OSV-15")
 def test_crashed_kubelet_delays_drain(environment: RealNodesEnvironment) -> None:
-    """Drains wait for a crashed kubelet: its terminating pods stay pending until the kubelet runs again."""
+    """Check that a drain waits for a crashed kubelet: its terminating pods stay pending until it runs again."""
     pod_spec = build_pod_spec(
         IGNORE_SIGTERM_SCRIPT, terminationGracePeriodSeconds=GRACE_SECONDS, **prefer_node(NODE_NAME)
     )
@@ -78,7 +78,7 @@ def test_crashed_kubelet_delays_drain(environment: RealNodesEnvironment) -> None
         fields=f"metadata.name={NODE_NAME}",
     )
     blocked = maintenances.await_maintenance(
-        environment, "lost", lambda status_object: name in status_object["status"].get("pendingPods", ())
+        environment, "lost", lambda maintenance: name in maintenance["status"].get("pendingPods", ())
     )
     running = maintenances.list_running_pods(environment, NODE_NAME, pod)
     environment.get_node(NODE_NAME).kubelet.start()

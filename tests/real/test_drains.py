@@ -1,4 +1,4 @@
-"""Tests of the drain of a real node: containerd ends the evicted containers as specified and keeps the others."""
+"""Tests for the drain of a real node: containerd stops the evicted containers as specified and keeps the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXIT_ON_SIGTERM_SCRIPT = "trap 'echo term >> /records/{name}; exit 0' TERM; whil
 
 @dataclass(frozen=True)
 class DrainObservation:
-    """The pods of a node, and the observations of its drain."""
+    """The pods of a node, and what was observed while the node was drained."""
 
     records_dir: Path
     evicted_pods: Mapping[str, Object]
@@ -42,29 +42,29 @@ class DrainObservation:
     maintenance: Object
     seconds: float
     still_running: set[str]
-    """The names of the pods of which containerd still ran a container when the maintenance succeeded."""
+    """The names of the pods for which containerd still ran a container when the maintenance succeeded."""
 
 
 @pytest.fixture(scope="module")
 def observation(
     environment: RealNodesEnvironment, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DrainObservation]:
-    """Yield the observations of a drained node that had a pod of each kind."""
-    marker_dir = tmp_path_factory.mktemp("records")
-    marker_dir.chmod(0o777)
+    """Yield the observations from the drain of a node that had a pod of each kind."""
+    records_dir = tmp_path_factory.mktemp("records")
+    records_dir.chmod(0o777)
     environment.client.patch(f"/api/v1/nodes/{TARGET_NODE}", {"spec": {"unschedulable": True}})
-    evictable, remaining = _create_evictable_workloads(environment, marker_dir), _create_remaining_pods(environment)
+    evictable, remaining = _create_evictable_workloads(environment, records_dir), _create_remaining_pods(environment)
     environment.client.patch(f"/api/v1/nodes/{TARGET_NODE}", {"spec": {"unschedulable": None}})
     started = time.monotonic()
     maintenances.create_maintenance(environment, "each-kind", SOURCE_NODE)
     maintenance = maintenances.await_succeeded(environment, "each-kind")
     still_running = maintenances.list_running_pods(environment, SOURCE_NODE, *evictable.values(), *remaining.values())
-    yield DrainObservation(marker_dir, evictable, remaining, maintenance, time.monotonic() - started, still_running)
+    yield DrainObservation(records_dir, evictable, remaining, maintenance, time.monotonic() - started, still_running)
     maintenances.end_maintenance(environment, "each-kind", SOURCE_NODE)
 
 
 def _create_evictable_workloads(environment: RealNodesEnvironment, records_dir: Path) -> dict[str, Object]:
-    """Create the pods to evict and wait until they run; they belong to workloads, which create them again elsewhere."""
+    """Create workloads, and return their pods once they are Ready; evicted pods are recreated on the other node."""
     volume: dict[str, Any] = {
         "volumes": [{"name": "records", "hostPath": {"path": str(records_dir)}}],
         "volumeMounts": [{"name": "records", "mountPath": "/records"}],
@@ -95,7 +95,7 @@ def _create_evictable_workloads(environment: RealNodesEnvironment, records_dir: 
 
 
 def _create_statefulset_with_volume(environment: RealNodesEnvironment, records_dir: Path) -> None:
-    """Create a StatefulSet whose volume is a directory of this machine, in place of network storage."""
+    """Create a StatefulSet whose volume is a directory on this machine, instead of network storage."""
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "shelf"}
     size = {"storage": "1Mi"}
     volume = {**claim, "capacity": size, "hostPath": {"path": str(records_dir)}}
@@ -110,7 +110,7 @@ def _create_statefulset_with_volume(environment: RealNodesEnvironment, records_d
 
 
 def _create_remaining_pods(environment: RealNodesEnvironment) -> dict[str, Object]:
-    """Create the pods that a drain leaves: a DaemonSet's pod and a static pod."""
+    """Create the pods that a drain does not evict: a DaemonSet's pod and a static pod."""
     environment.client.create(f"{APPS_PATH}/daemonsets", build_workload("everywhere", {}, build_pod_spec("sleep 1000")))
     static = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "static", "labels": {"app": "static"}}}
     file = environment.get_node(SOURCE_NODE).directory / "static" / "static.yaml"
@@ -132,8 +132,8 @@ def _create_remaining_pods(environment: RealNodesEnvironment) -> dict[str, Objec
     return {"static": {**mirrored, "metadata": manifest_metadata}, "daemon": next(iter(daemons.values()))}
 
 
-def test_no_container_of_evicted_pods_runs(observation: DrainObservation) -> None:
-    """Evicted pods have no running container in containerd once the maintenance is Succeeded; the others have."""
+def test_no_container_of_evicted_pods_still_runs(observation: DrainObservation) -> None:
+    """Check that only the pods that were not evicted have running containers once the maintenance is Succeeded."""
     pod_count, seconds = len(observation.evicted_pods), observation.seconds
     print(f"{pod_count} pods left in {seconds:.1f} s, including the longest grace period of {GRACE_SECONDS} s")
     assert observation.still_running == {pod["metadata"]["name"] for pod in observation.remaining_pods.values()}
@@ -141,18 +141,18 @@ def test_no_container_of_evicted_pods_runs(observation: DrainObservation) -> Non
 
 
 def test_pre_stop_hook_runs_before_sigterm(observation: DrainObservation) -> None:
-    """Evicted containers run their preStop hook first and then receive SIGTERM."""
+    """Check that the containers of evicted pods run their preStop hook first and then receive SIGTERM."""
     assert (observation.records_dir / "polite").read_text() == "term\n"
     assert (observation.records_dir / "hooked").read_text() == "hook\nterm\n"
 
 
 def test_drain_waits_for_grace_period(observation: DrainObservation) -> None:
-    """Drains wait for a process that ignores SIGTERM until the kubelet kills it after its grace period."""
+    """Check that a drain waits for a process that ignores SIGTERM until the kubelet kills it after its grace period."""
     assert GRACE_SECONDS < observation.seconds < GRACE_SECONDS + 12
 
 
 def test_workloads_run_on_other_node(environment: RealNodesEnvironment, observation: DrainObservation) -> None:
-    """Workloads run again on the other node with new pods and the data of their volume."""
+    """Check that the workloads run on the other node with new pods and with the data on their volume."""
     for name in ("polite", "hooked", "deaf", "scratch", "kept-data"):
         (pod,) = environment.await_pods(name, are_ready(1))
         assert pod["spec"]["nodeName"] == TARGET_NODE
@@ -163,7 +163,7 @@ def test_workloads_run_on_other_node(environment: RealNodesEnvironment, observat
 
 
 def test_job_completes_with_new_pod(environment: RealNodesEnvironment, observation: DrainObservation) -> None:
-    """Jobs whose pod was evicted complete with another pod."""
+    """Check that a Job whose pod was evicted completes with a new pod."""
     (observation.records_dir / "go").touch()
     pods = environment.await_pods(
         "work", lambda pods_by_name: any(pod["status"].get("phase") == "Succeeded" for pod in pods_by_name)
@@ -177,14 +177,15 @@ def test_job_completes_with_new_pod(environment: RealNodesEnvironment, observati
 def test_kubelet_and_product_record_different_events(
     environment: RealNodesEnvironment, observation: DrainObservation
 ) -> None:
-    """Kubelet and product record Events with different reasons for the cordon.
+    """Check that the kubelet and the product record Events with different reasons for the cordon.
 
     Only the kubelet records an Event for each stopped container.
     """
 
     def list_reasons(events: Mapping[str, Object]) -> set[tuple[str, str]]:
         return {
-            (item["reason"], item["source"].get("component") or item["reportingComponent"]) for item in events.values()
+            (event["reason"], event["source"].get("component") or event["reportingComponent"])
+            for event in events.values()
         }
 
     expected = ("NodeNotSchedulable", "kubelet")
@@ -199,7 +200,7 @@ def test_kubelet_and_product_record_different_events(
         )
     )
     own_reasons = {reason for reason, component in node_events if component != "kubelet"}
-    print(f"of the node: {sorted(node_events)}")
+    print(f"Events of the node: {sorted(node_events)}")
     assert expected[0] not in own_reasons
     killed = f"involvedObject.name={observation.evicted_pods['polite']['metadata']['name']},reason=Killing"
     assert environment.client.list(path, field_selector=killed)["items"]

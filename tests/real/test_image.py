@@ -1,4 +1,4 @@
-"""Tests of the image: its size, its metadata, its content, its reproducible build, and a function that runs in it."""
+"""Tests for the image: its size, metadata, content and reproducible build, and a function that runs in it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.real
 MAX_SIZE_BYTES = 120_000_000
 
 
-def test_image_size_and_metadata(image: ProductImage) -> None:
-    """Image layers stay below the maximum size; the user is numeric, and the OCI annotations are set."""
+def test_image_is_small_and_has_numeric_user_and_oci_annotations(image: ProductImage) -> None:
+    """Check that the layers are below the maximum size, the user is numeric, and the OCI annotations are set."""
     config = image.oci_config["config"]
     print(f"{image.size_bytes / 1e6:.1f} MB on top of the base")
     assert image.size_bytes < MAX_SIZE_BYTES
@@ -38,7 +38,7 @@ def test_image_size_and_metadata(image: ProductImage) -> None:
 
 
 def test_image_contains_no_build_tools(image: ProductImage) -> None:
-    """Image files contain neither pip nor compilers, and the image's user can write to none of them."""
+    """Check that the image contains neither pip nor compilers, and no file that its user may write to."""
     assert not [*image.files.glob("venv/lib/python3*/site-packages/pip*"), *image.files.glob("venv/bin/pip*")]
     assert not (image.files / "tools").exists()
     assert not [program for name in ("gcc", "cc", "make", "git") for program in image.files.glob(f"usr/bin/{name}")]
@@ -52,33 +52,33 @@ def test_image_contains_no_build_tools(image: ProductImage) -> None:
 
 
 def test_sbom_matches_installed_libraries(image: ProductImage) -> None:
-    """Software bill of materials (CycloneDX) and installed libraries have the same names and versions."""
-    listed = json.loads(image.sbom_file.read_text())
-    listed_libraries = {(component["name"].lower(), component["version"]) for component in listed["components"]}
+    """Check that the software bill of materials (CycloneDX) lists the installed libraries with their versions."""
+    sbom = json.loads(image.sbom_file.read_text())
+    listed_libraries = {(component["name"].lower(), component["version"]) for component in sbom["components"]}
     metadata = [file.read_text() for file in image.files.glob("venv/lib/python3*/site-packages/*.dist-info/METADATA")]
     installed = {(get_metadata_field(text, "Name").lower(), get_metadata_field(text, "Version")) for text in metadata}
 
-    assert listed["bomFormat"] == "CycloneDX"
+    assert sbom["bomFormat"] == "CycloneDX"
     assert listed_libraries == installed
 
 
 def get_metadata_field(metadata: str, name: str) -> str:
-    """Return a field of a library's metadata."""
+    """Return the value of a field in a library's metadata."""
     return next(line.partition(": ")[2] for line in metadata.splitlines() if line.startswith(f"{name}: "))
 
 
 def test_rebuilt_image_is_identical(image: ProductImage, buildah: Buildah) -> None:
-    """Rebuilding without a cache gives byte-identical layers."""
-    before = image.oci_config["rootfs"]["diff_ids"]
+    """Check that a build without a cache produces byte-identical layers."""
+    diff_ids = image.oci_config["rootfs"]["diff_ids"]
     rebuilt = build_image(buildah, "--no-cache")
 
-    assert rebuilt.oci_config["rootfs"]["diff_ids"] == before
+    assert rebuilt.oci_config["rootfs"]["diff_ids"] == diff_ids
 
 
 def test_function_in_image_begins_maintenance(
     image: ProductImage, installed_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Running as the image's user with its own account, `begin` begins a maintenance on a real API server."""
+    """Check that `begin`, run as the image's user with its ServiceAccount, begins a maintenance on an API server."""
     kubeconfig, port = installed_cluster.ensure_kubeconfig(access.make_username("begin")), reserve_port()
     kubeconfig.chmod(0o644)
     variables = {"FUNCTION": "begin", "KUBECONFIG": str(kubeconfig), **build_bind_env(port)}
@@ -87,12 +87,12 @@ def test_function_in_image_begins_maintenance(
     server.start()
     try:
         await_ready("the function", partial(is_ready, f"http://127.0.0.1:{port}/"), [server])
-        item = installed_cluster.get_client().create(MEDIK8S.path, {**body, "spec": {"nodeName": "node-1"}})
-        message = encode_binary(build_added(item))
+        maintenance = installed_cluster.get_client().create(MEDIK8S.path, {**body, "spec": {"nodeName": "node-1"}})
+        message = encode_binary(build_added(maintenance))
         response = requests.post(f"http://127.0.0.1:{port}/", data=message.body, headers=message.headers, timeout=10)
 
         assert response.status_code == 200, response.text
         assert decode_event(dict(response.headers), response.content).get_type() == events.MAINTENANCE_BEGUN
-        assert m.has_finalizer(installed_cluster.get_client().get(m.build_path(item)))
+        assert m.has_finalizer(installed_cluster.get_client().get(m.build_path(maintenance)))
     finally:
         server.stop()

@@ -1,4 +1,4 @@
-"""Tests of the product as a user installs it: pods of its image, Knative's programs as pods, unchanged manifests."""
+"""Tests for the product as a user installs it: its image and Knative run as pods, and the manifests are unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.relay import Relay
 pytestmark = pytest.mark.real
 COMPONENT_NAMES = ("console", "postgresql")
 MAX_DRAIN_SECONDS, MAX_CONSOLE_SILENT_SECONDS = 200, 60
-"""Maximum seconds of a drain, and of the console's unavailability during it.
+"""Maximum duration of a drain, and maximum unavailability of the console during it, in seconds.
 
 The limits are for two cores that start forty pods next to another test; docs/sizing.md has the usual durations.
 Knative's webhook takes a minute to terminate.
@@ -36,28 +36,29 @@ Knative's webhook takes a minute to terminate.
 UPGRADED_IMAGE = f"{product_image.IMAGE_NAME}:v0.0.1"
 """The same image with another tag."""
 WEBHOOK_TIMEOUT_SECONDS = 60.0
-"""Maximum seconds until Knative's webhook responds from the other node."""
+"""Maximum time in seconds until Knative's webhook responds on the other node."""
 BUDGET_PATCH = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
 """The budget patch of docs/install.md.
 
-Knative's own budget blocks the eviction of its webhook while that has fewer than five replicas.
+Knative's own budget blocks the eviction of its webhook while the webhook has fewer than five replicas.
 """
 PODSOURCE_DEPLOYMENT, MAX_PODSOURCE_GENERATION = "podsource-deployment", 4
-"""The Deployment that the ContainerSource creates and its SinkBinding completes, and its maximum generation.
+"""PodSource's Deployment, and its maximum generation.
 
-Each of the two may overwrite the other's write once.
+The ContainerSource creates the Deployment, and its SinkBinding adds environment variables. Each of the two
+controllers may overwrite the other's write once.
 """
 BOUND_DEPLOYMENTS = ("deployment.apps/guard", "deployment.apps/resync")
-"""The Deployments whose environment variables Knative completes."""
+"""The Deployments to which Knative adds environment variables."""
 
 
 @dataclass(frozen=True)
 class InstalledEnvironment(RealNodesEnvironment):
-    """The installed product with a journal in PostgreSQL on this machine.
+    """The installed product, with its journal in PostgreSQL on this machine.
 
     Attributes:
         overlay: The path of the applied overlay.
-        journal_url: The journal's URL on this machine.
+        journal_url: The URL of the journal's database on this machine.
     """
 
     overlay: str
@@ -81,18 +82,18 @@ def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         cluster.kubectl(*secret)
         cluster.kubectl("apply", "-k", overlay)
         pod_install.await_ready(cluster, demo.LATE_DEPLOYMENT)
-        real = InstalledEnvironment(cluster, nodes, str(overlay), url)
-        real.client.patch(
+        environment = InstalledEnvironment(cluster, nodes, str(overlay), url)
+        environment.client.patch(
             "/apis/policy/v1/namespaces/knative-eventing/poddisruptionbudgets/eventing-webhook", BUDGET_PATCH
         )
-        yield real
+        yield environment
         relay.close()
 
 
 @proves("X-7")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=lambda group: group.api_version)
 def test_maintenance_drains_and_restores_node(installed_environment: InstalledEnvironment, group: ApiGroup) -> None:
-    """Maintenances of a kwok node, without the product's pods, work with events through Knative's pods."""
+    """Check that a kwok node, on which no pod of the product runs, is drained and restored through Knative's pods."""
     name = group.api_version.split(".")[1]
     maintenances.create_maintenance(installed_environment, name, "node-1", group)
     maintenances.await_succeeded(installed_environment, name, group=group)
@@ -106,7 +107,7 @@ def test_maintenance_drains_and_restores_node(installed_environment: InstalledEn
 def test_demo_drains_and_restores_node(
     installed_environment: InstalledEnvironment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check that `make demo-real` prints a table with the drained and restored node, and the product's evicted pods."""
+    """Check that `make demo-real` prints the drained and restored node, and the product's evicted pods."""
     demo.show_drain(installed_environment.cluster, installed_environment.nodes)
 
     output = capsys.readouterr().out
@@ -116,7 +117,7 @@ def test_demo_drains_and_restores_node(
 
 
 def test_demo_fails_if_container_still_runs(installed_environment: InstalledEnvironment) -> None:
-    """Demo checks fail if a container still runs on the node that should be empty."""
+    """Check that the demo fails if a container still runs on the node that should be empty."""
     pods = installed_environment.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     running_pod = next(pod for pod in pods if pod["spec"].get("nodeName") == "real-2")
     with pytest.raises(DemoError, match=running_pod["metadata"]["name"]):
@@ -124,7 +125,7 @@ def test_demo_fails_if_container_still_runs(installed_environment: InstalledEnvi
 
 
 def assert_drain_within_limits(environment: InstalledEnvironment, result: self_drain.DrainResult) -> None:
-    """Assert the limits of a drain of the product's own node."""
+    """Assert that the drain of the product's own node met its limits."""
     print(f"{result.seconds:.1f} s, {len(result.evicted)} evictions; console silent {result.max_silent_seconds:.1f} s")
     assert result.still_running == set()
     assert len(result.evicted) == len(set(result.evicted)) > 10
@@ -142,7 +143,10 @@ def _find_unrecorded(journal_url: str, evicted: Sequence[str]) -> list[str]:
 
 @proves("NMO-24")
 def test_second_apply_changes_nothing(installed_environment: InstalledEnvironment) -> None:
-    """Pods are Ready with the shipped probes, limits, tokens and read-only root; a second apply changes nothing."""
+    """Check that a second apply changes nothing, and that all pods are Ready with the shipped manifests.
+
+    These set probes, limits, tokens and a read-only root file system.
+    """
     pod_install.await_ready(installed_environment.cluster)
 
     assert len(applied_manifests.list_ready_pods(installed_environment)) > 20
@@ -153,17 +157,17 @@ def test_second_apply_changes_nothing(installed_environment: InstalledEnvironmen
         f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{PODSOURCE_DEPLOYMENT}"
     )
     assert source["metadata"]["generation"] <= MAX_PODSOURCE_GENERATION, (
-        "two of Knative's controllers keep overwriting it"
+        "two of Knative's controllers keep overwriting the Deployment"
     )
 
 
 @pytest.mark.timeout(1200)
-def test_image_upgrade_during_drain(installed_environment: InstalledEnvironment) -> None:
-    """Drains of the product's own node succeed although another image tag is applied meanwhile.
+def test_drain_succeeds_if_image_is_upgraded_meanwhile(installed_environment: InstalledEnvironment) -> None:
+    """Check that a drain of the product's own node succeeds although a different image tag is applied meanwhile.
 
-    Functions, broker, PodSource, journal and console move to the other node and complete the drain, and so does another
-    workload. No pod is evicted twice. Each eviction is in the journal, except that of an `evict` pod which evicted
-    itself. Other events in the broker's memory are lost (docs/install.md).
+    Functions, broker, PodSource, journal, console and a different workload move to the other node, where the drain is
+    completed. No pod is evicted twice. Each eviction is in the journal, except those of `evict` pods, which evict
+    themselves. Other events in the broker's memory are lost (docs/install.md).
     """
     web = build_pod_spec("exec sleep 1000", terminationGracePeriodSeconds=1)
     installed_environment.client.create(f"{APPS_PATH}/deployments", build_workload("web", {"replicas": 6}, web))
@@ -187,7 +191,7 @@ def test_image_upgrade_during_drain(installed_environment: InstalledEnvironment)
 
 
 def apply_upgrade(environment: InstalledEnvironment) -> None:
-    """Apply the other tag; retry while Knative's own webhook moves to another node."""
+    """Apply the other image tag; retry while Knative's own webhook moves to the other node."""
     overlay = pod_install.write_overlay(Path(environment.overlay), COMPONENT_NAMES, image=UPGRADED_IMAGE)
     assert wait_until(
         lambda: environment.cluster.kubectl("apply", "-k", overlay, check=False).returncode == 0,
@@ -196,7 +200,7 @@ def apply_upgrade(environment: InstalledEnvironment) -> None:
 
 
 def list_product_images(environment: InstalledEnvironment) -> set[str]:
-    """Return the names of the product's images that its pods use."""
+    """Return the names of the product images that the pods use."""
     pods = environment.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     images = {container["image"] for pod in pods for container in pod["spec"]["containers"]}
     return {image for image in images if image.startswith(product_image.IMAGE_NAME)}

@@ -1,4 +1,4 @@
-"""Tests that real nodes leave nothing on the machine, however they end, and that an unsuitable machine is reported."""
+"""Tests that real nodes leave nothing on the machine, however they exit, and that unsuitable machines are reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAINTENANCE_BODY = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"
 
 @pytest.fixture
 def cluster_directory(tmp_path: Path) -> Iterator[Path]:
-    """Yield a directory for a cluster, and stop what a failed test left in it."""
+    """Yield a directory for a cluster, and stop the cluster if a failed test has left it running."""
     preflight.check_host()
     build.ensure_programs(build.NODES)
     yield tmp_path / "up"
@@ -89,9 +89,9 @@ def start_cluster_with_pod(directory: Path, engine: str = "local") -> None:
     run_kubectl(directory, "wait", "pod/one", "--for=condition=Ready", "--timeout=60s")
 
 
-def test_down_after_kill_leaves_nothing(cluster_directory: Path) -> None:
-    """After all processes were killed, including those in containers, `make down` removes what the kernel keeps."""
-    before = collect_traces(cluster_directory)
+def test_make_down_after_kill_leaves_nothing(cluster_directory: Path) -> None:
+    """Check that `make down` removes what the kernel keeps after all processes, also in containers, were killed."""
+    traces_before = collect_traces(cluster_directory)
     start_cluster_with_pod(cluster_directory)
     for group in (
         state_directory.read_supervisor_pid(cluster_directory),
@@ -99,22 +99,24 @@ def test_down_after_kill_leaves_nothing(cluster_directory: Path) -> None:
     ):
         kill_process_group(group)
     assert wait_until(lambda: collect_traces(cluster_directory)["processes"] == [])
-    assert wait_until(lambda: collect_traces(cluster_directory)["network namespaces"] == before["network namespaces"])
+    assert wait_until(
+        lambda: collect_traces(cluster_directory)["network namespaces"] == traces_before["network namespaces"]
+    )
     assert collect_traces(cluster_directory)["groups"]
     down_result = run_command(cluster_directory, "down")
 
     assert down_result.returncode == 0
-    assert wait_until(lambda: collect_traces(cluster_directory) == before), collect_traces(cluster_directory)
+    assert wait_until(lambda: collect_traces(cluster_directory) == traces_before), collect_traces(cluster_directory)
 
 
-def test_down_after_drain_with_knative_leaves_nothing(cluster_directory: Path) -> None:
-    """After a drain with Knative, `make down` removes every process, mount, namespace, device, route and setting.
+def test_make_down_after_drain_with_knative_leaves_nothing(cluster_directory: Path) -> None:
+    """Check that `make down` after a drain with Knative removes all processes, mounts, devices, routes and settings.
 
-    This is `make up REAL=1 DELIVERY=knative`: kwok simulates Knative's pods, other pods run and are drained.
+    The cluster is that of `make up REAL=1 DELIVERY=knative`: kwok simulates Knative's pods; other pods really run.
     """
-    before = collect_traces(cluster_directory)
+    traces_before = collect_traces(cluster_directory)
     start_cluster_with_pod(cluster_directory, "knative")
-    during = collect_traces(cluster_directory)
+    traces_after_start = collect_traces(cluster_directory)
     file = cluster_directory / "maintenance.json"
     file.write_text(json.dumps({**MAINTENANCE_BODY, "spec": {"nodeName": "real-1"}}))
     run_kubectl(cluster_directory, "create", "-f", str(file))
@@ -123,9 +125,12 @@ def test_down_after_drain_with_knative_leaves_nothing(cluster_directory: Path) -
     down_result = run_command(cluster_directory, "down")
 
     assert pods == ""
-    assert all(during[kind] != before[kind] for kind in ("processes", "network namespaces", "devices", "groups"))
+    assert all(
+        traces_after_start[kind] != traces_before[kind]
+        for kind in ("processes", "network namespaces", "devices", "groups")
+    )
     assert (down_result.returncode, down_result.stdout) == (0, "down\n")
-    assert wait_until(lambda: collect_traces(cluster_directory) == before), collect_traces(cluster_directory)
+    assert wait_until(lambda: collect_traces(cluster_directory) == traces_before), collect_traces(cluster_directory)
 
 
 def kill_process_group(process_group: int) -> None:
@@ -140,8 +145,8 @@ def kill_process_group(process_group: int) -> None:
     [(AS_USER_NOBODY_COMMAND, "root (sudo make up REAL=2)"), (WITHOUT_CGROUPS_COMMAND, "the cgroup controllers")],
 )
 def test_unsuitable_machine_is_reported(command_prefix: list[str], missing: str) -> None:
-    """Commands on an unsuitable machine fail within a second with one line, before they install or build anything."""
-    # only root may be able to read the venv's Python, so uid 65534 runs the system's
+    """Check that a command on an unsuitable machine fails within a second with one line, and installs nothing."""
+    # uid 65534 uses the system's Python, because possibly only root can read the venv's
     python = (
         "/usr/bin/python3"
         if command_prefix == AS_USER_NOBODY_COMMAND and Path("/usr/bin/python3").exists()
@@ -159,7 +164,7 @@ def test_unsuitable_machine_is_reported(command_prefix: list[str], missing: str)
 
 
 def test_fresh_machine_is_suitable() -> None:
-    """Fresh machines, on which packages are still missing, are not reported as unsuitable."""
+    """Check that a fresh machine, on which packages are still missing, is not reported as unsuitable."""
     command = [sys.executable, "-m", "localcluster.nodes.preflight"]
     variables = {**os.environ, "PATH": "/usr/bin:/bin"}  # iptables is not among these
     result = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Tests of pods on real nodes: networking, DNS, probes, tokens, logs and images."""
+"""Tests for pods on real nodes: networking, DNS, probes, tokens, logs and images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 
 def test_pod_reaches_service_on_other_node(environment: RealNodesEnvironment) -> None:
-    """Pods reach a pod on another node by its Service's name through CNI, kube-proxy and CoreDNS."""
+    """Check that a pod reaches a Service of a pod on a different node by name, through CNI, kube-proxy and CoreDNS."""
     environment.create_pod("answers", "real-1", WEB_SERVER_SCRIPT.format(text="hello"), readinessProbe=WEB_SERVER_PROBE)
     environment.create_service("answers")
     environment.await_pod("answers", is_ready)
@@ -37,7 +37,7 @@ def test_pod_reaches_service_on_other_node(environment: RealNodesEnvironment) ->
 
 
 def test_probes_control_readiness_and_restart(environment: RealNodesEnvironment) -> None:
-    """Readiness follows the readiness probe, and a failed liveness probe restarts the container."""
+    """Check that readiness follows the readiness probe, and that a failed liveness probe restarts the container."""
     script = "touch alive; sleep 3; touch ready; sleep 4; rm -f ready alive; sleep 1000"
     probe = {"periodSeconds": 1, "failureThreshold": 1}
     probes = {
@@ -56,7 +56,7 @@ def test_probes_control_readiness_and_restart(environment: RealNodesEnvironment)
 
 
 def test_api_server_accepts_token_of_pod(environment: RealNodesEnvironment) -> None:
-    """Pods get a token, the CA and the namespace from the kubelet, and the API server accepts the token."""
+    """Check that pods get a token, the CA and the namespace, and that the API server accepts the token."""
     folder = "/var/run/secrets/kubernetes.io/serviceaccount"
     script = "; echo; ".join(f"cat {folder}/{name}" for name in ("namespace", "token", "ca.crt"))
     environment.create_pod("known", "real-2", script, restartPolicy="Never")
@@ -73,10 +73,10 @@ def test_api_server_accepts_token_of_pod(environment: RealNodesEnvironment) -> N
 
 
 def test_coredns_is_ready_on_both_nodes(environment: RealNodesEnvironment) -> None:
-    """CoreDNS is Ready on both nodes.
+    """Check that CoreDNS is Ready on both nodes.
 
-    It becomes Ready once it has read all Services from the API server, through the Service `kubernetes` and with a
-    verified certificate.
+    It becomes Ready once it has read all Services from the API server, through the Service `kubernetes`, whose
+    certificate it verifies.
     """
     pods = environment.client.list("/api/v1/namespaces/kube-system/pods", label_selector="k8s-app=kube-dns")["items"]
 
@@ -85,7 +85,7 @@ def test_coredns_is_ready_on_both_nodes(environment: RealNodesEnvironment) -> No
 
 
 def test_pods_without_toleration_run_on_real_nodes(environment: RealNodesEnvironment) -> None:
-    """Pods without a toleration run on real nodes, because kwok's nodes have a taint."""
+    """Check that pods without a toleration run on the real nodes, because kwok's nodes have a taint."""
     spec: Object = {"replicas": 6, "selector": {"matchLabels": {"app": "ordinary"}}}
     pods = build_pod_spec("sleep 1000", terminationGracePeriodSeconds=1)
     spec["template"] = {"metadata": {"labels": {"app": "ordinary"}}, "spec": pods}
@@ -101,7 +101,7 @@ def test_pods_without_toleration_run_on_real_nodes(environment: RealNodesEnviron
 
 
 def test_containerd_runs_containers_while_pod_exists(environment: RealNodesEnvironment) -> None:
-    """Containers of a pod, including its sandbox, run in containerd exactly while the pod exists."""
+    """Check that containerd runs a pod's containers, including its sandbox, exactly as long as the pod exists."""
     created = environment.create_pod("seen", "real-1", "sleep 1000")
     environment.await_pod("seen", is_ready)
     running = environment.get_node("real-1").list_running_containers(created["metadata"]["uid"])
@@ -113,7 +113,7 @@ def test_containerd_runs_containers_while_pod_exists(environment: RealNodesEnvir
 
 
 def test_image_deleted_on_one_node_stays_on_other(environment: RealNodesEnvironment) -> None:
-    """Deleting an image on one node keeps it complete on the other, although the nodes share the unpacked files."""
+    """Check that deleting an image on one node leaves it intact on the other, although they share unpacked files."""
     ctr = ("ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images")
     first_sandbox, second_sandbox = environment.get_node("real-1").sandbox, environment.get_node("real-2").sandbox
     archive = environment.nodes.directory / "coredns.tar"

@@ -1,4 +1,4 @@
-"""Tests of the durable broker as a user installs it: RabbitMQ, its operators and its Knative Broker as pods."""
+"""Tests for the durable broker as a user installs it: RabbitMQ, its operators and its Knative Broker run as pods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_maintenance_drains_and_restores_node(installed_environment: RealNodesEnvironment) -> None:
-    """Drains of a kwok node, without the product's pods, work with events through RabbitMQ."""
+    """Check that a kwok node, on which no pod of the product runs, is drained and restored through RabbitMQ."""
     maintenances.create_maintenance(installed_environment, "durable", "node-1")
     maintenances.await_succeeded(installed_environment, "durable")
     maintenances.end_maintenance(installed_environment, "durable", "node-1")

@@ -1,4 +1,5 @@
-// Behavior that htmx does not provide: the dialog, menus by keyboard, the selection count, ages, the connection state.
+// Behavior that htmx does not provide: the dialog, keyboard navigation in menus, the selection
+// count, ages, the connection state.
 "use strict";
 
 const dialog = document.getElementById("window");
@@ -69,7 +70,7 @@ document.addEventListener("change", (event) => {
   showCount();
 });
 
-// Show times as ages, and keep these current.
+// Show times as ages, and keep the ages up to date.
 function showAges() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
     const seconds = Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000));
@@ -85,7 +86,7 @@ showAges();
 setInterval(showAges, 5000);
 document.addEventListener("htmx:afterSettle", () => { showAges(); showCount(); });
 
-// Show whether the page updates itself.
+// Show whether the page receives live updates.
 const connection = document.getElementById("connection");
 function showConnection(state) {
   connection.hidden = false;
@@ -119,13 +120,13 @@ function pause() {
 }
 htmx.createEventSource = (url) => {
   const stream = new EventSource(url, { withCredentials: true });
-  streams = [...streams.filter((each) => each.readyState !== EventSource.CLOSED), stream];
+  streams = [...streams.filter((source) => source.readyState !== EventSource.CLOSED), stream];
   if (document.hidden) pause();
   return stream;
 };
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
-    streams = streams.filter((each) => each.readyState !== EventSource.CLOSED);
+    streams = streams.filter((source) => source.readyState !== EventSource.CLOSED);
     if (streams.length) pause();
   } else {
     for (const stream of paused.splice(0)) stream.dispatchEvent(new Event("error"));

@@ -1,4 +1,4 @@
-"""AdmissionReviews at a constant rate, and the statistics of their latencies."""
+"""Tests for sending AdmissionReviews at a constant rate, and for the statistics of their latencies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def test_99th_percentile_is_exceeded_by_one_in_a_hundred() -> None:
     assert Latencies([3.0]).p99 == 3.0
 
 
-def test_slow_response_delays_no_other_request() -> None:
-    """Check that a slow response delays no other request, and that a latency counts from the due time."""
+def test_slow_response_does_not_delay_other_requests() -> None:
+    """Check that a slow response does not delay other requests, and that latency is measured from the due time."""
     requested: list[int] = []
 
-    async def one(number: int) -> Object:
+    async def send_review(number: int) -> Object:
         requested.append(number)
         while number == 0 and len(requested) < 5:
             await asyncio.sleep(0)
         return {"allowed": number != 1, "warnings": ["w"] if number == 2 else []}
 
-    latencies = asyncio.run(run_at_rate(one, 1000, 5))
+    latencies = asyncio.run(run_at_rate(send_review, 1000, 5))
 
     assert requested == [0, 1, 2, 3, 4]
     assert (len(latencies.milliseconds), latencies.refused, latencies.warned) == (5, 1, 1)
@@ -38,10 +38,12 @@ def test_slow_response_delays_no_other_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refused", "warned", "answers"),
+    ("refused", "warned", "accepted_answers"),
     [(2, 0, {REFUSED}), (0, 2, {WARNED}), (0, 0, {ALLOWED}), (1, 0, set()), (0, 1, set())],
 )
-def test_latencies_require_the_same_expected_answer(refused: int, warned: int, answers: set[str]) -> None:
+def test_latencies_are_accepted_only_if_all_answers_are_as_expected(
+    refused: int, warned: int, accepted_answers: set[str]
+) -> None:
     """Check that latencies are accepted only if all requests got the expected answer.
 
     A webhook that rejects everything would be fast, and would be listed as "allowed".
@@ -49,14 +51,14 @@ def test_latencies_require_the_same_expected_answer(refused: int, warned: int, a
     latencies = Latencies([1.0, 2.0], refused, warned)
 
     for answer in (REFUSED, WARNED, ALLOWED):
-        if answer in answers:
+        if answer in accepted_answers:
             latencies.check_answers(answer)
         else:
             with pytest.raises(RuntimeError, match=f"expected all 2 reviews to be {answer}: {refused} were "):
                 latencies.check_answers(answer)
 
 
-def test_review_is_parsed_by_the_webhook() -> None:
+def test_webhook_can_parse_built_review() -> None:
     review = parse_review(build_review("node-7", 3))
 
     assert (review.uid, review.is_create, review.object["spec"]["nodeName"]) == ("review-3", True, "node-7")

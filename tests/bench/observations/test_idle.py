@@ -1,4 +1,4 @@
-"""The analysis of the journal for a period in which nothing should happen."""
+"""Tests for the journal's analysis over an idle period, in which nothing should happen."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from eventing.journal.store import Journal
 START = 1_800_000_000.0
 
 
-def build_time(seconds: float) -> datetime:
+def convert_to_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(START + seconds, timezone.utc)
 
 
 def test_ticks_are_separated_from_other_events(tmp_path: Path) -> None:
-    """Check that ticks last until their last retry has ended, and that other events and attempts are counted."""
+    """Check that a tick lasts until its last retry has ended, and that other events and attempts are counted."""
     events = [
         *[("1", TICK, 15.0), ("2", PODS_GONE, 20.0), ("3", TICK, 30.0)],
         *[("4", PODS_GONE, 70.0), ("5", RESOURCE_UPDATED, 40.0)],
@@ -35,12 +35,14 @@ def test_ticks_are_separated_from_other_events(tmp_path: Path) -> None:
         ("5", "guard", 40.1, 0.01),
     ]
     journal = Journal(tmp_path / "journal.db")
-    for name, kind, at in events:
+    for event_id, event_type, second in events:
         journal.write_event(
-            CloudEvent({"id": name, "source": "s", "type": kind, "time": build_time(at)}, {}), build_time(at)
+            CloudEvent({"id": event_id, "source": "s", "type": event_type, "time": convert_to_datetime(second)}, {}),
+            convert_to_datetime(second),
         )
     journal.write_attempts(
-        Attempt("s", name, function, build_time(at), seconds, 200) for name, function, at, seconds in attempts
+        Attempt("s", event_id, function, convert_to_datetime(second), seconds, 200)
+        for event_id, function, second, seconds in attempts
     )
     journal.close()
 

@@ -1,4 +1,4 @@
-"""The limits that a benchmark run must meet."""
+"""Tests for the limits that a benchmark run must meet."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def build_round(case: str, drainer: str = "ours", seconds: float = 1.0, engine: 
 
 
 def check_case_limits(*rounds: Round) -> dict[str, tuple[float, float | None]]:
-    """Return label → value and limit for the last round's case."""
+    """Return the value and limit of each metric for the last round's case."""
     engine, case = rounds[-1].engine, rounds[-1].case
-    checked = check_limits(Results({}, list(rounds)))
+    findings = check_limits(Results({}, list(rounds)))
     return {
-        limit_check.metric: (limit_check.value, limit_check.limit)
-        for limit_check in checked
-        if (limit_check.engine, limit_check.case) == (engine, case)
+        finding.metric: (finding.value, finding.limit)
+        for finding in findings
+        if (finding.engine, finding.case) == (engine, case)
     }
 
 
 def test_every_drain_has_limits_for_lag_hints_and_requests() -> None:
     """Check that each drain has limits for lag, hints and requests.
 
-    Hints are the sources' events and the replies of passes.
+    Hints are the events of PodSource and those that passes reply with.
     """
     assert check_case_limits(build_round("5 nodes at once")) == {
         "seconds from last pod gone to done": (0.07, 0.05),
@@ -53,12 +53,12 @@ def test_every_drain_has_limits_for_lag_hints_and_requests() -> None:
     }
 
 
-def test_serial_evictions_allow_more_requests() -> None:
+def test_request_limit_is_higher_if_budget_serializes_evictions() -> None:
     assert compute_max_requests(DrainCase("c", pods=30, max_unavailable=1)) == 240
     assert compute_max_requests(DrainCase("c", pods=30, max_unavailable=10)) == 66
 
 
-def test_reference_is_the_operator_or_else_kubectl() -> None:
+def test_drain_is_compared_with_operator_or_else_with_kubectl() -> None:
     kubectl, operator = build_round("10 pods", "kubectl drain", 2.0), build_round("10 pods", "operator", 4.0)
 
     assert check_case_limits(kubectl, build_round("10 pods"))["time as a share of kubectl drain"] == (0.5, 0.25)
@@ -84,20 +84,20 @@ def test_large_case_has_memory_limits() -> None:
     assert checked["seconds that an event waited, including in the broker, except for evict"] == (3.5, None)
 
 
-def test_two_evict_processes_have_limit_relative_to_one() -> None:
+def test_limit_of_two_evict_processes_is_relative_to_one() -> None:
     one_process = build_round("30 pods behind a budget of 10", seconds=2.0, engine="knative")
     two_processes = build_round(TWO_EVICT_PROCESSES.name, seconds=2.4, engine="knative")
 
     assert check_case_limits(one_process, two_processes)["time as a share of one process"] == (1.2, 1.3)
 
 
-def test_findings_with_a_limit_are_checked() -> None:
+def test_only_findings_with_a_limit_are_checked() -> None:
     findings = [Finding("local", "rest", "events", 1.0, 0.0), Finding("local", "rest", "cores", 0.2)]
 
     assert check_limits(Results({}, [], findings)) == findings[:1]
 
 
-def test_unknown_case_is_not_checked() -> None:
+def test_limits_of_unknown_case_are_not_checked() -> None:
     assert check_limits(Results({}, [build_round("10 pigeons")])) == []
 
 

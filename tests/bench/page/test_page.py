@@ -1,4 +1,4 @@
-"""docs/performance.md shows exactly the results of docs/performance/results.json."""
+"""Tests that docs/performance.md shows exactly the results in docs/performance/results.json."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def build_rounds(case: str, drainer: str, *seconds: float) -> list[Round]:
     ]
 
 
-def test_the_page_is_up_to_date(shown_results: Results) -> None:
-    """docs/performance.md is up to date; `make performance` updates it."""
+def test_performance_page_is_up_to_date(shown_results: Results) -> None:
+    """Check that docs/performance.md is up to date; `make performance` updates it."""
     assert PAGE_FILE.read_text() == render_page(shown_results)
 
 
-def test_the_plots_are_up_to_date(shown_results: Results) -> None:
-    """Check that the plots show the current data; another version of the library may draw them differently."""
+def test_plots_are_up_to_date(shown_results: Results) -> None:
+    """Check that the plots show the current data; a different version of matplotlib may draw them differently."""
     expected = build_plots(shown_results)
 
     assert {file.name for file in PLOTS_DIR.glob("*.svg")} == {plot.file_name for plot in expected}

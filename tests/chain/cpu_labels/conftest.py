@@ -1,4 +1,4 @@
-"""A cluster of a thousand nodes that runs the product with the CPU labels component."""
+"""Fixture: a cluster with a thousand nodes that runs the product with the CPU labels component."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment of the CPU label tests: racks of nodes with the same CPU, a HyperConverged, and the node patches."""
+"""Test environment for CPU labels: racks of nodes with the same CPU, a HyperConverged, and recorded node patches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.workload import OWN_USER_PREFIX, AuditLog, is_dry_run, start_audit
 NODE_COUNT = 1000
 NODE_NAMES = [f"node-{number}" for number in range(1, NODE_COUNT + 1)]
 HASWELL_NODES, PENRYN_NODES = NODE_NAMES[:600], NODE_NAMES[600:900]
-"""The nodes of the two racks; no ConfigMap names the remaining nodes."""
+"""The nodes in the two racks; no ConfigMap names the remaining nodes."""
 CONFIGMAPS_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/configmaps"
 HYPERCONVERGEDS_PATH = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
 HASWELL_SELECTOR = f"{MODEL_LABEL_PREFIX}Haswell=true"
@@ -53,7 +53,7 @@ class CpuLabelsEnvironment:
         )
 
     def write_capabilities(self, features: str = "avx") -> None:
-        """Write the racks' CPU capabilities to a ConfigMap; the second rack has the model Penryn and these features."""
+        """Write the racks' CPU capabilities to a ConfigMap; `features` are the features of the second rack, Penryn."""
         capabilities_by_rack = {
             "a": {"nodes": HASWELL_NODES, "models": ["Haswell", "Penryn"], "cpu": "Haswell"},
             "b": {"nodes": PENRYN_NODES, "models": ["Penryn"], "features": features.split()},
@@ -66,7 +66,7 @@ class CpuLabelsEnvironment:
             self.client.create(CONFIGMAPS_PATH, body)
 
     def set_obsolete_cpus(self, obsolete_cpus: Mapping[str, Any]) -> None:
-        """Set `spec.obsoleteCPUs` of the HyperConverged."""
+        """Set the HyperConverged's `spec.obsoleteCPUs`."""
         self.client.patch(
             f"{HYPERCONVERGEDS_PATH}/{hyperconverged.HYPERCONVERGED_NAME}",
             {"spec": {"obsoleteCPUs": dict(obsolete_cpus)}},
@@ -78,14 +78,14 @@ class CpuLabelsEnvironment:
             self.client.run(self.client.api.request("DELETE", path))
 
     def count_nodes(self, label_selector: str) -> int:
-        """Return the number of nodes that carry these labels."""
+        """Return the number of nodes that match the label selector."""
         nodes = self.client.run(
             self.client.api.list(COLLECTION, label_selector=label_selector, resource_version="0", accept=METADATA_ONLY)
         )
         return len(nodes["items"] or [])
 
     def await_node_count(self, label_selector: str, count: int, timeout: float = 180.0) -> float:
-        """Wait until `count` nodes carry these labels; return the elapsed seconds."""
+        """Wait until `count` nodes match the label selector; return the elapsed seconds."""
         started = time.monotonic()
         await_ready(
             f"{label_selector} on {count} nodes",
@@ -96,12 +96,12 @@ class CpuLabelsEnvironment:
         return time.monotonic() - started
 
     def send_tick(self) -> None:
-        """Send a tick now; return when all events that follow from it are delivered."""
+        """Send a tick, and wait until it and all resulting events are delivered."""
         post_event(build_tick(), self.product.broker_url)
         self.await_delivered()
 
     def await_delivered(self) -> None:
-        """Wait until the local delivery has no event left."""
+        """Wait until the local delivery has no pending events."""
         assert isinstance(self.product, Product)
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
             await_ready(
@@ -111,17 +111,17 @@ class CpuLabelsEnvironment:
             )
 
     def start_audit(self) -> AuditLog:
-        """Return an audit log that contains the writes from now on."""
+        """Return an audit log that contains all writes from now on."""
         return start_audit(self.cluster)
 
     def read_duration_buckets(self) -> dict[str, float]:
-        """Return upper bound in seconds → number of events that `label-cpu` handled within it, since its start."""
+        """Return bucket limit in seconds → number of events that `label-cpu` has handled within that time."""
         page = requests.get(self.metrics_url, timeout=10).text
         return {limit: float(count) for limit, count in BUCKET_PATTERN.findall(page)}
 
 
 def count_patches_by_node(audit: AuditLog) -> Counter[str]:
-    """Return node name → number of successful patches by the product."""
+    """Return node name → number of the product's successful patches."""
     return Counter(
         entry["objectRef"]["name"]
         for entry in audit.list_writes_by(OWN_USER_PREFIX)
@@ -130,7 +130,7 @@ def count_patches_by_node(audit: AuditLog) -> Counter[str]:
 
 
 def list_nodes_with_lost_response(audit: AuditLog) -> set[str]:
-    """Return the nodes with a patch whose client was killed or timed out before the response.
+    """Return the nodes for which the client of a patch was killed or timed out before it received the response.
 
     The API server may have applied such a patch.
     """
@@ -139,7 +139,7 @@ def list_nodes_with_lost_response(audit: AuditLog) -> set[str]:
 
 
 def assert_each_node_patched_once(audit: AuditLog, node_names: Sequence[str]) -> None:
-    """Assert that these nodes and no others were patched, each once; a patch with a lost response may be applied."""
+    """Assert that exactly these nodes were patched, each once, where a patch whose response was lost may count."""
     patch_counts = count_patches_by_node(audit)
     assert max(patch_counts.values()) == 1
     assert patch_counts.keys() | list_nodes_with_lost_response(audit) == set(node_names)

@@ -1,4 +1,4 @@
-"""Labelling of a thousand nodes with the local delivery: one patch per node that needs it, and none afterwards."""
+"""Tests for labeling a thousand nodes with the local delivery: one patch per outdated node, and no unneeded patch."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.proofs import proves
 pytestmark = pytest.mark.slow
 
 MAX_ROUND_SECONDS = 20.0
-"""Maximum seconds for a round over all nodes."""
+"""Maximum duration of a round over all nodes."""
 MAX_TICKS = 50
 MAX_FUNCTION_SECONDS_BUCKET = "2.0"
-"""Maximum seconds that a function may take for one event, as a bucket of its histogram."""
+"""Maximum seconds that a function may take for one event, as a bucket limit of its histogram."""
 
 
 @pytest.fixture
-def labelled_environment(environment: CpuLabelsEnvironment) -> CpuLabelsEnvironment:
-    """Return the environment with every node labelled and no event in flight.
+def labeled_environment(environment: CpuLabelsEnvironment) -> CpuLabelsEnvironment:
+    """Return the environment with all nodes labeled and no events pending.
 
-    Two changes start two concurrent rounds. Ticks, each for a hundred nodes, patch the nodes at which the rounds
-    conflict.
+    Two changes start two concurrent rounds. Ticks, which each cover a hundred nodes, patch the nodes on which the
+    rounds conflicted.
     """
     environment.set_obsolete_cpus({"cpuModels": [], "minCPUModel": ""})
     environment.write_capabilities()
@@ -49,12 +49,12 @@ def labelled_environment(environment: CpuLabelsEnvironment) -> CpuLabelsEnvironm
 
 
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38")
-def test_obsolete_model_is_removed_with_one_patch_per_node(labelled_environment: CpuLabelsEnvironment) -> None:
-    """Removing a newly obsolete model takes one patch of each affected node, and at most `MAX_ROUND_SECONDS` seconds.
+def test_obsolete_model_is_removed_with_one_patch_per_node(labeled_environment: CpuLabelsEnvironment) -> None:
+    """Check that removing an obsolete model takes one patch per affected node and at most `MAX_ROUND_SECONDS`.
 
-    No event takes a function longer than `MAX_FUNCTION_SECONDS_BUCKET`.
+    The function handles each event within `MAX_FUNCTION_SECONDS_BUCKET` seconds.
     """
-    environment, audit = labelled_environment, labelled_environment.start_audit()
+    environment, audit = labeled_environment, labeled_environment.start_audit()
 
     environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
     environment.await_node_count(HASWELL_SELECTOR, 0)
@@ -62,7 +62,7 @@ def test_obsolete_model_is_removed_with_one_patch_per_node(labelled_environment:
 
     assert_each_node_patched_once(audit, HASWELL_NODES)
     node_counts, buckets = f"{len(HASWELL_NODES)} of {len(NODE_NAMES)} nodes", environment.read_duration_buckets()
-    print(f"{node_counts} in {measure_seconds(audit):.2f} s; events by seconds: {buckets}")
+    print(f"{node_counts} patched in {measure_seconds(audit):.2f} s; events by handling seconds: {buckets}")
     assert is_below_scaled_limit(measure_seconds(audit), MAX_ROUND_SECONDS)
     assert (
         environment.read_duration_buckets()[MAX_FUNCTION_SECONDS_BUCKET] == environment.read_duration_buckets()["+Inf"]
@@ -70,9 +70,9 @@ def test_obsolete_model_is_removed_with_one_patch_per_node(labelled_environment:
 
 
 @proves("OSV-38")
-def test_changed_rack_patches_only_its_nodes(labelled_environment: CpuLabelsEnvironment) -> None:
-    """Changing one rack in the shared ConfigMap causes patches of that rack's nodes only."""
-    environment, audit = labelled_environment, labelled_environment.start_audit()
+def test_change_to_one_rack_patches_only_its_nodes(labeled_environment: CpuLabelsEnvironment) -> None:
+    """Check that changing one rack in the shared ConfigMap patches only that rack's nodes."""
+    environment, audit = labeled_environment, labeled_environment.start_audit()
 
     environment.write_capabilities(features="avx sse4.2")
     environment.await_node_count(
@@ -85,12 +85,12 @@ def test_changed_rack_patches_only_its_nodes(labelled_environment: CpuLabelsEnvi
 
 
 @proves("X-3")
-def test_ticks_write_nothing_if_labels_match(labelled_environment: CpuLabelsEnvironment) -> None:
-    """Ticks that together check every node write nothing if no label differs.
+def test_ticks_write_nothing_if_labels_are_correct(labeled_environment: CpuLabelsEnvironment) -> None:
+    """Check that ticks that together cover every node write nothing if all labels are correct.
 
     A patch that was rejected because two rounds conflicted does not count as a write.
     """
-    environment, audit = labelled_environment, labelled_environment.start_audit()
+    environment, audit = labeled_environment, labeled_environment.start_audit()
 
     for _ in range(len(NODE_NAMES) // 100 + 1):
         environment.send_tick()
@@ -99,15 +99,15 @@ def test_ticks_write_nothing_if_labels_match(labelled_environment: CpuLabelsEnvi
 
 
 @proves("X-2", "X-3")
-def test_crash_during_round_patches_no_node_twice(labelled_environment: CpuLabelsEnvironment) -> None:
-    """Ticks finish a round that was interrupted by a crash, and patch no node twice.
+def test_no_node_is_patched_twice_after_crash_during_round(labeled_environment: CpuLabelsEnvironment) -> None:
+    """Check that ticks finish a round that was interrupted by a crash, and that no node is patched twice.
 
-    A node whose patch response was lost is excepted.
+    Nodes for which a patch response was lost are an exception.
     """
-    environment, audit = labelled_environment, labelled_environment.start_audit()
+    environment, audit = labeled_environment, labeled_environment.start_audit()
 
     environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
-    await_round_in_progress(environment)
+    wait_until_round_in_progress(environment)
     environment.product.kill_functions()
     environment.product.start_functions()
     environment.await_node_count(HASWELL_SELECTOR, 0, 90)
@@ -116,8 +116,8 @@ def test_crash_during_round_patches_no_node_twice(labelled_environment: CpuLabel
     assert_each_node_patched_once(audit, HASWELL_NODES)
 
 
-def await_round_in_progress(environment: CpuLabelsEnvironment) -> None:
-    """Wait until a round is in progress and not finished."""
+def wait_until_round_in_progress(environment: CpuLabelsEnvironment) -> None:
+    """Wait until a round has changed some nodes, and check that it is not finished."""
     await_ready(
         "the first nodes",
         lambda: environment.count_nodes(HASWELL_SELECTOR) < len(HASWELL_NODES),

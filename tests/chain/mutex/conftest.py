@@ -1,4 +1,4 @@
-"""Fixtures with a separate cluster for the upgrade mutex, with OpenShift's real CRDs."""
+"""Fixtures for a separate cluster that runs the upgrade mutex, with OpenShift's real CRDs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.openshift import FakeMco
 
 @pytest.fixture(scope="package")
 def upgrade_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutexEnvironment]:
-    """Yield a cluster with OpenShift's CRDs, the running upgrade mutex, and the old version."""
+    """Yield a cluster with OpenShift's CRDs and the running upgrade mutex; the cluster has the old version."""
     folder = tmp_path_factory.mktemp("mutex")
     with run_product(folder, MUTEX) as (cluster, product):
         mutex_environment = MutexEnvironment(cluster, product)
@@ -25,7 +25,7 @@ def upgrade_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mu
 
 @pytest.fixture
 def environment(upgrade_environment: MutexEnvironment) -> Iterator[MutexEnvironment]:
-    """Yield the environment without objects of earlier tests."""
+    """Yield the environment without objects from earlier tests."""
     upgrade_environment.cvo.set_desired_version(OLD_VERSION)
     yield upgrade_environment
     upgrade_environment.delete_all_objects()
@@ -34,5 +34,5 @@ def environment(upgrade_environment: MutexEnvironment) -> Iterator[MutexEnvironm
 @pytest.fixture
 def fake_mco(environment: MutexEnvironment) -> Iterator[FakeMco]:
     """Yield a running fake machine-config-operator, which upgrades nodes."""
-    with FakeMco(environment.client) as running:
-        yield running
+    with FakeMco(environment.client) as mco:
+        yield mco

@@ -1,4 +1,4 @@
-"""The environment of the upgrade mutex tests: a cluster, and the pools, nodes, rules and runs that the tests create."""
+"""Test environment for the upgrade mutex: a cluster, and the pools, nodes, rules and runs that tests create."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class MutexEnvironment:
         self.jobs = f"/apis/batch/v1/namespaces/{DEFAULT_NAMESPACE}/jobs"
 
     def start_audit(self) -> AuditLog:
-        """Return an audit log that contains the writes from now on."""
+        """Return an audit log that contains all writes from now on."""
         return start_audit(self.cluster)
 
     def create_workers(self, role: str, count: int, version: str = OLD_VERSION) -> list[str]:
-        """Create `count` workers of a role; return their names."""
+        """Create `count` worker nodes with a role label; return their names."""
         names = [f"{role}-{number}" for number in range(1, count + 1)]
         self.cluster.create_nodes(*names)
         labels = {WORKER_LABEL: "", VERSION_LABEL: version, "role": role}
@@ -64,14 +64,14 @@ class MutexEnvironment:
         return names
 
     def create_pool(self, name: str, role: str, **spec: Any) -> str:
-        """Create a pool of the workers of a role; return its name."""
+        """Create a MachineConfigPool for the workers with a role; return its name."""
         body = build_pool(name, {WORKER_LABEL: "", "role": role})
         body["spec"] |= spec
         self.client.create(pools.POOLS_PATH, body)
         return name
 
     def create_canary(self, name: str = "canary") -> str:
-        """Create the canary of the specification; return its name."""
+        """Create the canary pool that the specification describes; return its name."""
         expressions = [{"key": "isCanary", "operator": "Exists"}]
         self.client.create(pools.POOLS_PATH, build_pool(name, {WORKER_LABEL: ""}, expressions))
         return name
@@ -84,12 +84,12 @@ class MutexEnvironment:
         return name
 
     def create_target(self, name: str, *pool_names: str) -> str:
-        """Create a target of these pools; return its name."""
+        """Create a target that consists of these pools; return its name."""
         self.create_object(TARGET_KIND, name, {"machineConfigPools": list(pool_names)})
         return name
 
     def create_run_with_two_rules(self, count: int) -> tuple[list[str], str]:
-        """Create a run over `count` workers that waits for an upgrade; return node names and run path.
+        """Create a run for `count` workers that waits for an upgrade; return the node names and the run's path.
 
         The run has two rules, one of them with cleanup Jobs.
         """
@@ -105,8 +105,8 @@ class MutexEnvironment:
     def create_run(self, name: str, rules: Iterable[str], targets: Iterable[str], canary: str = "canary") -> str:
         """Create a run config; return its path."""
         references = {
-            "mutexRules": [{"name": name_} for name_ in rules],
-            "mutexTargets": [{"name": name_} for name_ in targets],
+            "mutexRules": [{"name": reference_name} for reference_name in rules],
+            "mutexTargets": [{"name": reference_name} for reference_name in targets],
         }
         self.create_object(RUN_KIND, name, {"canary": {"name": canary}, **references})
         return build_path(RUN_KIND, DEFAULT_NAMESPACE, name)
@@ -117,22 +117,22 @@ class MutexEnvironment:
         return self.client.create(build_collection_path(kind, DEFAULT_NAMESPACE), body)
 
     def await_step(self, path: str, step: str, timeout: float = TIMEOUT_SECONDS) -> Object:
-        """Return the run config once it is at this step."""
+        """Wait until the run is at this step, and return the run config."""
         return wait_for_object(
-            self.client, path, lambda item: (item or {}).get("status", {}).get("step") == step, timeout
+            self.client, path, lambda run: (run or {}).get("status", {}).get("step") == step, timeout
         )
 
     def await_state(self, path: str, predicate: Any, timeout: float = TIMEOUT_SECONDS) -> Object:
-        """Return the object once `predicate` is true for it, or for None if it does not exist."""
+        """Wait until `predicate` is true for the object, or for None if it does not exist; return the object."""
         return wait_for_object(self.client, path, predicate, timeout)
 
     def send_tick(self) -> None:
-        """Send a tick now; return when the delivery has no event left."""
+        """Send a tick, and wait until the delivery has no pending events."""
         post_event(build_tick(), self.product.broker_url)
         self.await_delivered()
 
     def await_delivered(self) -> None:
-        """Wait until the local delivery has no event left."""
+        """Wait until the local delivery has no pending events."""
         assert isinstance(self.product, Product)
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
             await_ready(
@@ -142,7 +142,7 @@ class MutexEnvironment:
             )
 
     def fix_rule(self, rule: str) -> None:
-        """Give a rule a Job spec that the API server accepts."""
+        """Replace a rule's invalid Job spec with one that the API server accepts."""
         spec = {"jobSpec": build_job_spec()}
         self.client.patch(build_path(RULE_KIND, DEFAULT_NAMESPACE, rule), {"spec": spec})
 
@@ -155,36 +155,36 @@ class MutexEnvironment:
         return self.client.get(pools.build_pool_path(name))
 
     def get_selectors_by_pool(self) -> dict[str, Object]:
-        """Return pool → its node selector and whether it is paused."""
+        """Return pool name → the pool's node selector, with an added field `paused`."""
         pool_objects = self.client.list(pools.POOLS_PATH)["items"]
         return {pool["metadata"]["name"]: {**pool["spec"]["nodeSelector"], "paused": pool["spec"].get("paused")}
                 for pool in pool_objects}  # fmt: skip
 
     def list_claim_uids(self) -> list[str]:
-        """Return, for each pool, the uid of the run that claims it."""
+        """Return, for each pool, the uid of the run that claims it, or "" if no run does."""
         return [pools.get_claim_uid(pool) for pool in self.client.list(pools.POOLS_PATH)["items"]]
 
     def build_pool_path(self, name: str) -> str:
-        """Return the pool's path."""
+        """Return the pool's API path."""
         return pools.build_pool_path(name)
 
     def replace_pool_fields(self, name: str, spec: Object) -> None:
-        """Replace these fields of the pool's spec, as an administrator does who applies the pool's file."""
+        """Replace these fields of the pool's spec, as if an administrator applied the pool's manifest."""
         patch = [{"op": "add", "path": f"/spec/{field}", "value": value} for field, value in spec.items()]
         self.client.patch(pools.build_pool_path(name), patch, JSON_PATCH)
 
     def set_node_version(self, node: str, version: str = NEW_VERSION) -> None:
-        """Write the node's version label, as the machine-config-operator does after an upgrade."""
+        """Set the node's version label, as the machine-config-operator does after an upgrade."""
         self.client.patch(build_node_path(node), {"metadata": {"labels": {VERSION_LABEL: version}}})
 
     def remove_rule_labels(self, node: str) -> None:
-        """Remove all rule labels from a node, as an administrator might by hand."""
+        """Remove all rule labels from a node, as an administrator might do by hand."""
         labels = self.get_node(node)["metadata"]["labels"]
-        removed_labels = {name: None for name in labels if name.startswith(RULE_LABEL_PREFIX)}
-        self.client.patch(build_node_path(node), {"metadata": {"labels": removed_labels}})
+        removals = {name: None for name in labels if name.startswith(RULE_LABEL_PREFIX)}
+        self.client.patch(build_node_path(node), {"metadata": {"labels": removals}})
 
     def list_labelled_nodes(self) -> set[str]:
-        """Return the nodes that carry any label of a run."""
+        """Return the names of the nodes that have any label set by a run."""
         items = self.client.list(NODES_PATH)["items"]
         return {
             node["metadata"]["name"]
@@ -195,7 +195,7 @@ class MutexEnvironment:
         }
 
     def end_job_pod(self, node: str, rule: str, phase: str = "Succeeded") -> None:
-        """End the pod of the newest unfinished Job of this node and rule, in place of kwok."""
+        """Set the final phase of the pod of this node's and rule's unfinished Job, in place of kwok."""
 
         def find_unfinished_jobs(jobs: dict[str, Object]) -> list[str]:
             own_jobs = [
@@ -221,19 +221,19 @@ class MutexEnvironment:
             self.client.patch(f"{pods_path}/{pod}/status", {"status": {"phase": phase}})
 
     def list_jobs(self) -> list[Object]:
-        """Return the Jobs of all runs."""
-        items: list[Object] = self.client.list(self.jobs, label_selector=RUN_LABEL)["items"]
-        return items
+        """Return the Jobs that all runs have created."""
+        jobs: list[Object] = self.client.list(self.jobs, label_selector=RUN_LABEL)["items"]
+        return jobs
 
     def request_deletion(self, path: str) -> None:
         """Request the deletion of the object."""
         self.client.run(self.client.api.request("DELETE", path))
 
     def delete_all_objects(self) -> None:
-        """Delete all objects of a test."""
+        """Delete all objects that a test has created."""
         for kind in (RUN_KIND, TARGET_KIND, RULE_KIND):
-            for item in self.client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
-                name = item["metadata"]["name"]
+            for custom_resource in self.client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
+                name = custom_resource["metadata"]["name"]
                 self.request_deletion(build_path(kind, DEFAULT_NAMESPACE, name))
                 self.await_state(build_path(kind, DEFAULT_NAMESPACE, name), lambda live_object: live_object is None)
         background = {"propagationPolicy": "Background"}
@@ -244,13 +244,13 @@ class MutexEnvironment:
 
 
 def get_node_and_rule(job: Object) -> tuple[str, str]:
-    """Return the node and the rule's name that the Job is for."""
+    """Return the names of the node and the rule that the Job is for."""
     annotations = job["metadata"]["annotations"]
     return annotations[NODE_ANNOTATION], annotations[RULE_ANNOTATION].partition("/")[2]
 
 
-def build_job_spec(delay: str = "", **more: Any) -> Object:
-    """Build a Job spec with one pod that ends at once, or after a delay such as 200ms or 1h."""
+def build_job_spec(delay: str = "", **fields: Any) -> Object:
+    """Build a spec for a Job whose pod completes at once, or after a delay such as 200ms or 1h."""
     metadata = {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": delay}} if delay else {}
     pod = {"containers": [{"name": "mutex", "image": "fake"}], "restartPolicy": "Never"}
-    return {"template": {"metadata": metadata, "spec": pod}, "backoffLimit": 0, **more}
+    return {"template": {"metadata": metadata, "spec": pod}, "backoffLimit": 0, **fields}

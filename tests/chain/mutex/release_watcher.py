@@ -1,4 +1,4 @@
-"""Watches all nodes during a run and records which of them are released (MUT-44)."""
+"""Watcher that records which nodes a run releases, and which of them at the same time (MUT-44)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.waiting import run_until_set
 
 
 class ReleaseWatcher:
-    """Watcher of all nodes; a released node had rule labels, has none now, and still has the run's label.
+    """Watches all nodes; a released node had rule labels, no longer has any, and still has the run's label.
 
     Attributes:
-        released_together: The sets of nodes that were released at the same time.
-        released: The names of all nodes that were released, in order.
+        released_together: Each set of two or more nodes that were released at the same time.
+        released: The names of all released nodes, in the order of their release.
     """
 
     def __init__(self, client: SyncClient) -> None:
         self._admin = client
         self._released_now: set[str] = set()
-        self._gated_before: set[str] = set()
+        self._previously_gated: set[str] = set()
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1)
         self.released_together: list[frozenset[str]] = []
@@ -38,7 +38,7 @@ class ReleaseWatcher:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.shutdown()
-        self._future.result()  # raises the watcher's error: a watcher that failed has not observed all releases
+        self._future.result()  # raise the watcher's error: a failed watcher has not observed all releases
 
     def _run_until_stopped(self) -> None:
         self._admin.run(run_until_set(self._stopping, self._watch_nodes()))
@@ -52,12 +52,12 @@ class ReleaseWatcher:
     def _record_node(self, node: Object, *, gone: bool) -> None:
         name = node["metadata"]["name"]
         if not is_released(node):
-            self._gated_before.add(name)
-        is_open = bool(get_run_id(node)) and is_released(node) and name in self._gated_before and not gone
-        if is_open and name not in self._released_now:
+            self._previously_gated.add(name)
+        is_released_now = bool(get_run_id(node)) and is_released(node) and name in self._previously_gated and not gone
+        if is_released_now and name not in self._released_now:
             self.released.append(name)
-        self._released_now = self._released_now | {name} if is_open else self._released_now - {name}
+        self._released_now = self._released_now | {name} if is_released_now else self._released_now - {name}
         if not get_run_id(node):
-            self._gated_before.discard(name)
+            self._previously_gated.discard(name)
         if len(self._released_now) > 1:
             self.released_together.append(frozenset(self._released_now))

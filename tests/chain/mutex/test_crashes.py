@@ -1,4 +1,4 @@
-"""Test of a run during crashes: one released node at a time, no Job twice, and everything restored (MUT-44)."""
+"""Test for a run during crashes: one node is released at a time, no Job runs twice, all is restored (MUT-44)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RUN_TIMEOUT_SECONDS = 240.0
 
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
 def test_run_finishes_despite_crashes(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Runs finish although the functions and the delivery are killed repeatedly; ticks replace lost events.
+    """Check that a run finishes although functions and delivery are repeatedly killed; ticks make up for lost events.
 
-    `make chaos COMPONENT=mutex` does this with twenty nodes and a configurable number of kills.
+    `make chaos COMPONENT=mutex` repeats this with twenty nodes and a configurable number of kills.
     """
     names, run = environment.create_run_with_two_rules(NODE_COUNT)
     before = environment.get_selectors_by_pool()
@@ -50,7 +50,7 @@ def test_run_finishes_despite_crashes(environment: MutexEnvironment, fake_mco: F
 
 
 def kill_repeatedly(environment: MutexEnvironment, finished: threading.Event) -> int:
-    """Kill the functions or the delivery and restart them, until the run is done; return the number of kills."""
+    """Repeatedly kill and restart the functions or the delivery until the run finishes; return the number of kills."""
     rng = Random(SEED)
     for kill_count in range(MAX_KILLS):
         if finished.wait(rng.uniform(0.5, MAX_KILL_INTERVAL_SECONDS)):

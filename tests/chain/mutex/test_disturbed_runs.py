@@ -1,4 +1,4 @@
-"""Tests of runs during which users delete objects, remove labels or reapply files, and of deleted runs."""
+"""Tests for runs during which users delete objects, remove labels or reapply manifests, and for deleted runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.slow
 STEPS = ("Waiting", "Invalid", "RunningJobs", "Failed", "UpgradingNode", "CleaningUp", "Finished")
 
 
-def begin_run(environment: MutexEnvironment, count: int = 2, **rule: str) -> tuple[str, list[str]]:
-    """Create a run over one pool whose Jobs the test ends; return its path and the nodes."""
+def begin_run(environment: MutexEnvironment, count: int = 2, delay: str = "1h") -> tuple[str, list[str]]:
+    """Create a run for one pool whose Jobs the test completes; return the run's path and the node names."""
     names = environment.create_workers("blue", count)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
-    environment.create_rule("only", cleanup=True, delay=rule.get("delay", "1h"))
+    environment.create_rule("only", cleanup=True, delay=delay)
     run = environment.create_run("example", ["only"], ["all"])
     environment.await_step(run, "Waiting")
     return run, names
 
 
-def bring_run_to(environment: MutexEnvironment, run: str, step: str, names: list[str]) -> None:
-    """Bring the run to this step at the first node."""
+def advance_run_to(environment: MutexEnvironment, run: str, step: str, names: list[str]) -> None:
+    """Advance the run to this step for the first node."""
     if step == "Invalid":
         environment.request_deletion(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"))
     if step in ("Waiting", "Invalid"):
@@ -40,7 +40,7 @@ def bring_run_to(environment: MutexEnvironment, run: str, step: str, names: list
     environment.cvo.set_desired_version(NEW_VERSION)
     environment.await_step(run, "RunningJobs")
     if step == "RunningJobs":
-        environment.await_state(run, lambda item: item["status"].get("job"))
+        environment.await_state(run, lambda run_config: run_config["status"].get("job"))
     elif step == "Failed":
         environment.end_job_pod(names[0], "only", "Failed")
     else:
@@ -56,14 +56,14 @@ def bring_run_to(environment: MutexEnvironment, run: str, step: str, names: list
 @proves("MUT-51", "MUT-49")
 @pytest.mark.parametrize("state", STEPS)
 def test_deleted_run_restores_everything(environment: MutexEnvironment, state: str) -> None:
-    """Deleting a run restores selectors, pauses and labels, and upgrades no node that was not released."""
+    """Check that deleting a run restores selectors, pauses and labels, and that only released nodes are upgraded."""
     run, names = begin_run(environment, count=1 if state == "Finished" else 2)
-    before = environment.get_selectors_by_pool()
-    bring_run_to(environment, run, state, names)
+    original_selectors = environment.get_selectors_by_pool()
+    advance_run_to(environment, run, state, names)
     environment.request_deletion(run)
-    environment.await_state(run, lambda item: item is None)
+    environment.await_state(run, lambda run_config: run_config is None)
 
-    assert environment.get_selectors_by_pool() == before
+    assert environment.get_selectors_by_pool() == original_selectors
     assert environment.list_labelled_nodes() == set()
     assert get_version(environment.get_node(names[-1])) == (NEW_VERSION if state == "Finished" else OLD_VERSION)
     assert [claim for claim in environment.list_claim_uids() if claim] == []
@@ -71,15 +71,15 @@ def test_deleted_run_restores_everything(environment: MutexEnvironment, state: s
 
 @proves("MUT-51")
 def test_deleted_run_restores_selectors_then_labels_then_pauses(environment: MutexEnvironment) -> None:
-    """Deleting a run restores the node selectors first, then removes the labels, then unpauses the pools.
+    """Check that deleting a run first restores the node selectors, then removes the labels, then unpauses the pools.
 
-    In this order no unlabelled node joins the canary, and no node is upgraded before its own pool resumes.
+    In this order, no unlabeled node joins the canary, and no node is upgraded before its own pool resumes.
     """
     run, names = begin_run(environment)
-    bring_run_to(environment, run, "RunningJobs", names)
+    advance_run_to(environment, run, "RunningJobs", names)
     audit = environment.start_audit()
     environment.request_deletion(run)
-    environment.await_state(run, lambda item: item is None)
+    environment.await_state(run, lambda run_config: run_config is None)
     writes = [
         (entry["objectRef"]["resource"], entry["objectRef"]["name"], str(entry["requestObject"]))
         for entry in audit.list_writes_by()
@@ -92,23 +92,23 @@ def test_deleted_run_restores_selectors_then_labels_then_pauses(environment: Mut
 
 
 @proves("MUT-36")
-def test_reapplied_canary_is_edited_again(environment: MutexEnvironment) -> None:
-    """Reapplying the canary's file during a run makes the run edit the canary again."""
+def test_canary_pool_is_edited_again_after_manifest_is_reapplied(environment: MutexEnvironment) -> None:
+    """Check that a run edits the canary pool again after a user has reapplied the pool's manifest."""
     run, names = begin_run(environment)
-    before = environment.get_selectors_by_pool()["canary"]
-    bring_run_to(environment, run, "RunningJobs", names)
-    edited = environment.get_selectors_by_pool()["canary"]
-    selector = {name: value for name, value in before.items() if name != "paused"}
+    original_selectors = environment.get_selectors_by_pool()["canary"]
+    advance_run_to(environment, run, "RunningJobs", names)
+    edited_selector = environment.get_selectors_by_pool()["canary"]
+    selector = {name: value for name, value in original_selectors.items() if name != "paused"}
     environment.replace_pool_fields("canary", {"nodeSelector": selector})
     environment.await_state(environment.build_pool_path("canary"), lambda pool: "DoesNotExist" in str(pool["spec"]))
-    assert environment.get_selectors_by_pool()["canary"] == edited
+    assert environment.get_selectors_by_pool()["canary"] == edited_selector
 
 
 @proves("MUT-43", "X-3")
 def test_removed_rule_labels_are_added_again(environment: MutexEnvironment) -> None:
-    """Rule labels that a user removed before the node's Jobs completed are restored by the next tick."""
+    """Check that the next tick restores rule labels that a user has removed before the node's Jobs completed."""
     run, names = begin_run(environment)
-    bring_run_to(environment, run, "RunningJobs", names)
+    advance_run_to(environment, run, "RunningJobs", names)
     environment.remove_rule_labels(names[1])
     assert is_released(environment.get_node(names[1]))
     environment.send_tick()
@@ -117,50 +117,52 @@ def test_removed_rule_labels_are_added_again(environment: MutexEnvironment) -> N
 
 @proves("MUT-42", "MUT-48")
 def test_deleted_job_halts_run(environment: MutexEnvironment) -> None:
-    """Deleting a Job halts the run, since its result is unknown; changing the spec resumes the run with a new Job."""
+    """Check that deleting a Job, whose result is then unknown, halts the run until its spec is changed."""
     run, names = begin_run(environment)
-    bring_run_to(environment, run, "RunningJobs", names)
+    advance_run_to(environment, run, "RunningJobs", names)
     (job,) = environment.list_jobs()
     environment.request_deletion(f"{environment.jobs}/{job['metadata']['name']}")
-    item = environment.await_step(run, "Failed")
-    assert "deleted before its result was known" in get_condition(item, "JobRun")["message"]
+    run_config = environment.await_step(run, "Failed")
+    assert "deleted before its result was known" in get_condition(run_config, "JobRun")["message"]
     assert environment.list_labelled_nodes() == set(names)
     environment.client.patch(run, {"spec": {"skipTLSVerify": True}})
     environment.end_job_pod(names[0], "only")
     environment.await_step(run, "UpgradingNode")
-    assert [get_node_and_rule(live_job) for live_job in environment.list_jobs()] == [(names[0], "only")]
+    assert [get_node_and_rule(current_job) for current_job in environment.list_jobs()] == [(names[0], "only")]
 
 
 @proves("MUT-47", "MUT-48")
-def test_rejected_job_creation_halts_run(environment: MutexEnvironment) -> None:
-    """Rejecting the creation of a Job halts the run with the policy's message; a retry resumes the run.
+def test_run_halts_if_job_creation_is_rejected(environment: MutexEnvironment) -> None:
+    """Check that a run halts with an admission policy's message if the policy rejects its Job, until a retry.
 
     The dry run that validates the rule still succeeds.
     """
     run, names = begin_run(environment)
     jobs_path = "/apis/batch/v1/namespaces/default/jobs"
 
-    def attempt() -> None:
+    def create_job() -> None:
         job = environment.client.create(
             jobs_path, {"metadata": {"generateName": "attempt-"}, "spec": build_job_spec("1h")}
         )
         environment.client.delete(f"{jobs_path}/{job['metadata']['name']}", uid=job["metadata"]["uid"])
 
     rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}
-    with apply_policy(environment, "no-jobs", rule, "request.dryRun", "Jobs are closed today", attempt):
+    with apply_policy(
+        environment, "no-jobs", rule, "request.dryRun", "creating Jobs is forbidden by the test", create_job
+    ):
         environment.client.patch(
             build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"), {"spec": {"jobSpec": build_job_spec("2h")}}
         )
         environment.cvo.set_desired_version(NEW_VERSION)
-        stopped = environment.await_step(run, "Failed")
+        halted_run = environment.await_step(run, "Failed")
         assert is_condition_true(
             environment.client.get(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only")), "ValidConfig"
         )
-        assert "Jobs are closed today" in get_condition(stopped, "JobRun")["message"]
+        assert "creating Jobs is forbidden by the test" in get_condition(halted_run, "JobRun")["message"]
         environment.send_tick()
         assert environment.list_jobs() == []
         assert environment.list_labelled_nodes() == set(names)
-    await_ready("no policy", lambda: not is_rejected(attempt), environment.product.servers)
+    await_ready("no policy", lambda: not is_rejected(create_job), environment.product.servers)
     environment.client.patch(run, {"metadata": {"annotations": {"nodemaintenance.dev/retry": "1"}}})
     environment.end_job_pod(names[0], "only")
     environment.await_step(run, "UpgradingNode")
@@ -168,12 +170,12 @@ def test_rejected_job_creation_halts_run(environment: MutexEnvironment) -> None:
 
 @proves("MUT-46")
 def test_failed_cleanup_job_halts_run(environment: MutexEnvironment) -> None:
-    """Failed cleanup Jobs halt the run; the node stays upgraded and released, the next node keeps its labels."""
+    """Check that a failed cleanup Job halts the run; the node stays released, and the next node keeps its labels."""
     run, names = begin_run(environment)
-    bring_run_to(environment, run, "CleaningUp", names)
+    advance_run_to(environment, run, "CleaningUp", names)
     environment.end_job_pod(names[0], "only", "Failed")
-    item = environment.await_step(run, "Failed")
-    assert get_condition(item, "JobRun")["reason"] == "CleanUpJobFailed"
+    run_config = environment.await_step(run, "Failed")
+    assert get_condition(run_config, "JobRun")["reason"] == "CleanUpJobFailed"
     assert get_version(environment.get_node(names[0])) == NEW_VERSION
     assert is_released(environment.get_node(names[0]))
     assert not is_released(environment.get_node(names[1]))
@@ -181,31 +183,34 @@ def test_failed_cleanup_job_halts_run(environment: MutexEnvironment) -> None:
 
 @proves("MUT-35", "MUT-45")
 def test_deleted_nodes_are_dropped_from_run(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Deleted nodes, whether released or pending, are dropped, and the run finishes with the remaining nodes."""
+    """Check that a run drops deleted nodes, whether released or pending, and finishes with the remaining nodes."""
     run, names = begin_run(environment, 3)
     fake_mco.skip_nodes(names[0])
-    bring_run_to(environment, run, "UpgradingNode", names)
+    advance_run_to(environment, run, "UpgradingNode", names)
     environment.request_deletion(build_node_path(names[0]))
     environment.request_deletion(build_node_path(names[1]))
     environment.send_tick()
     environment.end_job_pod(names[2], "only")
     environment.await_state(build_node_path(names[2]), lambda node: get_version(node) == NEW_VERSION)
     environment.end_job_pod(names[2], "only")
-    item = environment.await_step(run, "Finished")
-    dropped_nodes = [name for name, node in item["status"]["record"]["nodes"].items() if node.get("droppedAt")]
+    run_config = environment.await_step(run, "Finished")
+    dropped_nodes = [name for name, node in run_config["status"]["record"]["nodes"].items() if node.get("droppedAt")]
     assert dropped_nodes == names[:2]
 
 
 @proves("MUT-45")
-def test_run_follows_desired_version_and_waits_without_one(environment: MutexEnvironment) -> None:
-    """Runs finish a node when it has the currently desired version; without a desired version they wait."""
+def test_run_waits_for_currently_desired_version(environment: MutexEnvironment) -> None:
+    """Check that a run waits until the node has the currently desired version, and while no version is desired."""
     run, names = begin_run(environment)
-    bring_run_to(environment, run, "UpgradingNode", names)
+    advance_run_to(environment, run, "UpgradingNode", names)
     environment.cvo.set_desired_version("", reached=NEW_VERSION)
     environment.send_tick()
     environment.set_node_version(names[0], NEW_VERSION)
     environment.await_state(
-        run, lambda item: "no longer requests a version" in get_condition(item, "NodeUpgrade").get("message", "")
+        run,
+        lambda run_config: (
+            "no longer requests a version" in get_condition(run_config, "NodeUpgrade").get("message", "")
+        ),
     )
     environment.cvo.set_desired_version("4.16.5")
     environment.set_node_version(names[0], "4.16.5")
@@ -214,14 +219,14 @@ def test_run_follows_desired_version_and_waits_without_one(environment: MutexEnv
 
 @proves("MUT-51")
 def test_deleted_rule_halts_run_until_recreated(environment: MutexEnvironment) -> None:
-    """Deleting a rule in use halts the run, which reports it in ConfigValidated, until the rule is created again."""
+    """Check that deleting a rule halts a run, as its condition ConfigValidated reports, until the rule is recreated."""
     run, names = begin_run(environment)
-    bring_run_to(environment, run, "RunningJobs", names)
+    advance_run_to(environment, run, "RunningJobs", names)
     environment.request_deletion(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"))
-    item = environment.await_state(
-        run, lambda run_object: get_condition(run_object, "ConfigValidated").get("status") == "False"
+    run_config = environment.await_state(
+        run, lambda run_config: get_condition(run_config, "ConfigValidated").get("status") == "False"
     )
-    assert "node-upgrade-mutex-operator/only not found" in get_condition(item, "ConfigValidated")["message"]
+    assert "node-upgrade-mutex-operator/only not found" in get_condition(run_config, "ConfigValidated")["message"]
     environment.end_job_pod(names[0], "only")
     environment.send_tick()
     assert environment.list_labelled_nodes() == set(names)
@@ -230,18 +235,18 @@ def test_deleted_rule_halts_run_until_recreated(environment: MutexEnvironment) -
 
 
 @proves("MUT-33")
-def test_deleted_pool_halts_run(environment: MutexEnvironment) -> None:
-    """Deleting a pool makes its target invalid and halts the run; the run can still be deleted."""
+def test_deleted_pool_halts_run_which_can_be_deleted(environment: MutexEnvironment) -> None:
+    """Check that deleting a pool invalidates its target and halts the run, which can still be deleted."""
     run, names = begin_run(environment)
     canary = environment.get_selectors_by_pool()["canary"]
-    bring_run_to(environment, run, "RunningJobs", names)
+    advance_run_to(environment, run, "RunningJobs", names)
     environment.request_deletion(environment.build_pool_path("blue"))
     environment.send_tick()
     environment.await_state(
-        run, lambda run_object: get_condition(run_object, "ConfigValidated").get("status") == "False"
+        run, lambda run_config: get_condition(run_config, "ConfigValidated").get("status") == "False"
     )
     environment.request_deletion(run)
-    environment.await_state(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"), lambda item: item is None)
+    environment.await_state(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"), lambda run_config: run_config is None)
     assert environment.list_labelled_nodes() == set()
     assert environment.get_selectors_by_pool() == {"canary": canary}
     assert environment.list_claim_uids() == [""]

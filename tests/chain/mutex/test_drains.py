@@ -1,4 +1,4 @@
-"""Tests of drain and mutex together: a rule whose Jobs drain the node, and a node in another maintenance."""
+"""Tests for drains during runs: a rule whose Jobs drain the node, and a node with an unrelated maintenance."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ pytestmark = pytest.mark.slow
 
 SAMPLE_FILE = ROOT / "config" / "samples" / "mutex_drain_rule.yaml"
 WAITING_JOB_SPEC = {"template": {"metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}}}
-"""A Job spec whose pods run until the test ends them, because kwok's delay is an hour."""
+"""A Job spec whose pods run until the test completes them, because kwok's delay is an hour."""
 PODS_PATH = "/api/v1/namespaces/default/pods"
 
 
 def apply_sample(environment: MutexEnvironment) -> None:
-    """Apply the sample's file unchanged, then replace its Jobs: the test does their work."""
+    """Apply the sample manifest, then replace its Job specs, since the test does the work of the Jobs."""
     environment.cluster.kubectl("apply", "-n", DEFAULT_NAMESPACE, "-f", SAMPLE_FILE)
     spec = {"spec": {"jobSpec": WAITING_JOB_SPEC, "cleanUpJobSpec": WAITING_JOB_SPEC}}
     environment.client.patch(build_path(RULE_KIND, DEFAULT_NAMESPACE, "drain"), spec)
 
 
 def do_work_of_job(environment: MutexEnvironment, node: str, job_name_prefix: str) -> None:
-    """Run the command of the node's Job with its account's token and variables, then end the Job's pod."""
+    """Run the command of the node's Job with its ServiceAccount and environment, then complete the Job's pod."""
     jobs_by_name = wait_for_collection(
         environment.client,
         environment.jobs,
@@ -61,7 +61,7 @@ def do_work_of_job(environment: MutexEnvironment, node: str, job_name_prefix: st
 
 
 def build_kubectl_environment(environment: MutexEnvironment, account: str) -> dict[str, str]:
-    """Return the environment for kubectl: PATH, the ServiceAccount's kubeconfig, and a home directory for its cache."""
+    """Return environment variables for kubectl: PATH, the ServiceAccount's kubeconfig, and HOME for its cache."""
     token = environment.cluster.kubectl("create", "token", account, "-n", DEFAULT_NAMESPACE).stdout.strip()
     file = environment.cluster.directory / f"{account}.kubeconfig"
     access.write_kubeconfig(file, environment.cluster.url, environment.cluster.certificate, account, token)
@@ -72,7 +72,7 @@ def build_kubectl_environment(environment: MutexEnvironment, account: str) -> di
     }
 
 
-def create_pod_on(environment: MutexEnvironment, node: str) -> str:
+def create_pod_on_node(environment: MutexEnvironment, node: str) -> str:
     """Create a pod on the node; return its path."""
     spec = {"nodeName": node, "containers": [{"name": "web", "image": "fake"}]}
     environment.client.create(PODS_PATH, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
@@ -82,12 +82,12 @@ def create_pod_on(environment: MutexEnvironment, node: str) -> str:
 @pytest.mark.slow
 @proves("MUT-44", "MUT-46")
 def test_drain_rule_drains_and_restores_node(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Runs with a rule that drains each node do not wait for the maintenance that their own Job created."""
+    """Check that a run whose rule drains each node does not wait for the maintenance that its own Job has created."""
     (name,) = environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
     apply_sample(environment)
-    pod = create_pod_on(environment, name)
+    pod = create_pod_on_node(environment, name)
     run = environment.create_run("example", ["drain"], ["all"])
     environment.await_step(run, "Waiting")
     fake_mco.skip_nodes(name)
@@ -95,12 +95,12 @@ def test_drain_rule_drains_and_restores_node(environment: MutexEnvironment, fake
     do_work_of_job(environment, name, "drain-")
     environment.await_step(run, "UpgradingNode")
     (maintenance,) = environment.client.list(MEDIK8S.path)["items"]
-    drained = [
+    drained_statuses = [
         condition["status"] for condition in maintenance["status"]["conditions"] if condition["type"] == "Drained"
     ]
-    assert drained == ["True"]
+    assert drained_statuses == ["True"]
     assert maintenance["metadata"]["labels"][RUN_LABEL] == environment.client.get(run)["status"]["record"]["id"]
-    environment.await_state(pod, lambda live_pod: live_pod is None)
+    environment.await_state(pod, lambda current_pod: current_pod is None)
     assert is_cordoned(environment.get_node(name))
 
     environment.set_node_version(name)
@@ -112,8 +112,8 @@ def test_drain_rule_drains_and_restores_node(environment: MutexEnvironment, fake
 
 
 @proves("MUT-44", "X-3")
-def test_other_maintenance_delays_release_of_node(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Runs wait for another maintenance of a node, which the status names, and continue at a later tick."""
+def test_unrelated_maintenance_delays_release_of_node(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
+    """Check that a run reports and waits for an unrelated maintenance of a node, and continues at a later tick."""
     (name,) = environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
@@ -126,7 +126,7 @@ def test_other_maintenance_delays_release_of_node(environment: MutexEnvironment,
     environment.cvo.set_desired_version(NEW_VERSION)
     environment.end_job_pod(name, "only")
     blocked_run = environment.await_state(
-        run, lambda item: "disk" in get_condition(item or {}, "NodeUpgrade").get("message", "")
+        run, lambda run_config: "disk" in get_condition(run_config or {}, "NodeUpgrade").get("message", "")
     )
     assert blocked_run["status"]["step"] == "ReleasingNode"
     assert not is_released(environment.get_node(name))

@@ -1,4 +1,4 @@
-"""Tests of a recorded run: its event tree is complete, and a replay gives the recorded replies or an explanation."""
+"""Tests for a recorded run: its event tree is complete, and replays repeat or explain the recorded replies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRY_RUN_OPTION = "--dry-run=server"
 
 
 def begin_run(environment: MutexEnvironment, delay: str = "") -> str:
-    """Create a run over one node whose upgrade is due; return the path of its config."""
+    """Create a run for one node whose upgrade is due; return the path of the run config."""
     environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
@@ -33,14 +33,14 @@ def begin_run(environment: MutexEnvironment, delay: str = "") -> str:
     return run
 
 
-def await_recorded(environment: MutexEnvironment, uid: str) -> None:
-    """Wait until all events of the run are delivered and recorded."""
+def wait_until_recorded(environment: MutexEnvironment, uid: str) -> None:
+    """Wait until all of the run's events are delivered and recorded."""
     environment.await_delivered()
     await_complete_recording(environment.client, str(environment.product.journal), uid)
 
 
 def replay_run(environment: MutexEnvironment) -> Result:
-    """Replay all recorded events of the newest run config `example` as a dry run."""
+    """Replay all recorded events of the newest run config named `example` as a dry run."""
     options = ("--kubeconfig", str(environment.cluster.kubeconfig), "--functions", environment.product.functions_url)
     arguments = (
         "replay",
@@ -57,15 +57,15 @@ def replay_run(environment: MutexEnvironment) -> Result:
 
 
 def list_written_resources(audit: AuditLog) -> list[str]:
-    """Return the resources that the product wrote, without dry runs: run configs, pools, nodes and Jobs."""
+    """Return the resource of each write by the product to run configs, pools, nodes and Jobs, except dry runs."""
     resources = [entry["objectRef"]["resource"] for entry in audit.list_writes_by() if not is_dry_run(entry)]
     return [
         resource for resource in resources if resource in ("mutexrunconfigs", "machineconfigpools", "nodes", "jobs")
     ]
 
 
-def show_events(environment: MutexEnvironment, output_format: str) -> str:
-    """Return the output of `events` for the run config `example`."""
+def run_events_command(environment: MutexEnvironment, output_format: str) -> str:
+    """Return the output of the command `events` for the run config `example`."""
     arguments = ["events", "--run", "example", "--journal", str(environment.product.journal), "-o", output_format]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
@@ -73,14 +73,16 @@ def show_events(environment: MutexEnvironment, output_format: str) -> str:
 
 
 @proves("X-1", "X-2")
-def test_recorded_run_is_complete_and_replay_writes_nothing(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Recorded runs are complete; a dry replay writes nothing and explains its differences by the run's end."""
+def test_recorded_run_is_complete_and_dry_replay_writes_nothing(
+    environment: MutexEnvironment, fake_mco: FakeMco
+) -> None:
+    """Check that a recorded run is complete, and that a dry replay writes nothing and explains all differences."""
     run = begin_run(environment)
-    item = environment.await_step(run, "Finished")
-    uid = item["metadata"]["uid"]
-    await_recorded(environment, uid)
+    run_config = environment.await_step(run, "Finished")
+    uid = run_config["metadata"]["uid"]
+    wait_until_recorded(environment, uid)
 
-    tree = show_events(environment, "tree")
+    tree = run_events_command(environment, "tree")
     assert tree.startswith(f"MutexRunConfig example ({uid}), ")
     steps = ("check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes", "edit-pools", "run-job")
     for step in (*steps, "release-node", "await-version", "restore-pools"):
@@ -99,11 +101,11 @@ def test_recorded_run_is_complete_and_replay_writes_nothing(environment: MutexEn
 
 
 @proves("X-2")
-def test_replay_during_run_creates_no_job(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Dry replays during the first Job return the recorded replies and write nothing."""
+def test_dry_replay_during_run_writes_nothing(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
+    """Check that a dry replay during the first Job returns the recorded replies and writes nothing."""
     run = begin_run(environment, delay="1h")
-    item = environment.await_state(run, lambda live_run: (live_run or {}).get("status", {}).get("job"))
-    await_recorded(environment, item["metadata"]["uid"])
+    run_config = environment.await_state(run, lambda current_run: (current_run or {}).get("status", {}).get("job"))
+    wait_until_recorded(environment, run_config["metadata"]["uid"])
     audit = environment.start_audit()
     result = replay_run(environment)
     assert result.exit_code == 0, result.output
@@ -118,17 +120,17 @@ def test_replay_during_run_creates_no_job(environment: MutexEnvironment, fake_mc
 
 
 def test_unknown_run_is_rejected(environment: MutexEnvironment) -> None:
-    """Commands reject a run that has no recorded events."""
+    """Check that `events` rejects a run that has no recorded events."""
     arguments = ["events", "--run", "unknown", "--journal", str(environment.product.journal)]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
     assert 'MutexRunConfig "unknown" not found in the journal' in result.output
 
 
-@pytest.mark.parametrize("name", ["events", "replay"])
-def test_run_and_maintenance_together_are_rejected(environment: MutexEnvironment, name: str) -> None:
-    """Commands reject `--run` with `--maintenance`, since it is ambiguous."""
-    arguments = [name, "--run", "a", "--maintenance", "b", "--journal", str(environment.product.journal)]
+@pytest.mark.parametrize("command", ["events", "replay"])
+def test_options_run_and_maintenance_together_are_rejected(environment: MutexEnvironment, command: str) -> None:
+    """Check that commands reject the ambiguous combination of `--run` and `--maintenance`."""
+    arguments = [command, "--run", "a", "--maintenance", "b", "--journal", str(environment.product.journal)]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
     assert "omit one of them" in result.output

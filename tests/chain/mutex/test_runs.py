@@ -1,4 +1,4 @@
-"""Tests of whole upgrades: from the desired version until the pools are restored."""
+"""Tests for complete upgrade runs: from setting the desired version until the pools are restored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def list_node_and_pool_writes(audit: AuditLog) -> list[Object]:
 
 
 class WriteOrder:
-    """The order of a run's writes in an audit log."""
+    """The successful writes in an audit log, used to check the order of a run's writes."""
 
     def __init__(self, audit: AuditLog) -> None:
         self._successful_writes = [
@@ -53,8 +53,8 @@ class WriteOrder:
 
 @proves("MUT-13", "MUT-33", "MUT-35", "MUT-36", "MUT-37", "MUT-40", "MUT-43", "MUT-44", "MUT-46", "MUT-49")
 @proves("C24", "C25", "C27")
-def test_upgrade_of_two_pools_with_two_rules(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Steps 1 to 7 of the specification upgrade two pools with two rules, one with cleanup Jobs and a dotted name."""
+def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
+    """Check steps 1 to 7 of the specification for two pools and two rules, one with cleanup Jobs and a dotted name."""
     names = [*environment.create_workers("blue", 2), *environment.create_workers("green", 2, NEW_VERSION)]
     fake_mco.skip_nodes(*names)  # otherwise it might upgrade a node before the run pauses the pools
     environment.create_canary()
@@ -65,19 +65,19 @@ def test_upgrade_of_two_pools_with_two_rules(environment: MutexEnvironment, fake
     environment.create_rule("second")
     run = environment.create_run("example", ["second", DOTTED_RULE_NAME], ["both"])
     environment.await_step(run, "Waiting")
-    before, audit = environment.get_selectors_by_pool(), environment.start_audit()
+    original_selectors, audit = environment.get_selectors_by_pool(), environment.start_audit()
     with ReleaseWatcher(environment.client) as watcher:
         environment.cvo.set_desired_version(NEW_VERSION)
         for name in ("blue", "green"):
-            environment.await_state(f"{POOLS_PATH}/{name}", lambda item: bool(item and item["spec"].get("paused")))
+            environment.await_state(f"{POOLS_PATH}/{name}", lambda pool: bool(pool and pool["spec"].get("paused")))
         fake_mco.skip_nodes()
-        item = environment.await_step(run, "Finished")
+        run_config = environment.await_step(run, "Finished")
 
-    assert item["status"]["record"]["order"] == names
+    assert run_config["status"]["record"]["order"] == names
     assert (watcher.released, watcher.released_together) == (names, [])
     assert fake_mco.upgraded == names[:2]
     assert [get_version(environment.get_node(name)) for name in names] == [NEW_VERSION] * 4
-    assert environment.get_selectors_by_pool() == before
+    assert environment.get_selectors_by_pool() == original_selectors
     assert environment.list_labelled_nodes() == set()
     order = WriteOrder(audit)
     steps = [
@@ -92,27 +92,27 @@ def test_upgrade_of_two_pools_with_two_rules(environment: MutexEnvironment, fake
     ]
     assert [len(positions) for positions in steps] == [2, 4, 1, 12]
     assert all(max(before) < min(after) for before, after in pairwise(steps))
-    edited = order.list_positions("machineconfigpools", "patch", "'operator': 'Exists'")
-    assert max(steps[1]) < min(edited) < max(edited[:2]) < min(steps[2])
-    _assert_jobs_in_order(environment, names)
+    edit_positions = order.list_positions("machineconfigpools", "patch", "'operator': 'Exists'")
+    assert max(steps[1]) < min(edit_positions) < max(edit_positions[:2]) < min(steps[2])
+    _assert_jobs_ran_in_order(environment, names)
 
 
-def _assert_jobs_in_order(environment: MutexEnvironment, names: list[str]) -> None:
-    """Assert that each node's Jobs ran in the order of the rules, with the cleanup Job last, and one Job at a time."""
+def _assert_jobs_ran_in_order(environment: MutexEnvironment, names: list[str]) -> None:
+    """Assert that each node's Jobs ran one at a time, in the order of the rules, with the cleanup Job last."""
     jobs = environment.client.list(environment.jobs)["items"]
     jobs.sort(key=lambda job: int(job["metadata"]["resourceVersion"]))
-    started = [(*get_node_and_rule(job), job["metadata"]["name"].startswith("cleanup-")) for job in jobs]
+    started_jobs = [(*get_node_and_rule(job), job["metadata"]["name"].startswith("cleanup-")) for job in jobs]
     expected = [
         (name, *job)
         for name in names
         for job in (("second", False), (DOTTED_RULE_NAME, False), (DOTTED_RULE_NAME, True))
     ]
-    assert started == expected
-    ended = [
+    assert started_jobs == expected
+    end_and_next_start_times = [
         (parse_time(earlier, "completionTime"), parse_time(later, "creationTimestamp"))
         for earlier, later in pairwise(jobs)
     ]
-    assert all(end <= start for end, start in ended)
+    assert all(end <= start for end, start in end_and_next_start_times)
 
 
 @pytest.mark.slow
@@ -120,9 +120,9 @@ def _assert_jobs_in_order(environment: MutexEnvironment, names: list[str]) -> No
 def test_previously_paused_pool_is_reported_and_unpaused_at_end(
     environment: MutexEnvironment, fake_mco: FakeMco
 ) -> None:
-    """Pools that were paused before their run are reported, and unpaused at the end (step 7 of the specification).
+    """Check that pools paused before the run are reported, and unpaused at its end (step 7 of the specification).
 
-    Until then the run does not write their `paused`.
+    Until then, the run does not change their field `paused`.
     """
     names = [*environment.create_workers("blue", 1), *environment.create_workers("green", 1)]
     environment.create_canary()
@@ -132,13 +132,13 @@ def test_previously_paused_pool_is_reported_and_unpaused_at_end(
     environment.create_rule("only")
     run = environment.create_run("example", ["only"], ["both"])
     environment.await_step(run, "Waiting")
-    before, audit = environment.get_selectors_by_pool(), environment.start_audit()
+    original_selectors, audit = environment.get_selectors_by_pool(), environment.start_audit()
     environment.cvo.set_desired_version(NEW_VERSION)
 
-    item = environment.await_step(run, "Finished")
+    run_config = environment.await_step(run, "Finished")
 
-    assert "blue" in get_condition(item, "TargetPoolsPaused")["message"]
-    assert "green" not in get_condition(item, "TargetPoolsPaused")["message"]
+    assert "blue" in get_condition(run_config, "TargetPoolsPaused")["message"]
+    assert "green" not in get_condition(run_config, "TargetPoolsPaused")["message"]
     paused_values = [
         (entry["objectRef"]["name"], change["value"])
         for entry in audit.list_writes_by()
@@ -148,15 +148,17 @@ def test_previously_paused_pool_is_reported_and_unpaused_at_end(
     ]
     assert paused_values[0] == ("green", True)
     assert sorted(paused_values[1:]) == [("blue", False), ("green", False)]
-    assert before["blue"]["paused"] is True
-    assert environment.get_selectors_by_pool() == before | {"blue": {**before["blue"], "paused": False}}
+    assert original_selectors["blue"]["paused"] is True
+    assert environment.get_selectors_by_pool() == original_selectors | {
+        "blue": {**original_selectors["blue"], "paused": False}
+    }
     assert fake_mco.upgraded == names
 
 
 @pytest.mark.slow
 @proves("MUT-47", "MUT-48")
 def test_failed_job_halts_run_until_retry(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Failed Jobs halt the run; a retry resumes it there, and creates no Job for a finished node.
+    """Check that a failed Job halts the run until a retry, which creates no Jobs for nodes that are already finished.
 
     While the run is halted, the pools stay paused and the remaining nodes keep their labels.
     """
@@ -170,16 +172,16 @@ def test_failed_job_halts_run_until_retry(environment: MutexEnvironment, fake_mc
     environment.cvo.set_desired_version(NEW_VERSION)
     environment.end_job_pod(names[0], "picky")
     environment.end_job_pod(names[1], "picky", "Failed")
-    stopped = environment.await_step(run, "Failed")
+    halted_run = environment.await_step(run, "Failed")
 
-    condition = get_condition(stopped, "JobRun")
+    condition = get_condition(halted_run, "JobRun")
     assert (condition["status"], condition["reason"]) == ("False", "JobRunFailed")
     assert f"node 2 of 3, {names[1]}" in condition["message"]
     assert environment.list_labelled_nodes() == set(names[1:])
     assert environment.get_pool("blue")["spec"]["paused"] is True
     assert "DoesNotExist" in str(environment.get_pool("canary")["spec"]["nodeSelector"])
     environment.send_tick()
-    count = len(environment.list_jobs())
+    job_count_before_retry = len(environment.list_jobs())
     environment.cluster.kubectl(
         "annotate", "mutexrunconfig", "example", "-n", DEFAULT_NAMESPACE, "nodemaintenance.dev/retry=1"
     )
@@ -188,17 +190,17 @@ def test_failed_job_halts_run_until_retry(environment: MutexEnvironment, fake_mc
     environment.await_step(run, "Finished")
 
     jobs = [get_node_and_rule(job) for job in environment.list_jobs()]
-    assert count == 4
+    assert job_count_before_retry == 4
     assert len(jobs) == 7
-    once_each = [(name, rule) for name in names for rule in ("good", "picky")]
-    assert sorted(jobs) == sorted([*once_each, (names[1], "picky")])
+    all_jobs_once = [(name, rule) for name in names for rule in ("good", "picky")]
+    assert sorted(jobs) == sorted([*all_jobs_once, (names[1], "picky")])
     assert fake_mco.upgraded == names
 
 
 def create_run_that_pauses_early(environment: MutexEnvironment) -> tuple[list[str], str, dict[str, Object]]:
     """Create a run that pauses its pools early and then waits for the control plane.
 
-    Returns the node names, the run's path and the pools' selectors before the run.
+    Returns the node names, the run's path, and the pools' selectors before the run.
     """
     names = environment.create_workers("blue", 2)
     environment.create_canary()
@@ -207,17 +209,17 @@ def create_run_that_pauses_early(environment: MutexEnvironment) -> tuple[list[st
     run = environment.create_run("example", ["only"], ["all"])
     environment.client.patch(run, {"spec": {"pauseEarly": True}})
     environment.await_step(run, "Waiting")
-    before = environment.get_selectors_by_pool()
+    original_selectors = environment.get_selectors_by_pool()
     environment.cvo.set_desired_version(NEW_VERSION, "Partial")
     environment.await_step(run, "LabellingNodes")
-    return names, run, before
+    return names, run, original_selectors
 
 
 @pytest.mark.slow
 @proves("C26", "MUT-32")
 def test_run_with_early_pause_waits_for_control_plane(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Runs that pause their pools early create labels and Jobs only after the control plane's upgrade."""
-    names, run, before = create_run_that_pauses_early(environment)
+    """Check that a run that pauses its pools early adds no labels or Jobs before the control plane is upgraded."""
+    names, run, original_selectors = create_run_that_pauses_early(environment)
     environment.await_delivered()
     assert environment.get_pool("blue")["spec"]["paused"] is True
     assert environment.list_labelled_nodes() == set()
@@ -227,28 +229,28 @@ def test_run_with_early_pause_waits_for_control_plane(environment: MutexEnvironm
     environment.await_step(run, "Finished")
 
     assert fake_mco.upgraded == names
-    assert environment.get_selectors_by_pool() == before
+    assert environment.get_selectors_by_pool() == original_selectors
 
 
 @pytest.mark.slow
 @proves("C26", "MUT-51")
 def test_deleting_run_of_cancelled_upgrade_restores_pools(environment: MutexEnvironment) -> None:
-    """Runs report an upgrade that was cancelled while their pools are paused; deleting a run restores its pools."""
-    _names, run, before = create_run_that_pauses_early(environment)
+    """Check that a run reports that its upgrade was cancelled, and that deleting the run restores its paused pools."""
+    _names, run, original_selectors = create_run_that_pauses_early(environment)
     environment.cvo.set_desired_version("", "Partial", OLD_VERSION)
     message = "the ClusterVersion has no spec.desiredUpdate.version"
-    environment.await_state(run, lambda item: get_condition(item, "UpgradeReady").get("message") == message)
+    environment.await_state(run, lambda run_config: get_condition(run_config, "UpgradeReady").get("message") == message)
     environment.request_deletion(run)
-    environment.await_state(run, lambda item: item is None)
+    environment.await_state(run, lambda run_config: run_config is None)
 
-    assert environment.get_selectors_by_pool() == before
+    assert environment.get_selectors_by_pool() == original_selectors
     assert [claim for claim in environment.list_claim_uids() if claim] == []
 
 
 @pytest.mark.slow
 @proves("MUT-50", "X-2")
 def test_finished_run_writes_nothing_until_new_version(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Finished runs write nothing at ticks; a new version starts another run with its own Jobs."""
+    """Check that a finished run writes nothing on ticks, and that a new version starts a run with its own Jobs."""
     names = environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
@@ -266,15 +268,17 @@ def test_finished_run_writes_nothing_until_new_version(environment: MutexEnviron
     assert environment.client.get(run)["metadata"]["resourceVersion"] == version
 
     environment.cvo.set_desired_version("4.17.0")
-    environment.await_state(run, lambda item: item["status"].get("record", {}).get("number") == 2)
+    environment.await_state(run, lambda run_config: run_config["status"].get("record", {}).get("number") == 2)
     environment.await_step(run, "Finished")
     assert get_version(environment.get_node(names[0])) == "4.17.0"
     assert len(environment.list_jobs()) == 2
 
 
 @proves("MUT-32", "MUT-30")
-def test_no_write_before_control_plane_is_upgraded(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Runs write to no pool or node before the control plane is Completed at the desired version."""
+def test_run_writes_no_pool_or_node_before_control_plane_is_upgraded(
+    environment: MutexEnvironment, fake_mco: FakeMco
+) -> None:
+    """Check that a run writes to no pool or node before the control plane has completed the desired version."""
     environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue", paused=True))
@@ -283,21 +287,25 @@ def test_no_write_before_control_plane_is_upgraded(environment: MutexEnvironment
     environment.await_step(run, "Waiting")
     audit = environment.start_audit()
     environment.cvo.set_desired_version(NEW_VERSION, reached=OLD_VERSION)
-    environment.await_state(run, lambda item: OLD_VERSION in get_condition(item, "UpgradeReady").get("message", ""))
+    environment.await_state(
+        run, lambda run_config: OLD_VERSION in get_condition(run_config, "UpgradeReady").get("message", "")
+    )
     environment.cvo.set_desired_version(NEW_VERSION, "Partial")
-    environment.await_state(run, lambda item: "Partial" in get_condition(item, "UpgradeReady").get("message", ""))
+    environment.await_state(
+        run, lambda run_config: "Partial" in get_condition(run_config, "UpgradeReady").get("message", "")
+    )
     assert list_node_and_pool_writes(audit) == []
     environment.cvo.set_desired_version(NEW_VERSION)
-    item = environment.await_step(run, "Finished")
-    assert "blue" in get_condition(item, "TargetPoolsPaused")["message"]
+    run_config = environment.await_step(run, "Finished")
+    assert "blue" in get_condition(run_config, "TargetPoolsPaused")["message"]
 
 
 @pytest.mark.slow
 @proves("MUT-30")
-def test_run_begins_once_rule_is_valid(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Runs begin once their invalid rule becomes valid, without a change of the run config.
+def test_run_begins_once_invalid_rule_becomes_valid(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
+    """Check that a run begins once its invalid rule becomes valid, without a change to the run config.
 
-    Before that, only conditions are written.
+    Before that, the product writes only conditions.
     """
     environment.create_workers("blue", 1)
     environment.create_canary()
@@ -306,8 +314,8 @@ def test_run_begins_once_rule_is_valid(environment: MutexEnvironment, fake_mco: 
     environment.cvo.set_desired_version(NEW_VERSION)
     audit = environment.start_audit()
     run = environment.create_run("example", ["bad"], ["all"])
-    item = environment.await_step(run, "Invalid")
-    assert "bad" in get_condition(item, "ConfigValidated")["message"]
+    run_config = environment.await_step(run, "Invalid")
+    assert "bad" in get_condition(run_config, "ConfigValidated")["message"]
     assert list_node_and_pool_writes(audit) == []
     environment.fix_rule("bad")
     environment.await_step(run, "Finished")
@@ -315,8 +323,8 @@ def test_run_begins_once_rule_is_valid(environment: MutexEnvironment, fake_mco: 
 
 @pytest.mark.slow
 @proves("MUT-44")
-def test_second_run_over_pool_waits_for_first(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Runs wait for another run over the same pool, with a condition that names it."""
+def test_second_run_with_same_pool_waits_for_first(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
+    """Check that a run waits for another run that uses the same pool, and names that run in a condition."""
     environment.create_workers("blue", 2)
     environment.create_canary()
     environment.create_canary("other")
@@ -329,9 +337,12 @@ def test_second_run_over_pool_waits_for_first(environment: MutexEnvironment, fak
         environment.await_step(runs[0], "RunningJobs")
         runs.append(environment.create_run("two", ["only"], ["all"], canary="other"))
         waiting_run = environment.await_state(
-            runs[1], lambda item: "/one" in get_condition(item or {}, "TargetPoolsPaused").get("message", "")
+            runs[1],
+            lambda run_config: "/one" in get_condition(run_config or {}, "TargetPoolsPaused").get("message", ""),
         )
         environment.await_step(runs[0], "Finished")
-        environment.await_state(runs[1], lambda item: get_condition(item, "UpgradeAvailable").get("status") == "False")
+        environment.await_state(
+            runs[1], lambda run_config: get_condition(run_config, "UpgradeAvailable").get("status") == "False"
+        )
     assert "node-upgrade-mutex-operator/one" in get_condition(waiting_run, "TargetPoolsPaused")["message"]
     assert watcher.released_together == []

@@ -1,4 +1,4 @@
-"""Tests of a run's latency, and of the requests that the mutex costs without a run, by the audit log."""
+"""Tests for a run's latency, and for the mutex's API requests without a run, based on the audit log."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.slow
 
 NODE_COUNT = 5
 MAX_CLEANUP_DELAY_SECONDS = 0.5
-"""Maximum seconds from a node's new version to its first cleanup Job."""
+"""Maximum time from a node's new version to its first cleanup Job."""
 TICK_FREE_SECONDS = 13.0
-"""Seconds after a tick during which no other tick comes."""
+"""Time after a tick during which no other tick is emitted."""
 IDLE_REQUESTS = [("list", kind) for kind in ("mutexrules", "mutexrunconfigs", "mutextargets")]
-"""The mutex's requests at a tick, and at a pool's change, without rules, targets and run configs."""
+"""The mutex's requests on a tick, and on a change to a pool, without any rules, targets or run configs."""
 
 
 def parse_time(entry: Object, field: str) -> datetime:
@@ -35,28 +35,32 @@ def parse_time(entry: Object, field: str) -> datetime:
 
 
 def measure_seconds_to_cleanup(audit: AuditLog, node: str) -> float:
-    """Return the seconds from the request that changed the node's version label to its first cleanup Job."""
-    changes = [entry for entry in audit.list_persisted_writes() if entry["responseStatus"]["code"] < 300]
-    [labelled] = [
+    """Return the seconds between the request that changed the node's version label and the node's first cleanup Job."""
+    successful_writes = [entry for entry in audit.list_persisted_writes() if entry["responseStatus"]["code"] < 300]
+    [label_change] = [
         entry
-        for entry in changes
+        for entry in successful_writes
         if entry["objectRef"]["resource"] == "nodes"
         and entry["objectRef"]["name"] == node
         and VERSION_LABEL in str(entry.get("requestObject"))
     ]
-    jobs = [entry for entry in changes if (entry["verb"], entry["objectRef"]["resource"]) == ("create", "jobs")]
-    first = next(
+    jobs = [
+        entry for entry in successful_writes if (entry["verb"], entry["objectRef"]["resource"]) == ("create", "jobs")
+    ]
+    first_cleanup_job = next(
         job
         for job in jobs
         if get_node_and_rule(job["requestObject"])[0] == node
         and job["requestObject"]["metadata"]["name"].startswith("cleanup-")
     )
-    return (parse_time(first, "stageTimestamp") - parse_time(labelled, "requestReceivedTimestamp")).total_seconds()
+    return (
+        parse_time(first_cleanup_job, "stageTimestamp") - parse_time(label_change, "requestReceivedTimestamp")
+    ).total_seconds()
 
 
 @proves("MUT-45")
-def test_cleanup_job_follows_new_version_within_limit(environment: MutexEnvironment) -> None:
-    """Cleanup Jobs follow the new version of five nodes within `MAX_CLEANUP_DELAY_SECONDS` seconds."""
+def test_cleanup_job_is_created_soon_after_new_version(environment: MutexEnvironment) -> None:
+    """Check that each node's cleanup Job is created within `MAX_CLEANUP_DELAY_SECONDS` after its new version."""
     names = environment.create_workers("blue", NODE_COUNT)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
@@ -66,31 +70,32 @@ def test_cleanup_job_follows_new_version_within_limit(environment: MutexEnvironm
     environment.cvo.set_desired_version(NEW_VERSION)
     audit = environment.start_audit()
     for name in names:
-        environment.await_state(run, lambda item, name=name: is_waiting_for(item, name))
+        environment.await_state(run, lambda run_config, name=name: is_waiting_for_version_of(run_config, name))
         environment.set_node_version(name)
     environment.await_step(run, "Finished")
 
     seconds = [measure_seconds_to_cleanup(audit, name) for name in names]
     print(
-        f"label to Job: median {statistics.median(seconds):.3f} s of {', '.join(f'{value:.3f}' for value in seconds)}"
+        f"version label to cleanup Job: median {statistics.median(seconds):.3f} s "
+        f"of {', '.join(f'{value:.3f}' for value in seconds)}"
     )
     assert is_below_scaled_limit(max(seconds), MAX_CLEANUP_DELAY_SECONDS)
 
 
-def is_waiting_for(run: Object | None, node: str) -> bool:
-    """Return whether the run waits for this node's version."""
+def is_waiting_for_version_of(run: Object | None, node: str) -> bool:
+    """Return whether the run waits for this node to reach the new version."""
     status = (run or {}).get("status", {})
     return status.get("step") == "UpgradingNode" and str(status.get("progress")).endswith(f": {node}")
 
 
 class RequestLog:
-    """The requests of the product's accounts since this object was created: reads and writes, no watches."""
+    """The requests by the product's service accounts since this object was created, without watches."""
 
     def __init__(self, log: Path) -> None:
         self._log, self._start = log, log.stat().st_size
 
     def list_requests(self) -> list[tuple[str, str]]:
-        """Return the verb and the resource of each request."""
+        """Return the verb and resource of each request."""
         with self._log.open("rb") as log:
             log.seek(self._start)
             lines = log.read().rpartition(b"\n")[0].splitlines()
@@ -102,8 +107,8 @@ class RequestLog:
 
 
 @proves("X-3")
-def test_no_request_between_ticks_without_run(environment: MutexEnvironment) -> None:
-    """Functions without a run make no request between ticks; a pool's change costs three list requests."""
+def test_no_requests_are_made_between_ticks_without_run(environment: MutexEnvironment) -> None:
+    """Check that without a run, nothing is requested between ticks, and a pool's change causes three list requests."""
     names = environment.create_workers("blue", 3)
     pool = environment.create_pool("blue", "blue")
     environment.await_delivered()
@@ -126,7 +131,7 @@ def test_no_request_between_ticks_without_run(environment: MutexEnvironment) -> 
 
 
 def change_nodes_and_jobs(environment: MutexEnvironment, nodes: list[str]) -> None:
-    """Change nodes and create a Job that is not the product's, as happens in every cluster."""
+    """Change nodes and create a Job that does not belong to the product, as happens in every cluster."""
     body = {"metadata": {"name": "foreign"}, "spec": build_job_spec()}
     environment.client.create(environment.jobs, body)
     for count in range(10):

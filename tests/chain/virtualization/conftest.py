@@ -1,4 +1,4 @@
-"""Fixtures with a separate cluster for virtual machines, with KubeVirt's real CRDs and a simulation of KubeVirt."""
+"""Fixtures for a separate cluster with virtual machines, KubeVirt's real CRDs and a simulation of KubeVirt."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def virtualization_environment(tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def environment(virtualization_environment: VirtualizationEnvironment) -> Iterator[VirtualizationEnvironment]:
-    """Yield the environment without objects of earlier tests."""
+    """Yield the environment without objects from earlier tests."""
     yield virtualization_environment
     virtualization_environment.delete_all_objects()

@@ -1,4 +1,4 @@
-"""The environment of the virtualization tests: creates VMs and VMIs, and watches them during drains."""
+"""Test environment for virtualization: creates VMs and VMIs, and watches them during drains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VIRT_LAUNCHER_PREFIX = "virt-launcher-"
 
 
 class VirtualizationEnvironment(ChainEnvironment):
-    """The chain environment with methods for VMs, VMIs and migrations."""
+    """A chain environment with additional methods for VMs, VMIs and migrations."""
 
     def __init__(self, cluster: LocalCluster, product: Product) -> None:
         super().__init__(cluster, product)
@@ -64,10 +64,10 @@ class VirtualizationEnvironment(ChainEnvironment):
 
         Args:
             name: The VirtualMachine's name.
-            node: The node of its first start.
+            node: The node on which it first starts.
             run_strategy: Its run strategy.
-            unmigratable_reason: Why its VMI cannot be migrated, "" if it can.
-            eviction_strategy: Its eviction strategy, "" for none.
+            unmigratable_reason: The reason why its VMI cannot be migrated, or "" if it can.
+            eviction_strategy: Its eviction strategy, or "" for none.
         """
         annotations_field = {
             "annotations": {NOT_MIGRATABLE_ANNOTATION: unmigratable_reason} if unmigratable_reason else {}
@@ -85,29 +85,29 @@ class VirtualizationEnvironment(ChainEnvironment):
         return name
 
     def await_stopped(self, name: str) -> Object:
-        """Wait until the VirtualMachine's status is Stopped; return the VirtualMachine."""
+        """Wait until the VirtualMachine's status is Stopped, and return the VirtualMachine."""
         return self.await_state_of(
-            self.vms_path, name, lambda item: (item.get("status") or {}).get("printableStatus") == "Stopped"
+            self.vms_path, name, lambda vm: (vm.get("status") or {}).get("printableStatus") == "Stopped"
         )
 
     def start_vm(self, name: str) -> None:
-        """Start a stopped VirtualMachine by the same change that KubeVirt's API makes for `virtctl start`."""
+        """Start a stopped VirtualMachine with the same change that KubeVirt's API makes for `virtctl start`."""
         self.client.patch(f"{self.vms_path}/{name}", {"spec": {"runStrategy": "Always"}})
 
     def _pin_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
-        """Return the metadata of a VM or VMI and the VMI's spec, so that it starts on this node."""
+        """Return the VM's or VMI's metadata and the VMI's spec, changed so that it first starts on this node."""
         return {**metadata, "annotations": {FIRST_NODE_ANNOTATION: node}}, spec
 
     def create_vmi(self, name: str, node: str) -> str:
-        """Create a VMI that no VM owns; return its name."""
+        """Create a VMI that is not owned by a VM; return its name."""
         metadata, spec = self._pin_first_node(node, {"name": name}, {"domain": {"devices": {}}})
         body = {"apiVersion": API_VERSION, "kind": VMI_KIND, "metadata": metadata, "spec": spec}
         self.client.create(self.vmis_path, body)
         return name
 
     def get_vmis_by_name(self) -> dict[str, Object]:
-        """Return name → VMI, in their current state."""
-        return {item["metadata"]["name"]: item for item in self.client.list(self.vmis_path)["items"]}
+        """Return VMI name → VMI, in the current state."""
+        return {vmi["metadata"]["name"]: vmi for vmi in self.client.list(self.vmis_path)["items"]}
 
     @property
     def vms_path(self) -> str:
@@ -122,16 +122,16 @@ class VirtualizationEnvironment(ChainEnvironment):
     def await_vmis(
         self, predicate: Callable[[dict[str, Object]], bool], timeout: float = TIMEOUT_SECONDS
     ) -> dict[str, Object]:
-        """Return name → VMI once `predicate` is true for them."""
+        """Wait until `predicate` is true for the dictionary VMI name → VMI, and return it."""
         return wait_for_collection(self.client, self.vmis_path, predicate, timeout)
 
     def await_running(self, *names: str) -> dict[str, str]:
-        """Wait until these VMIs run; return name → boot time and place."""
+        """Wait until these VMIs are running; return VMI name → the guest's boot time and place."""
         vmis = self.await_vmis(lambda vmis_by_name: all(is_running(vmis_by_name.get(name)) for name in names))
         return {name: get_boot(vmis[name]) for name in names}
 
     def await_rebooted(self, before: Mapping[str, str], *names: str) -> dict[str, Object]:
-        """Return name → VMI once these run with another boot than `before`."""
+        """Wait until these VMIs run after a boot other than in `before`, and return VMI name → VMI."""
 
         def have_rebooted(vmis: dict[str, Object]) -> bool:
             return all(is_running(vmis.get(name)) and get_boot(vmis[name]) != before[name] for name in names)
@@ -139,27 +139,31 @@ class VirtualizationEnvironment(ChainEnvironment):
         return self.await_vmis(have_rebooted)
 
     def make_migratable(self, name: str) -> None:
-        """Make a VMI migratable from now on, and set its condition accordingly."""
+        """Make a VMI migratable, and set its condition accordingly."""
         status = {"conditions": build_conditions({"metadata": {}})}
         patch = {"metadata": {"annotations": {NOT_MIGRATABLE_ANNOTATION: None}}, "status": status}
         self.client.patch(f"{self.vmis_path}/{name}", patch)
 
     def set_migrations_fail(self, *node_names: str, fails: bool = True) -> None:
-        """Let migrations to these nodes fail, or succeed again."""
+        """Make migrations to these nodes fail, or succeed again."""
         self._set_annotation(FAILING_ANNOTATION, node_names, is_set=fails)
 
     @contextmanager
     def hold_migrations(self, *node_names: str) -> Iterator[None]:
-        """Keep migrations to these nodes from finishing while the block runs."""
+        """Prevent migrations to these nodes from finishing while the block runs."""
         self._set_annotation(HOLDING_ANNOTATION, node_names, is_set=True)
         yield
         self._set_annotation(HOLDING_ANNOTATION, node_names, is_set=False)
 
     def await_running_migrations(self, *vmi_names: str) -> dict[str, Object]:
-        """Return VMI name → migration once a migration of each of these VMIs is Running."""
+        """Wait until each of these VMIs has a Running migration, and return VMI name → migration."""
 
         def select_running(migrations: dict[str, Object]) -> dict[str, Object]:
-            return {item["spec"]["vmiName"]: item for item in migrations.values() if get_phase(item) == "Running"}
+            return {
+                migration["spec"]["vmiName"]: migration
+                for migration in migrations.values()
+                if get_phase(migration) == "Running"
+            }
 
         path = build_migrations_path(self.vm_namespace)
         return select_running(
@@ -183,12 +187,12 @@ class VirtualizationEnvironment(ChainEnvironment):
         self.client.delete(path, uid=self.client.get(path)["metadata"]["uid"])
 
     def _set_annotation(self, annotation: str, names: Iterable[str], *, is_set: bool) -> None:
-        """Set this annotation on the nodes, or remove it."""
+        """Set or remove this annotation on the nodes."""
         patch = {"metadata": {"annotations": {annotation: "" if is_set else None}}}
         self.client.gather_all(*(self.client.api.patch(build_node_path(name), patch) for name in names))
 
     def kill_and_restart(self, rng: Random) -> None:
-        """Kill the functions or the delivery with SIGKILL, and restart them."""
+        """Kill either the functions or the delivery with SIGKILL, and restart them."""
         if rng.random() < 0.7:
             self.product.kill_functions()
             self.product.start_functions()
@@ -198,15 +202,15 @@ class VirtualizationEnvironment(ChainEnvironment):
 
     def list_protected_vmis(self) -> set[str]:
         """Return the names of the VMIs that have a budget."""
-        items = self.client.list(f"/apis/policy/v1/namespaces/{self.vm_namespace}/poddisruptionbudgets")["items"]
-        return {owner["name"] for item in items for owner in item["metadata"]["ownerReferences"]}
+        budgets = self.client.list(f"/apis/policy/v1/namespaces/{self.vm_namespace}/poddisruptionbudgets")["items"]
+        return {owner["name"] for budget in budgets for owner in budget["metadata"]["ownerReferences"]}
 
     def evict_pod(self, pod_name: str) -> Object:
-        """Evict a pod of the VMs' namespace as any client may. Raises `ApiError` if the API server rejects it."""
+        """Evict a pod in the VMs' namespace, as any client may. Raises `ApiError` if the API server rejects it."""
         return self.client.create(self._build_eviction_path(pod_name), self._build_eviction(pod_name))
 
     def evict_by_kubectl(self, pod: str) -> CompletedProcess[str]:
-        """Request the same eviction with kubectl; return the completed command."""
+        """Request the same eviction with kubectl, and return the completed process."""
         body = json.dumps(self._build_eviction(pod))
         return self.cluster.kubectl(
             "create", "--raw", self._build_eviction_path(pod), "-f", "-", input=body, check=False
@@ -220,7 +224,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         return f"/api/v1/namespaces/{self.vm_namespace}/pods/{pod}/eviction"
 
     def list_budget_creators(self, budget_name: str) -> list[str]:
-        """Return the user name of each request that created a budget with this name."""
+        """Return the user name in each request that created a budget with this name."""
         return [
             entry["user"]["username"]
             for entry in self.read_audit_log()
@@ -240,42 +244,42 @@ class VirtualizationEnvironment(ChainEnvironment):
 
     def count_migrations_by_vmi(self) -> Counter[str]:
         """Return VMI name → number of its migrations."""
-        return Counter(item["spec"]["vmiName"] for item in self.client.list(MIGRATIONS_PATH)["items"])
+        return Counter(migration["spec"]["vmiName"] for migration in self.client.list(MIGRATIONS_PATH)["items"])
 
     def create_watcher(self, homes: Mapping[str, str] | None = None) -> MigrationWatcher:
-        """Return a watcher of all migrations."""
+        """Return a watcher of all migrations; `homes` maps VMI names to the nodes that the VMIs leave."""
         return MigrationWatcher(self.client, homes)
 
     def keeps_node_limit(self, limit: int, maximum: int) -> bool:
-        """Return whether `maximum` concurrent migrations from one node are exactly the limit."""
+        """Return whether `maximum`, the most concurrent migrations from a node, is exactly the limit."""
         return maximum == limit
 
     def list_shut_down_vms(self, evictions: AuditLog) -> set[str]:
         """Return the names of the VMs whose running virt-launcher pod was evicted."""
-        successful = [entry for entry in evictions.list_evictions() if entry["responseStatus"]["code"] < 300]
-        names = {entry["objectRef"]["name"] for entry in successful} - self._get_completed_pods()
+        successful_evictions = [entry for entry in evictions.list_evictions() if entry["responseStatus"]["code"] < 300]
+        names = {entry["objectRef"]["name"] for entry in successful_evictions} - self._get_completed_pods()
         return {get_vm_name(name) for name in names if name.startswith(VIRT_LAUNCHER_PREFIX)}
 
     def _get_completed_pods(self) -> set[str]:
-        """Return the virt-launcher pods that completed by themselves."""
+        """Return the names of the virt-launcher pods that have completed by themselves."""
         return set()
 
     def delete_all_objects(self) -> None:
-        """Delete all objects of a test: VMs, VMIs, migrations and their claims."""
+        """Delete all objects that a test has created: VMs, VMIs, migrations and their lease."""
         for plural, path in (("virtualmachines", VIRTUAL_MACHINES_PATH), ("virtualmachineinstances", VMIS_PATH),
                              ("virtualmachineinstancemigrations", MIGRATIONS_PATH)):  # fmt: skip
-            for item in self.client.list(path)["items"]:
-                self.client.run(get_or_none(self.client.api.request("DELETE", get_object_path(item, plural))))
+            for resource in self.client.list(path)["items"]:
+                self.client.run(get_or_none(self.client.api.request("DELETE", get_object_path(resource, plural))))
         self.client.run(get_or_none(self.client.api.request("DELETE", LEASE_PATH)))
         wait_for_collection(self.client, self.vmis_path, lambda vmis: not vmis, TIMEOUT_SECONDS)
 
     def set_taints(self, node: str, *taints: Object) -> None:
-        """Replace the node's taints by hand."""
+        """Replace the node's taints, as an administrator might do by hand."""
         self.client.patch(build_node_path(node), {"spec": {"taints": list(taints)}})
 
 
 def get_vm_name(pod_name: str) -> str:
-    """Return the VM's name for the name of its virt-launcher pod."""
+    """Return the name of the VM that a virt-launcher pod belongs to."""
     return pod_name.removeprefix(VIRT_LAUNCHER_PREFIX).rpartition("-")[0]
 
 
@@ -285,18 +289,18 @@ def is_running(instance: Object | None) -> bool:
 
 
 def get_boot(instance: Object) -> str:
-    """Return the annotation with the time and the place of the guest's boot."""
+    """Return the annotation that contains the time and place of the guest's boot."""
     return str(instance["metadata"]["annotations"][BOOT_ANNOTATION])
 
 
 def get_node_name(instance: Object) -> str:
-    """Return the name of the VMI's node, "" if it has none."""
+    """Return the name of the VMI's node, or "" if it has none."""
     return str((instance.get("status") or {}).get("nodeName") or "")
 
 
-def get_blocked_by_pod(item: Object) -> dict[str, Any]:
-    """Return pod name → reason and message of each blocked pod of a maintenance."""
+def get_blocked_by_pod(maintenance: Object) -> dict[str, Any]:
+    """Return pod name → reason and message for each blocked pod in the maintenance's status."""
     return {
         blocked_pod["name"]: (blocked_pod["reason"], blocked_pod["message"])
-        for blocked_pod in item.get("status", {}).get("blockedPods") or []
+        for blocked_pod in maintenance.get("status", {}).get("blockedPods") or []
     }

@@ -1,4 +1,4 @@
-"""Watches all migrations: how many run concurrently, and whether a VMI has two at the same time (DRN-8)."""
+"""Watcher that counts concurrent migrations, in total, per node and per VMI (DRN-8)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tests.waiting import run_until_set
 
 
 class MigrationWatcher:
-    """Watcher of all migrations.
+    """Watches all migrations, and records how many run concurrently.
 
     Args:
         client: The API client.
-        node_by_vmi: VMI name → the node that it leaves; needed for `max_concurrent_by_node`.
-        waiting_phases: The phases of migrations that wait and do not count as running.
+        node_by_vmi: VMI name → name of the node that the VMI leaves; needed for `max_concurrent_by_node`.
+        waiting_phases: The phases of waiting migrations, which do not count as running.
 
     Attributes:
-        max_concurrent: The maximum of concurrent migrations.
-        max_concurrent_by_node: Node → the maximum of concurrent migrations from it.
-        first_seen_at: VMI → the time at which its first running migration was seen.
+        max_concurrent: The maximum number of concurrent migrations.
+        max_concurrent_by_node: Node name → the maximum number of concurrent migrations from this node.
+        first_seen_at: VMI namespace and name → the time at which its first running migration was observed.
         migrations_by_vmi: VMI name → the names of all its migrations.
-        vmis_with_two_migrations: The VMIs that had two concurrent migrations.
+        vmis_with_two_migrations: The VMIs that had more than one migration at the same time.
     """
 
     def __init__(
         self, client: SyncClient, node_by_vmi: Mapping[str, str] | None = None, waiting_phases: Collection[str] = ()
     ) -> None:
-        self._held_back = waiting_phases
+        self._waiting_phases = waiting_phases
         self._admin = client
-        self._homes = node_by_vmi or {}
-        self._active: dict[tuple[str, str], tuple[str, str]] = {}
+        self._node_by_vmi = node_by_vmi or {}
+        self._running: dict[tuple[str, str], tuple[str, str]] = {}
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1)
         self.max_concurrent = 0
@@ -56,10 +56,10 @@ class MigrationWatcher:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.shutdown()
-        self._future.result()  # raises the watcher's error: a watcher that failed has not observed all migrations
+        self._future.result()  # raise the watcher's error: a failed watcher has not observed all migrations
 
     def _is_waiting(self, migration: Object) -> bool:
-        return (migration.get("status") or {}).get("phase", "") in self._held_back
+        return (migration.get("status") or {}).get("phase", "") in self._waiting_phases
 
     async def _watch_migrations(self) -> None:
         async with aclosing(follow(self._admin.api, MIGRATIONS_PATH)) as changes:
@@ -68,12 +68,14 @@ class MigrationWatcher:
                     continue
                 self.migrations_by_vmi[get_vmi_key(change.object)[1]].add(change.object["metadata"]["name"])
                 if change.change_type == "DELETED" or is_finished(change.object) or self._is_waiting(change.object):
-                    self._active.pop(get_key(change.object), None)
+                    self._running.pop(get_key(change.object), None)
                 else:
-                    self._active[get_key(change.object)] = get_vmi_key(change.object)
+                    self._running[get_key(change.object)] = get_vmi_key(change.object)
                     self.first_seen_at.setdefault(get_vmi_key(change.object), time.monotonic())
-                self.max_concurrent = max(self.max_concurrent, len(self._active))
-                self.max_concurrent_by_node |= Counter(self._homes.get(name, "") for _, name in self._active.values())
+                self.max_concurrent = max(self.max_concurrent, len(self._running))
+                self.max_concurrent_by_node |= Counter(
+                    self._node_by_vmi.get(name, "") for _, name in self._running.values()
+                )
                 self.vmis_with_two_migrations |= {
-                    one for one, count in Counter(self._active.values()).items() if count > 1
+                    vmi_key for vmi_key, count in Counter(self._running.values()).items() if count > 1
                 }

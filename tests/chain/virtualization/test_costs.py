@@ -1,4 +1,4 @@
-"""Tests of the events and API requests that a drain costs per VM, and that a tick costs without VMs."""
+"""Tests for the number of events and API requests that a drain causes per VM, and that a tick causes without VMs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 VM_COUNT = 6
 MAX_REQUESTS_PER_VM, MAX_EVENTS_PER_VM = 120, 40
-"""Maximum per migrated VM, including those of the drain."""
+"""Maximum numbers per migrated VM, including those for the drain itself."""
 KUBEVIRT_RESOURCES = ("virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts")
 
 
 @proves("DRN-8")
-def test_migration_stays_within_event_and_request_budget(environment: VirtualizationEnvironment) -> None:
-    """Migrations cost one create request each, and a bounded number of requests and events per VM."""
+def test_migration_stays_within_event_and_request_limits(environment: VirtualizationEnvironment) -> None:
+    """Check that a migration takes one create request, and a limited number of requests and events per VM."""
     node, _ = environment.create_node(), environment.create_node()
     names = [environment.create_vm(f"live-{number}", node) for number in range(VM_COUNT)]
     environment.await_running(*names)
@@ -40,7 +40,7 @@ def test_migration_stays_within_event_and_request_budget(environment: Virtualiza
     with closing(Journal(environment.journal)) as journal:
         event_counts = Counter(entry.event.get_type() for entry in journal.select(Query(since=started_at)))
     figures = f"{requests.total() / VM_COUNT:.0f} requests, {event_counts.total() / VM_COUNT:.0f} events"
-    print(f"for each of {VM_COUNT} VMs: {figures}")
+    print(f"per VM, for {VM_COUNT} VMs: {figures}")
     print(requests.most_common(6), event_counts.most_common(6))
     assert requests["create", "virtualmachineinstancemigrations"] == VM_COUNT
     assert requests["create", "leases"] + requests["patch", "leases"] <= 2 * VM_COUNT
@@ -50,10 +50,10 @@ def test_migration_stays_within_event_and_request_budget(environment: Virtualiza
 
 
 @proves("X-3")
-def test_tick_without_vms_costs_three_lists(environment: VirtualizationEnvironment) -> None:
-    """Ticks without VMs cost three list requests, and other pods cause no requests for KubeVirt's kinds between ticks.
+def test_tick_without_vms_causes_three_list_requests(environment: VirtualizationEnvironment) -> None:
+    """Check that a tick without VMs causes three list requests, and other pods cause no requests to KubeVirt's API.
 
-    Both functions list the VMIs, and one lists the product's budgets.
+    Two functions list the VMIs, and one of them lists the product's budgets.
     """
     environment.await_delivered()
     tick_log = RequestLog(environment.cluster.audit_log)
@@ -70,5 +70,5 @@ def test_tick_without_vms_costs_three_lists(environment: VirtualizationEnvironme
 
 
 def select_kubevirt_requests(request_log: RequestLog) -> list[tuple[str, str]]:
-    """Return the requests for KubeVirt's kinds."""
+    """Return the requests for KubeVirt's resources."""
     return [(verb, resource) for verb, resource in request_log.list_requests() if resource in KUBEVIRT_RESOURCES]

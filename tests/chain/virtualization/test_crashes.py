@@ -1,4 +1,4 @@
-"""Test of migrations from several nodes while the product's processes are killed repeatedly (DRN-8, DRN-9)."""
+"""Test for migrations from several nodes while the product's processes are killed repeatedly (DRN-8, DRN-9)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRAIN_TIMEOUT_SECONDS = 120.0
 
 @pytest.fixture
 def restarting_environment(environment: VirtualizationEnvironment) -> Iterator[VirtualizationEnvironment]:
-    """Yield the environment; restart the stopped processes of the product afterwards."""
+    """Yield the environment, and restart the product's stopped processes afterwards."""
     yield environment
     for server, start in (
         (environment.product.functions, environment.product.start_functions),
@@ -35,30 +35,30 @@ def restarting_environment(environment: VirtualizationEnvironment) -> Iterator[V
 
 @proves("DRN-8", "DRN-9", "OSV-2", "X-2")
 def test_vms_migrate_despite_crashes(restarting_environment: VirtualizationEnvironment) -> None:
-    """VMs of three nodes migrate once each despite crashes, within the limits, and none is shut down."""
+    """Check that despite crashes, the VMs of three nodes migrate once each within the limits, without a shutdown."""
     environment = restarting_environment
-    sources = [environment.create_node() for _ in range(SOURCE_NODES)]
+    source_nodes = [environment.create_node() for _ in range(SOURCE_NODES)]
     assert [environment.create_node() for _ in range(2)]
-    homes = {
-        environment.create_vm(f"vm-{number}", sources[number % SOURCE_NODES]): sources[number % SOURCE_NODES]
+    node_by_vm = {
+        environment.create_vm(f"vm-{number}", source_nodes[number % SOURCE_NODES]): source_nodes[number % SOURCE_NODES]
         for number in range(SOURCE_NODES * VMS_PER_NODE)
     }
-    before = environment.await_running(*homes)
-    for node in sources:  # so that no VM migrates to a node that is drained next
+    original_boots = environment.await_running(*node_by_vm)
+    for node in source_nodes:  # so that no VM migrates to a node that is drained next
         environment.client.patch(build_node_path(node), {"spec": {"unschedulable": True}})
     evictions, finished = start_audit(environment.cluster), threading.Event()
-    with environment.create_watcher(homes) as watcher, ThreadPoolExecutor(1) as thread:
+    with environment.create_watcher(node_by_vm) as watcher, ThreadPoolExecutor(1) as thread:
         killer = thread.submit(kill_repeatedly, environment, finished)
         try:
-            paths = [environment.create_maintenance(node) for node in sources]
+            paths = [environment.create_maintenance(node) for node in source_nodes]
             for path in paths:
                 environment.await_state(path, timeout=DRAIN_TIMEOUT_SECONDS)
         finally:
             finished.set()
 
     assert killer.result() > 0
-    assert environment.await_running(*homes) == before
-    assert environment.count_migrations_by_vmi() == dict.fromkeys(homes, 1)
+    assert environment.await_running(*node_by_vm) == original_boots
+    assert environment.count_migrations_by_vmi() == dict.fromkeys(node_by_vm, 1)
     assert watcher.vmis_with_two_migrations == set()
     assert watcher.max_concurrent <= MAX_MIGRATIONS
     assert max(watcher.max_concurrent_by_node.values()) <= MAX_MIGRATIONS_PER_NODE
@@ -66,7 +66,7 @@ def test_vms_migrate_despite_crashes(restarting_environment: VirtualizationEnvir
 
 
 def kill_repeatedly(environment: VirtualizationEnvironment, finished: threading.Event) -> int:
-    """Kill and restart the functions or the delivery until the drains are done; return the number of kills."""
+    """Repeatedly kill and restart the functions or the delivery until the drains finish; return the number of kills."""
     rng = Random(SEED)
     for kill_count in range(MAX_KILLS):
         if finished.wait(rng.uniform(0.2, 1.5)):

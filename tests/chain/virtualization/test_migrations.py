@@ -1,4 +1,4 @@
-"""Tests of drains of nodes with VMs of each kind: migrated, restarted elsewhere, or blocking."""
+"""Tests for drains of nodes with VMs that migrate, restart elsewhere, or block the drain."""
 
 from __future__ import annotations
 
@@ -28,50 +28,57 @@ from tests.workload import OWN_USER_PREFIX, start_audit
 UNMIGRATABLE_REASON = "the disk is not shared"
 RESTARTED_VMS = ("always", "rerun")
 MAX_MIGRATIONS, MAX_MIGRATIONS_PER_NODE = 5, 2
-"""The shipped limits of concurrent migrations: in the cluster, and from one node."""
+"""The default limits for concurrent migrations, in the cluster and from one node."""
 
 
 @pytest.mark.slow
 @proves("DRN-7", "DRN-8", "DRN-9", "DRN-11", "OSV-2", "OSV-6")
-def test_vms_migrate_block_or_restart(environment: VirtualizationEnvironment) -> None:
-    """Drains migrate six of ten VMs without interruption, restart two elsewhere, and wait for two.
+def test_drain_migrates_restarts_or_waits_for_vms(environment: VirtualizationEnvironment) -> None:
+    """Check that a drain migrates six of ten VMs without interruption, restarts two elsewhere, and waits for two.
 
-    The two waiting VMs are reported as not migratable until their condition changes.
+    The latter two VMs are reported as not migratable until their condition changes.
     """
-    node, other = environment.create_node(), environment.create_node()
-    migratable = [environment.create_vm(f"live-{number}", node) for number in range(6)]
-    unmigratable = [
+    node, other_node = environment.create_node(), environment.create_node()
+    migratable_names = [environment.create_vm(f"live-{number}", node) for number in range(6)]
+    unmigratable_names = [
         environment.create_vm(f"stuck-{number}", node, unmigratable_reason=UNMIGRATABLE_REASON) for number in range(2)
     ]
-    restarted = [environment.create_vm(f"plain-{number}", node, eviction_strategy="") for number in range(2)]
-    all_names = [*migratable, *unmigratable, *restarted]
-    before = environment.await_running(*all_names)
+    restarted_names = [environment.create_vm(f"plain-{number}", node, eviction_strategy="") for number in range(2)]
+    all_names = [*migratable_names, *unmigratable_names, *restarted_names]
+    original_boots = environment.await_running(*all_names)
     environment.create_pods(node, 30)
     evictions = start_audit(environment.cluster)
     with environment.create_watcher() as watcher:
         path = environment.create_maintenance(node)
-        held = environment.await_state(
-            path, lambda item: has_pending_count(item, 2) and do_all_messages_contain(item, UNMIGRATABLE_REASON)
+        blocked_maintenance = environment.await_state(
+            path,
+            lambda maintenance: (
+                has_pending_count(maintenance, 2) and do_all_messages_contain(maintenance, UNMIGRATABLE_REASON)
+            ),
         )
-        assert {reason for reason, _ in get_blocked_by_pod(held).values()} == {"NotMigratable"}
+        assert {reason for reason, _ in get_blocked_by_pod(blocked_maintenance).values()} == {"NotMigratable"}
         vmis = environment.await_vmis(
             lambda vmis_by_name: all(is_running(vmis_by_name.get(name)) for name in all_names)
         )
-        assert {name: get_boot(vmis[name]) for name in migratable} == {name: before[name] for name in migratable}
-        assert {get_node_name(vmis[name]) for name in migratable} <= set(list_node_names(environment)) - {node}
-        assert all(get_boot(vmis[name]) != before[name] for name in restarted)
-        for name in unmigratable:
+        assert {name: get_boot(vmis[name]) for name in migratable_names} == {
+            name: original_boots[name] for name in migratable_names
+        }
+        assert {get_node_name(vmis[name]) for name in migratable_names} <= set(list_node_names(environment)) - {node}
+        assert all(get_boot(vmis[name]) != original_boots[name] for name in restarted_names)
+        for name in unmigratable_names:
             environment.make_migratable(name)
         environment.await_state(path)
     after = environment.await_running(*all_names)
-    assert {name: after[name] for name in unmigratable} == {name: before[name] for name in unmigratable}
+    assert {name: after[name] for name in unmigratable_names} == {
+        name: original_boots[name] for name in unmigratable_names
+    }
     assert environment.keeps_node_limit(MAX_MIGRATIONS_PER_NODE, watcher.max_concurrent)
     assert watcher.vmis_with_two_migrations == set()
-    assert environment.list_shut_down_vms(evictions) == set(restarted)
+    assert environment.list_shut_down_vms(evictions) == set(restarted_names)
     assert {name: len(migrations) for name, migrations in watcher.migrations_by_vmi.items()} == dict.fromkeys(
-        [*migratable, *unmigratable], 1
+        [*migratable_names, *unmigratable_names], 1
     )
-    assert other in list_node_names(environment)
+    assert other_node in list_node_names(environment)
     environment.request_deletion(path)
     environment.await_deletion(path)
     assert node not in {
@@ -84,83 +91,83 @@ def list_node_names(environment: VirtualizationEnvironment) -> list[str]:
     return [node["metadata"]["name"] for node in environment.client.list("/api/v1/nodes")["items"]]
 
 
-def has_pending_count(item: object, count: int) -> bool:
-    """Return whether `count` pods are pending."""
-    status = item.get("status") or {} if isinstance(item, dict) else {}
+def has_pending_count(maintenance: object, count: int) -> bool:
+    """Return whether the maintenance's status contains `count` pending pods."""
+    status = maintenance.get("status") or {} if isinstance(maintenance, dict) else {}
     return len(status.get("pendingPods") or []) == count
 
 
-def do_all_messages_contain(item: dict[str, object], text: str) -> bool:
-    """Return whether there are blocked pods, and the message of each contains `text`."""
-    blocked = get_blocked_by_pod(item)
+def do_all_messages_contain(maintenance: dict[str, object], text: str) -> bool:
+    """Return whether pods are blocked, and the message for each of them contains `text`."""
+    blocked = get_blocked_by_pod(maintenance)
     return bool(blocked) and all(text in message for _, message in blocked.values())
 
 
 @proves("OSV-2")
-def test_migration_follows_condition_within_limit(environment: VirtualizationEnvironment) -> None:
-    """Migrations start within half a second of the VMI's condition."""
+def test_migration_starts_soon_after_vmi_becomes_migratable(environment: VirtualizationEnvironment) -> None:
+    """Check that a migration starts within half a second after the VMI becomes migratable."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("late", node, unmigratable_reason=UNMIGRATABLE_REASON)
     environment.await_running(name)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda item: do_all_messages_contain(item, UNMIGRATABLE_REASON))
+    environment.await_state(path, lambda maintenance: do_all_messages_contain(maintenance, UNMIGRATABLE_REASON))
     with environment.create_watcher() as watcher:
         environment.make_migratable(name)
         started = time.monotonic()
         environment.await_state(path)
     seconds = watcher.first_seen_at[environment.vm_namespace, name] - started
-    print(f"{seconds:.3f} s from the condition to the migration")
+    print(f"{seconds:.3f} s from the VMI's condition to the migration")
     assert is_below_scaled_limit(seconds, 0.5)
 
 
 @pytest.mark.slow
 @proves("DRN-8", "C3")
-@pytest.mark.parametrize("key", ["medik8s.io/drain", "kubevirt.io/drain"])
-def test_manual_taint_migrates_vms_at_next_tick(environment: VirtualizationEnvironment, key: str) -> None:
-    """Drain taints set by hand, with either key and any value, make the next tick migrate the VMs."""
+@pytest.mark.parametrize("taint_key", ["medik8s.io/drain", "kubevirt.io/drain"])
+def test_next_tick_migrates_vms_if_taint_is_set_by_hand(environment: VirtualizationEnvironment, taint_key: str) -> None:
+    """Check that the next tick migrates the VMs if a drain taint is set by hand, with either key and any value."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("by-hand", node)
-    before = environment.await_running(name)
-    environment.set_taints(node, {"key": key, "value": "whatever", "effect": "NoSchedule"})
+    original_boots = environment.await_running(name)
+    environment.set_taints(node, {"key": taint_key, "value": "whatever", "effect": "NoSchedule"})
     environment.send_tick()
     after = environment.await_vmis(lambda vmis: get_node_name(vmis[name]) not in ("", node))
-    assert get_boot(after[name]) == before[name]
+    assert get_boot(after[name]) == original_boots[name]
     environment.set_taints(node)
 
 
 @pytest.mark.slow
 @proves("DRN-9")
 def test_failed_migration_is_reported_and_retried(environment: VirtualizationEnvironment) -> None:
-    """Failed migrations are reported and retried; the VM keeps running, and its pod is not evicted."""
-    node, other = environment.create_node(), environment.create_node()
+    """Check that a failed migration is reported and retried, while the VM keeps running."""
+    node, other_node = environment.create_node(), environment.create_node()
     name = environment.create_vm("unlucky", node)
-    before = environment.await_running(name)
-    other_nodes = [name_ for name_ in list_node_names(environment) if name_ != node]
+    original_boots = environment.await_running(name)
+    other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
     environment.set_migrations_fail(*other_nodes)
     evictions = start_audit(environment.cluster)
     path = environment.create_maintenance(node)
     maintenance = environment.await_state(
-        path, lambda item: any(reason == "MigrationFailed" for reason, _ in get_blocked_by_pod(item).values())
+        path, lambda state: any(reason == "MigrationFailed" for reason, _ in get_blocked_by_pod(state).values())
     )
     assert "failed once" in str(get_blocked_by_pod(maintenance))
     assert get_node_name(environment.await_vmis(lambda vmis: name in vmis)[name]) == node
     environment.set_migrations_fail(*other_nodes, fails=False)
     environment.wait_with_ticks(lambda: environment.await_state(path, timeout=3))
-    assert environment.await_running(name) == before
+    assert environment.await_running(name) == original_boots
     assert environment.count_migrations_by_vmi()[name] == 2
     assert environment.list_shut_down_vms(evictions) == set()
-    assert other in other_nodes
+    assert other_node in other_nodes
 
 
 @proves("DRN-9")
-def test_own_budget_rejects_evictions_until_migrated(environment: VirtualizationEnvironment) -> None:
-    """Evictions by other clients are rejected with 429 and the product's budget, until the migration is done.
+def test_own_budget_rejects_evictions_until_migration_is_finished(environment: VirtualizationEnvironment) -> None:
+    """Check that the product's budget makes other clients' evictions fail with 429 until the migration is finished.
 
     The virt-launcher pod stays in `pendingPods` until then.
     """
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("guarded", node)
-    before = environment.await_running(name)
+    original_boots = environment.await_running(name)
     (pod,) = environment.list_pods_on(node)
     launcher, other_nodes = (
         pod["metadata"]["name"],
@@ -170,11 +177,11 @@ def test_own_budget_rejects_evictions_until_migrated(environment: Virtualization
     with environment.hold_migrations(*other_nodes):
         path = environment.create_maintenance(node)
         migration = environment.await_running_migrations(name)[name]
-        environment.await_state(path, lambda item: get_pending_pods(item) == [launcher])
+        environment.await_state(path, lambda maintenance: get_pending_pods(maintenance) == [launcher])
         environment.await_state_of(
             build_budgets_path(environment.vm_namespace),
             budget,
-            lambda item: "observedGeneration" in item.get("status", {}),
+            lambda budget: "observedGeneration" in budget.get("status", {}),
         )
         kubectl_result = environment.evict_by_kubectl(launcher)
         with pytest.raises(ApiError) as client_error:
@@ -190,42 +197,48 @@ def test_own_budget_rejects_evictions_until_migrated(environment: Virtualization
     migrated_version = parse_resource_version(
         environment.client.get(get_object_path(migration, "virtualmachineinstancemigrations"))
     )
-    pending_before_end = [get_pending_pods(item) for item in states if parse_resource_version(item) < migrated_version]
+    pending_before_end = [
+        get_pending_pods(state) for state in states if parse_resource_version(state) < migrated_version
+    ]
     assert pending_before_end == [[launcher]] * len(pending_before_end) != []
     assert get_pending_pods(states[-1]) == []
-    assert environment.await_running(name) == before
+    assert environment.await_running(name) == original_boots
 
 
-def get_pending_pods(item: Object) -> list[str]:
-    """Return the names in `status.pendingPods` of a maintenance."""
-    return list((item.get("status") or {}).get("pendingPods") or [])
+def get_pending_pods(maintenance: Object) -> list[str]:
+    """Return the names in the maintenance's `status.pendingPods`."""
+    return list((maintenance.get("status") or {}).get("pendingPods") or [])
 
 
-def parse_resource_version(item: Object) -> int:
-    """Return an object's resource version: etcd's revision, which orders the writes of all objects."""
-    return int(item["metadata"]["resourceVersion"])
+def parse_resource_version(resource: Object) -> int:
+    """Return an object's resourceVersion as a number: etcd's revision, which orders the writes to all objects."""
+    return int(resource["metadata"]["resourceVersion"])
 
 
 @proves("OSV-3", "C15", "C16")
 def test_shut_down_vms_restart_by_run_strategy(environment: VirtualizationEnvironment) -> None:
-    """VMs that are shut down run elsewhere with the run strategies Always and RerunOnFailure, but not with Manual."""
+    """Check that shut down VMs restart elsewhere with run strategy Always or RerunOnFailure, but not with Manual."""
     node, _ = environment.create_node(), environment.create_node()
     strategies = {"always": "Always", "rerun": "RerunOnFailure", "manual": "Manual"}
     for name, strategy in strategies.items():
         environment.create_vm(name, node, run_strategy=strategy, eviction_strategy="")
-    before = environment.await_running(*strategies)
+    original_boots = environment.await_running(*strategies)
     environment.await_state(environment.create_maintenance(node))
     environment.await_vmis(
-        lambda vmis: all(is_running(vmis.get(name)) and get_boot(vmis[name]) != before[name] for name in RESTARTED_VMS)
+        lambda vmis: all(
+            is_running(vmis.get(name)) and get_boot(vmis[name]) != original_boots[name] for name in RESTARTED_VMS
+        )
     )
-    stopped = environment.await_vmis(lambda vmis: not is_running(vmis.get("manual")))
-    assert {get_node_name(stopped[name]) for name in RESTARTED_VMS} <= set(list_node_names(environment)) - {node}
+    vmis_after_drain = environment.await_vmis(lambda vmis: not is_running(vmis.get("manual")))
+    assert {get_node_name(vmis_after_drain[name]) for name in RESTARTED_VMS} <= set(list_node_names(environment)) - {
+        node
+    }
 
 
 @pytest.mark.slow
 @proves("DRN-10")
-def test_nothing_is_created_if_kubevirt_is_installed(environment: VirtualizationEnvironment) -> None:
-    """Functions create neither a migration nor a budget while KubeVirt is installed."""
+def test_no_migration_or_budget_is_created_if_kubevirt_is_installed(environment: VirtualizationEnvironment) -> None:
+    """Check that the product creates neither migrations nor budgets while KubeVirt is installed."""
     node, _ = environment.create_node(), environment.create_node()
     with environment.declare_kubevirt():
         environment.await_running(environment.create_vm("theirs", node))
@@ -240,26 +253,26 @@ def test_nothing_is_created_if_kubevirt_is_installed(environment: Virtualization
 
 @pytest.mark.slow
 @proves("DRN-8")
-def test_cluster_wide_migration_limit_holds(environment: VirtualizationEnvironment) -> None:
-    """Drains of four nodes with two VMs each migrate five VMs at a time, and all in the end."""
-    sources, _ = [environment.create_node() for _ in range(4)], environment.create_node()
-    names = [environment.create_vm(f"one-of-many-{number}", sources[number % 4]) for number in range(8)]
-    before = environment.await_running(*names)
+def test_concurrent_migrations_stay_within_cluster_limit(environment: VirtualizationEnvironment) -> None:
+    """Check that drains of four nodes with two VMs each migrate at most five VMs at a time, and finally all VMs."""
+    source_nodes, _ = [environment.create_node() for _ in range(4)], environment.create_node()
+    names = [environment.create_vm(f"one-of-many-{number}", source_nodes[number % 4]) for number in range(8)]
+    original_boots = environment.await_running(*names)
     with environment.create_watcher() as watcher:
-        paths = [environment.create_maintenance(node) for node in sources]
+        paths = [environment.create_maintenance(node) for node in source_nodes]
         for path in paths:
             environment.await_state(path, timeout=60)
     assert (watcher.max_concurrent, watcher.vmis_with_two_migrations) == (MAX_MIGRATIONS, set())
-    assert environment.await_running(*names) == before
+    assert environment.await_running(*names) == original_boots
 
 
 @pytest.mark.slow
 @proves("DRN-8", "DRN-9")
 def test_deleted_migration_is_created_again(environment: VirtualizationEnvironment) -> None:
-    """Deleted migrations are created again, and no virt-launcher pod is evicted."""
+    """Check that deleted migrations are created again, and that no running virt-launcher pod is evicted."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("disturbed", node)
-    before = environment.await_running(name)
+    original_boots = environment.await_running(name)
     evictions = start_audit(environment.cluster)
     other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
     with environment.hold_migrations(*other_nodes):
@@ -268,31 +281,36 @@ def test_deleted_migration_is_created_again(environment: VirtualizationEnvironme
             environment.delete_migration(environment.await_running_migrations(name)[name])
         environment.await_running_migrations(name)
     environment.await_state(path)
-    assert environment.await_running(name) == before
+    assert environment.await_running(name) == original_boots
     assert environment.list_shut_down_vms(evictions) == set()
 
 
 @pytest.mark.slow
 @proves("DRN-8")
-def test_deleted_vm_frees_migration_slot(environment: VirtualizationEnvironment) -> None:
-    """Deleting a VM during its migration also deletes the migration, and another VM uses its migration slot."""
+def test_deleting_vm_frees_its_migration_slot(environment: VirtualizationEnvironment) -> None:
+    """Check that deleting a VM during its migration frees the migration slot for another VM."""
     node, _ = environment.create_node(), environment.create_node()
     names = [environment.create_vm(f"one-of-three-{number}", node) for number in range(3)]
     environment.await_running(*names)
     other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
     with environment.hold_migrations(*other_nodes):
         path = environment.create_maintenance(node)
-        held = environment.await_state(
-            path, lambda item: sorted(list_blocking_reasons(item)) == ["Migrating", "Migrating", "WaitsForSlot"]
+        blocked_maintenance = environment.await_state(
+            path,
+            lambda maintenance: (
+                sorted(list_blocking_reasons(maintenance)) == ["Migrating", "Migrating", "WaitsForSlot"]
+            ),
         )
-        assert not held["status"].get("lastError")  # a waiting migration is not an error
-        first = sorted(item["spec"]["vmiName"] for item in environment.client.list(MIGRATIONS_PATH)["items"])[0]
-        environment.delete_vm(first)
-        environment.await_running_migrations(*(name for name in names if name != first))
+        assert not blocked_maintenance["status"].get("lastError")  # a waiting migration is not an error
+        first_migrating_vm = min(
+            migration["spec"]["vmiName"] for migration in environment.client.list(MIGRATIONS_PATH)["items"]
+        )
+        environment.delete_vm(first_migrating_vm)
+        environment.await_running_migrations(*(name for name in names if name != first_migrating_vm))
     environment.await_state(path)
-    assert first not in environment.count_migrations_by_vmi()
+    assert first_migrating_vm not in environment.count_migrations_by_vmi()
 
 
-def list_blocking_reasons(item: dict[str, object]) -> list[str]:
-    """Return the reason of each blocked pod."""
-    return [reason for reason, _ in get_blocked_by_pod(item).values()]
+def list_blocking_reasons(maintenance: dict[str, object]) -> list[str]:
+    """Return the reason for each blocked pod."""
+    return [reason for reason, _ in get_blocked_by_pod(maintenance).values()]

@@ -1,4 +1,4 @@
-"""Tests of the documentation's walk-through: start a VM, drain its node with the oldest API, run elsewhere (DRN-16)."""
+"""Test for the documented walk-through: a VM restarts elsewhere after a drain with the oldest API (DRN-16)."""
 
 from __future__ import annotations
 
@@ -11,42 +11,44 @@ from tests.proofs import proves
 
 @proves("DRN-11", "DRN-16", "DRN-16a", "OSV-4", "C17")
 def test_vm_without_eviction_strategy_restarts_on_other_node(environment: VirtualizationEnvironment) -> None:
-    """Drains shut down a VM without an eviction strategy; it is Scheduling, then Running on another node.
+    """Check that a drain shuts down a VM without an eviction strategy, which is then Scheduling and Running elsewhere.
 
-    The printed columns and the VMI's fields are those of the documentation.
+    The columns that kubectl prints and the VMI's fields are as documented.
     """
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("testvm", node, run_strategy="Halted", eviction_strategy="")
     environment.await_stopped(name)
     assert environment.get_vmis_by_name() == {}
     environment.start_vm(name)
-    before = environment.await_running(name)
-    first = environment.get_vmis_by_name()[name]
-    assert (first["status"]["phase"], first["status"]["nodeName"]) == ("Running", node)
-    assert first["status"]["migrationMethod"] == "BlockMigration"
-    (interface,) = first["status"]["interfaces"]
+    original_boots = environment.await_running(name)
+    started_vmi = environment.get_vmis_by_name()[name]
+    assert (started_vmi["status"]["phase"], started_vmi["status"]["nodeName"]) == ("Running", node)
+    assert started_vmi["status"]["migrationMethod"] == "BlockMigration"
+    (interface,) = started_vmi["status"]["interfaces"]
     assert all(interface[field] for field in ("ipAddress", "mac", "name"))
-    heads = environment.cluster.kubectl("get", "vmis", "-n", environment.vm_namespace).stdout.splitlines()[0].split()
-    assert heads[:5] == ["NAME", "AGE", "PHASE", "IP", "NODENAME"]
+    column_names = (
+        environment.cluster.kubectl("get", "vmis", "-n", environment.vm_namespace).stdout.splitlines()[0].split()
+    )
+    assert column_names[:5] == ["NAME", "AGE", "PHASE", "IP", "NODENAME"]
 
-    observed: list[tuple[str, str]] = []
+    observed_phases_and_nodes: list[tuple[str, str]] = []
     path = environment.create_maintenance(node, api_version=KUBEVIRT_ALPHA.api_version)
 
     def is_elsewhere(vmis: dict[str, Object]) -> bool:
-        observed.append((get_phase(vmis.get(name, {})), get_node_name(vmis.get(name, {}))))
+        observed_phases_and_nodes.append((get_phase(vmis.get(name, {})), get_node_name(vmis.get(name, {}))))
         return is_running(vmis.get(name)) and get_node_name(vmis[name]) != node
 
-    after = environment.await_vmis(is_elsewhere)
-    assert get_boot(after[name]) != before[name]
-    scheduling = observed.index(("Scheduling", ""))
-    assert ("Running", node) not in observed[scheduling:]
+    vmis_after_drain = environment.await_vmis(is_elsewhere)
+    assert get_boot(vmis_after_drain[name]) != original_boots[name]
+    scheduling_index = observed_phases_and_nodes.index(("Scheduling", ""))
+    assert ("Running", node) not in observed_phases_and_nodes[scheduling_index:]
     assert environment.count_migrations_by_vmi() == {}
     environment.await_state(path)
 
 
 @proves("DRN-11")
 def test_vmi_without_vm_is_not_recreated(environment: VirtualizationEnvironment) -> None:
-    """VMIs without a VM are not created again after a drain, like pods without a controller."""
+    """Check that a VMI without a VM is not recreated after a drain, like a pod without a controller."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vmi("ownerless", node)
     environment.await_running(name)
@@ -58,13 +60,13 @@ def test_vmi_without_vm_is_not_recreated(environment: VirtualizationEnvironment)
 
 
 @proves("DRN-9", "DRN-7")
-def test_removed_eviction_strategy_lets_drain_complete(environment: VirtualizationEnvironment) -> None:
-    """Removing the eviction strategy of a VMI that cannot migrate lets the drain shut it down and complete."""
+def test_drain_completes_after_eviction_strategy_is_removed(environment: VirtualizationEnvironment) -> None:
+    """Check that a drain completes after the eviction strategy of a VMI that cannot migrate is removed."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("given-up", node, unmigratable_reason="the disk is not shared")
-    before = environment.await_running(name)
+    original_boots = environment.await_running(name)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
+    environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
     environment.client.patch(f"{environment.vmis_path}/{name}", {"spec": {"evictionStrategy": None}})
     environment.await_state(path)
-    environment.await_rebooted(before, name)
+    environment.await_rebooted(original_boots, name)

@@ -1,4 +1,4 @@
-"""Helpers that create MutexRunConfig objects without the functions: they write what the functions would write."""
+"""Helpers that create MutexRunConfigs with the status that the functions would write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIVE_MINUTES_AGO = format_time(datetime.now(timezone.utc) - timedelta(minutes=5)
 
 @contextmanager
 def install_mutex_crds(cluster: LocalCluster) -> Iterator[None]:
-    """Install the CRDs of the mutex without its functions, and delete the CRDs afterwards."""
+    """Install the mutex's CRDs without its functions, and delete the CRDs afterwards."""
     files = [
         argument for kind in MUTEX_RESOURCES for argument in ("-f", COMPONENTS_DIR / MUTEX / "crds" / f"{kind}.yaml")
     ]
@@ -40,7 +40,7 @@ def install_mutex_crds(cluster: LocalCluster) -> Iterator[None]:
 
 
 def create_run_config(client: SyncClient, name: str, **record: Any) -> Object:
-    """Create a run config whose run is upgrading the second of its nodes, and return the object."""
+    """Create a MutexRunConfig whose run is upgrading the second of its nodes; return the object."""
     spec = {"canary": {"name": "canary"}, "mutexRules": [{"name": "disks"}], "mutexTargets": [{"name": "all"}]}
     body = {"apiVersion": "openshift-optional.skrzypek.io/v1alpha1", "kind": RUN_KIND, "metadata": {"name": name}}
     run = client.create(build_collection_path(RUN_KIND, DEFAULT_NAMESPACE), {**body, "spec": spec})
@@ -48,7 +48,7 @@ def create_run_config(client: SyncClient, name: str, **record: Any) -> Object:
 
 
 def build_run_record(uid: str) -> Object:
-    """Build the record of a run that has upgraded the first node and runs a Job for the second one."""
+    """Build the record of a run that has upgraded the first node, and is running a Job for the second one."""
     job = {"attempt": 1, "namespace": DEFAULT_NAMESPACE, "name": "disks-1", "uid": "u", "createdAt": FIVE_MINUTES_AGO}
     completed_jobs = {
         "main:node-upgrade-mutex-operator/disks": {
@@ -59,7 +59,7 @@ def build_run_record(uid: str) -> Object:
         }
     }
     timestamps = dict.fromkeys(("startedAt", "turnAt", "pausedAt", "labelledAt", "editedAt"), FIVE_MINUTES_AGO)
-    upgraded = dict.fromkeys(("releasedAt", "upgradedAt", "cleanedAt"), FIVE_MINUTES_AGO)
+    upgrade_timestamps = dict.fromkeys(("releasedAt", "upgradedAt", "cleanedAt"), FIVE_MINUTES_AGO)
     return {
         **timestamps,
         **{"id": f"{uid}-1", "number": 1, "desired": "4.16.4", "order": ["worker-1", "worker-2", "worker-3"]},
@@ -67,7 +67,7 @@ def build_run_record(uid: str) -> Object:
         "canary": {"name": "canary"},
         "pools": {"blue": {"paused": False}},
         "nodes": {
-            "worker-1": {"uid": "1", "jobs": completed_jobs, **upgraded},
+            "worker-1": {"uid": "1", "jobs": completed_jobs, **upgrade_timestamps},
             "worker-2": {"uid": "2", "jobs": {"main:node-upgrade-mutex-operator/disks": job}},
             "worker-3": {"uid": "3"},
         },
@@ -75,14 +75,14 @@ def build_run_record(uid: str) -> Object:
 
 
 def write_run_status(client: SyncClient, name: str, step: str = "RunningJobs", **record: Any) -> Object:
-    """Write `record` and the fields that summarize it to the status, and return the run config."""
-    valid = {"type": "ConfigValidated", "status": "True", "reason": "FetchSucceeded", "message": ""}
+    """Write `record` and the fields that summarize it to the status of a MutexRunConfig; return the object."""
+    condition = {"type": "ConfigValidated", "status": "True", "reason": "FetchSucceeded", "message": ""}
     status = {
         "step": "Failed" if record.get("failure") else step,
         "progress": "2 of 3: worker-2",
         "job": "disks-1",
         "observedGeneration": 1,
-        "conditions": [{**valid, "observedGeneration": 1, "lastTransitionTime": FIVE_MINUTES_AGO}],
+        "conditions": [{**condition, "observedGeneration": 1, "lastTransitionTime": FIVE_MINUTES_AGO}],
         "record": record,
     }
     return client.patch(f"{build_path(RUN_KIND, DEFAULT_NAMESPACE, name)}/status", {"status": status})

@@ -1,4 +1,4 @@
-"""Tests of `certificates` on a real cluster: a list that needs no permission on Secrets, and renewal on request."""
+"""Tests for `certificates` on a real cluster: the list, which needs no permission for Secrets, and renewal requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from localcluster.cluster import LocalCluster
 from tests.console.conftest import RunCommand
 from tests.proofs import proves
 
-SECRETS, CONFIGMAPS = (
+SECRETS_PATH, CONFIGMAPS_PATH = (
     certificate_objects.build_secrets_path(DEFAULT_NAMESPACE),
     certificate_objects.build_configmaps_path(DEFAULT_NAMESPACE),
 )
@@ -31,55 +31,55 @@ CA_SECRET_NAME = COMPONENTS["macpool"].ca_secret_name
 
 @pytest.fixture
 def client_with_certificate(served_cluster: LocalCluster) -> Iterator[SyncClient]:
-    """Yield the API client, after creating a certificate of the component `macpool`, which no other test uses."""
+    """Create a certificate of the component `macpool`, which no other test uses, and yield the API client."""
     client = served_cluster.get_client()
     labels, names = {COMPONENT_LABEL: "macpool"}, {certificate_objects.DNS_NAMES_ANNOTATION: "pool.svc"}
-    client.create(SECRETS, {"metadata": {"name": "pool", "labels": labels, "annotations": names}})
+    client.create(SECRETS_PATH, {"metadata": {"name": "pool", "labels": labels, "annotations": names}})
     run_renewal(client)
     yield client
-    for path in (SECRETS, CONFIGMAPS):
-        for item in client.list(path, label_selector=f"{COMPONENT_LABEL}=macpool")["items"]:
-            client.delete(f"{path}/{item['metadata']['name']}", uid=item["metadata"]["uid"])
+    for path in (SECRETS_PATH, CONFIGMAPS_PATH):
+        for obj in client.list(path, label_selector=f"{COMPONENT_LABEL}=macpool")["items"]:
+            client.delete(f"{path}/{obj['metadata']['name']}", uid=obj["metadata"]["uid"])
 
 
 def run_renewal(client: SyncClient) -> None:
-    """Renew the certificates that are due, as the function's step does at a tick."""
+    """Renew the certificates that are due, as the function does on every tick."""
     errors = client.run(renew_all(client.api, Settings(), datetime.now(timezone.utc))).errors
     assert errors == []
 
 
-def list_certificates(run: RunCommand) -> dict[str, Object]:
-    """Return the listed certificates of the component `macpool`, by the name of their Secret."""
-    result = run("certificates", "-o", "json")
+def list_certificates(run_command: RunCommand) -> dict[str, Object]:
+    """Return the listed certificates of the component `macpool` by the name of their Secret."""
+    result = run_command("certificates", "-o", "json")
     assert result.exit_code == 0, result.output
     certificates = json.loads(result.stdout)["certificates"]
-    return {entry["secret"]: entry for entry in certificates if entry["component"] == "macpool"}
+    return {certificate["secret"]: certificate for certificate in certificates if certificate["component"] == "macpool"}
 
 
 @proves("OSV-20", "OSV-21")
-def test_certificates_are_listed_with_serial_dates_and_next_renewal(
+def test_certificates_are_listed_with_serial_number_dates_and_next_renewal(
     client_with_certificate: SyncClient, run_command: RunCommand
 ) -> None:
-    entries = list_certificates(run_command)
+    certificates = list_certificates(run_command)
     result = run_command("certificates")
 
-    key_pair = certificate_objects.get_current_pair(client_with_certificate.get(f"{SECRETS}/pool"))
+    key_pair = certificate_objects.get_current_pair(client_with_certificate.get(f"{SECRETS_PATH}/pool"))
     assert key_pair
-    assert entries.keys() == {"pool", CA_SECRET_NAME}
-    assert entries["pool"]["serial"] == f"{key_pair.parsed.serial_number:x}"
-    assert entries["pool"]["begins"] < entries["pool"]["renewal"] < entries["pool"]["ends"]
+    assert certificates.keys() == {"pool", CA_SECRET_NAME}
+    assert certificates["pool"]["serial"] == f"{key_pair.parsed.serial_number:x}"
+    assert certificates["pool"]["begins"] < certificates["pool"]["renewal"] < certificates["pool"]["ends"]
     row = next(line for line in result.stdout.splitlines() if " pool " in line).split()
     assert row == [
         "macpool",
         DEFAULT_NAMESPACE,
         "pool",
-        *(entries["pool"][key] for key in ("serial", "begins", "ends", "renewal")),
+        *(certificates["pool"][key] for key in ("serial", "begins", "ends", "renewal")),
     ]
 
 
 @proves("OSV-20")
 @pytest.mark.parametrize("name", ["pool", f"{DEFAULT_NAMESPACE}/pool"])
-def test_renew_option_renews_only_the_named_certificate(
+def test_renew_option_renews_only_given_certificate(
     client_with_certificate: SyncClient, run_command: RunCommand, name: str
 ) -> None:
     before = list_certificates(run_command)
@@ -103,7 +103,9 @@ def test_unknown_certificate_name_is_an_error(client_with_certificate: SyncClien
     assert 'certificate "unknown" not found' in result.output
 
 
-def test_missing_permission_names_the_resource(client_with_certificate: SyncClient, run_command: RunCommand) -> None:
+def test_error_about_missing_permission_names_resource(
+    client_with_certificate: SyncClient, run_command: RunCommand
+) -> None:
     result = run_command("certificates", user=UNPRIVILEGED)
 
     assert result.exit_code == 1
@@ -123,7 +125,7 @@ def test_must_gather_contains_certificate_dates_but_no_private_key(
         members = [(member.name, archive.extractfile(member)) for member in archive.getmembers()]
         contents = {name: content_file.read().decode() for name, content_file in members if content_file}
     keys = [
-        certificate_objects.decode_entry(client_with_certificate.get(f"{SECRETS}/{name}"), PRIVATE_KEY_ENTRY)
+        certificate_objects.decode_entry(client_with_certificate.get(f"{SECRETS_PATH}/{name}"), PRIVATE_KEY_ENTRY)
         for name in ("pool", CA_SECRET_NAME)
     ]
     assert list_certificates(run_command)["pool"]["serial"] in contents["must-gather/certificates.json"]

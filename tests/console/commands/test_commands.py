@@ -1,4 +1,4 @@
-"""Tests of what all commands share: help with an example, exit statuses, one-line errors, kubectl plugin."""
+"""Tests for features of all commands: help with an example, exit statuses, one-line errors, kubectl plugin."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CLUSTER_COMMANDS = [
 ]
 NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
 JOURNAL_COMMANDS = ["events", "deadletters"]
-"""Commands that read only a journal and need no cluster."""
+"""Commands that only read a journal and need no cluster."""
 SERVER_COMMANDS = ["console"]
-"""Commands that serve web pages instead of printing output."""
+"""Commands that serve web pages and print no output."""
 COMMAND_GROUPS = ["mutex"]
 SUBCOMMANDS = ["mutex status", "mutex retry"]
 """Subcommands of the command groups."""
@@ -42,15 +42,15 @@ def test_command_list_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", CLUSTER_COMMANDS + JOURNAL_COMMANDS + SERVER_COMMANDS + SUBCOMMANDS)
-def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
+def test_help_of_every_command_has_example_and_shared_options(name: str) -> None:
     result = CliRunner().invoke(cli, [*name.split(), "--help"], prog_name="kubectl maintenance")
 
     assert result.exit_code == 0
     assert f"Usage: kubectl maintenance {name}" in result.stdout
     assert f"Example:\n    kubectl maintenance {name}" in result.stdout
     shared_options = ("--journal",) if name in JOURNAL_COMMANDS else ("--kubeconfig", "--context")
-    output = () if name in SERVER_COMMANDS else ("--output [table|",)
-    for option in (*output, *shared_options):
+    output_options = () if name in SERVER_COMMANDS else ("--output [table|",)
+    for option in (*output_options, *shared_options):
         assert option in result.stdout
 
 
@@ -81,7 +81,7 @@ def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
     ],
     ids=" ".join,
 )
-def test_usage_error_exits_with_2(arguments: list[str]) -> None:
+def test_usage_error_exits_with_status_2(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
@@ -102,8 +102,8 @@ def test_usage_error_exits_with_2(arguments: list[str]) -> None:
     ],
     ids=" ".join,
 )
-def test_empty_name_exits_with_2(arguments: list[str]) -> None:
-    """X-6: An empty name, as from an unset shell variable, is a usage error and selects no object."""
+def test_empty_name_is_usage_error(arguments: list[str]) -> None:
+    """X-6: An empty name, for example from an unset shell variable, is a usage error and selects no object."""
     result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
@@ -120,14 +120,14 @@ def test_empty_name_exits_with_2(arguments: list[str]) -> None:
         ("events --since 1d --until 2020-01-01", "so no event can match: correct or swap them"),
     ],
 )
-def test_extra_arguments_and_empty_period_name_the_remedy(command_line: str, remedy: str) -> None:
+def test_error_about_extra_argument_or_empty_period_names_remedy(command_line: str, remedy: str) -> None:
     result = CliRunner().invoke(cli, command_line.split())
 
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].endswith(remedy)
 
 
-def test_timeout_without_wait_names_the_remedy() -> None:
+def test_error_about_timeout_without_wait_names_remedy() -> None:
     """X-6: `start` with `--timeout` but without `--wait` is a usage error whose message names `--wait`."""
     result = CliRunner().invoke(cli, ["start", "node-1", "--timeout=10m"])
 
@@ -135,22 +135,22 @@ def test_timeout_without_wait_names_the_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command_line", "status"), [("status", 1), ("redrive --all --yes --journal={}/journal.db", 2)]
+    ("command_line", "expected_status"), [("status", 1), ("redrive --all --yes --journal={}/journal.db", 2)]
 )
-def test_unknown_context_is_a_one_line_error(
-    run_command: RunCommand, tmp_path: Path, command_line: str, status: int
+def test_unknown_context_is_one_line_error(
+    run_command: RunCommand, tmp_path: Path, command_line: str, expected_status: int
 ) -> None:
     (tmp_path / "nothing").touch()
     run_command("events", f"--journal={tmp_path}/journal.db", f"--import={tmp_path}/nothing")
 
     result = run_command(*command_line.format(tmp_path).split(), "--context", "elsewhere")
 
-    assert result.exit_code == status
+    assert result.exit_code == expected_status
     assert result.stderr.startswith('Error: context "elsewhere" not found in kubeconfig ')
     assert result.stderr.endswith(": `kubectl config get-contexts` lists the contexts\n")
 
 
-def test_unreachable_api_server_is_a_one_line_error(tmp_path: Path) -> None:
+def test_unreachable_api_server_is_one_line_error(tmp_path: Path) -> None:
     """Check that a refused connection to the API server is a one-line error; port 9 (discard) has no listener."""
     cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
@@ -167,8 +167,8 @@ def test_unreachable_api_server_is_a_one_line_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"hello", b"garbage: [", bytes(range(128, 256)), b"[]", b"", b"users: 1"])
-def test_invalid_kubeconfig_is_a_one_line_error(tmp_path: Path, content: bytes) -> None:
-    """X-6: A file that is not a kubeconfig is a one-line error, whatever its content."""
+def test_invalid_kubeconfig_is_one_line_error(tmp_path: Path, content: bytes) -> None:
+    """X-6: A file that is not a kubeconfig is a one-line error, regardless of its content."""
     file = tmp_path / "kubeconfig"
     file.write_bytes(content)
 
@@ -179,8 +179,8 @@ def test_invalid_kubeconfig_is_a_one_line_error(tmp_path: Path, content: bytes) 
 
 
 @proves("OSV-10")
-def test_kubectl_finds_the_plugin(plugin_environment: dict[str, str]) -> None:
-    """OSV-10: `kubectl maintenance` finds the script that pyproject.toml names."""
+def test_kubectl_finds_plugin(plugin_environment: dict[str, str]) -> None:
+    """OSV-10: `kubectl maintenance` finds the script that pyproject.toml defines."""
     assert 'kubectl-maintenance = "console.cli:main"' in (ROOT / "pyproject.toml").read_text()
 
     command = ["kubectl", "maintenance", "status", "-o", "json"]
@@ -191,10 +191,10 @@ def test_kubectl_finds_the_plugin(plugin_environment: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", [*(name for name in CLUSTER_COMMANDS if name not in ("redrive", "replay")), "console"])
-def test_as_group_without_as_is_a_usage_error(name: str) -> None:
+def test_as_group_without_as_is_usage_error(name: str) -> None:
     """Check that `--as-group` without `--as` is a usage error, because the API server would reject the request.
 
-    The test leaves out `redrive` and `replay`, which report a missing journal first.
+    `redrive` and `replay` are left out, because they first report that the journal is missing.
     """
     arguments = ["node-1"] if name in NODE_COMMANDS and name != "status" else []
 
@@ -204,25 +204,27 @@ def test_as_group_without_as_is_a_usage_error(name: str) -> None:
     assert "--as-group requires a user: name one with --as" in result.stderr
 
 
-def test_as_options_impersonate_a_user(run_command: RunCommand) -> None:
-    """Check that `--as` and `--as-group` impersonate a user and groups, as kubectl's options of the same names do.
+def test_as_options_impersonate_user_and_groups(run_command: RunCommand) -> None:
+    """Check that `--as` and `--as-group` impersonate a user and groups, like kubectl's options of the same names.
 
-    The API server authorizes the impersonated user, and also checks that the real user may impersonate.
+    The API server authorizes the impersonated user, and also checks whether the real user may impersonate that user.
     """
     result = run_command("status", "--as", "eve")
-    allowed = run_command("status", "--as", "eve", "--as-group", "staff", "--as-group", "system:masters", "-o", "json")
-    unprivileged = run_command("status", "--as", "eve", user=UNPRIVILEGED)
+    allowed_result = run_command(
+        "status", "--as", "eve", "--as-group", "staff", "--as-group", "system:masters", "-o", "json"
+    )
+    unprivileged_result = run_command("status", "--as", "eve", user=UNPRIVILEGED)
 
     assert result.exit_code == 1
     assert 'User "eve" cannot list resource "nodemaintenances"' in result.stderr
-    assert allowed.exit_code == 0, allowed.output
-    assert unprivileged.exit_code == 1
-    assert 'User "unprivileged" cannot impersonate' in unprivileged.stderr
+    assert allowed_result.exit_code == 0, allowed_result.output
+    assert unprivileged_result.exit_code == 1
+    assert 'User "unprivileged" cannot impersonate' in unprivileged_result.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("0", 0), ("15", 15), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("200ms", 0.2), ("1.5s", 1.5)],
 )
-def test_duration_is_parsed_as_kubectl_does(text: str, seconds: float) -> None:
+def test_duration_is_parsed_as_in_kubectl(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds

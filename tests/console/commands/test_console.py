@@ -1,4 +1,4 @@
-"""Tests of `console` before it serves: the warnings about its options."""
+"""Tests for the warnings that `console` prints before it serves pages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ UNREADABLE_JOURNALS = {
 
 
 @pytest.mark.parametrize(("journal", "reason"), UNREADABLE_JOURNALS.values(), ids=UNREADABLE_JOURNALS)
-def test_unreadable_journal_is_a_warning_at_startup(
+def test_console_warns_at_startup_if_journal_is_unreadable(
     run_command: RunCommand, receiver: Receiver, tmp_path: Path, journal: str, reason: str
 ) -> None:
-    """X-6: `console` warns at startup about a journal that does not exist yet, since its name may be misspelt.
+    """X-6: `console` warns at startup about a journal that does not exist yet, because its name may be misspelled.
 
-    The command then exits with an error, because the receiver of this test already uses the address.
+    The command then exits with an error, because the test's receiver already uses the address.
     """
     url = journal.format(folder=tmp_path)
 
-    started = run_command("console", "--listen", f"127.0.0.1:{receiver.port}", "--journal", url)
+    result = run_command("console", "--listen", f"127.0.0.1:{receiver.port}", "--journal", url)
 
-    warning, *remaining_lines = started.stderr.splitlines()
+    warning, *remaining_lines = result.stderr.splitlines()
     assert warning.startswith(f"Warning: journal {url}: ")
     assert reason in warning
     assert warning.endswith("; until then, the pages about events show this error")

@@ -1,4 +1,4 @@
-"""Tests of `drain`: a comparison with `kubectl drain` on identical nodes, and the messages about blocked pods."""
+"""Tests for `drain`: a comparison with `kubectl drain` on identical nodes, and messages about blocked pods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEGACY_FLAGS = ["--delete-local-data", "--ignore-daemonsets=true", "--force"]
 
 def create_pods(cluster: LocalCluster, node: str, *kinds: str) -> None:
     """Create one pod of each of these kinds on the node."""
-    created = {
+    objects_by_kind = {
         "managed": build_controller("ReplicaSet", node),
         "daemon": build_controller("DaemonSet", node),
         "bare": build_pod(f"bare-{node}", node),
@@ -45,14 +45,12 @@ def create_pods(cluster: LocalCluster, node: str, *kinds: str) -> None:
         "local": build_pod(f"local-{node}", node, volumes=[{"name": "scratch", "emptyDir": {}}]),
         "mirror": build_pod(f"mirror-{node}", node, annotations={"kubernetes.io/config.mirror": "here"}),
     }
-    create_and_wait(cluster, *(created[kind] for kind in kinds))
+    create_and_wait(cluster, *(objects_by_kind[kind] for kind in kinds))
 
 
 def get_node_outcome(cluster: LocalCluster, node: str) -> tuple[bool, list[str]]:
-    """Return whether the node is cordoned, and the kinds of the pods that remain on it."""
-    return is_cordoned(cluster, node), sorted(
-        item["metadata"]["name"].split("-")[0] for item in list_pods(cluster, node)
-    )
+    """Return whether the node is cordoned, and the name prefixes of the pods that remain on it."""
+    return is_cordoned(cluster, node), sorted(pod["metadata"]["name"].split("-")[0] for pod in list_pods(cluster, node))
 
 
 ALL_POD_KINDS = ("managed", "daemon", "bare", "launcher", "local", "mirror")
@@ -94,22 +92,22 @@ def test_drain_matches_kubectl_drain(
     flags: list[str],
     remaining_pods: list[str],
 ) -> None:
-    """DRN-1 to DRN-5, OSV-1, OSV-10, KNM-6: `drain` leaves the same pods, cordon and exit status as `kubectl drain`."""
-    other_node, node = create_node(), create_node()
-    create_pods(installed_cluster, other_node, *kinds)
+    """DRN-1 to DRN-5, OSV-1, OSV-10, KNM-6: `drain` has the same result and exit status as `kubectl drain`."""
+    kubectl_node, node = create_node(), create_node()
+    create_pods(installed_cluster, kubectl_node, *kinds)
     create_pods(installed_cluster, node, *kinds)
 
     with ThreadPoolExecutor() as executor:
-        kubectl = executor.submit(installed_cluster.kubectl, "drain", other_node, *kubectl_flags, check=False)
+        kubectl_future = executor.submit(installed_cluster.kubectl, "drain", kubectl_node, *kubectl_flags, check=False)
         result = run_command("drain", node, *flags)
-        expected = kubectl.result()
+        kubectl_result = kubectl_future.result()
 
     assert (
         get_node_outcome(installed_cluster, node)
-        == get_node_outcome(installed_cluster, other_node)
+        == get_node_outcome(installed_cluster, kubectl_node)
         == (True, remaining_pods)
     )
-    assert result.exit_code == expected.returncode, result.output
+    assert result.exit_code == kubectl_result.returncode, result.output
 
 
 @proves("DRN-2", "DRN-3", "DRN-4")
@@ -121,10 +119,10 @@ def test_drain_matches_kubectl_drain(
         ("bare", "cannot delete Pods that declare no controller (use --force to override): default/bare-"),
     ],
 )
-def test_refused_drain_names_pods_and_flag_in_one_line(
+def test_error_of_refused_drain_names_pods_and_flag(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, kind: str, message: str
 ) -> None:
-    """DRN-2 to DRN-4: A refused drain evicts no pod, leaves the node cordoned, and names pods and flag in one line."""
+    """DRN-2 to DRN-4: A refused drain leaves the node cordoned, and one line names the pods and the missing flag."""
     create_pods(installed_cluster, node_name, kind)
 
     result = run_command("drain", node_name, *(["--force"] if kind == "local" else []))
@@ -137,7 +135,7 @@ def test_refused_drain_names_pods_and_flag_in_one_line(
 
 @proves("DRN-5")
 @pytest.mark.parametrize("selector", ["!!", "a=b=c", "a in (b"])
-def test_invalid_selector_is_a_usage_error_before_cordon(
+def test_invalid_pod_selector_is_usage_error_and_node_is_not_cordoned(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, selector: str
 ) -> None:
     """DRN-5: An invalid pod selector is a usage error, and the node is not cordoned."""
@@ -147,7 +145,7 @@ def test_invalid_selector_is_a_usage_error_before_cordon(
     assert not is_cordoned(installed_cluster, node_name)
 
 
-def test_dry_run_lists_pods_and_changes_nothing(
+def test_dry_run_of_drain_lists_pods_and_changes_nothing(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     """DRN-1: `drain --dry-run` lists the pods that a drain would evict, and changes nothing."""
@@ -160,10 +158,10 @@ def test_dry_run_lists_pods_and_changes_nothing(
     assert get_node_outcome(installed_cluster, node_name) == (False, ["bare", "replicaset"])
 
 
-def test_json_output_lists_evicted_pods(
+def test_json_output_of_drain_lists_evicted_and_ignored_pods(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """DRN-1: `drain -o json` prints one object to stdout and its warnings to stderr."""
+    """DRN-1: `drain -o json` prints one object to stdout and warnings to stderr."""
     create_pods(installed_cluster, node_name, "bare", "daemon")
 
     result = run_command("drain", node_name, "--force", "--ignore-daemonsets", "-o", "json")
@@ -171,14 +169,14 @@ def test_json_output_lists_evicted_pods(
     report: dict[str, Any] = json.loads(result.stdout)
     assert report["drained"] is True
     assert report["evicted"] == [{"namespace": "default", "name": f"bare-{node_name}"}]
-    assert [item["name"].split("-")[0] for item in report["ignored"]] == ["daemonset"]
+    assert [pod["name"].split("-")[0] for pod in report["ignored"]] == ["daemonset"]
     assert "ignoring DaemonSet-managed Pods" in result.stderr
 
 
-def test_blocked_drain_times_out_and_names_the_blocked_pods(
+def test_blocked_drain_times_out_and_names_blocked_pods(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """DRN-6: A drain that a budget blocks fails at its timeout, names the blocked pods and leaves the node cordoned."""
+    """DRN-6: A drain that a budget blocks fails after its timeout, names the pods and leaves the node cordoned."""
     create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=2))
     create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=2))
 
@@ -194,7 +192,7 @@ def test_blocked_drain_times_out_and_names_the_blocked_pods(
 def blocked_drain_process(
     installed_cluster: LocalCluster, plugin_environment: dict[str, str], node_name: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Yield the process of a drain that waits for a budget."""
+    """Yield the process of a drain that a budget blocks."""
     create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=2))
     create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=2))
     command = ["kubectl", "maintenance", "drain", node_name]
@@ -207,10 +205,10 @@ def blocked_drain_process(
         process.kill()
 
 
-def test_blocked_pod_is_evicted_after_its_budget_is_deleted(
+def test_blocked_pods_are_evicted_after_their_budget_is_deleted(
     installed_cluster: LocalCluster, node_name: str, blocked_drain_process: subprocess.Popen[str]
 ) -> None:
-    """NMO-6: `drain` watches the budget and evicts the blocked pods after the budget is deleted."""
+    """NMO-6: `drain` watches the budget, and evicts the blocked pods after the budget was deleted."""
     installed_cluster.kubectl("delete", "poddisruptionbudget", f"keep-{node_name}")
 
     output, errors = blocked_drain_process.communicate(timeout=10)
@@ -229,16 +227,16 @@ def test_ctrl_c_ends_blocked_drain_without_traceback(
     _, errors = blocked_drain_process.communicate(timeout=10)
 
     assert blocked_drain_process.returncode == 130
-    state = f'no more pods are evicted, node "{node_name}" stays cordoned, 2 pods left: '
-    assert errors.startswith(f"\nInterrupted: {state}")
+    expected_state = f'no more pods are evicted, node "{node_name}" stays cordoned, 2 pods left: '
+    assert errors.startswith(f"\nInterrupted: {expected_state}")
     assert errors.endswith(f"; to uncordon it, run kubectl maintenance uncordon {node_name}\n")
     assert is_cordoned(installed_cluster, node_name)
 
 
-def test_pod_with_two_budgets_is_named_after_the_others_are_evicted(
+def test_pod_with_two_budgets_is_reported_after_other_pods_are_evicted(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """NMO-6: `drain` fails on a pod with two budgets, because the Eviction API supports one budget per pod."""
+    """NMO-6: `drain` fails for a pod with two budgets, because the Eviction API supports only one budget per pod."""
     create_and_wait(
         installed_cluster, build_controller("ReplicaSet", node_name), build_pod(f"bare-{node_name}", node_name)
     )
@@ -255,12 +253,12 @@ def test_pod_with_two_budgets_is_named_after_the_others_are_evicted(
 
 
 @pytest.mark.slow
-def test_denial_after_the_batch_is_reported_and_retried(
+def test_eviction_denied_after_end_of_batch_is_reported_and_retried(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NMO-6: `drain` retries an eviction that a webhook denies after the batch has ended.
 
-    No event follows such a denial, since it changes no pod. The output has one line for each eviction.
+    No watch event follows such a denial, because no pod has changed. The output has one line for each eviction.
     """
     monkeypatch.setattr(eviction_batch, "RESPONSE_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(manual_drain, "RETRY_SECONDS", 0.1)
@@ -282,7 +280,7 @@ def test_denial_after_the_batch_is_reported_and_retried(
     assert result.stdout.count(f"evicting pod default/bare-{node_name}") == len(webhook_requests) == 2
 
 
-def test_drain_waits_for_terminating_pods(
+def test_drain_waits_until_evicted_pods_are_gone(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     """NMO-6: `drain` waits until evicted pods no longer exist."""
@@ -305,71 +303,74 @@ def test_drained_node_stays_cordoned_until_uncordon(
     run_command("drain", node_name)
     assert is_cordoned(installed_cluster, node_name)
 
-    first, second = run_command("uncordon", node_name), run_command("uncordon", node_name)
+    first_uncordon, second_uncordon = run_command("uncordon", node_name), run_command("uncordon", node_name)
 
-    assert [first.stdout, second.stdout] == [f"node/{node_name} uncordoned\n", f"node/{node_name} already uncordoned\n"]
+    assert [first_uncordon.stdout, second_uncordon.stdout] == [
+        f"node/{node_name} uncordoned\n",
+        f"node/{node_name} already uncordoned\n",
+    ]
     assert not is_cordoned(installed_cluster, node_name)
 
 
-@pytest.mark.parametrize("labelled", [True, False], ids=["left by a maintenance", "tainted by hand"])
-def test_uncordon_removes_the_drain_taint_of_a_deleted_maintenance(
-    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, labelled: bool
+@pytest.mark.parametrize("has_label", [True, False], ids=["tainted by a maintenance", "tainted by hand"])
+def test_uncordon_removes_drain_taint_of_deleted_maintenance(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, has_label: bool
 ) -> None:
     """X-5: `uncordon` removes the label and the drain taint of a deleted maintenance.
 
-    Without the label, the taint may belong to another writer, so `uncordon` keeps the taint and reports it.
+    Without the label, another client may have set the taint, so `uncordon` keeps and reports it.
     """
     client, taint = installed_cluster.get_client(), MEDIK8S.drain_taint
     node = client.get(build_node_path(node_name))
-    patch = [*build_cordon_patch(node, "gone" if labelled else ""), *build_taint_patch(node, taint, "gone")[-2:]]
+    patch = [*build_cordon_patch(node, "gone" if has_label else ""), *build_taint_patch(node, taint, "gone")[-2:]]
     client.run(client.api.patch(build_node_path(node_name), patch, JSON_PATCH))
 
-    uncordoned = json.loads(run_command("uncordon", node_name, "-o", "json").stdout)
+    report = json.loads(run_command("uncordon", node_name, "-o", "json").stdout)
 
-    after = client.get(build_node_path(node_name))
-    state = "schedulable" if labelled else f"schedulable, except for the taint {taint}"
-    assert uncordoned == {"node": node_name, "schedulable": True, "state": state, "changed": True}
-    assert is_tainted(after, taint) is not labelled
+    node_after = client.get(build_node_path(node_name))
+    state = "schedulable" if has_label else f"schedulable, except for the taint {taint}"
+    assert report == {"node": node_name, "schedulable": True, "state": state, "changed": True}
+    assert is_tainted(node_after, taint) is not has_label
     assert not is_cordoned(installed_cluster, node_name)
-    assert not has_maintenance_label(after)
-    assert f"{node_name} already uncordoned" in (second := run_command("uncordon", node_name).stdout)
-    assert (f"Node {node_name}: {state}" in second) is not labelled
+    assert not has_maintenance_label(node_after)
+    assert f"{node_name} already uncordoned" in (second_output := run_command("uncordon", node_name).stdout)
+    assert (f"Node {node_name}: {state}" in second_output) is not has_label
 
 
 @proves("OSV-10a")
-def test_documented_sequence_matches_kubectl(
+def test_documented_command_sequence_has_same_result_as_kubectl(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """OSV-10a: The documented `cordon`, `drain` and `uncordon` give the same node states as kubectl's commands."""
+    """OSV-10a: The documented `cordon`, `drain` and `uncordon` lead to the same node states as kubectl's commands."""
     own_node, kubectl_node = create_node(), create_node()
     for node in (own_node, kubectl_node):
         create_pods(installed_cluster, node, *ALL_POD_KINDS)
 
-    output = run_command("cordon", own_node).stdout
+    cordon_output = run_command("cordon", own_node).stdout
     installed_cluster.kubectl("cordon", kubectl_node)
     assert (
         get_node_outcome(installed_cluster, own_node)
         == get_node_outcome(installed_cluster, kubectl_node)
         == (True, sorted(ALL_NAME_PREFIXES))
     )
-    drained = run_command("drain", own_node, *LEGACY_FLAGS)
+    drain_result = run_command("drain", own_node, *LEGACY_FLAGS)
     installed_cluster.kubectl("drain", kubectl_node, *CURRENT_FLAGS)
     assert (
         get_node_outcome(installed_cluster, own_node)
         == get_node_outcome(installed_cluster, kubectl_node)
         == (True, ["daemonset", "mirror"])
     )
-    result = run_command("uncordon", own_node)
+    uncordon_result = run_command("uncordon", own_node)
     installed_cluster.kubectl("uncordon", kubectl_node)
     assert is_cordoned(installed_cluster, own_node) is is_cordoned(installed_cluster, kubectl_node) is False
 
-    assert output == f"node/{own_node} cordoned\n"
-    assert f"node/{own_node} already cordoned" in drained.stdout
-    assert (drained.exit_code, result.stdout) == (0, f"node/{own_node} uncordoned\n")
+    assert cordon_output == f"node/{own_node} cordoned\n"
+    assert f"node/{own_node} already cordoned" in drain_result.stdout
+    assert (drain_result.exit_code, uncordon_result.stdout) == (0, f"node/{own_node} uncordoned\n")
 
 
 def test_second_cordon_changes_nothing(run_command: RunCommand, node_name: str) -> None:
-    """Check that a second `cordon` reports that nothing changed, also in its JSON output."""
+    """Check that the JSON output reports the change of the first `cordon`, and that the second one changes nothing."""
     assert json.loads(run_command("cordon", node_name, "-o", "json").stdout) == {
         "node": node_name,
         "schedulable": False,

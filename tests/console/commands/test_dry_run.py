@@ -1,4 +1,4 @@
-"""Tests of `start --dry-run`, which predicts what a maintenance would do with each pod, by the rules of the drain."""
+"""Tests for `start --dry-run`, which predicts with the drain's rules what a maintenance would do with each pod."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ MAINTAINER_RESOURCES = ("nodes", "nodemaintenances")
 
 
 def create_pods(cluster: LocalCluster, node: str) -> None:
-    """Create pods for each outcome of a drain on the node.
+    """Create on the node a pod for each possible outcome of a drain.
 
-    Two pods wait for a budget, one has emptyDir data, two are ignored (DaemonSet and static), and one can be evicted.
+    A budget blocks two pods, one pod has emptyDir data, two are ignored (DaemonSet and static), and one can be evicted.
     """
     labels = {"kept": "yes"}
-    scratch = [{"name": "scratch", "emptyDir": {}}]
-    static = build_pod(f"static-{node}", node, annotations={MIRROR_ANNOTATION: "here"})
-    create_and_wait(cluster, build_pod(f"bare-{node}", node), build_pod(f"local-{node}", node, volumes=scratch), static)
+    volumes = [{"name": "scratch", "emptyDir": {}}]
+    static_pod = build_pod(f"static-{node}", node, annotations={MIRROR_ANNOTATION: "here"})
+    create_and_wait(
+        cluster, build_pod(f"bare-{node}", node), build_pod(f"local-{node}", node, volumes=volumes), static_pod
+    )
     create_and_wait(
         cluster, build_controller("DaemonSet", node), build_controller("ReplicaSet", node, labels, replicas=2)
     )
@@ -55,23 +57,25 @@ def test_dry_run_lists_evictable_blocked_and_ignored_pods(
     result = run_command("start", node_name, "--dry-run", "--delete-emptydir-data=false")
 
     assert result.exit_code == 0, result.output
-    evicted, *wait, daemon, static, summary = result.stdout.splitlines()
-    assert evicted == f"would evict pod default/bare-{node_name}"
-    assert wait[0].startswith(f"would not evict pod default/local-{node_name} now: its emptyDir data would be lost: ")
-    for line in wait[1:]:
+    evicted_line, *blocked_lines, daemon_line, static_line, summary_line = result.stdout.splitlines()
+    assert evicted_line == f"would evict pod default/bare-{node_name}"
+    assert blocked_lines[0].startswith(
+        f"would not evict pod default/local-{node_name} now: its emptyDir data would be lost: "
+    )
+    for line in blocked_lines[1:]:
         assert line.startswith(f"would not evict pod default/replicaset-{node_name}-")
         assert f"budget keep-{node_name} needs 2 healthy pods and has 2" in line
-    assert len(wait) == 3
-    assert daemon.startswith(f"would ignore pod default/daemonset-{node_name}-")
-    assert daemon.endswith(": pod of a DaemonSet")
-    assert static == f"would ignore pod default/static-{node_name}: static pod"
-    assert summary == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} would be created"
+    assert len(blocked_lines) == 3
+    assert daemon_line.startswith(f"would ignore pod default/daemonset-{node_name}-")
+    assert daemon_line.endswith(": pod of a DaemonSet")
+    assert static_line == f"would ignore pod default/static-{node_name}: static pod"
+    assert summary_line == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} would be created"
     assert len(list_pods(installed_cluster, node_name)) == 6
     assert not is_cordoned(installed_cluster, node_name)
     assert installed_cluster.get_client().list(MEDIK8S.path, field_selector=f"spec.nodeName={node_name}")["items"] == []
 
 
-def test_json_has_the_object_and_its_pods(
+def test_json_output_of_dry_run_contains_maintenance_and_pods(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     create_pods(installed_cluster, node_name)
@@ -79,20 +83,20 @@ def test_json_has_the_object_and_its_pods(
     report = json.loads(run_command("start", node_name, "--dry-run", "-o", "json").stdout)
 
     assert report["spec"] == {"nodeName": node_name}
-    assert [item["name"] for item in report["evicted"]] == [f"bare-{node_name}", f"local-{node_name}"]
-    assert {(item["reason"], item["budget"]) for item in report["blockedPods"]} == {
+    assert [pod["name"] for pod in report["evicted"]] == [f"bare-{node_name}", f"local-{node_name}"]
+    assert {(pod["reason"], pod["budget"]) for pod in report["blockedPods"]} == {
         ("DisruptionBudget", f"keep-{node_name}")
     }
-    assert [(item["name"].split("-")[0], item["reason"]) for item in report["ignored"]] == [
+    assert [(pod["name"].split("-")[0], pod["reason"]) for pod in report["ignored"]] == [
         ("daemonset", "pod of a DaemonSet"),
         ("static", "static pod"),
     ]
 
 
-def test_dry_run_predicts_what_drain_evicts(
+def test_dry_run_predicts_which_pods_drain_evicts(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """Check that the dry run names the same pods that `drain` evicts from an identical node."""
+    """Check that the dry run lists the pods that `drain` evicts from an identical node."""
     node, other_node = create_node(), create_node()
     for name in (node, other_node):
         create_pods(installed_cluster, name)
@@ -100,25 +104,25 @@ def test_dry_run_predicts_what_drain_evicts(
     report = json.loads(run_command("start", node, "--dry-run", "-o", "json").stdout)
     run_command("drain", other_node, "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3s")
 
-    evicted_names = {item["name"].removesuffix(f"-{node}") for item in report["evicted"]}
+    evicted_names = {pod["name"].removesuffix(f"-{node}") for pod in report["evicted"]}
     assert evicted_names == {"bare", "local"}
     remaining = {"daemonset", "replicaset", "static"}
     wait_for_collection(
         installed_cluster.get_client(),
         "/api/v1/pods",
-        lambda pods: get_pod_kinds(pods) == remaining,
+        lambda pods: get_name_prefixes(pods) == remaining,
         fields=f"spec.nodeName={other_node}",
     )
 
 
-def get_pod_kinds(names: Iterable[str]) -> set[str]:
-    """Return the kinds of pods, which are the first words of the names."""
+def get_name_prefixes(names: Iterable[str]) -> set[str]:
+    """Return the first words of the pod names, which are the kinds of the pods."""
     return {name.split("-")[0] for name in names}
 
 
 @pytest.mark.parametrize("dry_run_flag", ["--dry-run=server", "--dry-run=client", "--dry-run=true"])
 @pytest.mark.parametrize("command", ["start", "drain"])
-def test_kubectl_values_of_dry_run_are_accepted(
+def test_dry_run_flag_accepts_values_of_kubectl(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, command: str, dry_run_flag: str
 ) -> None:
     result, flag_result = run_command(command, "--dry-run", node_name), run_command(command, node_name, dry_run_flag)
@@ -128,30 +132,32 @@ def test_kubectl_values_of_dry_run_are_accepted(
     assert not is_cordoned(installed_cluster, node_name)
 
 
-def test_dry_runs_of_drain_and_start_agree(
+def test_dry_runs_of_start_and_drain_print_same_lines(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     """Check that the dry runs of `start` and `drain` print the same lines.
 
-    Static pods are an exception: `drain` does not mention them, as `kubectl drain` does not either.
+    The only exception is static pods, which `drain` does not mention, like `kubectl drain`.
     """
     create_pods(installed_cluster, node_name)
 
     start_lines = run_command("start", node_name, "--dry-run").stdout.splitlines()[:-1]
-    drained = run_command("drain", node_name, "--dry-run", "--force", "--ignore-daemonsets", "--delete-emptydir-data")
+    drain_result = run_command(
+        "drain", node_name, "--dry-run", "--force", "--ignore-daemonsets", "--delete-emptydir-data"
+    )
 
-    *lines, end = drained.stdout.splitlines()
+    *lines, last_line = drain_result.stdout.splitlines()
     assert lines == [line for line in start_lines if "static" not in line]
-    assert end == f"node/{node_name} would be drained"
+    assert last_line == f"node/{node_name} would be drained"
     assert not is_cordoned(installed_cluster, node_name)
 
 
-def test_unselected_pods_stay_and_empty_selection_gives_warning(
+def test_pods_outside_selector_stay_and_selector_without_match_causes_warning(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     """Check that pods outside the selector stay, and that a selector that matches no pod causes a warning.
 
-    A drain that selects no pod succeeds at once, so its result looks like that of an emptied node.
+    A drain that selects no pod succeeds immediately, so its result looks like that of a drained node.
     """
     create_pods(installed_cluster, node_name)
 
@@ -166,10 +172,10 @@ def test_unselected_pods_stay_and_empty_selection_gives_warning(
         assert f'Warning: pod selector kept=no matches no pod that would leave node "{node_name}"' in result.stderr
 
 
-def test_disable_eviction_deletes_blocked_pods(
+def test_dry_run_with_disable_eviction_lists_blocked_pods_as_deleted(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that `--disable-eviction` would delete blocked pods, and warns that the default RBAC does not allow it."""
+    """Check that `--disable-eviction` lists blocked pods as deleted, and warns about the rights that this requires."""
     create_pods(installed_cluster, node_name)
 
     result = run_command("start", node_name, "--dry-run", "--disable-eviction")
@@ -180,7 +186,7 @@ def test_disable_eviction_deletes_blocked_pods(
     assert "if the component deleting is installed; otherwise they stay" in result.stderr
 
 
-def test_terminating_pod_is_waited_for(
+def test_dry_run_would_wait_for_terminating_pod(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     create_and_wait(
@@ -196,37 +202,37 @@ def test_terminating_pod_is_waited_for(
 
 @pytest.fixture
 def maintainer_without_pod_access(served_cluster: LocalCluster) -> Iterator[str]:
-    """Yield a user who may create maintenances and may not read pods."""
+    """Yield a user who may create maintenances but may not read pods."""
     with grant_temporary_permissions(
         served_cluster,
         "maintainer",
-        *(f"{verb} {kind}" for kind in MAINTAINER_RESOURCES for verb in ("get", "list", "create")),
+        *(f"{verb} {resource}" for resource in MAINTAINER_RESOURCES for verb in ("get", "list", "create")),
     ):
         yield UNPRIVILEGED
 
 
 @contextmanager
 def grant_temporary_permissions(cluster: LocalCluster, name: str, *rules: str) -> Iterator[None]:
-    """Grant the unprivileged user these permissions in the block, and wait until the API server has revoked them."""
+    """Grant the unprivileged user these permissions in the `with` block, and then wait until they are revoked."""
     user_subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
     grant_permissions(cluster.get_client(), name, rules, user_subject, UNPRIVILEGED)
     yield
     cluster.kubectl("delete", f"clusterrole/{name}", f"clusterrolebinding/{name}")
     for rule in rules:
-        verb, kind = rule.split()
-        await_ready(f"no right to {rule}", partial(lacks_permission, cluster, verb, kind), [])
+        verb, resource = rule.split()
+        await_ready(f"no right to {rule}", partial(lacks_permission, cluster, verb, resource), [])
 
 
-def lacks_permission(cluster: LocalCluster, verb: str, kind: str) -> bool:
+def lacks_permission(cluster: LocalCluster, verb: str, resource: str) -> bool:
     """Return whether the unprivileged user lacks this permission."""
-    return not has_permission(cluster.get_client(), UNPRIVILEGED, verb, kind)
+    return not has_permission(cluster.get_client(), UNPRIVILEGED, verb, resource)
 
 
 @proves("X-6")
-def test_user_without_daemonset_and_budget_access_sees_pods_and_warnings(
+def test_user_without_access_to_daemonsets_and_budgets_gets_pods_and_warnings(
     served_cluster: LocalCluster, run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
 ) -> None:
-    """Check that a user who may list pods but not DaemonSets and budgets sees the pods and two warnings."""
+    """Check that a user who may list pods but not DaemonSets and budgets gets the pods and two warnings."""
     create_pods(served_cluster, node_name)
 
     with grant_temporary_permissions(served_cluster, "lister", "list pods"):
@@ -238,10 +244,10 @@ def test_user_without_daemonset_and_budget_access_sees_pods_and_warnings(
 
 
 @proves("X-6")
-def test_user_without_pod_access_gets_a_warning_and_the_rest(
+def test_user_without_access_to_pods_gets_warning_and_other_output(
     run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
 ) -> None:
-    """Check that a user who may not list pods gets the API server's error as a warning, and the rest of the output."""
+    """Check that a user who may not list pods gets the API server's error as a warning, and the other output."""
     result = run_command("start", node_name, "--dry-run", user=maintainer_without_pod_access)
 
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""Tests that text from users and other programs is printed without markup, and with escaped control characters."""
+"""Tests that text from users and other clients is printed literally and with escaped control characters."""
 
 from __future__ import annotations
 
@@ -25,23 +25,28 @@ ESCAPED_TEXT = "[/] [red] \\x1b[2J\\u202e"
 
 @pytest.fixture(scope="module")
 def unsafe_maintenance(installed_cluster: LocalCluster) -> Iterator[str]:
-    """Yield after creating a maintenance whose node name, reason and error contain markup and control characters."""
+    """Create a maintenance whose node name, reason and error have markup and control characters; yield its name."""
     metadata = {"name": "foreign-text"}
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": metadata}
     installed_cluster.kubectl(
         "create", "-f", "-", input=json.dumps({**body, "spec": {"nodeName": UNSAFE_TEXT, "reason": UNSAFE_TEXT}})
     )
-    failed = {"status": {"phase": "Failed", "lastError": f"{UNSAFE_TEXT}\nsecond line"}}
-    arguments = ("nodemaintenances.nodemaintenance.medik8s.io", "foreign-text", "--type=merge", "--subresource=status")
-    installed_cluster.kubectl("patch", *arguments, "-p", json.dumps(failed))
+    status_patch = {"status": {"phase": "Failed", "lastError": f"{UNSAFE_TEXT}\nsecond line"}}
+    patch_arguments = (
+        "nodemaintenances.nodemaintenance.medik8s.io",
+        "foreign-text",
+        "--type=merge",
+        "--subresource=status",
+    )
+    installed_cluster.kubectl("patch", *patch_arguments, "-p", json.dumps(status_patch))
     yield "foreign-text"
-    installed_cluster.kubectl("delete", *arguments[:2])
+    installed_cluster.kubectl("delete", *patch_arguments[:2])
 
 
-@pytest.mark.parametrize("words", [("status",), ("status", UNSAFE_TEXT)], ids=["all", "one node"])
-def test_status_escapes_unsafe_text(run_command: RunCommand, unsafe_maintenance: str, words: tuple[str, ...]) -> None:
-    """Check that `status` escapes unsafe text; `nodeName: "[/]"` once caused a traceback."""
-    result = run_command(*words)
+@pytest.mark.parametrize("args", [("status",), ("status", UNSAFE_TEXT)], ids=["all", "one node"])
+def test_status_escapes_unsafe_text(run_command: RunCommand, unsafe_maintenance: str, args: tuple[str, ...]) -> None:
+    """Check that `status` escapes unsafe text; for example, `nodeName: "[/]"` is invalid markup."""
+    result = run_command(*args)
 
     assert result.exit_code == 0, result.exception
     assert result.stdout.count(ESCAPED_TEXT) >= 2
@@ -50,7 +55,7 @@ def test_status_escapes_unsafe_text(run_command: RunCommand, unsafe_maintenance:
 
 
 def test_error_message_escapes_unsafe_text(run_command: RunCommand) -> None:
-    """Check that an error message escapes unsafe text and is one line."""
+    """Check that unsafe text in an error message is escaped, and that the message is one line."""
     result = run_command("start", "no-such-node\x1b]0;title\x07")
 
     assert result.exit_code == 1
@@ -60,7 +65,7 @@ def test_error_message_escapes_unsafe_text(run_command: RunCommand) -> None:
 
 @pytest.fixture
 def unsafe_journal(tmp_path: Path) -> Path:
-    """Return a journal whose event and dead letter contain unsafe text in every field that allows it."""
+    """Create a journal whose event and dead letter contain unsafe text in every field that permits it."""
     file = tmp_path / "journal.db"
     fields = {
         "id": f"id{UNSAFE_TEXT}",
@@ -75,15 +80,17 @@ def unsafe_journal(tmp_path: Path) -> Path:
     with closing(Journal(file)) as journal:
         journal.write_event(event)
         journal.write_event(dead_letter)
-        arrived = journal.select()[0].arrived
-        journal.write_attempts([Attempt("/test", event.get_id(), UNSAFE_TEXT, arrived, 0.1, 500, error=UNSAFE_TEXT)])
+        arrival_time = journal.select()[0].arrived
+        journal.write_attempts(
+            [Attempt("/test", event.get_id(), UNSAFE_TEXT, arrival_time, 0.1, 500, error=UNSAFE_TEXT)]
+        )
     return file
 
 
-@pytest.mark.parametrize("words", [("events",), ("events", "-o", "tree"), ("deadletters",)], ids=" ".join)
-def test_recorded_events_escape_unsafe_text(unsafe_journal: Path, words: tuple[str, ...]) -> None:
-    """Check that recorded events are escaped, since any client that may post an event chooses its content."""
-    result = CliRunner().invoke(cli, [*words, "--journal", str(unsafe_journal)], color=False)
+@pytest.mark.parametrize("args", [("events",), ("events", "-o", "tree"), ("deadletters",)], ids=" ".join)
+def test_unsafe_text_in_recorded_events_is_escaped(unsafe_journal: Path, args: tuple[str, ...]) -> None:
+    """Check that recorded events are escaped, because any client that may post events controls their content."""
+    result = CliRunner().invoke(cli, [*args, "--journal", str(unsafe_journal)], color=False)
 
     assert result.exit_code == 0, result.exception
     assert result.stdout.count(ESCAPED_TEXT) >= 2

@@ -1,4 +1,4 @@
-"""Tests of `kubectl maintenance events` on a journal that each test fills."""
+"""Tests for `kubectl maintenance events` with a journal that each test fills."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ RunEvents = Callable[..., Result]
 
 
 def fill_journal(journal: Journal) -> None:
-    """Fill the journal with a maintenance: `cordon` took 2 s, `status` failed once, and `evict` was never called."""
+    """Record a maintenance in which `cordon` took 2 s, `status` failed once, and `evict` was never called."""
     arrival_times = (START_TIME + timedelta(seconds=seconds) for seconds in (0, 0.1, 2.2, 3, 4))
     journal.write_events(zip(ALL_EVENTS, arrival_times, strict=True))
-    runs = (
+    attempts = (
         (ADDED, "begin", 0.09, 200, ""),
         (BEGUN, "cordon", 2.05, 200, ""),
         (BEGUN, "status", 0.01, 503, "the API server is unavailable"),
@@ -45,7 +45,7 @@ def fill_journal(journal: Journal) -> None:
     )
     journal.write_attempts(
         Attempt(event.get_source(), event.get_id(), name, START_TIME, duration, code, error=error)
-        for event, name, duration, code, error in runs
+        for event, name, duration, code, error in attempts
     )
 
 
@@ -55,24 +55,24 @@ def run_events(journal_url: str) -> RunEvents:
     with closing(Journal(journal_url)) as journal:
         fill_journal(journal)
 
-    def run(*words: str, color: bool = False) -> Result:
-        line = ["events", "--journal", journal_url, *words]
-        return CliRunner(env={"TZ": "UTC"}).invoke(cli, line, prog_name="kubectl maintenance", color=color)
+    def run(*args: str, color: bool = False) -> Result:
+        command_line = ["events", "--journal", journal_url, *args]
+        return CliRunner(env={"TZ": "UTC"}).invoke(cli, command_line, prog_name="kubectl maintenance", color=color)
 
     return run
 
 
 def get_event_ids(result: Result) -> list[str]:
     assert result.exit_code == 0, result.output
-    return [item["event"]["id"] for item in json.loads(result.stdout)]
+    return [entry["event"]["id"] for entry in json.loads(result.stdout)]
 
 
 def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> None:
-    """Check that the tree shows effects below causes, delays, and each function's duration and status."""
+    """Check that the tree shows events below their cause, delays, and each function's duration and status."""
     result = run_events("-o", "tree")
 
     assert result.exit_code == 0, result.output
-    heading, added, begun, cordoned, pods_gone, _, none, tick = result.stdout.splitlines()
+    heading, added, begun, cordoned, pods_gone, _, heading_without_maintenance, tick = result.stdout.splitlines()
     assert heading.startswith("nm (uid-1), node node-1, ")
     assert heading.endswith("4 events in 3.000 s, 1 failed, 1 missing")
     assert added.split() == ["+0.000", "s", "apiserver.resource.add", "begin", "90", "ms"]
@@ -81,14 +81,14 @@ def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> N
     assert cordoned.split() == ["+2.200", "s", "└─", "node.cordoned", "2.100", "s", "taint", "20", "ms"]
     assert cordoned.index("└─") > begun.index("└─")
     assert pods_gone.split() == ["+3.000", "s", "pods.gone", "evict", "MISSING"]
-    assert none.startswith("Without a maintenance, ")
+    assert heading_without_maintenance.startswith("Without a maintenance, ")
     assert tick.split()[2:] == ["sources.ping", "resync", "30", "ms"]
 
 
-def test_function_with_replies_but_no_attempt_is_not_missing(journal_url: str) -> None:
-    """Check that a function that replied, but whose attempt was not recorded, is not reported as missing.
+def test_function_with_recorded_reply_but_no_attempt_is_not_missing(journal_url: str) -> None:
+    """Check that a function is not reported as missing if its reply was recorded but its attempt was not.
 
-    A function that is killed after its reply publishes no attempt.
+    A function that is killed after its reply emits no event about the attempt.
     """
     with closing(Journal(journal_url)) as journal:
         journal.write_events(((ADDED, START_TIME), (BEGUN, START_TIME + timedelta(seconds=1))))
@@ -100,17 +100,17 @@ def test_function_with_replies_but_no_attempt_is_not_missing(journal_url: str) -
     assert lines[2].endswith("cordon MISSING, status MISSING")
 
 
-def test_slow_and_missing_attempts_are_colored(run_events: RunEvents) -> None:
-    """Check that delays and durations from one second are yellow, and errors red."""
-    coloured = run_events("-o", "tree", color=True).stdout
+def test_slow_and_missing_attempts_are_highlighted(run_events: RunEvents) -> None:
+    """Check that delays and durations of at least one second are yellow, and that errors are red."""
+    output = run_events("-o", "tree", color=True).stdout
 
-    assert "\x1b[33m\x1b[1m   2.100 s\x1b[0m" in coloured
-    assert "\x1b[33m\x1b[1mcordon 2050 ms\x1b[0m" in coloured
-    assert "\x1b[31m\x1b[1mevict MISSING\x1b[0m" in coloured
+    assert "\x1b[33m\x1b[1m   2.100 s\x1b[0m" in output
+    assert "\x1b[33m\x1b[1mcordon 2050 ms\x1b[0m" in output
+    assert "\x1b[31m\x1b[1mevict MISSING\x1b[0m" in output
 
 
-def test_the_table_has_a_row_for_each_event(run_events: RunEvents) -> None:
-    """Check that the table has one row for each event, with the id that `replay` accepts."""
+def test_table_has_one_row_per_event(run_events: RunEvents) -> None:
+    """Check that the table has one row for each event, with the event ID that `replay` accepts."""
     heading, *rows = run_events().stdout.splitlines()
 
     assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
@@ -120,7 +120,7 @@ def test_the_table_has_a_row_for_each_event(run_events: RunEvents) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("args", "expected_events"),
     [
         ((), ALL_EVENTS),
         (("--node", "node-1"), ALL_EVENTS[:4]),
@@ -137,40 +137,42 @@ def test_the_table_has_a_row_for_each_event(run_events: RunEvents) -> None:
         (("--node", "elsewhere"), ()),
     ],
 )
-def test_options_filter_events(run_events: RunEvents, words: tuple[str, ...], found: tuple[CloudEvent, ...]) -> None:
+def test_options_filter_events(
+    run_events: RunEvents, args: tuple[str, ...], expected_events: tuple[CloudEvent, ...]
+) -> None:
     """Check that events can be filtered by node, maintenance, type (short or full), time and failure."""
-    assert get_event_ids(run_events(*words, "-o", "json")) == [event.get_id() for event in found]
+    assert get_event_ids(run_events(*args, "-o", "json")) == [event.get_id() for event in expected_events]
 
 
-def test_json_contains_cause_attempts_and_missing(run_events: RunEvents) -> None:
-    """Check that the JSON output has the event, its cause, attempts, missing functions and dead letter."""
-    (item,) = json.loads(run_events("--type", "maintenance.begun", "-o", "json").stdout)
+def test_json_contains_cause_attempts_and_missing_functions(run_events: RunEvents) -> None:
+    """Check that the JSON output contains the event, its cause, attempts, missing functions and dead letter."""
+    (entry,) = json.loads(run_events("--type", "maintenance.begun", "-o", "json").stdout)
 
-    assert item["cause"] == "added"
-    assert item["event"]["data"]["maintenance"]["name"] == "nm"
-    assert [(attempt["function"], attempt["status"]) for attempt in item["attempts"]] == [
+    assert entry["cause"] == "added"
+    assert entry["event"]["data"]["maintenance"]["name"] == "nm"
+    assert [(attempt["function"], attempt["status"]) for attempt in entry["attempts"]] == [
         ("cordon", 200),
         ("status", 503),
     ]
-    assert (item["missing"], item["deadLetter"], item["node"]) == ([], None, "node-1")
+    assert (entry["missing"], entry["deadLetter"], entry["node"]) == ([], None, "node-1")
 
 
-def test_json_is_one_indented_list(run_events: RunEvents) -> None:
-    """Check that the JSON output, which is written event by event, is one well-formed, indented list."""
+def test_json_output_is_one_indented_list(run_events: RunEvents) -> None:
+    """Check that the JSON output, which is written event by event, is one valid and indented list."""
     for options in ((), ("--limit", "1"), ("--type", "unknown")):
-        printed = run_events("-o", "json", *options).stdout
-        assert printed == json.dumps(json.loads(printed), indent=2) + "\n"
+        output = run_events("-o", "json", *options).stdout
+        assert output == json.dumps(json.loads(output), indent=2) + "\n"
 
 
-def test_truncated_list_is_reported(run_events: RunEvents) -> None:
-    """Check that a list that `--limit` cuts off is reported as incomplete."""
-    truncated, complete = run_events("--limit", "2"), run_events("--limit", "5")
+def test_truncated_event_list_is_reported(run_events: RunEvents) -> None:
+    """Check that the command reports that a list truncated by `--limit` is incomplete."""
+    truncated_result, complete_result = run_events("--limit", "2"), run_events("--limit", "5")
 
-    assert "Only the newest 2 events are shown" in truncated.stderr
-    assert complete.stderr == ""
+    assert "Only the newest 2 events are shown" in truncated_result.stderr
+    assert complete_result.stderr == ""
 
 
-def test_empty_result_is_reported(run_events: RunEvents) -> None:
+def test_empty_event_list_is_reported(run_events: RunEvents) -> None:
     """Check that the table and the tree report that no events were found, without an error."""
     for output in ("table", "tree"):
         assert run_events("--node", "elsewhere", "-o", output).stdout == "No events found.\n"
@@ -178,37 +180,43 @@ def test_empty_result_is_reported(run_events: RunEvents) -> None:
 
 @pytest.mark.parametrize("output", ["table", "tree", "json", "jsonl"])
 def test_unknown_node_or_maintenance_is_reported(run_events: RunEvents, output: str) -> None:
-    """X-6: An unknown node or maintenance is reported on stderr; a known one without matching events is not."""
-    node, maintenance = (
+    """X-6: An unknown node or maintenance is reported on stderr, but not a known one without matching events."""
+    unknown_node_result, unknown_maintenance_result = (
         run_events("--node", "elsewhere", "-o", output),
         run_events("--maintenance", "uid-2", "-o", output),
     )
-    known_names = run_events("--node", "node-1", "--maintenance", "nm", "--until", "1d", "-o", output)
+    known_names_result = run_events("--node", "node-1", "--maintenance", "nm", "--until", "1d", "-o", output)
 
-    assert node.stderr == 'Node "elsewhere" not found in the journal: see kubectl get nodes.\n'
-    assert maintenance.stderr.startswith('NodeMaintenance "uid-2" not found in the journal, by name or uid: see ')
-    assert known_names.stderr == ""
-    assert [result.exit_code for result in (node, maintenance, known_names)] == [0, 0, 0]
+    assert unknown_node_result.stderr == 'Node "elsewhere" not found in the journal: see kubectl get nodes.\n'
+    assert unknown_maintenance_result.stderr.startswith(
+        'NodeMaintenance "uid-2" not found in the journal, by name or uid: see '
+    )
+    assert known_names_result.stderr == ""
+    assert [result.exit_code for result in (unknown_node_result, unknown_maintenance_result, known_names_result)] == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_export_can_be_imported_into_new_journal(run_events: RunEvents, tmp_path: Path) -> None:
-    """X-2: An export can be imported from a pipe into a new journal, and a second import adds nothing."""
+    """X-2: An export can be imported into a new journal from a pipe; a second import adds nothing."""
     exported = run_events("-o", "jsonl").stdout_bytes
-    other = str(tmp_path / "other.db")
+    other_journal = str(tmp_path / "other.db")
 
     def import_from_stdin() -> Result:
-        return CliRunner().invoke(cli, ["events", "--journal", other, "--import", "-"], input=exported)
+        return CliRunner().invoke(cli, ["events", "--journal", other_journal, "--import", "-"], input=exported)
 
     assert [import_from_stdin().stdout, import_from_stdin().stdout] == [
         "5 new events imported\n",
         "0 new events imported\n",
     ]
-    imported_tree = CliRunner().invoke(cli, ["events", "--journal", other, "-o", "tree"]).stdout
+    imported_tree = CliRunner().invoke(cli, ["events", "--journal", other_journal, "-o", "tree"]).stdout
     assert imported_tree == run_events("-o", "tree").stdout
 
 
-def test_invalid_line_is_reported_with_file_and_number(run_events: RunEvents, tmp_path: Path) -> None:
-    """X-6: An invalid line is a one-line error with file name and line number."""
+def test_invalid_line_in_import_is_reported_with_file_and_line_number(run_events: RunEvents, tmp_path: Path) -> None:
+    """X-6: An invalid line is reported as a one-line error with the file name and the line number."""
     (tmp_path / "broken.jsonl").write_text("{}\n")
 
     result = run_events("--import", str(tmp_path / "broken.jsonl"))
@@ -219,7 +227,7 @@ def test_invalid_line_is_reported_with_file_and_number(run_events: RunEvents, tm
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (("--journal", "/nowhere/journal.db"), "journal /nowhere/journal.db not found: name it with --journal"),
         (("--journal", "postgresql://x@127.0.0.1:9/x"), "127.0.0.1"),
@@ -237,16 +245,16 @@ def test_invalid_line_is_reported_with_file_and_number(run_events: RunEvents, tm
         (("--node", "\udcff"), "Invalid value for '--node': the value is not valid UTF-8"),
     ],
 )
-def test_invalid_option_is_a_clear_error(words: tuple[str, ...], message: str) -> None:
+def test_error_about_invalid_option_names_remedy(args: tuple[str, ...], message: str) -> None:
     """X-6: An invalid option exits with status 2 and names the remedy."""
-    result = CliRunner().invoke(cli, ["events", *words])
+    result = CliRunner().invoke(cli, ["events", *args])
 
     assert result.exit_code == 2
     assert message in result.stderr
     assert not isinstance(result.exception, ValueError)
 
 
-def test_filter_with_surrogate_is_a_clear_error(run_events: RunEvents) -> None:
+def test_filter_with_lone_surrogate_is_usage_error(run_events: RunEvents) -> None:
     """X-6: A filter with a lone surrogate, which no database can store, exits with status 2."""
     result = run_events("--type", "\udcff")
 
@@ -255,17 +263,17 @@ def test_filter_with_surrogate_is_a_clear_error(run_events: RunEvents) -> None:
 
 
 def test_unknown_event_type_is_reported(run_events: RunEvents) -> None:
-    """X-6: An unknown event type is reported on stderr with the known types; an unused known type is not reported."""
-    misspelled, unused_type = run_events("--type", "pods.evict"), run_events("--type", "pods.evicted")
+    """X-6: An unknown event type is reported on stderr with the known types, but not a known type without events."""
+    misspelled_result, unused_type_result = run_events("--type", "pods.evict"), run_events("--type", "pods.evicted")
 
-    assert misspelled.stdout == unused_type.stdout == "No events found.\n"
-    assert misspelled.stderr.startswith("Unknown event type pods.evict: the known types are ")
-    assert "pods.evicted" in misspelled.stderr
-    assert unused_type.stderr == ""
+    assert misspelled_result.stdout == unused_type_result.stdout == "No events found.\n"
+    assert misspelled_result.stderr.startswith("Unknown event type pods.evict: the known types are ")
+    assert "pods.evicted" in misspelled_result.stderr
+    assert unused_type_result.stderr == ""
 
 
-def test_the_environment_names_the_journal(tmp_path: Path) -> None:
-    """Check that JOURNAL names the journal, and that DATABASE_URL takes precedence, as in the function `record`."""
+def test_environment_variables_select_journal(tmp_path: Path) -> None:
+    """Check that JOURNAL selects the journal, and that DATABASE_URL takes precedence, as in the function `record`."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         fill_journal(journal)
 
@@ -277,15 +285,15 @@ def test_the_environment_names_the_journal(tmp_path: Path) -> None:
     assert count_events(JOURNAL="/nowhere", DATABASE_URL=f"sqlite:///{tmp_path}/journal.db") == 5
 
 
-def test_database_of_another_program_is_a_usage_error(tmp_path: Path) -> None:
-    """X-6: A database of another program is a usage error and stays unchanged."""
-    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
-        other.execute("CREATE TABLE events (something TEXT)")
+def test_database_without_journal_tables_is_usage_error(tmp_path: Path) -> None:
+    """X-6: A database without the journal's tables is a usage error, and stays unchanged."""
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other_database:
+        other_database.execute("CREATE TABLE events (something TEXT)")
 
     result = CliRunner().invoke(cli, ["events", "--journal", str(tmp_path / "other.db")])
 
     assert result.exit_code == 2
     message = "database has no journal tables yet: the function record creates them"
     assert f"Error: journal {tmp_path}/other.db: {message}\n" in result.stderr
-    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
-        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("events",)]
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other_database:
+        assert other_database.execute("SELECT name FROM sqlite_master").fetchall() == [("events",)]

@@ -1,4 +1,4 @@
-"""Tests that Ctrl-C ends a command with exit status 130 and a message about what continues without the command."""
+"""Tests that Ctrl-C ends a command with exit status 130 and a message about what continues without it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.console.conftest import ROOT, CreateNode, RunCommand
 
 @contextmanager
 def start_command(cluster: LocalCluster, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield the process of a command, and interrupt it at the end of the block."""
-    line = [sys.executable, "-m", "console.cli", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    """Start a command, yield its process, and interrupt it at the end of the `with` block."""
+    command = [sys.executable, "-m", "console.cli", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         yield process
         process.send_signal(signal.SIGINT)
 
@@ -38,7 +38,7 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
 def blocked_node(
     installed_cluster: LocalCluster, product: Product, node_name: str, run_command: RunCommand
 ) -> Iterator[str]:
-    """Yield a node whose drain a budget blocks."""
+    """Yield the name of a node whose drain a budget blocks."""
     create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=1))
     create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=1))
     yield node_name
@@ -52,9 +52,9 @@ def test_interrupted_start_reports_that_maintenance_continues(
         assert process.stdout
         assert process.stdout.readline().endswith("created\n")
         assert "blocked" in process.stdout.readline()
-        status, message = interrupt(process)
+        exit_status, message = interrupt(process)
 
-    assert status == 130
+    assert exit_status == 130
     assert message.startswith(f'Interrupted: the maintenance of node "{blocked_node}" continues: ')
     assert f"to end it, run kubectl maintenance stop {blocked_node}" in message
 
@@ -65,20 +65,24 @@ def test_interrupted_stop_reports_that_deletion_continues(
 ) -> None:
     """Check that an interrupted `stop` reports that the deletion continues without the command.
 
-    In this test the deletion does not continue: a finalizer of another owner keeps the object, and no function runs.
+    In this test, another finalizer and the lack of running functions prevent the deletion.
     """
     node = create_node()
-    item = {"apiVersion": "nodemaintenance.kubevirt.io/v1beta1", "kind": "NodeMaintenance", "spec": {"nodeName": node}}
+    type_and_spec = {
+        "apiVersion": "nodemaintenance.kubevirt.io/v1beta1",
+        "kind": "NodeMaintenance",
+        "spec": {"nodeName": node},
+    }
     metadata = {"name": node, "finalizers": ["example.com/kept"]}
-    installed_cluster.kubectl("create", "-f", "-", input=json.dumps({**item, "metadata": metadata}))
+    installed_cluster.kubectl("create", "-f", "-", input=json.dumps({**type_and_spec, "metadata": metadata}))
     try:
         with start_command(installed_cluster, "stop", node) as process:
             name = f"nodemaintenances.nodemaintenance.kubevirt.io/{node}"
             installed_cluster.kubectl("wait", "--for=jsonpath={.metadata.deletionTimestamp}", name, "--timeout=20s")
-            status, message = interrupt(process)
+            exit_status, message = interrupt(process)
     finally:
         installed_cluster.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
-    assert status == 130
+    assert exit_status == 130
     assert message.startswith("Interrupted: maintenances marked for deletion end without this command: ")
     assert message.endswith(f"kubectl maintenance status {node}")

@@ -1,4 +1,4 @@
-"""Tests of `start`, `status` and `stop` on a real cluster with the functions running."""
+"""Tests for `start`, `status` and `stop` on a real cluster with running functions."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ API_GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
 @pytest.fixture
 def maintained_node(product: Product, node_name: str, run_command: RunCommand) -> Iterator[str]:
-    """Yield a node with the functions running, and end its maintenance after the test."""
+    """Yield the name of a node while the functions run, and end its maintenance after the test."""
     yield node_name
     run_command("stop", node_name)
 
 
-@pytest.mark.parametrize("group", API_GROUPS)
-def test_start_drains_and_stop_restores_the_node(
-    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str, group: str
+@pytest.mark.parametrize("group_name", API_GROUPS)
+def test_start_drains_and_stop_restores_node(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str, group_name: str
 ) -> None:
     """NMO-3, NMO-6, NMO-14, KNM-1, OSV-1: `start` drains a node, and `stop` makes it schedulable again."""
     create_and_wait(
@@ -46,20 +46,20 @@ def test_start_drains_and_stop_restores_the_node(
         build_controller("ReplicaSet", maintained_node),
     )
 
-    started = run_command(
-        "start", maintained_node, "--group", group, "--reason", "new disk", "--wait", "--timeout=30s", "-o", "json"
+    start_result = run_command(
+        "start", maintained_node, "--group", group_name, "--reason", "new disk", "--wait", "--timeout=30s", "-o", "json"
     )
-    assert started.exit_code == 0, started.output
-    created = json.loads(started.stdout)
-    assert (created["apiVersion"], created["metadata"]["name"]) == (API_GROUPS[group].api_version, maintained_node)
+    assert start_result.exit_code == 0, start_result.output
+    created = json.loads(start_result.stdout)
+    assert (created["apiVersion"], created["metadata"]["name"]) == (API_GROUPS[group_name].api_version, maintained_node)
     assert created["spec"] == {"nodeName": maintained_node, "reason": "new disk"}
     assert (created["status"]["phase"], created["status"]["drainProgress"]) == ("Succeeded", 100)
     assert list_pods(installed_cluster, maintained_node) == []
 
-    stopped = run_command("stop", maintained_node, "-o", "json")
-    assert stopped.exit_code == 0, stopped.output
-    name = f"nodemaintenance.{API_GROUPS[group].api_version.split('/')[0]}/{maintained_node}"
-    assert json.loads(stopped.stdout) == {
+    stop_result = run_command("stop", maintained_node, "-o", "json")
+    assert stop_result.exit_code == 0, stop_result.output
+    name = f"nodemaintenance.{API_GROUPS[group_name].api_version.split('/')[0]}/{maintained_node}"
+    assert json.loads(stop_result.stdout) == {
         "node": maintained_node,
         "schedulable": True,
         "state": "schedulable",
@@ -73,28 +73,33 @@ def test_start_drains_and_stop_restores_the_node(
 def test_released_maintenance_does_not_block_its_node(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-14, NMO-22: A released maintenance that another finalizer keeps does not block its node.
+    """NMO-14, NMO-22: A released maintenance that still has another finalizer does not block its node.
 
-    `stop` names the finalizer and does not wait for its removal. `start` can create a second maintenance with another
-    name.
+    `stop` names the finalizer and does not wait for its removal. `start` can create a second maintenance with a
+    different name.
     """
     name, finalizer = f"nodemaintenance.nodemaintenance.medik8s.io/{maintained_node}", "backup.example/keep"
     assert run_command("start", maintained_node, "--wait", "--timeout=30s").exit_code == 0
     patch = [{"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}]
     installed_cluster.kubectl("patch", "nm", maintained_node, "--type=json", "-p", json.dumps(patch))
 
-    stopped, second_stop = run_command("stop", maintained_node), run_command("stop", maintained_node)
-    uncordoned, refused_start, other = (
+    stop_result, second_stop_result = run_command("stop", maintained_node), run_command("stop", maintained_node)
+    uncordon_result, refused_start_result, second_start_result = (
         run_command("uncordon", maintained_node),
         run_command("start", maintained_node),
         run_command("start", maintained_node, "--name", f"{maintained_node}-again"),
     )
 
     message = f"{name} is released, but exists until these finalizers are removed: {finalizer}"
-    assert (stopped.exit_code, stopped.output) == (0, f"{message}\nNode {maintained_node}: schedulable\n")
-    assert (second_stop.exit_code, uncordoned.exit_code, refused_start.exit_code, other.exit_code) == (1, 0, 1, 0)
-    assert f'node "{maintained_node}" is not in maintenance' in second_stop.stderr
-    assert refused_start.stderr == f"Error: {message}: choose another --name\n"
+    assert (stop_result.exit_code, stop_result.output) == (0, f"{message}\nNode {maintained_node}: schedulable\n")
+    assert (
+        second_stop_result.exit_code,
+        uncordon_result.exit_code,
+        refused_start_result.exit_code,
+        second_start_result.exit_code,
+    ) == (1, 0, 1, 0)
+    assert f'node "{maintained_node}" is not in maintenance' in second_stop_result.stderr
+    assert refused_start_result.stderr == f"Error: {message}: choose another --name\n"
     installed_cluster.kubectl(
         "patch", "nm", maintained_node, "--type=json", "-p", '[{"op": "remove", "path": "/metadata/finalizers"}]'
     )
@@ -103,7 +108,7 @@ def test_released_maintenance_does_not_block_its_node(
 def test_start_prints_progress_lines_without_terminal(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-10: Without a terminal, `start --wait` prints one line per change, from Running to Succeeded."""
+    """NMO-10: If the output is not a terminal, `start --wait` prints one line per change, up to Succeeded."""
     create_and_wait(
         installed_cluster,
         build_pod(
@@ -119,7 +124,7 @@ def test_start_prints_progress_lines_without_terminal(
 
 
 @proves("DRN-1a")
-def test_start_accepts_flags_of_kubectl_drain(
+def test_start_accepts_flags_of_kubectl_drain_and_status_names_required_flag(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
     """DRN-1a: `start` accepts the flags of `kubectl drain`, and `status` names the flag that a blocked pod needs."""
@@ -130,17 +135,17 @@ def test_start_accepts_flags_of_kubectl_drain(
     )
     flags = ("--force=false", "--delete-local-data", "--ignore-daemonsets", "--grace-period=-1", "--pod-selector", "!x")
 
-    started = run_command(
+    start_result = run_command(
         "start", maintained_node, *flags, "--skip-wait-for-delete-timeout=9", "--disable-eviction=false", "-o", "json"
     )
-    assert started.exit_code == 0, started.output
-    state = installed_cluster.kubectl(
+    assert start_result.exit_code == 0, start_result.output
+    wait_result = installed_cluster.kubectl(
         "wait", f"nm/{maintained_node}", "--for=jsonpath={.status.pendingCount}=1", "--timeout=20s", check=False
     )
     result = run_command("status", maintained_node)
 
-    assert state.returncode == 0, state.stderr
-    assert json.loads(started.stdout)["spec"]["drain"] == {
+    assert wait_result.returncode == 0, wait_result.stderr
+    assert json.loads(start_result.stdout)["spec"]["drain"] == {
         "force": False,
         "deleteEmptyDirData": True,
         "ignoreDaemonSets": True,
@@ -151,13 +156,13 @@ def test_start_accepts_flags_of_kubectl_drain(
     }
     for expected in (f"bare-{maintained_node}", "Force", "spec.drain.force"):
         assert expected in result.stdout
-    assert [item["metadata"]["name"] for item in list_pods(installed_cluster, maintained_node)] == [
+    assert [pod["metadata"]["name"] for pod in list_pods(installed_cluster, maintained_node)] == [
         f"bare-{maintained_node}"
     ]
 
 
 @proves("DRN-1a")
-def test_invalid_selector_is_a_usage_error(
+def test_start_with_invalid_pod_selector_is_usage_error(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
     """DRN-1a, DRN-5: An invalid pod selector is a usage error, and `start` creates nothing."""
@@ -171,7 +176,7 @@ def test_invalid_selector_is_a_usage_error(
 def test_status_shows_blocked_pods_budget_and_remedy(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-12, OSV-13: `status` shows the blocking budget with its counts, and the command that edits it."""
+    """NMO-12, OSV-13: `status` shows the budget that blocks a pod, its counts, and the command that edits it."""
     create_and_wait(installed_cluster, build_controller("ReplicaSet", maintained_node, replicas=2))
     create_and_wait(installed_cluster, build_budget(f"keep-{maintained_node}", maintained_node, minAvailable=2))
     result = run_command("start", maintained_node, "--wait", "--timeout=2s")
@@ -197,14 +202,14 @@ def test_status_shows_blocked_pods_budget_and_remedy(
     ):
         assert expected in status_result.stdout
     assert report["schedulable"] is False
-    assert [item["status"]["phase"] for item in report["maintenances"]] == ["Running"]
+    assert [maintenance["status"]["phase"] for maintenance in report["maintenances"]] == ["Running"]
     assert f"{maintained_node} " in run_command("status").stdout
 
 
-def test_watch_prints_changes_until_ctrl_c(
+def test_status_watch_prints_changes_until_ctrl_c(
     installed_cluster: LocalCluster, plugin_environment: dict[str, str], run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-12: `status --watch` prints one line per change and exits with 130 after Ctrl-C, as shells expect."""
+    """NMO-12: `status --watch` prints one line per change, and exits with status 130 after Ctrl-C."""
     command = ["kubectl", "maintenance", "status", maintained_node, "--watch"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin_environment
@@ -223,31 +228,35 @@ def test_watch_prints_changes_until_ctrl_c(
 @pytest.mark.slow
 @proves("X-7")
 @pytest.mark.usefixtures("legacy_crd")
-def test_commands_work_with_group_without_field_selectors(
+def test_commands_work_if_api_group_has_no_field_selectors(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """X-7: Commands filter the objects themselves if an API group supports no field selectors."""
-    other = {"apiVersion": KUBEVIRT_ALPHA.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": "other"}}
-    installed_cluster.get_client().create(KUBEVIRT_ALPHA.path, {**other, "metadata": {"name": "other"}})
+    """X-7: Commands filter the objects themselves if an API group does not support field selectors."""
+    other_maintenance = {
+        "apiVersion": KUBEVIRT_ALPHA.api_version,
+        "kind": "NodeMaintenance",
+        "spec": {"nodeName": "other"},
+    }
+    installed_cluster.get_client().create(KUBEVIRT_ALPHA.path, {**other_maintenance, "metadata": {"name": "other"}})
 
     async def read_first_state() -> list[str]:
         async with aclosing(watch_maintenances(installed_cluster.get_client().api, maintained_node)) as states:
-            return [item["metadata"]["name"] for item in await anext(states)]
+            return [maintenance["metadata"]["name"] for maintenance in await anext(states)]
 
-    started = run_command("start", maintained_node, "--wait")
+    start_result = run_command("start", maintained_node, "--wait")
     names = installed_cluster.get_client().run(read_first_state())
-    stopped = run_command("stop", maintained_node, "-o", "json")
+    stop_result = run_command("stop", maintained_node, "-o", "json")
 
-    assert (started.exit_code, stopped.exit_code) == (0, 0), started.output + stopped.output
+    assert (start_result.exit_code, stop_result.exit_code) == (0, 0), start_result.output + stop_result.output
     assert names == [maintained_node]
-    assert json.loads(stopped.stdout)["state"] == "schedulable"
+    assert json.loads(stop_result.stdout)["state"] == "schedulable"
 
 
 @proves("X-6")
-def test_json_is_printed_after_timeout(
+def test_start_prints_json_even_after_timeout(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """Check that `start -o json` prints the object also after its timeout, so that programs can read the progress."""
+    """Check that `start -o json` prints the object even after its timeout, so that scripts can read the progress."""
     create_and_wait(
         installed_cluster,
         build_controller("ReplicaSet", maintained_node, replicas=2),
@@ -259,39 +268,42 @@ def test_json_is_printed_after_timeout(
     assert result.exit_code == 1
     report = json.loads(result.stdout)
     assert report["metadata"]["name"] == maintained_node
-    assert [item["reason"] for item in report["status"]["blockedPods"]] == ["DisruptionBudget"] * 2
+    assert [pod["reason"] for pod in report["status"]["blockedPods"]] == ["DisruptionBudget"] * 2
     assert f'node "{maintained_node}" not drained within 5s' in result.stderr
 
 
-def test_second_maintenance_for_node_is_refused(run_command: RunCommand, maintained_node: str) -> None:
-    """NMO-22, X-7: A second maintenance for the node is refused, also in another API group."""
+def test_start_refuses_second_maintenance_for_node(run_command: RunCommand, maintained_node: str) -> None:
+    """NMO-22, X-7: `start` refuses a second maintenance for a node, even in a different API group."""
     run_command("start", maintained_node, "--wait")
 
-    second = run_command("start", maintained_node, "--group=kubevirt", "--name=another")
+    second_result = run_command("start", maintained_node, "--group=kubevirt", "--name=another")
 
-    assert second.exit_code == 1
-    holder = f"nodemaintenance.nodemaintenance.medik8s.io/{maintained_node} (Succeeded)"
-    edit = f"run kubectl edit nodemaintenance.nodemaintenance.medik8s.io/{maintained_node}"
-    remedy = f"to change its drain options, {edit}; to end it, run kubectl maintenance stop {maintained_node}"
-    assert second.stderr == f'Error: node "{maintained_node}" is already in maintenance by {holder}: {remedy}\n'
+    assert second_result.exit_code == 1
+    existing_maintenance = f"nodemaintenance.nodemaintenance.medik8s.io/{maintained_node} (Succeeded)"
+    edit_command = f"run kubectl edit nodemaintenance.nodemaintenance.medik8s.io/{maintained_node}"
+    remedy = f"to change its drain options, {edit_command}; to end it, run kubectl maintenance stop {maintained_node}"
+    assert (
+        second_result.stderr
+        == f'Error: node "{maintained_node}" is already in maintenance by {existing_maintenance}: {remedy}\n'
+    )
 
 
-def test_name_used_for_another_node_is_refused(
+def test_start_refuses_name_of_maintenance_for_another_node(
     product: Product, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """NMO-22: `start` refuses a name that another node's maintenance uses, and leaves that maintenance unchanged."""
-    first, second = create_node(), create_node()
-    run_command("start", first, f"--name=shared-{first}", "--wait")
+    """NMO-22: `start` refuses the name of another node's maintenance, and leaves that maintenance unchanged."""
+    first_node, second_node = create_node(), create_node()
+    run_command("start", first_node, f"--name=shared-{first_node}", "--wait")
 
-    result = run_command("start", second, f"--name=shared-{first}")
+    result = run_command("start", second_node, f"--name=shared-{first_node}")
 
-    message = f'NodeMaintenance "shared-{first}" already exists for node "{first}"'
+    message = f'NodeMaintenance "shared-{first_node}" already exists for node "{first_node}"'
     assert result.stderr == f"Error: {message}: choose another --name\n"
-    assert run_command("stop", first).exit_code == 0
+    assert run_command("stop", first_node).exit_code == 0
 
 
 def test_uncordon_refuses_node_in_maintenance(run_command: RunCommand, maintained_node: str) -> None:
-    """DRN-6: `uncordon` refuses a node in maintenance, which would be cordoned again, and suggests `stop`."""
+    """DRN-6: `uncordon` refuses a node in maintenance, because it would be cordoned again, and suggests `stop`."""
     run_command("start", maintained_node, "--wait")
 
     result = run_command("uncordon", maintained_node)
@@ -301,7 +313,7 @@ def test_uncordon_refuses_node_in_maintenance(run_command: RunCommand, maintaine
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "status", "cordon", "drain", "uncordon"])
-def test_unknown_node_is_a_one_line_error(run_command: RunCommand, command: str) -> None:
+def test_unknown_node_is_one_line_error(run_command: RunCommand, command: str) -> None:
     """NMO-19: An unknown node is a one-line error with exit status 1."""
     result = run_command(command, "no-such-node")
 
@@ -326,7 +338,9 @@ def test_stop_refuses_node_cordoned_by_hand(
     assert result.stderr.endswith(f"kubectl maintenance uncordon {maintained_node}\n")
 
 
-def test_missing_permission_shows_server_message_and_remedy(run_command: RunCommand, maintained_node: str) -> None:
+def test_error_about_missing_permission_has_server_message_and_remedy(
+    run_command: RunCommand, maintained_node: str
+) -> None:
     """OSV-14, X-6: A missing permission is a one-line error with the API server's message and a remedy."""
     result = run_command("start", maintained_node, user=UNPRIVILEGED)
 

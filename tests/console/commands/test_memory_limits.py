@@ -1,4 +1,7 @@
-"""Memory tests of commands on a journal of large events; any client may post events that use 20 times their size."""
+"""Memory tests for commands on a journal of large events, which use almost 20 times their size when parsed.
+
+Any client that may post events can post such events.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from eventing.journal.transfer import export_lines
 pytestmark = pytest.mark.slow
 
 EVENT_COUNT, ITEMS_PER_EVENT = 8, 500_000
-"""Number of dead letters, and items in each; an event is 2 MB long and uses 36 MiB of memory."""
+"""Number of dead letters, and number of items in each; an event has 2 MB and uses 36 MiB of memory."""
 MAX_MEMORY_MIB = 280
-"""Maximum memory of a process in MiB: enough for two of these events, and not for all of them."""
+"""Maximum memory of a process in MiB: enough for two of these events, but not for all of them."""
 COMMANDS = {
     "a table": ("-m", "console.cli", "events"),
     "a tree": ("-m", "console.cli", "events", "-o", "tree"),
@@ -41,15 +44,15 @@ print(used.ru_maxrss // 1024)
 running.returncode = os.waitstatus_to_exitcode(status)
 sys.exit(running.returncode)
 """
-"""Program that runs another program and prints its peak memory.
+"""Script that runs a program and prints the program's peak memory.
 
-The kernel counts the memory of the parent at the start of the child, so the parent must be small.
+The kernel counts the parent's memory when the child starts, so the parent must be small.
 """
 
 
 @pytest.fixture(scope="module")
 def large_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a journal of these dead letters."""
+    """Create a journal with large dead letters."""
     path = tmp_path_factory.mktemp("many") / "journal.db"
     with closing(Journal(path)) as journal:
         for number in range(EVENT_COUNT):
@@ -60,28 +63,30 @@ def large_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_showing_large_events_stays_within_memory_limit(large_journal: Path, command: tuple[str, ...]) -> None:
-    """X-6: A command holds at most two large events in memory, however many it prints."""
+def test_command_that_shows_large_events_stays_within_memory_limit(
+    large_journal: Path, command: tuple[str, ...]
+) -> None:
+    """X-6: A command has at most two large events in memory, regardless of how many it prints."""
     assert measure_peak_memory_mib(*command, "--journal", str(large_journal)) < MAX_MEMORY_MIB
 
 
-def test_importing_large_events_stays_within_memory_limit(large_journal: Path, tmp_path: Path) -> None:
-    """X-6: An import holds at most two large events in memory."""
-    export = tmp_path / "export.jsonl"
-    with closing(Journal(large_journal)) as journal, export.open("wb") as file:
+def test_import_of_large_events_stays_within_memory_limit(large_journal: Path, tmp_path: Path) -> None:
+    """X-6: An import has at most two large events in memory."""
+    export_file = tmp_path / "export.jsonl"
+    with closing(Journal(large_journal)) as journal, export_file.open("wb") as file:
         file.writelines(export_lines(journal, Query()))
 
     peak_mib = measure_peak_memory_mib(
-        *COMMANDS["a table"], "--journal", str(tmp_path / "other.db"), "--import", str(export)
+        *COMMANDS["a table"], "--journal", str(tmp_path / "other.db"), "--import", str(export_file)
     )
 
-    with closing(Journal(tmp_path / "other.db")) as other:
-        assert len(other.list_entries(Query(), capacity=0)) == EVENT_COUNT
+    with closing(Journal(tmp_path / "other.db")) as imported_journal:
+        assert len(imported_journal.list_entries(Query(), capacity=0)) == EVENT_COUNT
     assert peak_mib < MAX_MEMORY_MIB
 
 
 def measure_peak_memory_mib(*command: str) -> int:
-    """Run a program and return its peak memory in MiB; raise an error if its exit status is not 0."""
+    """Run a program, and return its peak memory in MiB; raise an error if its exit status is not 0."""
     result = subprocess.run(
         [sys.executable, "-c", MEASURING_PROGRAM, sys.executable, *command], check=True, stdout=subprocess.PIPE
     )

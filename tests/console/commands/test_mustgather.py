@@ -1,4 +1,4 @@
-"""Tests of `must-gather` on a real cluster: the content of the archive, redaction, and missing permissions."""
+"""Tests for `must-gather` on a real cluster: the archive's content, redaction, and missing permissions."""
 
 from __future__ import annotations
 
@@ -39,26 +39,28 @@ from tests.console.commands.workload_objects import build_budget, build_controll
 from tests.console.conftest import CreateNode, RunCommand
 from tests.proofs import proves
 
-SECRET_VALUE = "hunter-of-two-secrets"  # noqa: S105 - what must not be found
+SECRET_VALUE = "hunter-of-two-secrets"  # noqa: S105 - the tests search for it
 PRODUCT_LABELS = {"app.kubernetes.io/part-of": "node-maintenance"}
 LIMITED_ACCOUNT = "reader"
 MUTEX_API_VERSION = {"apiVersion": API_VERSION}
 
 
 def read_archive(file: Path) -> dict[str, bytes]:
-    """Return the files of an archive by name, without the archive's one top-level directory."""
+    """Return the files in an archive by name, without the archive's top-level directory."""
     with tarfile.open(file) as archive:
         members = [(member.name, archive.extractfile(member)) for member in archive.getmembers()]
-        return {name.removeprefix("must-gather/"): opened.read() for name, opened in members if opened}
+        return {
+            name.removeprefix("must-gather/"): content_file.read() for name, content_file in members if content_file
+        }
 
 
 def get_object_names(content: bytes) -> list[str]:
-    """Return the names of the objects in a list."""
-    return [item["metadata"]["name"] for item in json.loads(content)["items"]]
+    """Return the names of the objects in a list, given the list's file content."""
+    return [obj["metadata"]["name"] for obj in json.loads(content)["items"]]
 
 
-def await_attempts(journal: Path, node: str) -> None:
-    """Wait until attempts on events about the node are in the journal; functions publish them half a second later."""
+def wait_for_attempts(journal: Path, node: str) -> None:
+    """Wait until the journal has attempts on events about the node; functions report them after half a second."""
     with closing(Journal(journal)) as store:
         await_ready("attempts", lambda: any(entry.attempts for entry in store.select(Query(node=node))), [], 10)
 
@@ -67,7 +69,7 @@ def await_attempts(journal: Path, node: str) -> None:
 def blocked_node_with_secrets(
     installed_cluster: LocalCluster, product: Product, create_node: CreateNode, run_command: RunCommand
 ) -> Iterator[str]:
-    """Yield a node whose drain a budget blocks, with secret values that the archive must not contain."""
+    """Yield the name of a node whose drain a budget blocks; its objects contain secrets, which must not be archived."""
     node = create_node()
     bare_pod = build_pod(f"bare-{node}", node)
     bare_pod["spec"]["containers"][0]["env"] = [{"name": "TOKEN", "value": SECRET_VALUE}]
@@ -89,15 +91,15 @@ def blocked_node_with_secrets(
 
 
 @proves("NMO-25")
-def test_archive_explains_a_maintenance(
+def test_archive_contains_everything_that_explains_a_maintenance(
     run_command: RunCommand, blocked_node_with_secrets: str, product: Product, tmp_path: Path
 ) -> None:
-    """NMO-25: The archive contains everything that explains a maintenance, and the index names every file.
+    """NMO-25: The archive contains everything that explains a maintenance, and the index lists every file.
 
-    The files are maintenances, nodes, budgets, the node's pods, Events, leases, logs and the journal.
+    These are maintenances, nodes, budgets, the node's pods, Events, Leases, logs and the journal.
     """
     file = tmp_path / "case.tar.gz"
-    await_attempts(product.journal, blocked_node_with_secrets)
+    wait_for_attempts(product.journal, blocked_node_with_secrets)
 
     result = run_command(
         "must-gather",
@@ -121,18 +123,18 @@ def test_archive_explains_a_maintenance(
     assert "strict" in get_object_names(files["poddisruptionbudgets.json"])
     assert f"bare-{blocked_node_with_secrets}" in get_object_names(files[f"pods/{blocked_node_with_secrets}.json"])
     assert build_lease_name(blocked_node_with_secrets) in get_object_names(files["leases.json"])
-    assert "CordonNode" in {item["reason"] for item in json.loads(files["events.json"])["items"]}
+    assert "CordonNode" in {event["reason"] for event in json.loads(files["events.json"])["items"]}
     assert b"Reconciling NodeMaintenance" in files["logs/functions.log"]
-    recorded = [json.loads(line) for line in files["journal.jsonl"].splitlines()]
+    recorded_events = [json.loads(line) for line in files["journal.jsonl"].splitlines()]
     assert {"dev.nodemaintenance.maintenance.begun", "dev.nodemaintenance.attempts.made"} <= {
-        event["type"] for event in recorded if blocked_node_with_secrets in json.dumps(event)
+        event["type"] for event in recorded_events if blocked_node_with_secrets in json.dumps(event)
     }
     assert index["missingPermissions"] == index["notRead"] == []
     assert "list triggers.eventing.knative.dev in node-maintenance" in index["notInstalled"]
 
 
 def test_archive_contains_no_secrets(run_command: RunCommand, blocked_node_with_secrets: str, tmp_path: Path) -> None:
-    """NMO-25: The archive has no Secrets and no values of environment variables, and only its owner may read it."""
+    """NMO-25: The archive contains no Secrets and no values of environment variables; only its owner may read it."""
     file = tmp_path / "case.tar.gz"
 
     assert run_command("must-gather", "--file", str(file)).exit_code == 0
@@ -145,10 +147,10 @@ def test_archive_contains_no_secrets(run_command: RunCommand, blocked_node_with_
 
 @proves("NMO-25")
 def test_journal_in_archive_has_no_environment_values(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: The journal in the archive has no values of environment variables.
+    """NMO-25: The journal in the archive contains no values of environment variables.
 
-    Events of the API server contain whole objects. Rules contain containers, and so do the replies to events about
-    rules.
+    Events from the API server contain whole objects. MutexRules, and replies to events about them, contain pod
+    templates.
     """
     container = {"name": "mutex", "env": [{"name": "TOKEN", "value": SECRET_VALUE}]}
     rule = {
@@ -158,10 +160,10 @@ def test_journal_in_archive_has_no_environment_values(run_command: RunCommand, t
         "spec": {"containers": [container]},
     }
     attributes = {"id": "1", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": RULE_KIND}
-    recorded = CloudEvent({**attributes, "datacontenttype": "application/json"}, rule)
+    recorded_event = CloudEvent({**attributes, "datacontenttype": "application/json"}, rule)
     reply = {"id": "2", "type": "x", "data": rule}
     with closing(Journal(tmp_path / "journal.db")) as journal:
-        journal.write_event(recorded)
+        journal.write_event(recorded_event)
         journal.write_attempts([Attempt("/apis", "1", "check-rule", datetime.now(timezone.utc), 0.1, 200, (reply,))])
 
     result = run_command("must-gather", "--file", str(tmp_path / "case"), "--journal", str(tmp_path / "journal.db"))
@@ -172,10 +174,10 @@ def test_journal_in_archive_has_no_environment_values(run_command: RunCommand, t
     assert text.count('"TOKEN"') == 2
 
 
-def test_unreadable_log_is_reported_and_the_rest_is_kept(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: An unreadable log file is reported with exit status 1, and the rest of the archive is written.
+def test_unreadable_log_is_reported_and_other_files_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
+    """NMO-25: An unreadable log file is reported with exit status 1, and all other files are archived.
 
-    Examples are a dangling link, which a log rotation can leave for a moment, and a directory.
+    Examples are a directory, and a dangling link, which a log rotation can leave for a moment.
     """
     (tmp_path / "evict.log").symlink_to(tmp_path / "rotated")
     (tmp_path / "old.log").mkdir()
@@ -186,18 +188,21 @@ def test_unreadable_log_is_reported_and_the_rest_is_kept(run_command: RunCommand
     result = run_command("must-gather", "--file", str(tmp_path / "case"), *options)
 
     files = read_archive(tmp_path / "case")
-    expected = {name: str(tmp_path / f"{name}.log") for name in ("evict", "old")}
+    unreadable_files = {name: str(tmp_path / f"{name}.log") for name in ("evict", "old")}
     assert json.loads(files["index.json"])["notRead"] == [
-        {"what": expected["evict"], "message": "No such file or directory"},
-        {"what": expected["old"], "message": "Is a directory"},
+        {"what": unreadable_files["evict"], "message": "No such file or directory"},
+        {"what": unreadable_files["old"], "message": "Is a directory"},
     ]
     assert (files["logs/status.log"], "journal.jsonl" in files) == (b"a line\n", True)
     assert result.exit_code == 1
-    assert f"is incomplete: {expected['evict']}: No such file or directory; {expected['old']}: " in result.stderr
+    assert (
+        f"is incomplete: {unreadable_files['evict']}: No such file or directory; {unreadable_files['old']}: "
+        in result.stderr
+    )
 
 
-def test_failing_journal_is_reported_and_the_rest_is_kept(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: A journal that fails while it is read exits with 1, and the index gives the reason."""
+def test_unreadable_journal_is_reported_and_other_files_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
+    """NMO-25: If reading the journal fails, the exit status is 1, and the index contains the reason."""
     file = tmp_path / "journal.db"
     Journal(file).close()
     with closing(sqlite3.connect(file)) as database:
@@ -212,10 +217,10 @@ def test_failing_journal_is_reported_and_the_rest_is_kept(run_command: RunComman
     assert "nodes.json" in files
 
 
-def test_node_name_cannot_escape_the_archive(
+def test_node_name_cannot_place_file_outside_archive(
     run_command: RunCommand, served_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Check that a node name in a maintenance, which may be any text, cannot place a file outside the archive."""
+    """Check that the node name in a maintenance, which may be any string, cannot place a file outside the archive."""
     client, body = (
         served_cluster.get_client(),
         {"metadata": {"name": "led-out"}, "spec": {"nodeName": "zz/../../../../escaped"}},
@@ -230,33 +235,33 @@ def test_node_name_cannot_escape_the_archive(
     assert [name for name in members if ".." in name.split("/")] == []
 
 
-@pytest.mark.parametrize("with_logs", [False, True])
+@pytest.mark.parametrize("has_logs_option", [False, True])
 def test_missing_logs_and_events_are_reported(
-    run_command: RunCommand, product: Product, blocked_node_with_secrets: str, tmp_path: Path, with_logs: bool
+    run_command: RunCommand, product: Product, blocked_node_with_secrets: str, tmp_path: Path, has_logs_option: bool
 ) -> None:
-    """Check that the output names missing logs and recorded events.
+    """Check that the output reports missing logs and missing recorded events.
 
-    Functions that do not run in pods have their logs in a directory that the command cannot guess.
+    The logs of functions that do not run in pods are in a directory that the command cannot know.
     """
-    logs = ["--logs", str(product.functions_log.parent)] if with_logs else []
+    logs = ["--logs", str(product.functions_log.parent)] if has_logs_option else []
 
     result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"), *logs)
 
-    assert ("The archive contains no logs: " in result.stdout) is not with_logs
+    assert ("The archive contains no logs: " in result.stdout) is not has_logs_option
     assert "The archive contains no recorded events: name the journal with --journal." in result.stdout
 
 
 @pytest.fixture
 def limited_kubeconfig(served_cluster: LocalCluster) -> Iterator[Path]:
-    """Yield a kubeconfig of a ServiceAccount that may only list nodes and the maintenances of one API group."""
+    """Yield a kubeconfig for a ServiceAccount that may only list nodes and the maintenances of one API group."""
     account = f"--serviceaccount=default:{LIMITED_ACCOUNT}"
-    rules = ("--verb=list", "--resource=nodes,nodemaintenances.nodemaintenance.medik8s.io")
+    role_options = ("--verb=list", "--resource=nodes,nodemaintenances.nodemaintenance.medik8s.io")
     served_cluster.kubectl("create", "serviceaccount", LIMITED_ACCOUNT, "-n", "default")
-    served_cluster.kubectl("create", "clusterrole", LIMITED_ACCOUNT, *rules)
+    served_cluster.kubectl("create", "clusterrole", LIMITED_ACCOUNT, *role_options)
     served_cluster.kubectl("create", "clusterrolebinding", LIMITED_ACCOUNT, f"--clusterrole={LIMITED_ACCOUNT}", account)
-    identity = write_account_kubeconfig(served_cluster, "default", LIMITED_ACCOUNT)
-    yield identity
-    identity.unlink()  # another ServiceAccount of this name needs a new token
+    kubeconfig = write_account_kubeconfig(served_cluster, "default", LIMITED_ACCOUNT)
+    yield kubeconfig
+    kubeconfig.unlink()  # the next ServiceAccount with this name needs a new token
     served_cluster.kubectl("delete", f"clusterrole/{LIMITED_ACCOUNT}", f"clusterrolebinding/{LIMITED_ACCOUNT}")
     served_cluster.kubectl("delete", "serviceaccount", LIMITED_ACCOUNT, "-n", "default")
 
@@ -270,7 +275,7 @@ def run_must_gather(kubeconfig: Path, file: Path) -> Result:
 def test_missing_permissions_are_listed_and_readable_objects_are_kept(
     limited_kubeconfig: Path, blocked_node_with_secrets: str, tmp_path: Path
 ) -> None:
-    """NMO-25: Missing permissions exit with 1 and one line that lists them; the archive has all readable objects."""
+    """NMO-25: Missing permissions are listed in one line, the exit status is 1, and readable objects are archived."""
     file = tmp_path / "case.tar.gz"
 
     result = run_must_gather(limited_kubeconfig, file)
@@ -287,14 +292,14 @@ def test_missing_permissions_are_listed_and_readable_objects_are_kept(
     ]
     files = read_archive(file)
     index = json.loads(files["index.json"])
-    permissions = [item["permission"] for item in index["missingPermissions"]]
+    permissions = [entry["permission"] for entry in index["missingPermissions"]]
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert set(missing) <= set(permissions)
     assert result.stderr.rstrip().endswith(f"ask an administrator for the rights to {', '.join(permissions)}")
     assert all(
-        right.split()[1].partition(".")[0] in item["message"]
-        for right, item in zip(permissions, index["missingPermissions"], strict=True)
+        permission.split()[1].partition(".")[0] in entry["message"]
+        for permission, entry in zip(permissions, index["missingPermissions"], strict=True)
     )
     assert blocked_node_with_secrets in get_object_names(files["maintenances/nodemaintenance.medik8s.io.json"])
     assert blocked_node_with_secrets in get_object_names(files["nodes.json"])
@@ -305,7 +310,7 @@ def test_missing_permissions_are_listed_and_readable_objects_are_kept(
 def test_archive_contains_mutex_runs_rules_and_jobs(
     run_command: RunCommand, served_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Check that rule, run and Job are in the archive without environment values.
+    """Check that the archive contains MutexRules, runs and Jobs, without values of environment variables.
 
     The test cluster is not OpenShift, so the index lists MachineConfigPools as not installed.
     """
@@ -319,8 +324,8 @@ def test_archive_contains_mutex_runs_rules_and_jobs(
             build_collection_path(RULE_KIND, DEFAULT_NAMESPACE),
             {**MUTEX_API_VERSION, "kind": RULE_KIND, "metadata": {"name": "disks"}, "spec": spec},
         )
-        labelled = {"name": "disks-1", "labels": {RUN_LABEL: "uid-1"}}
-        client.create(build_jobs_path(DEFAULT_NAMESPACE), {"metadata": labelled, "spec": job})
+        metadata = {"name": "disks-1", "labels": {RUN_LABEL: "uid-1"}}
+        client.create(build_jobs_path(DEFAULT_NAMESPACE), {"metadata": metadata, "spec": job})
         result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"))
         client.run(client.api.request("DELETE", build_job_path(DEFAULT_NAMESPACE, "disks-1")))
     assert result.exit_code == 0, result.output
@@ -338,13 +343,13 @@ def test_archive_contains_mutex_runs_rules_and_jobs(
 def test_archive_contains_vms_and_migrations(
     run_command: RunCommand, served_cluster: LocalCluster, blocked_node_with_secrets: str, tmp_path: Path
 ) -> None:
-    """Check that VM, VMI, migration and virt-launcher pods of all nodes are in the archive, without cloud-init data."""
+    """Check that the archive contains VMs, VMIs, migrations and virt-launcher pods, without cloud-init data."""
     client = served_cluster.get_client()
-    seed = {"name": "seed", "cloudInitNoCloud": {"userData": f"#cloud-config\npassword: {SECRET_VALUE}"}}
+    volume = {"name": "seed", "cloudInitNoCloud": {"userData": f"#cloud-config\npassword: {SECRET_VALUE}"}}
     with virtual_machines.install_kubevirt_crds(served_cluster):
         virtual_machines.create_vms(client, blocked_node_with_secrets)
         path = f"/apis/kubevirt.io/v1/namespaces/{virtual_machines.VM_NAMESPACE}/virtualmachines/live"
-        client.patch(path, {"spec": {"template": {"spec": {"volumes": [seed]}}}})
+        client.patch(path, {"spec": {"template": {"spec": {"volumes": [volume]}}}})
         result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"))
         virtual_machines.delete_vms(client)
     assert result.exit_code == 0, result.output
@@ -363,7 +368,7 @@ def test_archive_contains_vms_and_migrations(
 def test_archive_contains_cpu_capabilities(
     run_command: RunCommand, served_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Check that the CPU capabilities of nodes are in the archive, and that HyperConverged counts as not installed."""
+    """Check that the archive contains the nodes' CPU capabilities, and lists HyperConverged as not installed."""
     client, path = served_cluster.get_client(), "/api/v1/namespaces/default/configmaps"
     client.create(
         path, {"metadata": {"name": "cpus", "labels": {capabilities.CAPABILITIES_LABEL: ""}}, "data": {"a": "{}"}}
@@ -380,9 +385,9 @@ def test_archive_contains_cpu_capabilities(
 @pytest.mark.slow
 @proves("NMO-25a")
 def test_archive_contains_hyperconverged(run_command: RunCommand, served_cluster: LocalCluster, tmp_path: Path) -> None:
-    """Check that the HyperConverged object is in the archive, with its list of obsolete CPU models.
+    """Check that the archive contains the HyperConverged object with its list of obsolete CPU models.
 
-    The command reads the object if a ConfigMap describes the nodes' CPU capabilities.
+    The command reads this object only if a ConfigMap describes the nodes' CPU capabilities.
     """
     client, obsolete_cpus = (
         served_cluster.get_client(),
@@ -408,8 +413,8 @@ def test_archive_contains_hyperconverged(run_command: RunCommand, served_cluster
     )
 
 
-def test_error_without_any_permission_lists_all_of_them(served_cluster: LocalCluster, tmp_path: Path) -> None:
-    """NMO-25, OSV-14: Without any permission, the error lists all of them, first the one to list maintenances."""
+def test_error_without_any_permission_lists_all_permissions(served_cluster: LocalCluster, tmp_path: Path) -> None:
+    """NMO-25, OSV-14: Without any permission, the error lists all of them, beginning with that for maintenances."""
     result = run_must_gather(served_cluster.ensure_kubeconfig(UNPRIVILEGED), tmp_path / "case.tar.gz")
 
     assert result.exit_code == 1
@@ -434,7 +439,7 @@ class FakeKubeletHandler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def kubelet_port(served_cluster: LocalCluster) -> Iterator[int]:
-    """Yield the port of a fake kubelet; it uses the API server's own serving certificate."""
+    """Yield the port of a fake kubelet, which uses the API server's serving certificate."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeKubeletHandler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     (certificate,) = served_cluster.directory.rglob("apiserver.crt")
@@ -462,17 +467,17 @@ def build_function_pod(name: str, node: str) -> dict[str, Any]:
 
 @pytest.fixture
 def function_pods(served_cluster: LocalCluster, kubelet_port: int) -> Iterator[None]:
-    """Create a pod of a function on each of two nodes: one with a kubelet, and one whose kubelet port has no listener.
+    """Create a function pod on each of two nodes: one with a fake kubelet, and one whose kubelet does not respond.
 
     The pod on the first node has been restarted once.
     """
-    address = [{"type": "InternalIP", "address": "127.0.0.1"}]
+    addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]
     ports = {"node-with-logs": kubelet_port, "node-without": 9}  # port 9 (discard) has no listener
     for number, (node, port) in enumerate(ports.items()):
         served_cluster.kubectl(
             "create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
         )
-        status = {"addresses": address, "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+        status = {"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
         patch_status("node", node, status, served_cluster)
         served_cluster.kubectl("create", "-f", "-", input=json.dumps(build_function_pod(f"evict-{number}", node)))
     container_status = {"name": "function", "restartCount": 1, "image": "i", "imageID": "i", "ready": True}
@@ -483,7 +488,7 @@ def function_pods(served_cluster: LocalCluster, kubelet_port: int) -> Iterator[N
 
 
 def patch_status(resource: str, name_or_namespace: str, status: dict[str, Any], cluster: LocalCluster) -> None:
-    """Write a status, as a kubelet does."""
+    """Write a status, like a kubelet."""
     cluster.kubectl(
         "patch",
         resource,
@@ -496,8 +501,8 @@ def patch_status(resource: str, name_or_namespace: str, status: dict[str, Any], 
 
 
 @pytest.mark.usefixtures("function_pods")
-def test_logs_of_function_pods_are_read_through_api_server(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: Current and previous logs are read through the API server; a failure is not a permission error."""
+def test_logs_of_function_pods_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
+    """NMO-25: Current and previous logs are read through the API server; an error there is no missing permission."""
     result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"))
 
     files = read_archive(tmp_path / "case.tar.gz")
@@ -505,7 +510,7 @@ def test_logs_of_function_pods_are_read_through_api_server(run_command: RunComma
     path = b"/containerLogs/node-maintenance/evict-0/function"
     assert files["logs/evict-0/function.log"] == path + b" now\n"
     assert files["logs/evict-0/function.previous.log"] == path + b" before\n"
-    assert [item["what"] for item in index["notRead"]] == [
+    assert [entry["what"] for entry in index["notRead"]] == [
         "get pods/log in node-maintenance, of logs/evict-1/function.log"
     ]
     assert index["missingPermissions"] == []
@@ -514,10 +519,10 @@ def test_logs_of_function_pods_are_read_through_api_server(run_command: RunComma
 
 
 @pytest.mark.usefixtures("function_pods")
-def test_logs_need_a_permission_of_their_own(
+def test_error_names_missing_permission_for_logs(
     served_cluster: LocalCluster, limited_kubeconfig: Path, tmp_path: Path
 ) -> None:
-    """NMO-25: Logs need the permission for pods/log, which the error names once for all pods."""
+    """NMO-25: Reading logs requires the permission for pods/log, which the error names once for all pods."""
     served_cluster.kubectl("create", "role", LIMITED_ACCOUNT, "--verb=list", "--resource=pods", "-n=node-maintenance")
     served_cluster.kubectl(
         "create",
@@ -545,17 +550,17 @@ def test_existing_file_is_not_overwritten(run_command: RunCommand, tmp_path: Pat
     assert file.read_text() == "an older case"
 
 
-def test_missing_journal_is_a_one_line_error(run_command: RunCommand, tmp_path: Path) -> None:
-    missing = tmp_path / "none.db"
+def test_missing_journal_is_one_line_error(run_command: RunCommand, tmp_path: Path) -> None:
+    missing_journal = tmp_path / "none.db"
 
-    result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"), "--journal", str(missing))
+    result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"), "--journal", str(missing_journal))
 
     assert result.exit_code == 2
-    assert result.stderr == f"Error: journal {missing} not found: name it with --journal or $JOURNAL\n"
+    assert result.stderr == f"Error: journal {missing_journal} not found: name it with --journal or $JOURNAL\n"
     assert not (tmp_path / "case.tar.gz").exists()
 
 
-def test_missing_directory_is_a_one_line_error(run_command: RunCommand, tmp_path: Path) -> None:
+def test_missing_directory_is_one_line_error(run_command: RunCommand, tmp_path: Path) -> None:
     result = run_command("must-gather", "--file", str(tmp_path / "none" / "case.tar.gz"))
 
     assert result.exit_code == 1
@@ -563,8 +568,8 @@ def test_missing_directory_is_a_one_line_error(run_command: RunCommand, tmp_path
     assert result.stderr.endswith(": No such file or directory; name another --file\n")
 
 
-def test_interrupted_archive_has_its_index(tmp_path: Path) -> None:
-    """Check that an archive interrupted by Ctrl-C is complete with its index."""
+def test_interrupted_archive_contains_its_index(tmp_path: Path) -> None:
+    """Check that an archive is valid and contains its index if Ctrl-C interrupts the command."""
 
     def write_and_interrupt() -> None:
         with Archive(tmp_path / "case.tar.gz") as archive:
@@ -582,43 +587,48 @@ APPLIED_CONFIGURATION = json.dumps({"spec": {"containers": [{"env": [{"name": "T
 DOWNLOAD_SOURCE = {"http": {"url": "https://images.example", "extraHeaders": [f"Authorization: Bearer {SECRET_VALUE}"]}}
 OBJECTS_WITH_SECRETS = {
     "Ignition": {"metadata": {"annotations": IGNITION}},
-    "of a template": {"spec": {"template": {"metadata": {"annotations": IGNITION}}}},
-    "of a download": {"spec": {"dataVolumeTemplates": [{"spec": {"source": DOWNLOAD_SOURCE}}]}},
+    "template": {"spec": {"template": {"metadata": {"annotations": IGNITION}}}},
+    "download": {"spec": {"dataVolumeTemplates": [{"spec": {"source": DOWNLOAD_SOURCE}}]}},
     "cloud-init": {"cloudInitConfigDrive": {"userDataBase64": SECRET_VALUE, "networkData": SECRET_VALUE}},
-    "what was applied": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": APPLIED_CONFIGURATION}},
-    "what others applied": {"annotations": {"kapp.k14s.io/original": APPLIED_CONFIGURATION}},
-    "an object in an annotation": {"annotations": {"example.com/pod": f" {APPLIED_CONFIGURATION}"}},
-    "a list in an object in an annotation": {
+    "last applied configuration": {
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": APPLIED_CONFIGURATION}
+    },
+    "configuration applied by another tool": {"annotations": {"kapp.k14s.io/original": APPLIED_CONFIGURATION}},
+    "object in an annotation": {"annotations": {"example.com/pod": f" {APPLIED_CONFIGURATION}"}},
+    "object in a list in an annotation": {
         "annotations": {"example.com/all": json.dumps([{"pod": APPLIED_CONFIGURATION}])}
     },
-    "an event whose data is a text": {"data": json.dumps({"userData": SECRET_VALUE})},
-    "too deep to be searched": {"annotations": {"example.com/deep": "[" * 900 + json.dumps(SECRET_VALUE) + "]" * 900}},
+    "event whose data is a string": {"data": json.dumps({"userData": SECRET_VALUE})},
+    "too deeply nested to be searched": {
+        "annotations": {"example.com/deep": "[" * 900 + json.dumps(SECRET_VALUE) + "]" * 900}
+    },
 }
 
 
-@pytest.mark.parametrize("item", OBJECTS_WITH_SECRETS.values(), ids=OBJECTS_WITH_SECRETS)
-def test_secrets_of_vms_are_redacted_everywhere(item: Any) -> None:
-    """NMO-25: Secret values from which VMs are started are redacted wherever they occur.
+@pytest.mark.parametrize("obj", OBJECTS_WITH_SECRETS.values(), ids=OBJECTS_WITH_SECRETS)
+def test_secrets_are_redacted_everywhere_in_object(obj: Any) -> None:
+    """NMO-25: Secret values, such as the start data of VMs, are redacted wherever they occur in an object.
 
-    KubeVirt copies them from VM to VMI and virt-launcher pod, and tools keep whole objects in annotations.
+    KubeVirt copies them from the VM to the VMI and the virt-launcher pod, and tools store whole objects in
+    annotations.
     """
-    assert SECRET_VALUE not in json.dumps(redact_values(item))
+    assert SECRET_VALUE not in json.dumps(redact_values(obj))
 
 
 @pytest.mark.parametrize("text", ["{", "[1, 2", "{}", '{"uid":  "1"}', "[a] was refused", "", '[{"env": ["x"]}]'])
-def test_text_without_secrets_is_unchanged(text: str) -> None:
-    """Check that text without secret values is unchanged character by character, even if it is JSON."""
+def test_redaction_leaves_text_without_secrets_unchanged(text: str) -> None:
+    """Check that text without secret values is completely unchanged, even if it is JSON."""
     assert redact_values({"message": text}) == {"message": text}
 
 
 @pytest.mark.parametrize("env", [["value"], [5, None], [["value"]], "value", {"name": "URL"}, None, 5, [{"name": "A"}]])
-def test_env_field_of_another_format_is_unchanged(env: Any) -> None:
-    """X-1: An `env` field of another format is unchanged, since any client may post events with any data."""
+def test_env_field_in_unknown_format_is_unchanged(env: Any) -> None:
+    """X-1: An `env` field in a different format is unchanged; any client may post events with any data."""
     assert redact_values({"data": {"env": env}}) == {"data": {"env": env}}
 
 
 def test_environment_values_are_redacted_at_any_depth() -> None:
-    """Check that values of environment variables are redacted at any depth, while names and references stay."""
+    """Check that values of environment variables are redacted at any depth, but not names and references."""
     reference = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     spec = {
         "template": {"spec": {"containers": [{"env": [{"name": "URL", "value": "postgresql://u:p@h/d"}, reference]}]}}

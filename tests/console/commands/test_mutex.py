@@ -1,4 +1,4 @@
-"""Tests of `mutex status` and `mutex retry` on a real API server, with run records as the functions write them."""
+"""Tests for `mutex status` and `mutex retry` on a real API server, with run records like those of the functions."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ RUN_KEY = f"{DEFAULT_NAMESPACE}/example"
 
 @pytest.fixture(scope="module")
 def mutex_cluster(served_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield the cluster with the CRDs of the mutex."""
+    """Yield the cluster with the mutex's CRDs."""
     with mutex_runs.install_mutex_crds(served_cluster):
         yield served_cluster
 
 
 @pytest.fixture
 def client_with_run(mutex_cluster: LocalCluster) -> Iterator[SyncClient]:
-    """Yield the API client, with one active run."""
+    """Create a MutexRunConfig with an active run, and yield the API client."""
     admin = mutex_cluster.get_client()
     mutex_runs.create_run_config(admin, "example")
     yield admin
     admin.run(admin.api.request("DELETE", build_path(RUN_KIND, DEFAULT_NAMESPACE, "example")))
 
 
-def test_status_without_crds_names_the_missing_component(run_command: RunCommand) -> None:
-    """Check that `mutex status` names the missing component; this test must run before the CRDs are installed."""
+def test_error_of_status_without_crds_names_missing_component(run_command: RunCommand) -> None:
+    """Check that the error of `mutex status` names the missing component; this test must run before the CRDs exist."""
     result = run_command("mutex", "status")
     assert (result.exit_code, result.output) == (
         *(1, "Error: the cluster does not serve MutexRunConfigs: install the component mutex first\n"),
     )
 
 
-def test_status_lists_runs_with_what_they_wait_for(client_with_run: SyncClient, run_command: RunCommand) -> None:
+def test_status_lists_runs_and_what_they_wait_for(client_with_run: SyncClient, run_command: RunCommand) -> None:
     result = run_command("mutex", "status")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[1:6] == ["example", "RunningJobs", "2", "of", "3:"]
@@ -52,8 +52,8 @@ def test_status_lists_runs_with_what_they_wait_for(client_with_run: SyncClient, 
         f"{RUN_KEY} waits for: Job {DEFAULT_NAMESPACE}/disks-1 of rule {DEFAULT_NAMESPACE}/disks for node worker-2"
         in result.stdout
     )
-    (entry,) = json.loads(run_command("mutex", "status", "-o", "json").stdout)["runs"]
-    assert (entry["name"], entry["step"], entry["version"]) == ("example", "RunningJobs", "4.16.4")
+    (run,) = json.loads(run_command("mutex", "status", "-o", "json").stdout)["runs"]
+    assert (run["name"], run["step"], run["version"]) == ("example", "RunningJobs", "4.16.4")
 
 
 @pytest.mark.parametrize("name", ["example", RUN_KEY])
@@ -73,48 +73,48 @@ def test_status_of_one_run_shows_steps_nodes_and_jobs(
     assert [node["state"] for node in report["nodes"]] == ["Done", "RunningJobs", "Waiting"]
 
 
-def test_watch_prints_one_json_object_per_change(
+def test_status_watch_prints_one_json_object_per_change(
     client_with_run: SyncClient, mutex_cluster: LocalCluster, plugin_environment: dict[str, str]
 ) -> None:
     """Check that `mutex status --watch` prints one JSON object per change."""
     command = ["kubectl", "maintenance", "mutex", "status", "example", "--watch", "-o", "json"]
     with subprocess.Popen(command, env=plugin_environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        first = json.loads(process.stdout.readline())
+        first_output = json.loads(process.stdout.readline())
         uid = client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["metadata"]["uid"]
         mutex_runs.write_run_status(
             client_with_run, "example", step="ReleasingNode", **mutex_runs.build_run_record(uid)
         )
-        second = json.loads(process.stdout.readline())
+        second_output = json.loads(process.stdout.readline())
         process.terminate()
-    assert (first["step"], second["step"]) == ("RunningJobs", "ReleasingNode")
+    assert (first_output["step"], second_output["step"]) == ("RunningJobs", "ReleasingNode")
 
 
 @proves("MUT-48")
 def test_retry_resumes_halted_run(client_with_run: SyncClient, run_command: RunCommand) -> None:
     """Check that `mutex retry` resumes a halted run, and that a second `retry` is an error.
 
-    The command sets the annotation at which the function `check-run` resumes the run.
+    The command sets the annotation that makes the function `check-run` resume the run.
     """
-    item = client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))
+    run_config = client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))
     failure = {
         **mutex_runs.HALTED_FAILURE,
         "at": mutex_runs.FIVE_MINUTES_AGO,
-        "generation": item["metadata"]["generation"],
+        "generation": run_config["metadata"]["generation"],
         "retry": "",
     }
-    mutex_runs.write_run_status(client_with_run, "example", **{**item["status"]["record"], "failure": failure})
+    mutex_runs.write_run_status(client_with_run, "example", **{**run_config["status"]["record"], "failure": failure})
     assert "kubectl maintenance mutex retry" in run_command("mutex", "status", "example").stdout
 
-    resumed = run_command("mutex", "retry", "example")
+    retry_result = run_command("mutex", "retry", "example")
 
-    assert (resumed.exit_code, resumed.stdout) == (0, f"the run of {RUN_KEY} resumes where it stopped\n")
-    item = client_with_run.get(build_object_path(item))
-    assert item["metadata"]["annotations"][RETRY_ANNOTATION]
-    assert is_resume_requested(item)
-    second = run_command("mutex", "retry", "example")
-    assert second.exit_code == 1
-    assert "is already requested" in second.output
+    assert (retry_result.exit_code, retry_result.stdout) == (0, f"the run of {RUN_KEY} resumes where it stopped\n")
+    run_config = client_with_run.get(build_object_path(run_config))
+    assert run_config["metadata"]["annotations"][RETRY_ANNOTATION]
+    assert is_resume_requested(run_config)
+    second_retry = run_command("mutex", "retry", "example")
+    assert second_retry.exit_code == 1
+    assert "is already requested" in second_retry.output
 
 
 @proves("MUT-48")
@@ -125,16 +125,16 @@ def test_retry_refuses_run_that_is_not_halted(client_with_run: SyncClient, run_c
     assert "annotations" not in client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["metadata"]
 
 
-@pytest.mark.parametrize("words", [("status", "unknown"), ("status", "unknown", "--watch"), ("retry", "unknown")])
+@pytest.mark.parametrize("args", [("status", "unknown"), ("status", "unknown", "--watch"), ("retry", "unknown")])
 def test_unknown_run_config_is_an_error(
-    client_with_run: SyncClient, run_command: RunCommand, words: tuple[str, ...]
+    client_with_run: SyncClient, run_command: RunCommand, args: tuple[str, ...]
 ) -> None:
-    result = run_command("mutex", *words)
+    result = run_command("mutex", *args)
     assert result.exit_code == 1
     assert result.output == 'Error: MutexRunConfig "unknown" not found: see kubectl maintenance mutex status\n'
 
 
-def test_missing_permission_names_the_resource(client_with_run: SyncClient, run_command: RunCommand) -> None:
+def test_error_about_missing_permission_names_resource(client_with_run: SyncClient, run_command: RunCommand) -> None:
     result = run_command("mutex", "status", user=UNPRIVILEGED)
     assert result.exit_code == 1
     assert "mutexrunconfigs" in result.output

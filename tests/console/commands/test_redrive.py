@@ -1,4 +1,4 @@
-"""Test of `redrive`: it posts a journal's dead letters to a receiver in place of the function."""
+"""Test for `redrive`, which posts a journal's dead letters to a receiver that acts as the function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.receiver import Receiver, Response
 def test_second_dead_letter_of_same_event_is_skipped(
     run_command: RunCommand, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """X-6: A second dead letter of the same event is skipped without an error after the first one is redriven."""
+    """X-6: A second dead letter of the same event is skipped without an error after the first one was redriven."""
     attributes = {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
     with closing(Journal(tmp_path / "journal.db")) as journal:
         for host in ("gone", "elsewhere"):
@@ -31,7 +31,7 @@ def test_second_dead_letter_of_same_event_is_skipped(
     result = run_command("redrive", "--all", "--yes", "-o", "json", *options)
 
     assert result.exit_code == 0, result.output
-    rows = json.loads(result.stdout)["redriven"]
-    assert [row["open"] for row in rows] == [False, False]
-    assert rows[1]["now"] == {"note": "another redrive has delivered it already"}
+    redriven = json.loads(result.stdout)["redriven"]
+    assert [row["open"] for row in redriven] == [False, False]
+    assert redriven[1]["now"] == {"note": "another redrive has delivered it already"}
     assert len(receiver.list_requests("/cordon")) == 1

@@ -1,4 +1,4 @@
-"""Tests of `replay` against an HTTP receiver: which responses are results, and which end the replay."""
+"""Tests for `replay` with an HTTP receiver: which responses are results, and which abort the replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "repl
 
 @pytest.fixture
 def replay_journal(tmp_path: Path) -> str:
-    """Return a journal of three events: `status` succeeded for one, failed for one, and has no attempt for one."""
+    """Create a journal with three events: `status` succeeded for one, failed for one, and was not called for one."""
     file, now = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(file)) as store:
         for key, error in (("silent", ""), ("failed", "other clients keep changing the status"), ("unknown", None)):
@@ -42,28 +42,28 @@ def list_event_ids(journal: str) -> list[str]:
         return [entry.event.get_id() for entry in store.select()]
 
 
-def run_replay(run: RunCommand, receiver: Receiver, journal: str, *words: str) -> tuple[int, list[str], str]:
-    """Run `replay`, and return its exit status, the result of each call, and its stderr."""
-    base = ("--functions", receiver.url, "--function", "status", "--dry-run=server", "-o", "json")
-    result = run("replay", "--journal", journal, *base, *words)
+def run_replay(run_command: RunCommand, receiver: Receiver, journal: str, *args: str) -> tuple[int, list[str], str]:
+    """Run `replay`, and return the exit status, the result of each call, and stderr."""
+    base_options = ("--functions", receiver.url, "--function", "status", "--dry-run=server", "-o", "json")
+    result = run_command("replay", "--journal", journal, *base_options, *args)
     rows = json.loads(result.stdout)["answers"] if result.stdout else []
     return result.exit_code, [row["result"] for row in rows], result.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "both"),
+    ("args", "conflicting_options"),
     [
         (("--in-process", "--functions=http://here"), "--in-process and --functions"),
         (("--in-process", "--url=http://here"), "--in-process and --url"),
         (("--url=http://here/status", "--functions=http://here"), "--url and --functions"),
     ],
 )
-def test_two_function_locations_are_a_usage_error(words: tuple[str, ...], both: str) -> None:
-    """X-6: Two options for the location of functions are a usage error, since one of them would have no effect."""
-    result = CliRunner().invoke(cli, ["replay", "--id=1", *words])
+def test_two_locations_of_functions_are_usage_error(args: tuple[str, ...], conflicting_options: str) -> None:
+    """X-6: Two options for the location of functions are a usage error, because one would have no effect."""
+    result = CliRunner().invoke(cli, ["replay", "--id=1", *args])
 
     assert result.exit_code == 2
-    assert f"Error: {both}: each specifies where functions run, omit all but one" in result.stderr
+    assert f"Error: {conflicting_options}: each specifies where functions run, omit all but one" in result.stderr
 
 
 def test_url_option_overrides_functions_variable(
@@ -81,18 +81,20 @@ def test_url_option_overrides_functions_variable(
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("answer", [Response(302, {"location": "/login"}), Response(202), Response(204), Response(200)])
-def test_response_of_non_function_fails_and_ends_the_replay(
-    run_command: RunCommand, receiver: Receiver, replay_journal: str, answer: Response
+@pytest.mark.parametrize(
+    "response", [Response(302, {"location": "/login"}), Response(202), Response(204), Response(200)]
+)
+def test_response_of_other_server_fails_and_aborts_replay(
+    run_command: RunCommand, receiver: Receiver, replay_journal: str, response: Response
 ) -> None:
-    """X-2: A response that is not a function's, as from a login page or a broker, fails and ends the replay."""
-    receiver.answers["/status"] = lambda _: answer
+    """X-2: A response that is not from a function, but for example from a login page, fails and aborts the replay."""
+    receiver.answers["/status"] = lambda _: response
 
     status, results, message = run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")
 
     assert (status, results, len(receiver.requests)) == (2, ["fails"], 1)
     reason = (
-        f"status responded with {answer.status} and no content type: "
+        f"status responded with {response.status} and no content type: "
         f"a function of this product responds with {BATCH_CONTENT_TYPE}"
     )
     assert message.startswith(
@@ -108,27 +110,27 @@ RESPONSE_CASES = {
         ["differs", "fails", "fails"],
         2,
     ),
-    "another failure": (Response(500, {}, b"no answer"), 1, ["differs", "differs", "fails"], 1),
+    "different failure": (Response(500, {}, b"no answer"), 1, ["differs", "differs", "fails"], 1),
 }
 
 
 @pytest.mark.parametrize(
-    ("answer", "silent_status", "results", "failed_status"), RESPONSE_CASES.values(), ids=RESPONSE_CASES
+    ("response", "silent_status", "results", "failed_status"), RESPONSE_CASES.values(), ids=RESPONSE_CASES
 )
-def test_failing_function_never_exits_with_0(
+def test_replay_with_failing_function_never_exits_with_0(
     run_command: RunCommand,
     receiver: Receiver,
     replay_journal: str,
-    answer: Response,
+    response: Response,
     silent_status: int,
     results: list[str],
     failed_status: int,
 ) -> None:
-    """X-2: A replay with a failing function never exits with 0.
+    """X-2: The exit status of a replay with a failing function is never 0.
 
-    The exit status is 1 if the recorded response differs, and 2 if it is the same failure or no response is recorded.
+    It is 1 if the recorded response differs, and 2 if the same failure or no response was recorded.
     """
-    receiver.answers["/status"] = lambda _: answer
+    receiver.answers["/status"] = lambda _: response
 
     assert run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")[:2] == (1, results)
     for key, expected in zip(list_event_ids(replay_journal), (silent_status, failed_status, 2), strict=True):

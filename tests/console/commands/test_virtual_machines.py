@@ -1,4 +1,4 @@
-"""Tests of what `status` and `start` print about virtual machines, on a real API server with KubeVirt's CRDs."""
+"""Tests for what `status` and `start` print about virtual machines, on a real API server with KubeVirt's CRDs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kubevirt import MIGRATABLE
 from tests.proofs import proves
 
 NODE_READER = access.make_username("begin")
-"""ServiceAccount that may get nodes and list maintenances, and may read no KubeVirt objects."""
+"""ServiceAccount that may get nodes and list maintenances, but may not read KubeVirt's objects."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def kubevirt_cluster(served_cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def client_with_vms(kubevirt_cluster: LocalCluster, node_name: str) -> Iterator[SyncClient]:
-    """Yield the API client, after creating four different virtual machines on the node."""
+    """Create four different virtual machines on the node, and yield the API client."""
     client = kubevirt_cluster.get_client()
     virtual_machines.create_vms(client, node_name)
     yield client
@@ -43,8 +43,8 @@ def client_with_vms(kubevirt_cluster: LocalCluster, node_name: str) -> Iterator[
 def test_status_without_kubevirt_crds_omits_vms(run_command: RunCommand, node_name: str) -> None:
     """Check that `status` prints nothing about virtual machines if KubeVirt's CRDs are not installed.
 
-    This test must run first, before the CRDs are installed. It also shows that the missing permission causes no
-    request.
+    This test must run first, before the CRDs are installed. As the user may not read VMIs, it also shows that the
+    command does not request them.
     """
     report = json.loads(run_command("status", node_name, "-o", "json", user=NODE_READER).stdout)
     assert report["virtualMachines"] == []
@@ -76,25 +76,25 @@ def test_status_lists_vms_of_node(client_with_vms: SyncClient, run_command: RunC
 
 
 @proves("OSV-2")
-def test_status_omits_vmi_that_migrates_to_the_node(
+def test_status_of_node_omits_vmi_that_migrates_to_it(
     client_with_vms: SyncClient, run_command: RunCommand, create_node: CreateNode
 ) -> None:
-    """Check that `status` leaves out a VMI that migrates to the node and already has a second launcher pod there."""
-    other = create_node()
+    """Check that `status` omits a VMI that migrates to the node and already has a second virt-launcher pod there."""
+    target_node = create_node()
     virtual_machines.create_launcher_pod(
         client_with_vms,
-        other,
+        target_node,
         client_with_vms.get(build_vmi_path(virtual_machines.VM_NAMESPACE, "live")),
         "virt-launcher-live-target",
     )
-    assert json.loads(run_command("status", other, "-o", "json").stdout)["virtualMachines"] == []
+    assert json.loads(run_command("status", target_node, "-o", "json").stdout)["virtualMachines"] == []
 
 
 @proves("OSV-14")
-def test_user_without_vmi_access_sees_the_rest(
+def test_user_without_access_to_vmis_gets_error_and_other_output(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that a user who may not read VMIs sees the API server's error instead of them, and the rest."""
+    """Check that a user who may not read VMIs gets the API server's error instead of VMIs, and the other output."""
     report = json.loads(run_command("status", node_name, "-o", "json", user=NODE_READER).stdout)
     assert report["state"] == "schedulable"
     assert "virtualMachines" not in report
@@ -110,18 +110,18 @@ def test_user_without_vmi_access_sees_the_rest(
 def test_start_prints_drain_effect_on_vms(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str, is_dry_run: bool
 ) -> None:
-    """Check that `start` prints what the drain will do with each VM before it creates the maintenance.
+    """Check that `start` prints what the drain will do with each VM, before it creates the maintenance.
 
     With `--dry-run`, `start` prints the same lines and creates nothing.
     """
-    started = run_command("start", node_name, *(["--dry-run"] if is_dry_run else []))
-    assert started.exit_code == 0, started.output
-    assert started.stderr.splitlines() == [
+    start_result = run_command("start", node_name, *(["--dry-run"] if is_dry_run else []))
+    assert start_result.exit_code == 0, start_result.output
+    assert start_result.stderr.splitlines() == [
         "Warning: 1 virtual machine will block the drain: machines/stuck (no disk)",
         "Warning: 1 virtual machine will be shut down and not started again: machines/manual (runStrategy Manual)",
         "Warning: 1 virtual machine will be shut down and started on another node: machines/plain",
     ]
-    effects_line, created_line, *_ = started.stdout.splitlines()
+    effects_line, created_line, *_ = start_result.stdout.splitlines()
     assert effects_line == "1 virtual machine will move to another node without interruption: machines/live"
     assert (
         created_line
@@ -129,17 +129,17 @@ def test_start_prints_drain_effect_on_vms(
     )
     maintenances = client_with_vms.list(MEDIK8S.path, field_selector=f"spec.nodeName={node_name}")["items"]
     assert len(maintenances) == (0 if is_dry_run else 1)
-    for item in maintenances:
-        client_with_vms.delete(f"{MEDIK8S.path}/{node_name}", uid=item["metadata"]["uid"])
+    for maintenance in maintenances:
+        client_with_vms.delete(f"{MEDIK8S.path}/{node_name}", uid=maintenance["metadata"]["uid"])
 
 
 @proves("DRN-10")
-def test_start_warns_if_kubevirt_ignores_the_drain_taint(
+def test_start_warns_if_kubevirt_ignores_drain_taint(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
     """Check that `start` warns if KubeVirt does not react to the drain taint of the chosen API group.
 
-    KubeVirt evacuates VMs at one configured taint, which is by default that of the `kubevirt` group.
+    KubeVirt evacuates VMs if a node has its configured taint, by default that of the `kubevirt` API group.
     """
     path = f"/apis/{API_VERSION}/namespaces/{virtual_machines.VM_NAMESPACE}/kubevirts"
     body = {"apiVersion": API_VERSION, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
@@ -156,12 +156,12 @@ def test_start_warns_if_kubevirt_ignores_the_drain_taint(
 
 
 @pytest.mark.slow
-def test_watch_rereads_vmis_at_each_change(
+def test_status_watch_rereads_vmis_on_each_change_of_maintenance(
     client_with_vms: SyncClient, plugin_environment: dict[str, str], run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that `status --watch` reads the VMIs again at each change of the maintenance.
+    """Check that `status --watch` reads the VMIs again on each change of the maintenance.
 
-    The maintenance's status changes whenever a VM waits for something else.
+    The maintenance's status changes whenever the reason that a VM waits for changes.
     """
     command = ["kubectl", "maintenance", "status", node_name, "--watch", "-o", "json"]
     path = build_vmi_path(virtual_machines.VM_NAMESPACE, "stuck")
@@ -176,21 +176,21 @@ def test_watch_rereads_vmis_at_each_change(
 
 
 def get_drain_effects(line: str) -> dict[str, str]:
-    """Return the drain effect of each VM, from one line of the watch's output."""
+    """Return the drain's effect on each VM, given a line of output."""
     return {vm["name"]: vm["drain"] for vm in json.loads(line)["virtualMachines"]}
 
 
-def test_json_of_dry_run_lists_vms(client_with_vms: SyncClient, run_command: RunCommand, node_name: str) -> None:
+def test_json_output_of_dry_run_lists_vms(client_with_vms: SyncClient, run_command: RunCommand, node_name: str) -> None:
     report = json.loads(run_command("start", node_name, "--dry-run", "-o", "json").stdout)
     assert report["spec"] == {"nodeName": node_name}
     assert [vm["name"] for vm in report["virtualMachines"]] == ["live", "manual", "plain", "stuck"]
 
 
 @proves("OSV-3", "DRN-5")
-def test_selected_launcher_pods_are_reported_as_vms(
+def test_selected_virt_launcher_pods_are_listed_as_vms(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that selecting only virt-launcher pods lists their VMs, without a warning about an empty selection."""
+    """Check that a selector for virt-launcher pods lists their VMs, without a warning that it matches no pod."""
     result = run_command("start", node_name, "--dry-run", "--pod-selector=kubevirt.io=virt-launcher")
 
     assert "1 virtual machine will move to another node without interruption: machines/live" in result.stdout
@@ -199,7 +199,7 @@ def test_selected_launcher_pods_are_reported_as_vms(
 
 
 @proves("OSV-3", "DRN-5")
-def test_unselected_launcher_pods_give_no_vm_messages(
+def test_vms_of_unselected_virt_launcher_pods_are_not_mentioned(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
     result = run_command("start", node_name, "--dry-run", "--pod-selector=app=web")
@@ -211,7 +211,7 @@ def test_unselected_launcher_pods_give_no_vm_messages(
     assert f'pod selector app=web matches no pod that would leave node "{node_name}"' in result.stderr
 
 
-def test_dry_run_with_wait_is_a_usage_error(run_command: RunCommand, node_name: str) -> None:
+def test_dry_run_with_wait_is_usage_error(run_command: RunCommand, node_name: str) -> None:
     result = run_command("start", node_name, "--dry-run", "--wait")
     assert result.exit_code == 2
     assert "--dry-run starts no drain that --wait could wait for: omit one of them" in result.stderr

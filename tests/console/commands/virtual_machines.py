@@ -1,4 +1,4 @@
-"""Helpers that create virtual machines without KubeVirt: they write what KubeVirt's controllers would have written."""
+"""Helpers that create virtual machines with everything that KubeVirt's controllers would write."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def install_kubevirt_crds(cluster: LocalCluster) -> Iterator[None]:
     crds.install_crds(cluster)
     cluster.kubectl("create", "namespace", VM_NAMESPACE, check=False)
     yield
-    cluster.kubectl("delete", "crd", *(f"{kind}.{crds.GROUP}" for kind in KUBEVIRT_PLURALS))
+    cluster.kubectl("delete", "crd", *(f"{plural}.{crds.GROUP}" for plural in KUBEVIRT_PLURALS))
 
 
 def create_vms(admin: SyncClient, node: str) -> None:
-    """Create four VMs on `node`: a migrating one, one that cannot be migrated, and two without an eviction strategy.
+    """Create four VMs on `node`: one that is migrating, one that cannot, and two without an eviction strategy.
 
-    Of the last two, KubeVirt restarts `plain` after a shutdown, and it does not restart `manual`.
+    After a shutdown, KubeVirt restarts `plain`, but not `manual`.
     """
     create_vm(admin, node, "live", "Always")
     create_vm(admin, node, "stuck", "Always", migratable_condition=NOT_MIGRATABLE)
@@ -65,7 +65,7 @@ def create_vm(
 
 
 def create_launcher_pod(admin: SyncClient, node: str, instance: Object, name: str) -> None:
-    """Create a virt-launcher pod of a VMI on `node`."""
+    """Create a virt-launcher pod for a VMI on `node`."""
     labels = {"kubevirt.io": "virt-launcher", CREATED_BY_LABEL: instance["metadata"]["uid"]}
     pod = build_pod(node, name, labels=labels)
     pod["metadata"]["ownerReferences"] = [build_owner_reference(instance)]
@@ -73,7 +73,7 @@ def create_launcher_pod(admin: SyncClient, node: str, instance: Object, name: st
 
 
 def build_owner_reference(owner: Object) -> Object:
-    """Build the owner reference to a controller."""
+    """Build the owner reference to a controlling owner."""
     metadata = owner["metadata"]
     reference = {
         "apiVersion": owner["apiVersion"],
@@ -86,7 +86,7 @@ def build_owner_reference(owner: Object) -> Object:
 
 def delete_vms(admin: SyncClient) -> None:
     """Delete all VMs and migrations in the namespace, and delete their pods without a grace period."""
-    for kind in KUBEVIRT_PLURALS[:3]:
-        admin.run(admin.api.request("DELETE", f"/apis/{API_VERSION}/namespaces/{VM_NAMESPACE}/{kind}"))
-    pods = f"/api/v1/namespaces/{VM_NAMESPACE}/pods"
-    admin.run(admin.api.request("DELETE", pods, query={"gracePeriodSeconds": "0"}))
+    for plural in KUBEVIRT_PLURALS[:3]:
+        admin.run(admin.api.request("DELETE", f"/apis/{API_VERSION}/namespaces/{VM_NAMESPACE}/{plural}"))
+    pods_path = f"/api/v1/namespaces/{VM_NAMESPACE}/pods"
+    admin.run(admin.api.request("DELETE", pods_path, query={"gracePeriodSeconds": "0"}))

@@ -1,4 +1,4 @@
-"""Tests of redriving dead letters: the address of the function, several dead letters, and concurrent redrives."""
+"""Tests for redriving dead letters: the function's address, several dead letters, and concurrent redrives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ journal = Journal(url)
 (result,) = redrive_all([RedriveItem(dead_letter, function)], broker, journal)
 print("failed" if result.failed else "delivered")
 """
-"""Program that redrives the only dead letter of a journal in another process."""
+"""Script that redrives the only dead letter in a journal, for a second process."""
 
 
 @pytest.fixture
@@ -49,31 +49,31 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[SyncClient]:
-    """Yield a client of a cluster without Triggers, so that the shipped manifests name the subscribers."""
+    """Yield a client of a cluster without Triggers; subscribers are then read from the shipped manifests."""
     sync_client = SyncClient(str(cluster.kubeconfig))
     yield sync_client
     sync_client.close()
 
 
-def record_dead_letters(journal: Journal, destination: str, *keys: str, source: str = "/s") -> list[Entry]:
-    """Record dead letters with this destination, and return them."""
+def record_dead_letters(journal: Journal, destination: str, *event_ids: str, source: str = "/s") -> list[Entry]:
+    """Record dead letters with this destination, and return their journal entries."""
     attributes = {"source": source, "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
-    for key in keys:
-        event = CloudEvent({"id": key, **attributes}, {})
+    for event_id in event_ids:
+        event = CloudEvent({"id": event_id, **attributes}, {})
         journal.write_event(to_dead_letter(event, DeadLetter(destination, 503, "away")))
-    return journal.select(Query(dead_letters_only=True, ids=keys))
+    return journal.select(Query(dead_letters_only=True, ids=event_ids))
 
 
 def test_address_in_dead_letter_is_never_used(receiver: Receiver, journal: Journal, client: SyncClient) -> None:
-    """X-6: A redrive takes only the function's name from a dead letter, and never posts to the dead letter's address.
+    """X-6: A redrive uses only the function's name in a dead letter, and never posts to the dead letter's address.
 
-    Any client that may post to `record` may write any address into a dead letter.
+    Any client that may post to `record` can write any address into a dead letter.
     """
     dead_letters = record_dead_letters(journal, f"{receiver.url}/evil/cordon", "1")
 
-    without_url = build_items(dead_letters, "", NAMESPACE, client)
-    with_url = build_items(dead_letters, receiver.url, NAMESPACE, client)
-    results = list(redrive_all([*without_url, *with_url], f"{receiver.url}/broker", journal))
+    items_without_url = build_items(dead_letters, "", NAMESPACE, client)
+    items_with_url = build_items(dead_letters, receiver.url, NAMESPACE, client)
+    results = list(redrive_all([*items_without_url, *items_with_url], f"{receiver.url}/broker", journal))
 
     assert [result.failed for result in results] == [True, False]
     assert "no Trigger has the address of cordon" in results[0].problem
@@ -87,7 +87,7 @@ def test_address_in_dead_letter_is_never_used(receiver: Receiver, journal: Journ
         ("status", "", "no Trigger has the address of status: name the functions' URL"),
     ],
 )
-def test_other_functions_need_no_address(
+def test_redrive_requires_only_address_of_its_function(
     journal: Journal, client: SyncClient, tmp_path: Path, function: str, url: str, problem: str
 ) -> None:
     """X-6: A redrive needs only the address of its own function; other Triggers may have no address."""
@@ -104,10 +104,10 @@ def test_other_functions_need_no_address(
 
 
 @pytest.mark.parametrize("name", ["restore", "unknown", "", "record", "..%2fx"])
-def test_function_without_matching_trigger_gets_no_dead_letter(
+def test_dead_letter_is_not_delivered_to_function_without_matching_trigger(
     receiver: Receiver, journal: Journal, client: SyncClient, name: str
 ) -> None:
-    """X-6: A dead letter that names a function without a Trigger for such an event is not delivered."""
+    """X-6: A dead letter is not delivered if its function has no Trigger that matches the event."""
     (item,) = build_items(record_dead_letters(journal, f"http://evil/{name}", "1"), receiver.url, NAMESPACE, client)
 
     (result,) = redrive_all([item], f"{receiver.url}/broker", journal)
@@ -116,8 +116,8 @@ def test_function_without_matching_trigger_gets_no_dead_letter(
     assert receiver.requests == []
 
 
-def test_unreachable_function_does_not_stop_other_redrives(receiver: Receiver, journal: Journal) -> None:
-    """X-6: An unreachable function does not stop the other redrives; each has a result and a recorded attempt."""
+def test_unreachable_function_does_not_prevent_other_redrives(receiver: Receiver, journal: Journal) -> None:
+    """X-6: An unreachable function does not prevent other redrives; each has a result and a recorded attempt."""
     dead_letters = record_dead_letters(journal, "http://gone/cordon", "1", "2", "3")
     urls = [f"{receiver.url}/cordon", f"http://127.0.0.1:{reserve_port()}/cordon", f"{receiver.url}/cordon"]
 
@@ -134,37 +134,41 @@ def test_unreachable_function_does_not_stop_other_redrives(receiver: Receiver, j
 
 
 def test_dead_letter_is_not_redriven_twice(receiver: Receiver, journal: Journal) -> None:
-    """X-6: A second redrive of a dead letter delivers nothing, neither during the first one nor after it."""
+    """X-6: A second redrive of a dead letter delivers nothing, either during or after the first redrive."""
     (dead_letter,) = record_dead_letters(journal, "http://gone/cordon", "1")
     item, broker = RedriveItem(dead_letter, f"{receiver.url}/cordon"), f"{receiver.url}/broker"
     release = threading.Event()
 
-    def answer_when_released(_: ReceivedRequest) -> Response:
+    def respond_when_released(_: ReceivedRequest) -> Response:
         release.wait(10)
         return Response(204)
 
-    receiver.answers["/cordon"] = answer_when_released
-    run = BackgroundRedrive([item], broker, journal)
+    receiver.answers["/cordon"] = respond_when_released
+    background_redrive = BackgroundRedrive([item], broker, journal)
     receiver.wait_for_requests("/cordon")
 
-    (second,) = redrive_all([item], broker, journal)
-    was_in_progress = run.is_in_progress
+    (second_result,) = redrive_all([item], broker, journal)
+    was_in_progress = background_redrive.is_in_progress
     release.set()
-    run.wait(10)
-    (third,) = redrive_all([item], broker, journal)
+    background_redrive.wait(10)
+    (third_result,) = redrive_all([item], broker, journal)
 
     assert was_in_progress
-    assert not run.is_in_progress
-    assert [result.problem for result in (second, third)] == [
+    assert not background_redrive.is_in_progress
+    assert [result.problem for result in (second_result, third_result)] == [
         "another redrive of this dead letter is in progress",
         "another redrive has delivered it already",
     ]
-    assert [result.failed for result in (second, third, *run.results)] == [True, False, False]
+    assert [result.failed for result in (second_result, third_result, *background_redrive.results)] == [
+        True,
+        False,
+        False,
+    ]
     assert len(receiver.list_requests("/cordon")) == 1
 
 
-def test_two_dead_letters_of_one_event_and_function_are_redriven_once(receiver: Receiver, journal: Journal) -> None:
-    """X-6: Two dead letters for one event and function, as from two brokers, are redriven once."""
+def test_two_dead_letters_for_same_event_and_function_are_redriven_once(receiver: Receiver, journal: Journal) -> None:
+    """X-6: Two dead letters for the same event and function, for example from two brokers, are redriven once."""
     record_dead_letters(journal, "http://gone/cordon", "1")
     dead_letters = record_dead_letters(journal, "http://elsewhere/cordon", "1")
     assert len(dead_letters) == 2
@@ -185,20 +189,20 @@ def test_two_dead_letters_of_one_event_and_function_are_redriven_once(receiver: 
 
 
 @pytest.mark.parametrize(
-    ("key", "source", "function"), [("2", "/s", "cordon"), ("1", "/t", "cordon"), ("1", "/s", "evict")]
+    ("event_id", "source", "function"), [("2", "/s", "cordon"), ("1", "/t", "cordon"), ("1", "/s", "evict")]
 )
 def test_dead_letter_of_replaced_journal_is_not_delivered(
-    receiver: Receiver, journal: Journal, tmp_path: Path, key: str, source: str, function: str
+    receiver: Receiver, journal: Journal, tmp_path: Path, event_id: str, source: str, function: str
 ) -> None:
-    """X-6: A dead letter is not delivered in place of another one with the same number in a replaced journal.
+    """X-6: A dead letter is not delivered if the journal was replaced and has a different one with its number.
 
-    The journal's file may be replaced while a user reads the list.
+    The journal's file may be replaced while a user is reading the list.
     """
     (dead_letter,) = record_dead_letters(journal, "http://gone/cordon", "1")
     for file in tmp_path.glob("journal.db*"):
         file.unlink()
-    with closing(Journal(tmp_path / "journal.db")) as other:
-        (replacement,) = record_dead_letters(other, f"http://gone/{function}", key, source=source)
+    with closing(Journal(tmp_path / "journal.db")) as new_journal:
+        (replacement,) = record_dead_letters(new_journal, f"http://gone/{function}", event_id, source=source)
     assert replacement.seq == dead_letter.seq
 
     (result,) = redrive_all([RedriveItem(dead_letter, f"{receiver.url}/cordon")], f"{receiver.url}/broker", journal)
@@ -208,28 +212,28 @@ def test_dead_letter_of_replaced_journal_is_not_delivered(
     assert receiver.requests == []
 
 
-def test_only_one_of_two_processes_redrives(receiver: Receiver, postgresql: PostgreSQL) -> None:
-    """X-6: Of two processes that redrive through one PostgreSQL journal, only one delivers the dead letter."""
+def test_only_one_of_two_processes_redrives_dead_letter(receiver: Receiver, postgresql: PostgreSQL) -> None:
+    """X-6: Only one of two processes that share a PostgreSQL journal delivers a dead letter."""
     url, broker, release = postgresql.create_database(), f"{receiver.url}/broker", threading.Event()
 
-    def answer_when_released(_: ReceivedRequest) -> Response:
+    def respond_when_released(_: ReceivedRequest) -> Response:
         release.wait(10)
         return Response(204)
 
-    receiver.answers["/cordon"] = answer_when_released
+    receiver.answers["/cordon"] = respond_when_released
     with closing(Journal(url)) as store:
         (dead_letter,) = record_dead_letters(store, "http://gone/cordon", "1")
         item = RedriveItem(dead_letter, f"{receiver.url}/cordon")
         command = [sys.executable, "-c", REDRIVE_PROGRAM, url, item.function_url, broker]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             receiver.wait_for_requests("/cordon")
-            (second,) = redrive_all([item], broker, store)
+            (second_result,) = redrive_all([item], broker, store)
             release.set()
             output, _ = process.communicate(timeout=10)
-        (third,) = redrive_all([item], broker, store)
+        (third_result,) = redrive_all([item], broker, store)
 
     assert output == "delivered\n"
-    assert [second.problem, third.problem] == [
+    assert [second_result.problem, third_result.problem] == [
         "another redrive of this dead letter is in progress",
         "another redrive has delivered it already",
     ]

@@ -1,4 +1,4 @@
-"""Unit tests of the text for ages, for node states and for what would unblock a pod."""
+"""Tests for the descriptions of ages and node states, and of what would unblock a pod."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from console.operations.descriptions import build_node_report, format_age, suggest_remedy
 
-TAINTED = {"taints": [{"key": "kubevirt.io/drain", "effect": "NoSchedule"}]}
+TAINTED_SPEC = {"taints": [{"key": "kubevirt.io/drain", "effect": "NoSchedule"}]}
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
-BLOCKED = {
+BLOCKED_POD = {
     "namespace": "shop",
     "name": "web-1",
     "reason": "DisruptionBudget",
@@ -22,20 +22,23 @@ BLOCKED = {
 
 
 @pytest.mark.parametrize(
-    ("item", "expected_start"),
+    ("blocked_pod", "expected_start"),
     [
-        (BLOCKED, "1 more ready pod under this budget, or a looser budget: kubectl -n shop edit pdb web"),
-        ({**BLOCKED, "allowsNone": True}, "a looser budget: kubectl -n shop edit pdb web (this one allows no eviction"),
-        ({**BLOCKED, "healthy": 1, "needed": 3}, "3 more ready pods under this budget"),
+        (BLOCKED_POD, "1 more ready pod under this budget, or a looser budget: kubectl -n shop edit pdb web"),
         (
-            {**BLOCKED, "reason": "Finalizers", "message": "their controllers must remove them"},
+            {**BLOCKED_POD, "allowsNone": True},
+            "a looser budget: kubectl -n shop edit pdb web (this one allows no eviction",
+        ),
+        ({**BLOCKED_POD, "healthy": 1, "needed": 3}, "3 more ready pods under this budget"),
+        (
+            {**BLOCKED_POD, "reason": "Finalizers", "message": "their controllers must remove them"},
             "their controllers must remove them",
         ),
         ({"namespace": "shop", "name": "web-1", "reason": "Error"}, "see the events of the pod"),
     ],
 )
-def test_remedy_names_what_would_unblock_the_pod(item: dict[str, Any], expected_start: str) -> None:
-    assert suggest_remedy(item).startswith(expected_start)
+def test_remedy_describes_what_would_unblock_pod(blocked_pod: dict[str, Any], expected_start: str) -> None:
+    assert suggest_remedy(blocked_pod).startswith(expected_start)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +56,12 @@ def test_age_is_formatted_with_one_unit(since: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "state"),
+    ("spec", "expected_state"),
     [
         ({}, "schedulable"),
-        (TAINTED, "schedulable, except for the taint kubevirt.io/drain"),
-        ({**TAINTED, "unschedulable": True}, "cordoned, takes no new pods"),
+        (TAINTED_SPEC, "schedulable, except for the taint kubevirt.io/drain"),
+        ({**TAINTED_SPEC, "unschedulable": True}, "cordoned, takes no new pods"),
     ],
 )
-def test_node_state_mentions_a_drain_taint_set_by_hand(spec: dict[str, Any], state: str) -> None:
-    assert build_node_report("node-1", {"metadata": {"name": "node-1"}, "spec": spec})["state"] == state
+def test_node_state_mentions_drain_taint_of_schedulable_node(spec: dict[str, Any], expected_state: str) -> None:
+    assert build_node_report("node-1", {"metadata": {"name": "node-1"}, "spec": spec})["state"] == expected_state

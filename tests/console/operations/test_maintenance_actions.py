@@ -1,4 +1,4 @@
-"""Tests of which maintenances the console creates and ends, on a real API server."""
+"""Tests for creating and ending maintenances, on a real API server."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from localcluster.cluster import LocalCluster
 
 
 def test_empty_node_name_ends_no_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
-    """NMO-14: An empty node name ends no maintenance, and in particular not those of all nodes."""
+    """NMO-14: An empty node name ends no maintenance, rather than those of all nodes."""
     client = served_cluster.get_client()
     client.run(create_maintenance(client.api, MEDIK8S, node_name, node_name, "stays"))
 
     with pytest.raises(Refusal, match=r'node ".*" not found'):
         client.run(end_maintenances(client.api, ""))
 
-    (item,) = client.run(list_maintenances(client.api, node_name))
-    assert "deletionTimestamp" not in item["metadata"]
+    (maintenance,) = client.run(list_maintenances(client.api, node_name))
+    assert "deletionTimestamp" not in maintenance["metadata"]
     client.run(end_maintenances(client.api, node_name))
 
 
-def test_preview_refuses_taken_name(served_cluster: LocalCluster, node_name: str) -> None:
-    """OSV-7: The preview refuses a name that another node's or a released maintenance uses.
+def test_preview_refuses_name_of_existing_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
+    """OSV-7: The preview refuses the name of a maintenance that belongs to another node or is released.
 
-    A finalizer of another owner keeps the released maintenance in this test.
+    In this test, the released maintenance still exists because it has another finalizer.
     """
     client, path, finalizer = served_cluster.get_client(), f"{MEDIK8S.path}/{node_name}", "backup.example/keep"
     type_fields = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}

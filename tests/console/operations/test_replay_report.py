@@ -1,4 +1,4 @@
-"""Tests of the last line of a replay's output."""
+"""Tests for the last line of a replay's output."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse
 
 POD = {"namespace": "default", "name": "a", "uid": "uid-a"}
-EVICTED = {"type": events.PODS_EVICTED, "data": {"evicted": [POD], "blocked": [{**POD, "uid": "uid-b"}]}}
+PODS_EVICTED_REPLY = {"type": events.PODS_EVICTED, "data": {"evicted": [POD], "blocked": [{**POD, "uid": "uid-b"}]}}
 SUMMARY_CASES = {
-    "dry": (True, (EVICTED,), "dry run: no writes were stored"),
+    "dry run": (True, (PODS_EVICTED_REPLY,), "dry run: no writes were stored"),
     "no eviction": (False, (), "all writes were stored"),
-    "one eviction": (False, (EVICTED,), "all writes were stored, including 1 eviction"),
-    "one eviction in two responses": (False, (EVICTED, EVICTED), "all writes were stored, including 1 eviction"),
+    "one eviction": (False, (PODS_EVICTED_REPLY,), "all writes were stored, including 1 eviction"),
+    "one eviction in two responses": (
+        False,
+        (PODS_EVICTED_REPLY, PODS_EVICTED_REPLY),
+        "all writes were stored, including 1 eviction",
+    ),
     "invalid responses": (False, ({"type": "t", "data": "x"}, {"type": "t"}), "all writes were stored"),
 }
 
 
 @pytest.mark.parametrize(("dry_run", "replies", "expected"), SUMMARY_CASES.values(), ids=SUMMARY_CASES)
-def test_summary_states_whether_writes_were_kept(
+def test_summary_states_whether_writes_were_stored(
     dry_run: bool, replies: tuple[dict[str, object], ...], expected: str
 ) -> None:
-    """X-2: The last line states whether writes were kept; a dry run and a real replay print the same results."""
+    """X-2: The last line states whether writes were stored, because a dry run otherwise prints the same output."""
     event = CloudEvent({"id": "1", "source": "/s", "type": events.NODE_TAINTED}, {})
     entry = Entry(1, datetime(2026, 1, 2, tzinfo=timezone.utc), event)
 
-    line = format_summary(
+    summary = format_summary(
         [ReplayResult(entry, None, FunctionResponse("evict", 200, 0.1, replies), [])], dry_run=dry_run
     )
 
-    assert line == f"1 event, 1 response: 0 the same, 1 without a recorded response, 0 different; {expected}"
+    assert summary == f"1 event, 1 response: 0 the same, 1 without a recorded response, 0 different; {expected}"

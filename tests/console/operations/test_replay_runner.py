@@ -1,4 +1,4 @@
-"""Tests of which functions a replay posts a recorded event to."""
+"""Tests for the selection of the functions to which a replay posts a recorded event, and for the calls."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ BROKER_SPEC = {"broker": "default"}
 
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[SyncClient]:
-    """Yield a client of a cluster without Triggers."""
+    """Yield an API client for a cluster without Triggers."""
     sync_client = SyncClient(str(cluster.kubeconfig))
     yield sync_client
     sync_client.close()
 
 
 def build_trigger(name: str, spec: dict[str, Any], url: str = "", function: str = "") -> str:
-    """Return a Trigger as JSON, which is also YAML; empty arguments leave out the subscriber's address or the label."""
+    """Return a Trigger as JSON, which is also YAML; an empty `url` or `function` is left out."""
     labels = {"labels": {FUNCTION_LABEL: function}} if function else {}
     type_fields = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, **labels}}
     return json.dumps({**type_fields, "spec": spec, "status": {"subscriberUri": url} if url else {}})
 
 
-def resolve_targets(directory: Path, client: SyncClient, *documents: str, **options: Any) -> list[str]:
-    """Return the functions to which a replay posts the event if these are the Triggers."""
+def resolve_targets(directory: Path, client: SyncClient, *triggers: str, **options: Any) -> list[str]:
+    """Return the functions to which a replay posts the event with these Triggers."""
     file = directory / "triggers.yaml"
-    file.write_text("\n---\n".join(documents))
+    file.write_text("\n---\n".join(triggers))
     targets = TargetResolver(
         TargetOptions(manifests=(file,), functions_url="http://functions", **options), client
     ).resolve(BEGUN)
@@ -65,31 +65,33 @@ def resolve_targets(directory: Path, client: SyncClient, *documents: str, **opti
 
 
 def test_replay_knows_all_served_functions() -> None:
-    """Check that the replay knows exactly the functions that the product serves."""
+    """Check that a replay knows exactly the functions that the product serves."""
     assert sorted(KNOWN_FUNCTIONS) == sorted(app.FUNCTIONS)
 
 
 @pytest.mark.parametrize("spec", [BROKER_SPEC, {**BROKER_SPEC, "filters": [{"exact": {"type": "t"}}]}])
-def test_foreign_subscriber_gets_no_replayed_event(client: SyncClient, tmp_path: Path, spec: dict[str, Any]) -> None:
-    """X-2: A subscriber that is not one of our functions gets no replayed event, because it may ignore `dryrun`.
+def test_event_is_not_replayed_to_subscriber_of_other_product(
+    client: SyncClient, tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    """X-2: An event is only replayed to functions of this product; other subscribers may ignore `dryrun`.
 
-    If the user names such a subscriber, the command reports it as unknown.
+    If the user names such a subscriber, the command reports that it is unknown.
     """
     own_trigger = build_trigger(
         "cordon-on-begun", {**BROKER_SPEC, "filter": {"attributes": {"type": events.MAINTENANCE_BEGUN}}}
     )
-    labelled = build_trigger("ours", BROKER_SPEC, function="status")
-    foreign = build_trigger("my-logger", spec)
+    labelled_trigger = build_trigger("ours", BROKER_SPEC, function="status")
+    other_trigger = build_trigger("my-logger", spec)
 
-    assert resolve_targets(tmp_path, client, foreign, own_trigger, labelled) == ["cordon", "status"]
+    assert resolve_targets(tmp_path, client, other_trigger, own_trigger, labelled_trigger) == ["cordon", "status"]
     with pytest.raises(NoResult, match='function "my-logger" not found: name one of begin, '):
-        resolve_targets(tmp_path, client, foreign, own_trigger, functions=("my-logger",))
+        resolve_targets(tmp_path, client, other_trigger, own_trigger, functions=("my-logger",))
     with pytest.raises(NoResult, match="no Trigger of a nodemaintenance function found"):
-        resolve_targets(tmp_path, client, foreign)
+        resolve_targets(tmp_path, client, other_trigger)
 
 
 def test_function_that_timed_out_is_not_called_again() -> None:
-    """X-6: A function that times out once is not called again, so that it costs its 10 s only once."""
+    """X-6: A function that has timed out is not called again, so that the 10 s timeout elapses only once."""
     errors: dict[str, NoResponse] = {
         "hangs": ResponseTimeout("no response within 10 s"),
         "unreachable": NoResponse("no response: connection refused"),
@@ -111,14 +113,14 @@ def test_function_that_timed_out_is_not_called_again() -> None:
 
 
 def test_dry_run_calls_functions_concurrently(client: SyncClient, receiver: Receiver) -> None:
-    """X-6: A dry run calls all functions concurrently, so that a few that hang do not exceed a browser's timeout."""
+    """X-6: A dry run calls all functions concurrently; otherwise, several hanging ones exceed a browser's timeout."""
     barrier = Barrier(2)
 
-    def answer_when_both_are_called(_: object) -> Response:
+    def respond_when_both_are_called(_: object) -> Response:
         barrier.wait(TIMEOUT_SECONDS)
         return Response(200, {"content-type": BATCH_CONTENT_TYPE}, b"[]")
 
-    receiver.answers |= {"/cordon": answer_when_both_are_called, "/status": answer_when_both_are_called}
+    receiver.answers |= {"/cordon": respond_when_both_are_called, "/status": respond_when_both_are_called}
 
     report = replay_dry_run(ENTRY, client, client.api, receiver.url)
 

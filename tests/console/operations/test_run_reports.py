@@ -1,4 +1,4 @@
-"""Unit tests of the report on a run: steps, nodes, Jobs and what the run waits for, in each of its states."""
+"""Tests for the report about an upgrade run in each state: its steps, nodes, Jobs, and what it waits for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_node(**fields: Any) -> Object:
 def build_run_config(
     first_node: Object | None = None, conditions: list[Object] | None = None, step: str = "", **record: Any
 ) -> Object:
-    """Build a run config whose run covers two nodes; `record` holds additional fields of the run record."""
+    """Build a MutexRunConfig whose run covers two nodes; `record` contains additional fields of the run record."""
     fields = {
         "id": "uid-1",
         "number": 1,
@@ -54,7 +54,7 @@ JOB_FAILURE: Object = {"step": "run-job", "message": "Job failed", "job": "disks
 
 
 @pytest.mark.parametrize(
-    ("item", "what", "since"),
+    ("run_config", "what", "since"),
     [
         (build_run_config(), "its pools to be paused", EARLY_TIME),
         (
@@ -110,15 +110,15 @@ JOB_FAILURE: Object = {"step": "run-job", "message": "Job failed", "job": "disks
         ),
     ],
 )
-def test_active_run_reports_what_it_waits_for(item: Object, what: str, since: str) -> None:
-    """Check what an active run waits for, by its record, or by a condition if it waits for another actor."""
-    wait = find_wait(item)
+def test_active_run_reports_what_it_waits_for(run_config: Object, what: str, since: str) -> None:
+    """Check that the wait is found in the run's record, or in a condition if the run waits for another controller."""
+    wait = find_wait(run_config)
     assert wait is not None
     assert what in wait.what
     assert wait.since == since
 
 
-def test_halted_run_names_the_retry_command() -> None:
+def test_remedy_of_halted_run_contains_retry_command() -> None:
     wait = find_wait(build_run_config(failure=JOB_FAILURE, **EDITED_POOLS))
     assert wait is not None
     assert "kubectl maintenance mutex retry ns/r" in wait.remedy
@@ -135,49 +135,49 @@ def test_halted_run_names_the_retry_command() -> None:
         ),
     ],
 )
-def test_config_without_run_reports_what_it_waits_for(conditions: list[Object], what: str) -> None:
-    item = build_run_config(conditions=conditions, step="Waiting")
-    del item["status"]["record"]
-    wait = find_wait(item)
+def test_run_config_without_run_reports_what_it_waits_for(conditions: list[Object], what: str) -> None:
+    run_config = build_run_config(conditions=conditions, step="Waiting")
+    del run_config["status"]["record"]
+    wait = find_wait(run_config)
     assert wait is not None
     assert what in wait.what
 
 
-def test_invalid_config_waits_for_the_reason() -> None:
-    item = build_run_config(step="Invalid")
-    item["status"] = {
+def test_invalid_run_config_reports_reason_as_wait() -> None:
+    run_config = build_run_config(step="Invalid")
+    run_config["status"] = {
         "step": "Invalid",
         "conditions": [build_condition("ConfigValidated", "False", "ns/x not found")],
     }
-    report = build_report(item)
+    report = build_report(run_config)
     assert report["waits"]["what"] == "ns/x not found"
     assert [step["state"] for step in report["steps"]] == [STEP_HALTED, *[STEP_PENDING] * 6]
 
 
-def test_new_deleted_and_finished_runs() -> None:
-    """Check the reports on a finished run, on one under deletion, and on a new one without a status."""
-    item = build_run_config(
+def test_reports_of_finished_deleted_and_new_runs() -> None:
+    """Check the reports about a finished run, a run whose deletion was requested, and a new run without a status."""
+    run_config = build_run_config(
         step="Finished",
         finishedAt=LATEST_TIME,
         nodes={"n1": build_node(cleanedAt=LATE_TIME), "n2": build_node(cleanedAt=LATEST_TIME)},
     )
-    item["status"]["record"].update(EDITED_POOLS)
-    assert build_report(item)["waits"] is None
-    assert {step["state"] for step in build_report(item)["steps"]} == {STEP_DONE}
-    item["metadata"]["deletionTimestamp"] = LATE_TIME
-    assert build_report(item)["step"] == "Ending"
-    assert build_report(item)["waits"]["since"] == LATE_TIME
-    new = {**item, "metadata": {**item["metadata"], "deletionTimestamp": None}, "status": {}}
-    assert (build_report(new)["step"], build_report(new)["waits"]["since"]) == ("New", CREATED)
+    run_config["status"]["record"].update(EDITED_POOLS)
+    assert build_report(run_config)["waits"] is None
+    assert {step["state"] for step in build_report(run_config)["steps"]} == {STEP_DONE}
+    run_config["metadata"]["deletionTimestamp"] = LATE_TIME
+    assert build_report(run_config)["step"] == "Ending"
+    assert build_report(run_config)["waits"]["since"] == LATE_TIME
+    new_run_config = {**run_config, "metadata": {**run_config["metadata"], "deletionTimestamp": None}, "status": {}}
+    assert (build_report(new_run_config)["step"], build_report(new_run_config)["waits"]["since"]) == ("New", CREATED)
 
 
-def test_report_has_node_states_job_results_and_log_commands() -> None:
-    """Check that the current node has the state of the run, and that main Jobs are listed before cleanup Jobs."""
+def test_report_contains_node_states_job_results_and_log_commands() -> None:
+    """Check that the current node has the run's state, and that main Jobs are listed before cleanup Jobs."""
     jobs = {"cleanup:ns/disks": {**JOB, "name": "cleanup-1"}, "main:ns/disks": COMPLETE_JOB}
     report = build_report(build_run_config({**RELEASED_NODE, "upgradedAt": LATEST_TIME, "jobs": jobs}, **EDITED_POOLS))
-    first, second = report["nodes"]
-    assert (first["state"], first["since"], second["state"]) == ("CleaningUp", LATEST_TIME, "Waiting")
-    assert [(job["name"], job["result"], job["logs"]) for job in first["jobs"]] == [
+    first_node, second_node = report["nodes"]
+    assert (first_node["state"], first_node["since"], second_node["state"]) == ("CleaningUp", LATEST_TIME, "Waiting")
+    assert [(job["name"], job["result"], job["logs"]) for job in first_node["jobs"]] == [
         ("disks-1", "Complete", "kubectl logs -n jobs job/disks-1"),
         ("cleanup-1", "Running", "kubectl logs -n jobs job/cleanup-1"),
     ]

@@ -1,4 +1,4 @@
-"""Tests that text from others is escaped for the terminal."""
+"""Tests that text from other sources is escaped for the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from console.terminal.escaping import ALLOWED_FORMATS, escape, escape_all
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("new [disk] :smile: [/]", "new [disk] :smile: [/]"),
         ("\x1b[2Jgone", "\\x1b[2Jgone"),
@@ -22,9 +22,9 @@ from console.terminal.escaping import ALLOWED_FORMATS, escape, escape_all
         ("1\u00a0TB", "1\u00a0TB"),
     ],
 )
-def test_control_characters_are_escaped(text: str, shown: str) -> None:
-    """Check that control characters are escaped, and that text in other languages is unchanged."""
-    assert escape(text) == shown
+def test_control_characters_are_escaped(text: str, expected: str) -> None:
+    """Check that control characters are escaped, and that text in any language is unchanged."""
+    assert escape(text) == expected
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_escaped_text_is_one_printable_line(text: str) -> None:
     assert not set(escaped) & {chr(code) for code in (*range(32), *range(127, 160))}
 
 
-def test_all_strings_of_an_object_are_escaped() -> None:
+def test_all_strings_in_an_object_are_escaped() -> None:
     assert escape_all({"a\n": ["b\x1b", {"c": "d\r"}], "e": 1, "f": None}) == {
         "a\\n": ["b\\x1b", {"c": "d\\r"}],
         "e": 1,

@@ -1,4 +1,4 @@
-"""Tests of which recorded events the options of a command select."""
+"""Tests for the selection of recorded events by a command's options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_UID, SECOND_UID = "11111111-0000-0000-0000-000000000000", "00000000-0000-0
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    """Yield a journal with two maintenances of the same name, one created after the other."""
+    """Yield a journal with two maintenances that had the same name, one after the other."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         for uid in (FIRST_UID, SECOND_UID):
             reference = events.ObjectReference(MEDIK8S.api_version, "node-1", uid)
@@ -33,27 +33,27 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield journal
 
 
-def select_uids_and_types(book: Journal, selection: EventSelection) -> list[tuple[str, str]]:
-    return [(entry.maintenance, entry.event.get_type()) for entry in select_entries(book, selection)]
+def select_uids_and_types(journal: Journal, selection: EventSelection) -> list[tuple[str, str]]:
+    return [(entry.maintenance, entry.event.get_type()) for entry in select_entries(journal, selection)]
 
 
-def test_name_selects_the_newest_maintenance(journal: Journal) -> None:
-    """Check that a name selects the newest maintenance with that name, and a uid exactly that one.
+def test_name_selects_newest_maintenance(journal: Journal) -> None:
+    """Check that a name selects the newest maintenance with this name, and a uid the maintenance with this uid.
 
-    With all maintenances of a name, a range of steps could start in one maintenance and end in the next.
+    If a name selected all its maintenances, a range of events could begin in one of them and end in the next.
     """
     types = [events.MAINTENANCE_BEGUN, events.NODE_CORDONED]
 
     assert select_uids_and_types(journal, EventSelection(maintenance="node-1")) == [
-        (SECOND_UID, kind) for kind in types
+        (SECOND_UID, event_type) for event_type in types
     ]
     assert select_uids_and_types(journal, EventSelection(maintenance=FIRST_UID)) == [
-        (FIRST_UID, kind) for kind in types
+        (FIRST_UID, event_type) for event_type in types
     ]
 
 
-def test_ambiguous_name_is_reported(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that an ambiguous name is reported with the other uids, while a uid is not ambiguous."""
+def test_ambiguous_maintenance_name_is_reported(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that an ambiguous name is reported with the other uids, and that a uid is never ambiguous."""
     select_uids_and_types(journal, EventSelection(maintenance="node-1"))
     message = capsys.readouterr().err
     select_uids_and_types(journal, EventSelection(maintenance=FIRST_UID))
@@ -65,12 +65,12 @@ def test_ambiguous_name_is_reported(journal: Journal, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("name", ["node-1", SECOND_UID])
-def test_event_of_another_emitter_does_not_change_the_selection(
+def test_event_from_other_source_does_not_change_selected_maintenance(
     journal: Journal, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: An event from another emitter does not change which maintenance is replayed.
+    """X-6: An event from a different source does not change which maintenance is selected.
 
-    Otherwise any client that may post events could have its own events replayed.
+    Otherwise any client that may post events could cause its own events to be replayed.
     """
     attributes = {"id": "1", "source": "/anybody", "type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"}
     journal.write_event(CloudEvent(attributes, {"metadata": {"name": name, "uid": "fake\x1b"}}))
@@ -79,10 +79,12 @@ def test_event_of_another_emitter_does_not_change_the_selection(
     assert ("fake\\x1b" in capsys.readouterr().err) is (name == "node-1")
 
 
-def test_name_is_not_taken_as_uid_of_a_foreign_event(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: A name is not taken as a uid if only an event of another emitter has that uid.
+def test_name_is_not_matched_against_uid_in_event_from_other_source(
+    journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """X-6: A name is not used as a uid if only an event from a different source has this uid.
 
-    Otherwise only that event would be replayed, in place of the maintenance with that name.
+    Otherwise only that event would be selected instead of the maintenance with this name.
     """
     journal.write_event(build_event("node-1", "/anybody"))
 
@@ -93,10 +95,10 @@ def test_name_is_not_taken_as_uid_of_a_foreign_event(journal: Journal, capsys: p
     )
 
 
-def test_without_own_events_uid_wins_and_others_are_reported(
+def test_uid_takes_precedence_over_name_if_all_events_are_from_other_sources(
     journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: If all events are from other emitters, an exact uid wins, and the command reports the other uids."""
+    """X-6: If all events are from other sources, an exact uid takes precedence, and other uids are reported."""
     for uid, name in (("node-2", "other"), ("real", "node-2")):
         journal.write_event(build_event(uid, "/anybody", name))
 
@@ -106,7 +108,7 @@ def test_without_own_events_uid_wins_and_others_are_reported(
 
 @pytest.mark.parametrize("kind", ["NodeMaintenance", RUN_KIND])
 def test_event_without_uid_is_not_selected(journal: Journal, kind: str) -> None:
-    """X-6: An event with a name and without a uid is not selected; an empty uid would select the whole journal."""
+    """X-6: An event with a name but without a uid is not selected; an empty uid would select the whole journal."""
     journal.write_event(
         CloudEvent({"id": "1", "source": "/anybody", "type": "x", "kind": kind}, {"metadata": {"name": "mine"}})
     )
@@ -116,8 +118,8 @@ def test_event_without_uid_is_not_selected(journal: Journal, kind: str) -> None:
             select(journal, "mine")
 
 
-def select_by_name(book: Journal, name: str) -> list[Entry]:
-    return select_entries(book, EventSelection(maintenance=name))
+def select_by_name(journal: Journal, name: str) -> list[Entry]:
+    return select_entries(journal, EventSelection(maintenance=name))
 
 
 def build_event(uid: str, source: str, name: str = "node-1") -> CloudEvent:
@@ -126,8 +128,8 @@ def build_event(uid: str, source: str, name: str = "node-1") -> CloudEvent:
     return CloudEvent(attributes, None)
 
 
-def test_first_and_last_limit_the_selection(journal: Journal) -> None:
-    """Check that the range begins with the first event of `first_type` and ends with the last of `last_type`."""
+def test_first_and_last_type_limit_selected_events(journal: Journal) -> None:
+    """Check that the selection begins with the first event of `first_type` and ends with the last of `last_type`."""
     assert select_uids_and_types(journal, EventSelection(maintenance="node-1", first_type="node.cordoned")) == [
         (SECOND_UID, events.NODE_CORDONED)
     ]

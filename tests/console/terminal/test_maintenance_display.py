@@ -1,4 +1,4 @@
-"""Unit tests of how maintenances are displayed on a terminal."""
+"""Tests for the display of maintenances on a terminal."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def render_text(renderable: RenderableType, width: int = 200) -> str:
     return output.getvalue()
 
 
-def test_the_table_has_a_row_per_maintenance() -> None:
-    head, row = render_text(render_overview([RUNNING_MAINTENANCE], NOW)).splitlines()
+def test_table_has_one_row_per_maintenance() -> None:
+    header, row = render_text(render_overview([RUNNING_MAINTENANCE], NOW)).splitlines()
 
-    assert head.split() == ["NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"]
+    assert header.split() == ["NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"]
     assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
-def test_failure_reason_is_below_table_and_in_line() -> None:
+def test_reason_of_failed_maintenance_is_below_table_and_in_line() -> None:
     failed = build_maintenance(phase="Failed", lastError='nodes "node-1" not found')
 
     *_, last_line = render_text(render_overview([RUNNING_MAINTENANCE, failed], NOW)).splitlines()
@@ -74,8 +74,8 @@ def test_failure_reason_is_below_table_and_in_line() -> None:
     assert "web-1: needs 2" not in render_text(render_overview([RUNNING_MAINTENANCE], NOW))
 
 
-def test_waiting_reason_is_below_table_and_in_line() -> None:
-    """NMO-27a: A maintenance without a phase is shown with the reason, such as a lease of another tool."""
+def test_reason_of_waiting_maintenance_is_below_table_and_in_line() -> None:
+    """NMO-27a: A maintenance without a phase is shown with the reason, such as a Lease that another tool holds."""
     waiting_maintenance = build_maintenance(lastError="the lease is held by another-tool")
 
     *_, last_line = render_text(render_overview([waiting_maintenance, build_maintenance()], NOW)).splitlines()
@@ -100,11 +100,11 @@ def test_blocked_pods_are_below_progress_and_in_line() -> None:
     assert len(render_text(render_awaited(build_maintenance(phase="Running"), NOW)).splitlines()) == 2
 
 
-@pytest.mark.parametrize("after", ["2026-01-01T12:01:05Z", "2026-01-01T13:01:05.5+01:00"])
-def test_retried_pod_has_the_retry_time(after: str) -> None:
-    """Check that a pod that is retried later is shown with the time, as after a policy's denial or its recreation."""
+@pytest.mark.parametrize("retry_after", ["2026-01-01T12:01:05Z", "2026-01-01T13:01:05.5+01:00"])
+def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str) -> None:
+    """Check that a pod is shown with the time of the next eviction attempt, for example after a policy denied one."""
     assert (
-        suggest_remedy({**BLOCKED_POD, "retryAfter": after})
+        suggest_remedy({**BLOCKED_POD, "retryAfter": retry_after})
         == f"{suggest_remedy(BLOCKED_POD)}; next attempt at 12:01:05 UTC"
     )
     assert suggest_remedy({**BLOCKED_POD, "retryAfter": "soon"}) == suggest_remedy(BLOCKED_POD)
@@ -117,19 +117,19 @@ def test_empty_overview_is_reported() -> None:
 def test_details_separate_blocked_and_pending_pods() -> None:
     text = render_text(render_details("node-1", "cordoned, takes no new pods", [RUNNING_MAINTENANCE], NOW))
 
-    blocked, pending = text.split("PENDING")
-    assert "3 of 5 pods left, created 10m ago" in blocked  # the maintenance may have begun long after its creation
-    assert "Last error: shop/web-1: needs 2" in blocked
-    assert "shop/web-1" in blocked.split("BLOCKED")[1]
-    assert pending.split() == ["shop/web-2", "shop/db"]
+    blocked_text, pending_text = text.split("PENDING")
+    assert "3 of 5 pods left, created 10m ago" in blocked_text  # the maintenance may have begun long after its creation
+    assert "Last error: shop/web-1: needs 2" in blocked_text
+    assert "shop/web-1" in blocked_text.split("BLOCKED")[1]
+    assert pending_text.split() == ["shop/web-2", "shop/db"]
 
 
-def test_narrow_terminal_keeps_names_and_commands_unbroken() -> None:
-    """Check that a narrow terminal shows names and commands in one piece, where a table would break them."""
-    item, error = "shop/web-6c9bff56b7-fsp2j-of-a-stateful-set", "MultipleBudgets"
-    blocked = [{**BLOCKED_POD, "name": item.partition("/")[2], "since": TEN_MINUTES_AGO, "message": "needs 2"}]
+def test_names_and_commands_are_not_wrapped_on_narrow_terminal() -> None:
+    """Check that names and commands are not wrapped on a narrow terminal, as they would be in a table."""
+    pod_key, reason = "shop/web-6c9bff56b7-fsp2j-of-a-stateful-set", "MultipleBudgets"
+    blocked_pods = [{**BLOCKED_POD, "name": pod_key.partition("/")[2], "since": TEN_MINUTES_AGO, "message": "needs 2"}]
     running = build_maintenance(
-        phase="Running", evictionPods=1, blockedPods=[*blocked, {**blocked[0], "reason": error}]
+        phase="Running", evictionPods=1, blockedPods=[*blocked_pods, {**blocked_pods[0], "reason": reason}]
     )
 
     narrow_lines = (
@@ -138,16 +138,16 @@ def test_narrow_terminal_keeps_names_and_commands_unbroken() -> None:
     wide_lines = render_text(render_details("node-1", "cordoned", [running], NOW)).split("BLOCKED")[1].splitlines()
 
     assert [line.strip() for line in narrow_lines[1:3]] == [
-        item,
+        pod_key,
         "DisruptionBudget, under web, 2/2 healthy/needed, for 10m",
     ]
     assert "kubectl -n shop edit pdb web" in [line.strip() for line in narrow_lines]
-    assert narrow_lines.count(item) == 2
+    assert narrow_lines.count(pod_key) == 2
     assert len(wide_lines) == 3
     for width in range(60, 200):
         text = render_text(render_details("node-1", "cordoned", [running], NOW), width)
-        assert text.count(item) == 2, width
-        assert text.count(error) == 1, width
+        assert text.count(pod_key) == 2, width
+        assert text.count(reason) == 1, width
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
@@ -155,7 +155,7 @@ def test_progress_bar_has_constant_length(percent: int) -> None:
     assert len(render_bar(percent).plain) == len(render_bar(0).plain)
 
 
-def test_waiting_and_ending_have_phase_labels() -> None:
+def test_waiting_and_ending_maintenances_have_phase_labels() -> None:
     ending_maintenance = build_maintenance(phase="Running")
     ending_maintenance["metadata"]["deletionTimestamp"] = TEN_MINUTES_AGO
 

@@ -1,4 +1,4 @@
-"""Tests of how a replay is displayed on a terminal."""
+"""Tests for the display of a replay on a terminal."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.console.commands.test_escaping import ESCAPED_TEXT, UNSAFE_TEXT
 
 
 @pytest.mark.parametrize("explanation", ["", UNSAFE_TEXT])
-def test_recorded_text_is_escaped(explanation: str) -> None:
-    """X-6: The replay's display escapes text from recorded events and responses.
+def test_text_from_recorded_events_and_responses_is_escaped(explanation: str) -> None:
+    """X-6: Text from recorded events and responses is escaped when a replay is displayed.
 
-    Any client that may post an event chooses its fields, and a function's response may repeat them.
+    Any client that may post events controls their attributes, and a function's response may repeat them.
     """
     event = CloudEvent({"id": UNSAFE_TEXT, "source": "/s", "type": UNSAFE_TEXT}, {})
     difference = Difference(UNSAFE_TEXT, "cordon", UNSAFE_TEXT, UNSAFE_TEXT, [UNSAFE_TEXT], explanation)
     current = FunctionResponse(UNSAFE_TEXT, 503, 0.1, error=UNSAFE_TEXT)
 
-    lines = render_replay(ReplayResult(Entry(1, datetime.now(timezone.utc), event), None, current, [difference])).plain
+    text = render_replay(ReplayResult(Entry(1, datetime.now(timezone.utc), event), None, current, [difference])).plain
 
-    assert lines.count(ESCAPED_TEXT) >= 5
-    assert "\x1b" not in lines + render_gone_objects([UNSAFE_TEXT]).plain
-    assert "\u202e" not in lines
+    assert text.count(ESCAPED_TEXT) >= 5
+    assert "\x1b" not in text + render_gone_objects([UNSAFE_TEXT]).plain
+    assert "\u202e" not in text

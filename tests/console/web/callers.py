@@ -1,4 +1,4 @@
-"""HTTP clients of the console without a browser: forms, bearer tokens and confirmed actions."""
+"""HTTP clients that use the console without a browser: forms, bearer tokens and confirmed actions."""
 
 from __future__ import annotations
 
@@ -17,76 +17,78 @@ from tests.console.permissions import grant_permissions
 from tests.console.web.site import Site
 
 VIEWER = access.make_username("sources")
-"""ServiceAccount that may only list nodes and maintenances."""
-VIEW_PERMISSIONS = tuple(f"{verb} {kind}" for verb in ("list", "watch") for kind in ("nodes", "nodemaintenances"))
+"""User name of a ServiceAccount that may only list and watch nodes and maintenances."""
+VIEW_PERMISSIONS = tuple(
+    f"{verb} {resource}" for verb in ("list", "watch") for resource in ("nodes", "nodemaintenances")
+)
 """Cluster-wide permissions that the component `console` grants."""
 CSRF_FIELD = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 class FormSession:
-    """An HTTP session that posts forms as a browser does: it keeps the cookie and sends the form's token."""
+    """An HTTP session that posts forms like a browser: it keeps the cookie and sends the form's CSRF token."""
 
     def __init__(self, site: Site, session: requests.Session) -> None:
         self.site, self.session = site, session
         self.token = parse_csrf_token(self.session.get(site.url("/nodes"), timeout=10).text)
 
     def post(self, path: str, *nodes: str, headers: dict[str, str] | None = None, **fields: str) -> requests.Response:
-        """Post the form, filled in for these nodes, and return the response."""
+        """Post the form with these nodes and fields, and return the response."""
         data = {"node": list(nodes), "csrf": self.token, **fields}
         return self.session.post(self.site.url(path), data, headers=headers, timeout=10, allow_redirects=False)
 
 
 def parse_csrf_token(page: str) -> str:
-    """Return the token of the page's forms."""
+    """Return the CSRF token of the page's forms."""
     (token, *_) = CSRF_FIELD.findall(page)
     return str(token)
 
 
 def get_page(site: Site, path: str, headers: dict[str, str] | None = None) -> requests.Response:
-    """Return the response to a GET request for the page with these headers."""
+    """Request the page with these headers, and return the response."""
     return requests.get(site.url(path), headers=headers, timeout=10)
 
 
 def post_confirmed(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.Response:
-    """Post a confirmed form as a caller who may view the pages, and return the response."""
+    """Post a confirmed form with a caller's headers, and return the response; the caller must be able to view pages."""
     with requests.Session() as session:
         session.headers.update(headers)
         return FormSession(site, session).post(path, node, confirm="yes")
 
 
 def build_auth_header(environment: ChainEnvironment, user: str) -> dict[str, str]:
-    """Return the Authorization header of the user."""
+    """Return the Authorization header with the user's token."""
     return {"Authorization": f"Bearer {environment.cluster.get_token(user)}"}
 
 
 def wait_for_audit_lines(site: Site, count: int, **fields: str) -> list[dict[str, Any]]:
-    """Wait until the audit log has `count` lines about an action or object, and return these lines."""
+    """Wait until the console's audit log has `count` lines with these fields, and return these lines."""
     audit_lines: list[dict[str, Any]] = []
 
-    def are_written() -> bool:
+    def has_all_lines() -> bool:
         lines = [json.loads(line) for line in site.console.server.log.read_text().splitlines() if line[:1] == "{"]
         audit_lines[:] = [line for line in lines if line["logger"] == "audit" and fields.items() <= line.items()]
         return len(audit_lines) >= count
 
-    await_ready(f"{count} lines about {fields}", are_written, [], 5)
+    await_ready(f"{count} lines about {fields}", has_all_lines, [], 5)
     return audit_lines
 
 
 def create_account_header(environment: ChainEnvironment, name: str, permissions: Iterable[str]) -> dict[str, str]:
     """Create a ServiceAccount with these permissions, such as "list nodes", and return its Authorization header."""
-    accounts = "/api/v1/namespaces/default/serviceaccounts"
-    environment.client.create(accounts, {"metadata": {"name": name}})
+    accounts_path = "/api/v1/namespaces/default/serviceaccounts"
+    environment.client.create(accounts_path, {"metadata": {"name": name}})
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
     grant_permissions(environment.client, name, permissions, subject, f"system:serviceaccount:default:{name}")
-    token = environment.client.create(f"{accounts}/{name}/token", {"spec": {}})["status"]["token"]
+    token = environment.client.create(f"{accounts_path}/{name}/token", {"spec": {}})["status"]["token"]
     return {"Authorization": f"Bearer {token}"}
 
 
 def create_account_option(
     environment: ChainEnvironment, directory: Path, name: str, permissions: Iterable[str]
 ) -> tuple[str, Path]:
-    """Create a ServiceAccount with only these permissions, and return the option that makes a command use it."""
-    file, cluster = directory / f"{name}.kubeconfig", environment.cluster
+    """Create a ServiceAccount with only these permissions, and return the option with which a command uses it."""
+    kubeconfig, cluster = directory / f"{name}.kubeconfig", environment.cluster
     token = create_account_header(environment, name, permissions)["Authorization"].split()[1]
-    access.write_kubeconfig(file, cluster.url, cluster.certificate, name, token)
-    return "--kubeconfig", file
+    access.write_kubeconfig(kubeconfig, cluster.url, cluster.certificate, name, token)
+    return "--kubeconfig", kubeconfig

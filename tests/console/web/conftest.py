@@ -1,4 +1,4 @@
-"""Fixtures: a separate cluster for the console, so that its list shows only the objects of these tests."""
+"""Fixtures for a separate cluster with the console, whose pages then show only the objects of these tests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         localproduct.install_manifests(cluster, with_v1alpha1=True)
         with Product(cluster, folder / "product") as product:
             environment = ChainEnvironment(cluster, product)
-            journal = ("--journal", product.journal)
+            journal_option = ("--journal", product.journal)
             urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
-            with WebConsole(cluster, folder / "product", *journal, **urls) as console:
+            with WebConsole(cluster, folder / "product", *journal_option, **urls) as console:
                 yield Site(environment, console)
             environment.client.close()
             product.kill()
@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="package")
 def chrome_driver() -> Iterator[Chrome]:
-    """Yield one browser for all tests."""
+    """Yield a browser that all tests share."""
     driver = start_browser()
     yield driver
     driver.quit()
@@ -41,7 +41,7 @@ def chrome_driver() -> Iterator[Chrome]:
 
 @pytest.fixture
 def browser(chrome_driver: Chrome, site: Site) -> Browser:
-    """Return that browser with a desktop viewport, a light theme and no cookies."""
+    """Return the shared browser with a desktop viewport, a light theme and no cookies."""
     chrome_driver.delete_all_cookies()
     browser = Browser(chrome_driver, site.console)
     browser.emulate_display()

@@ -1,4 +1,4 @@
-"""The running console, a browser for it, and what tests do with both."""
+"""The running console, and a browser with the actions that tests perform in it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Browser:
         return self.wait_until(lambda: self.find_all(selector))[0]
 
     def get_text(self, selector: str) -> str:
-        """Return the text of the element, "" if there is none, in one call, since the page changes by itself."""
+        """Return the element's text, or "" if there is no element; one call, because the page changes by itself."""
         script = "const found = document.querySelector(arguments[0]); return found ? found.innerText : ''"
         return str(self.run_script(script, selector)).strip()
 
@@ -103,16 +103,16 @@ class Browser:
         """Run a script in the page, and return its result."""
         return self.driver.execute_script(text, *arguments)
 
-    def wait_until(self, condition: Callable[[], T], seconds: float = TIMEOUT_SECONDS) -> T:
-        """Wait until `condition` returns a true value, and return it; the timeout error contains the page's text."""
+    def wait_until(self, predicate: Callable[[], T], seconds: float = TIMEOUT_SECONDS) -> T:
+        """Wait until `predicate` returns a true value, and return it; a timeout error contains the page's text."""
         wait = WebDriverWait(self.driver, seconds, poll_frequency=0.1)
         try:
-            return wait.until(lambda _: condition())
+            return wait.until(lambda _: predicate())
         except Exception as error:
             raise AssertionError(f"{type(error).__name__}; the page shows: {self.get_text('body')}") from error
 
     def select_node(self, node: str) -> None:
-        """Select the node's checkbox."""
+        """Click the node's checkbox."""
         self.wait_for_element(f"#{build_html_id(node)} input").click()
 
     def open_menu(self, node: str) -> list[str]:
@@ -121,25 +121,25 @@ class Browser:
         return [item.text for item in self.find_all(f"#{build_html_id(node)}-offers li")]
 
     def wait_for_dialog(self) -> str:
-        """Wait until a dialog is open, and return its text."""
+        """Wait until a dialog is open, and return the dialog's text."""
         return self.wait_until(lambda: self.get_text("dialog[open]"))
 
-    def open_event(self, kind: str) -> None:
-        """Open an event of the timeline by keyboard."""
-        marker = self.wait_for_element(f".lanes a[aria-label^='{kind}']")
+    def open_event(self, event_name: str) -> None:
+        """Open an event in the timeline with the keyboard."""
+        marker = self.wait_for_element(f".lanes a[aria-label^='{event_name}']")
         self.run_script("arguments[0].focus()", marker)
         marker.send_keys("\n")
-        self.wait_until(lambda: self.get_text("#window-body h2") == kind)
+        self.wait_until(lambda: self.get_text("#window-body h2") == event_name)
 
     def replay_event(self) -> list[list[str]]:
-        """Replay the open event, and return a row per function: name, result, recorded response and new response."""
+        """Replay the open event; return a row per function: name, result, recorded response and new response."""
         self.wait_for_element("dialog[open] .replay button").click()
         self.wait_until(lambda: self.find_all("#replayed table"))
         rows = self.find_all("#replayed tbody tr:not(.differs)")
         return [[cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in rows]
 
     def confirm_dialog(self, reason: str = "") -> None:
-        """Enter the reason, if any, press the dialog's button, and wait until the dialog is closed."""
+        """Enter the reason if there is one, click the dialog's button, and wait until the dialog is closed."""
         self.wait_for_dialog()
         if reason:
             self.wait_for_element("dialog[open] input[name=reason]").send_keys(reason)
@@ -147,5 +147,5 @@ class Browser:
         self.wait_until(lambda: not self.find_all("dialog[open]"))
 
     def take_errors(self) -> list[str]:
-        """Return the browser's errors since the last call: refused or failed scripts, styles and connections."""
+        """Return the browser's errors since the last call: blocked or failed scripts, styles and connections."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]

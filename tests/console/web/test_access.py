@@ -1,4 +1,4 @@
-"""Tests of the permissions for actions in the console, and of the requests that it refuses (OSV-7, OSV-8, OSV-14)."""
+"""Tests for the permissions for actions in the console, and for the requests that it refuses (OSV-7, OSV-8, OSV-14)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def environment(site: Site) -> ChainEnvironment:
 
 @pytest.fixture(scope="module")
 def guarded_node(site: Site) -> str:
-    """Return a node that every test takes out of maintenance again."""
+    """Return a node that every test must take out of maintenance again."""
     return site.environment.create_node("guarded-1")
 
 
@@ -53,10 +53,10 @@ def is_in_maintenance(environment: ChainEnvironment, node: str) -> bool:
 
 
 @proves("OSV-7", "OSV-8")
-def test_only_confirmed_form_changes_anything(
+def test_only_confirmed_form_starts_or_stops_maintenance(
     site: Site, form_session: FormSession, environment: ChainEnvironment, guarded_node: str
 ) -> None:
-    """OSV-7, OSV-8: A POST without confirmation only shows the dialog; a confirmed POST works without JavaScript."""
+    """OSV-7, OSV-8: A POST without confirmation only returns the dialog; a confirmed POST works without JavaScript."""
     dialog = form_session.post("/start", guarded_node, reason="new disk")
     assert (dialog.status_code, is_in_maintenance(environment, guarded_node)) == (200, False)
     assert "Take <strong>guarded-1</strong> out of service?" in dialog.text
@@ -75,8 +75,8 @@ def test_only_confirmed_form_changes_anything(
 
 @proves("OSV-7")
 @pytest.mark.parametrize("confirm", ["", "yes"])
-def test_unknown_node_gets_404(site: Site, form_session: FormSession, confirm: str) -> None:
-    """OSV-7, NMO-19: A form with an unknown node creates nothing, and its name is escaped in the page."""
+def test_form_with_unknown_node_gets_404(site: Site, form_session: FormSession, confirm: str) -> None:
+    """OSV-7, NMO-19: A form with an unknown node creates nothing, and the page escapes the node's name."""
     for path in ("/start", "/stop"):
         response = form_session.post(path, "<b>no</b>", confirm=confirm)
         assert response.status_code == 404
@@ -85,8 +85,8 @@ def test_unknown_node_gets_404(site: Site, form_session: FormSession, confirm: s
 
 
 @pytest.mark.slow
-def test_filter_that_journal_cannot_hold_gets_400(site: Site, postgresql: PostgreSQL, tmp_path: Path) -> None:
-    """X-6: A filter value that the journal cannot hold is a 400 error; PostgreSQL accepts no NUL in text."""
+def test_filter_value_that_journal_cannot_store_gets_400(site: Site, postgresql: PostgreSQL, tmp_path: Path) -> None:
+    """X-6: A filter value that the journal cannot store gets status 400; PostgreSQL does not accept NUL in text."""
     Journal(url := postgresql.create_database()).close()
     kubeconfig = site.environment.cluster.kubeconfig
 
@@ -102,7 +102,7 @@ def test_filter_that_journal_cannot_hold_gets_400(site: Site, postgresql: Postgr
 def test_start_of_node_in_maintenance_gets_409(
     site: Site, form_session: FormSession, environment: ChainEnvironment, confirm: str
 ) -> None:
-    """OSV-7, NMO-22: Starting maintenance of a node that is already in maintenance is a 409 error."""
+    """OSV-7, NMO-22: Starting the maintenance of a node that is already in maintenance gets status 409."""
     node = environment.create_node(f"taken-{confirm or 'not'}")
     path = environment.create_maintenance(node)
     environment.await_state(path)
@@ -118,7 +118,7 @@ def test_start_of_node_in_maintenance_gets_409(
 def test_stop_of_node_without_maintenance_gets_409(
     form_session: FormSession, environment: ChainEnvironment, confirm: str
 ) -> None:
-    """OSV-8: Stopping a node without a maintenance is a 409 error, and a cordon by hand stays."""
+    """OSV-8: Stopping the maintenance of a node that has none gets status 409, and a manual cordon stays."""
     node = environment.create_node(f"cordoned-{confirm or 'not'}")
     environment.cluster.kubectl("cordon", node)
 
@@ -133,29 +133,29 @@ def test_stop_of_node_without_maintenance_gets_409(
 def test_outdated_stop_dialog_does_not_end_newer_maintenance(
     form_session: FormSession, environment: ChainEnvironment
 ) -> None:
-    """OSV-8: An outdated stop dialog does not end a newer maintenance of the same name; a current dialog does."""
+    """OSV-8: An outdated stop dialog does not end a newer maintenance with the same name."""
     node = environment.create_node("windowed-1")
     path = environment.create_maintenance(node, name=node)
     environment.await_state(path)
-    old = wait_for_dialog_uid(form_session, environment, path, node)
+    old_uid = wait_for_dialog_uid(form_session, environment, path, node)
     environment.request_deletion(path)
     environment.await_deletion(path)
     environment.create_maintenance(node, name=node)
     environment.await_state(path)
 
-    response = form_session.post("/stop", node, confirm="yes", uid=old)
+    response = form_session.post("/stop", node, confirm="yes", uid=old_uid)
 
     assert response.status_code == 409
     assert f"node &#34;{node}&#34; has a new maintenance now: load the page again" in response.text
     assert not environment.client.get(path)["metadata"].get("deletionTimestamp")
-    new = wait_for_dialog_uid(form_session, environment, path, node)
-    assert form_session.post("/stop", node, confirm="yes", uid=new).status_code == 303
+    new_uid = wait_for_dialog_uid(form_session, environment, path, node)
+    assert form_session.post("/stop", node, confirm="yes", uid=new_uid).status_code == 303
     environment.await_deletion(path)
 
 
 @proves("OSV-8")
 def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, environment: ChainEnvironment) -> None:
-    """OSV-8: A form with an empty node name changes nothing, and the console ignores a node in the URL of a POST."""
+    """OSV-8: A form with an empty node name changes nothing, and the console ignores a node name in a POST's URL."""
     node = environment.create_node("unnamed-1")
     path = environment.create_maintenance(node)
     environment.await_state(path)
@@ -163,26 +163,26 @@ def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, en
     forms = [(action, names) for action in ("/stop", "/start") for names in ([""], [node, ""])]
     responses = [form_session.post(action, *names, confirm="yes") for action, names in forms]
 
-    addressed = [form_session.post(f"{action}?node={node}", confirm="yes") for action in ("/stop", "/start")]
+    responses_with_query = [form_session.post(f"{action}?node={node}", confirm="yes") for action in ("/stop", "/start")]
 
-    assert [response.status_code for response in (*responses, *addressed)] == [400] * 6
+    assert [response.status_code for response in (*responses, *responses_with_query)] == [400] * 6
     assert all("a value of node is empty, nothing was changed" in response.text for response in responses)
-    assert all("no node selected, nothing was changed" in response.text for response in addressed)
+    assert all("no node selected, nothing was changed" in response.text for response in responses_with_query)
     assert not environment.client.get(path)["metadata"].get("deletionTimestamp")
     environment.request_deletion(path)
 
 
-def wait_for_dialog_uid(form: FormSession, environment: ChainEnvironment, path: str, node: str) -> str:
-    """Wait until the stop dialog contains the uid of the maintenance, and return the uid."""
+def wait_for_dialog_uid(form_session: FormSession, environment: ChainEnvironment, path: str, node: str) -> str:
+    """Wait until the stop dialog contains the maintenance's uid, and return the uid."""
     uid = str(environment.client.get(path)["metadata"]["uid"])
-    await_ready("the window", lambda: UID_FIELD.findall(form.post("/stop", node).text) == [uid], [], 10)
+    await_ready("the stop dialog", lambda: UID_FIELD.findall(form_session.post("/stop", node).text) == [uid], [], 10)
     return uid
 
 
 def test_start_of_several_nodes_reports_each_failure(
     site: Site, form_session: FormSession, environment: ChainEnvironment, guarded_node: str
 ) -> None:
-    """OSV-7: A form with several nodes starts those that it can, and reports the others."""
+    """OSV-7: A form with several nodes starts maintenance where it can, and reports the other nodes."""
     response = form_session.post("/start", guarded_node, "nowhere", confirm="yes")
 
     assert response.status_code == 200
@@ -207,7 +207,7 @@ def test_start_of_several_nodes_reports_each_failure(
 def test_post_from_another_site_gets_403(
     form_session: FormSession, environment: ChainEnvironment, guarded_node: str, headers: dict[str, str]
 ) -> None:
-    """OSV-7: A POST from another site is refused even if it carries the cookie and the token."""
+    """OSV-7: A POST from another site is refused even if it contains the cookie and the CSRF token."""
     response = form_session.post("/start", guarded_node, confirm="yes", headers=headers)
 
     assert response.status_code == 403
@@ -217,7 +217,7 @@ def test_post_from_another_site_gets_403(
 
 @pytest.mark.parametrize("dead_letter_number", ["", "x", "77", "9" * 5000])
 def test_invalid_dead_letter_number_gets_404(form_session: FormSession, dead_letter_number: str) -> None:
-    """X-1: An invalid dead letter number in the form is a 404 error, whatever its text."""
+    """X-1: A form with an invalid dead letter number gets status 404, regardless of the value."""
     response = form_session.post("/dead-letters/redrive", letter=dead_letter_number, confirm="yes")
 
     assert response.status_code == 404
@@ -225,27 +225,27 @@ def test_invalid_dead_letter_number_gets_404(form_session: FormSession, dead_let
 
 
 @pytest.mark.parametrize("token", ["", "guessed"])
-def test_post_without_token_gets_403(
+def test_post_without_csrf_token_gets_403(
     site: Site, form_session: FormSession, environment: ChainEnvironment, guarded_node: str, token: str
 ) -> None:
-    """OSV-7: A POST without the form's token is refused, with or without the cookie."""
-    without_cookie = {"node": guarded_node, "confirm": "yes", "csrf": form_session.token}
+    """OSV-7: A POST without the form's CSRF token or without the cookie is refused."""
+    form_fields = {"node": guarded_node, "confirm": "yes", "csrf": form_session.token}
 
     assert form_session.post("/start", guarded_node, confirm="yes", csrf=token).status_code == 403
-    assert requests.post(site.url("/start"), without_cookie, timeout=10).status_code == 403
+    assert requests.post(site.url("/start"), form_fields, timeout=10).status_code == 403
     assert not is_in_maintenance(environment, guarded_node)
 
 
 def test_unknown_host_name_gets_400(site: Site) -> None:
-    """Check that the console refuses requests with another host name.
+    """Check that the console refuses requests with an unknown host name.
 
-    On a loopback address, the console acts for every caller, so a DNS rebinding attack could otherwise use it.
+    On a loopback address, the console acts for every caller, which a DNS rebinding attack could otherwise exploit.
     """
     assert requests.get(site.url("/nodes"), headers={"Host": "rebound.example"}, timeout=10).status_code == 400
 
 
 def test_every_response_has_security_headers(site: Site) -> None:
-    """Check the security headers: only own scripts and styles, no frames, and a protected cookie."""
+    """Check that the headers permit only the console's own scripts and styles, no frames, and a protected cookie."""
     for path in ("/nodes", "/events", "/nodes/none", "/static/console.js"):
         headers = requests.get(site.url(path), timeout=10).headers
         assert "default-src 'none'; script-src 'self'; style-src 'self';" in headers["Content-Security-Policy"]
@@ -259,7 +259,7 @@ def test_every_response_has_security_headers(site: Site) -> None:
 
 @pytest.fixture(scope="module")
 def token_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Yield a console as in a cluster: other hosts can reach it, and callers send tokens.
+    """Yield a console like one in a cluster: other hosts can reach it, and callers send tokens.
 
     The console's own ServiceAccount may only view.
     """
@@ -275,7 +275,7 @@ def token_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_caller_without_view_permission_sees_nothing(
     token_console: Site, environment: ChainEnvironment, guarded_node: str, path: str
 ) -> None:
-    """OSV-7: A caller without permission to view gets an error that names the missing permission, and no data."""
+    """OSV-7: A caller without view permissions gets an error that names the missing permission, and no data."""
     anonymous, unprivileged = (
         get_page(token_console, path),
         get_page(token_console, path, build_auth_header(environment, UNPRIVILEGED)),
@@ -291,7 +291,7 @@ def test_caller_without_view_permission_sees_nothing(
 
 @proves("OSV-7", "OSV-14")
 def test_viewer_cannot_start_maintenance(token_console: Site, environment: ChainEnvironment, guarded_node: str) -> None:
-    """OSV-7, OSV-14: A caller who may only view sees the page, and the API server refuses the action."""
+    """OSV-7, OSV-14: A caller who may only view sees the page, but the API server denies the action."""
     headers = build_auth_header(environment, VIEWER)
 
     assert guarded_node in get_page(token_console, "/nodes", headers).text
@@ -301,8 +301,8 @@ def test_viewer_cannot_start_maintenance(token_console: Site, environment: Chain
     assert not is_in_maintenance(environment, guarded_node)
 
 
-def test_actions_use_the_identity_of_the_token(token_console: Site, environment: ChainEnvironment) -> None:
-    """Check that the API server's audit log names the owner of the token, not the console."""
+def test_actions_use_identity_of_token(token_console: Site, environment: ChainEnvironment) -> None:
+    """Check that the API server's audit log contains the token's user, not the console's account."""
     node = environment.create_node("bearer-1")
 
     assert (
@@ -322,7 +322,7 @@ def test_actions_use_the_identity_of_the_token(token_console: Site, environment:
     assert users_by_verb == {"create": access.ADMIN, "delete": access.ADMIN}
 
 
-def test_identity_headers_are_ignored_without_proxy(token_console: Site) -> None:
+def test_identity_headers_are_ignored_if_no_proxy_is_configured(token_console: Site) -> None:
     """Check that identity headers have no effect if no proxy is configured."""
     forged_headers = {"X-Forwarded-User": "admin", "X-Forwarded-Groups": "system:masters"}
     assert get_page(token_console, "/nodes", forged_headers).status_code == 401
@@ -330,13 +330,13 @@ def test_identity_headers_are_ignored_without_proxy(token_console: Site) -> None
 
 @pytest.mark.slow
 def test_health_endpoints_accept_any_host_name(site: Site, tmp_path: Path) -> None:
-    """Check that a console with `--host` answers health checks under any host name, and nothing else.
+    """Check that a console with `--host` responds to health checks, but to nothing else, under any host name.
 
-    A kubelet uses the pod's IP address.
+    Kubelets use the pod's IP address.
     """
     with WebConsole(
         site.environment.cluster, tmp_path, "--host", "console.example"
-    ) as console:  # the startup check used the IP
+    ) as console:  # the readiness check at the start uses the IP address
         named_site = Site(site.environment, console)
         assert get_page(named_site, "/health/liveness").status_code == 200
         for path in ("/nodes", "/static/console.js", "/no-such-page", "/health"):
@@ -349,15 +349,15 @@ FAST_TIMEOUT_PROGRAM = (
     "Worker.request_timeout_seconds = Worker.response_timeout_seconds = 1.0; "
     "from console.cli import main; main()"
 )
-"""Program that runs the console with shorter time limits."""
-HALF_FORM = b"POST /start HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n"
-HALF_FORM += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nn"
+"""Script that runs the console with shorter timeouts."""
+PARTIAL_FORM_REQUEST = b"POST /start HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n"
+PARTIAL_FORM_REQUEST += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nn"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partial_request", [b"G", HALF_FORM], ids=["a line", "a form"])
-def test_unfinished_requests_time_out(site: Site, tmp_path: Path, partial_request: bytes) -> None:
-    """X-6: Unfinished requests, one for each thread, time out, and the console answers again."""
+@pytest.mark.parametrize("partial_request", [b"G", PARTIAL_FORM_REQUEST], ids=["request line", "form"])
+def test_incomplete_requests_time_out(site: Site, tmp_path: Path, partial_request: bytes) -> None:
+    """X-6: Incomplete requests that occupy all threads time out, and the console responds again."""
     console = WebConsole(site.environment.cluster, tmp_path)
     console.server.command[:3] = [sys.executable, "-c", FAST_TIMEOUT_PROGRAM]
     with console, ExitStack() as exit_stack:
@@ -368,23 +368,23 @@ def test_unfinished_requests_time_out(site: Site, tmp_path: Path, partial_reques
 
 
 @pytest.mark.slow
-def test_form_of_one_replica_is_accepted_by_another(
+def test_replica_accepts_form_of_another_replica(
     site: Site, form_session: FormSession, environment: ChainEnvironment, guarded_node: str, tmp_path: Path
 ) -> None:
-    """Check that one replica of the console accepts a form that another replica rendered.
+    """Check that a replica of the console accepts a form that another replica has rendered.
 
     During a drain, two pods may serve the same address, so a form may reach the other pod.
     """
-    with WebConsole(environment.cluster, tmp_path) as second:
-        form_session.site = Site(environment, second)
+    with WebConsole(environment.cluster, tmp_path) as second_console:
+        form_session.site = Site(environment, second_console)
         assert form_session.post("/start", guarded_node, confirm="yes", at=guarded_node).status_code == 303
         form_session.site = site
         assert form_session.post("/stop", guarded_node, confirm="yes").status_code == 303
     environment.await_deletion(f"{MEDIK8S.path}/{guarded_node}")
 
 
-def test_address_in_use_is_a_one_line_error(site: Site) -> None:
-    """X-6: An address in use is a one-line error with a remedy, and the command prints no URL before it."""
+def test_address_in_use_is_one_line_error(site: Site) -> None:
+    """X-6: An address that is in use is a one-line error with a remedy, and the command does not print its URL."""
     address = site.console.url.removeprefix("http://")
     arguments = ["console", "--kubeconfig", str(site.environment.cluster.kubeconfig), "--listen", address]
 

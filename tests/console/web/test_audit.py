@@ -1,4 +1,4 @@
-"""Tests of the console's audit log: one line per action, with user, object, origin and outcome."""
+"""Tests for the console's audit log: one line per action, with user, object, client address and outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.console.web.site import Site
 from tests.receiver import Receiver, Response
 
 USER_HEADER, SECRET_HEADER = "X-Forwarded-User", "X-Console-Secret"
-SECRET = "only-the-proxy-knows"  # noqa: S105 - of the tests alone
+SECRET = "only-the-proxy-knows"  # noqa: S105 - only for these tests
 IDENTIFICATION_MODES: dict[
     str, tuple[Callable[[ChainEnvironment], dict[str, str]], Callable[[ChainEnvironment], dict[str, str]]]
 ] = {
@@ -39,7 +39,7 @@ IDENTIFICATION_MODES: dict[
         lambda environment: {USER_HEADER: VIEWER, SECRET_HEADER: SECRET},
     ),
 }
-"""Identification mode → functions that return headers of a user who may act, and of one who may only view."""
+"""For each identification mode, functions that build headers of a user who may act, and of one who may only view."""
 DIGEST_FIELD = re.compile(r'name="digest" value="([^"]+)"')
 USER_NAMES = {"token": "admin", "proxy": "boss"}
 
@@ -67,8 +67,8 @@ def mode_and_console(
 
 
 @pytest.mark.slow
-def test_each_action_is_one_line(mode_and_console: tuple[str, Site], environment: ChainEnvironment) -> None:
-    """Check that each action, done or refused, is one line with the authenticated user and the client's address."""
+def test_each_action_is_logged_as_one_line(mode_and_console: tuple[str, Site], environment: ChainEnvironment) -> None:
+    """Check that each action, done or refused, is logged in one line with the user and the client's address."""
     mode, site = mode_and_console
     actor_headers, viewer_headers = (headers(environment) for headers in IDENTIFICATION_MODES[mode])
     node = environment.create_node(f"audited-{mode}")
@@ -81,23 +81,23 @@ def test_each_action_is_one_line(mode_and_console: tuple[str, Site], environment
     assert post_confirmed(site, "/stop", node, actor_headers).status_code == 303
     environment.await_deletion(f"{MEDIK8S.path}/{node}")
 
-    refused_line, started, stopped = wait_for_audit_lines(site, 3, node=node)
+    refused_line, start_line, stop_line = wait_for_audit_lines(site, 3, node=node)
     assert (refused_line["action"], refused_line["outcome"], refused_line["status"]) == ("start", "refused", 403)
     assert (refused_line["user"], refused_line["from"]) == (VIEWER, "127.0.0.1")
     assert refused_line["forwarded"] == "192.0.2.7, 10.0.0.1"
     assert "cannot" in refused_line["error"]
-    assert [(line["action"], line["outcome"], line["user"]) for line in (started, stopped)] == [
+    assert [(line["action"], line["outcome"], line["user"]) for line in (start_line, stop_line)] == [
         ("start", "done", USER_NAMES[mode]),
         ("stop", "done", USER_NAMES[mode]),
     ]
-    assert started.get("groups", []) == (["staff", "system:masters"] if mode == "proxy" else [])
-    assert "error" not in started
+    assert start_line.get("groups", []) == (["staff", "system:masters"] if mode == "proxy" else [])
+    assert "error" not in start_line
 
 
 def test_loopback_console_logs_kubeconfig_user(site: Site, environment: ChainEnvironment) -> None:
-    """Check that the line names the kubeconfig's user on a loopback console, and that viewing is not logged.
+    """Check that a loopback console logs actions with the kubeconfig's user, and does not log page views.
 
-    A form with several nodes is logged as one line per node, each with its own outcome.
+    A form with several nodes is logged in one line per node, each with its own outcome.
     """
     node = environment.create_node("audited-here")
     with requests.Session() as session:
@@ -111,23 +111,27 @@ def test_loopback_console_logs_kubeconfig_user(site: Site, environment: ChainEnv
         ("start", "done"),
         ("stop", "done"),
     ]
-    (missing,) = wait_for_audit_lines(site, 1, node="not-audited")
-    assert (missing["user"], missing["outcome"], missing["status"]) == ("admin", "refused", 404)
-    assert missing["error"] == 'node "not-audited" not found'
+    (missing_node_line,) = wait_for_audit_lines(site, 1, node="not-audited")
+    assert (missing_node_line["user"], missing_node_line["outcome"], missing_node_line["status"]) == (
+        "admin",
+        "refused",
+        404,
+    )
+    assert missing_node_line["error"] == 'node "not-audited" not found'
 
 
 @pytest.mark.slow
 def test_redrive_is_logged_after_delivery(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """Check that a redrive is logged after its delivery, with one line per dead letter.
+    """Check that a redrive is logged after the delivery, with one line per dead letter.
 
     Each line has the function's response, or the reason why no function was called.
     """
     url, file = f"{receiver.url}/cordon", tmp_path / "journal.db"
-    answers = {"1": Response(400, body=b"no such thing"), "2": Response(500, body=b"away"), "3": Response(200)}
-    receiver.answers["/cordon"] = lambda request: answers[request.id]
+    responses = {"1": Response(400, body=b"no such thing"), "2": Response(500, body=b"away"), "3": Response(200)}
+    receiver.answers["/cordon"] = lambda request: responses[request.id]
     with closing(Journal(file)) as store:
-        for key, destination in (("1", url), ("2", url), ("3", url), ("4", f"{receiver.url}/unknown")):
-            event = CloudEvent({"id": key, "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+        for event_id, destination in (("1", url), ("2", url), ("3", url), ("4", f"{receiver.url}/unknown")):
+            event = CloudEvent({"id": event_id, "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
             store.write_event(to_dead_letter(event, DeadLetter(destination, 503, "away")))
         numbers = [str(dead_letter.seq) for dead_letter in store.select(Query(dead_letters_only=True))]
     urls = {"functions_url": receiver.url, "broker_url": f"{receiver.url}/broker"}
@@ -135,16 +139,16 @@ def test_redrive_is_logged_after_delivery(site: Site, receiver: Receiver, tmp_pa
         WebConsole(site.environment.cluster, tmp_path, "--journal", file, **urls) as console,
         requests.Session() as session,
     ):
-        own_site = Site(site.environment, console)
-        digests = DIGEST_FIELD.findall(session.get(own_site.url("/dead-letters"), timeout=10).text)
+        console_site = Site(site.environment, console)
+        digests = DIGEST_FIELD.findall(session.get(console_site.url("/dead-letters"), timeout=10).text)
         form_fields = {
-            "csrf": FormSession(own_site, session).token,
+            "csrf": FormSession(console_site, session).token,
             "letter": numbers,
             "digest": digests,
             "confirm": "yes",
         }
-        assert session.post(own_site.url("/dead-letters/redrive"), form_fields, timeout=10).status_code == 200
-        lines = wait_for_audit_lines(own_site, 4, action="redrive")
+        assert session.post(console_site.url("/dead-letters/redrive"), form_fields, timeout=10).status_code == 200
+        lines = wait_for_audit_lines(console_site, 4, action="redrive")
 
     assert [line["letter"] for line in lines] == numbers
     assert [(line["outcome"], line["status"]) for line in lines] == [
@@ -157,30 +161,30 @@ def test_redrive_is_logged_after_delivery(site: Site, receiver: Receiver, tmp_pa
     assert ["error" in line for line in lines] == [True, True, False, True]
 
 
-def test_outcome_is_logged_before_other_nodes_are_done() -> None:
-    """X-6: Each node's outcome is logged as soon as it is known, so that a killed console loses no finished action."""
-    written: list[str] = []
+def test_outcome_for_node_is_logged_before_other_nodes_are_done() -> None:
+    """X-6: Each node's outcome is logged as soon as it is known, so that a console that is killed has logged it."""
+    logged_names: list[str] = []
 
     async def act_on_two_nodes() -> None:
-        first = asyncio.Event()
+        quick_is_done = asyncio.Event()
 
         async def act_on_node(node: str) -> None:
             if node == "slow":
-                await first.wait()
+                await quick_is_done.wait()
 
-        def record_outcome(ended: ActionOutcome) -> None:
-            written.append(ended.name)
-            first.set()
+        def record_outcome(outcome: ActionOutcome) -> None:
+            logged_names.append(outcome.name)
+            quick_is_done.set()
 
         await asyncio.wait_for(act_on_nodes(["slow", "quick"], act_on_node, record_outcome), 5)
 
     asyncio.run(act_on_two_nodes())
 
-    assert written == ["quick", "slow"]
+    assert logged_names == ["quick", "slow"]
 
 
 def test_forged_request_is_logged(mode_and_console: tuple[str, Site]) -> None:
-    """Check that a forged request is logged without a user name, and that its fields cannot break the line."""
+    """Check that a forged request is logged without a user name, and that its fields cannot forge log lines."""
     _, console_site = mode_and_console
     forged_fields = {"node": 'x"}\n{"logger": "audit"', "confirm": "yes"}
 
@@ -191,11 +195,11 @@ def test_forged_request_is_logged(mode_and_console: tuple[str, Site]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "status"), [(500, 403), (5000, 400)])
-def test_refused_request_with_many_names_has_constant_cost(
-    site: Site, environment: ChainEnvironment, tmp_path: Path, count: int, status: int
+@pytest.mark.parametrize(("count", "expected_status"), [(500, 403), (5000, 400)])
+def test_refused_request_with_many_nodes_causes_few_requests_and_lines(
+    site: Site, environment: ChainEnvironment, tmp_path: Path, count: int, expected_status: int
 ) -> None:
-    """X-6: A refused request with many names costs a constant number of requests and log lines."""
+    """X-6: A refused request with many node names causes a constant number of API requests and log lines."""
 
     def count_self_subject_reviews() -> int:
         entries = [
@@ -208,12 +212,12 @@ def test_refused_request_with_many_names_has_constant_cost(
         requests.Session() as session,
     ):
         session.headers.update(build_auth_header(environment, VIEWER))
-        form_session, before = FormSession(Site(environment, console), session), count_self_subject_reviews()
+        form_session, reviews_before = FormSession(Site(environment, console), session), count_self_subject_reviews()
         response = form_session.post("/start", *(f"n{number}" for number in range(count)), confirm="yes")
         lines = wait_for_audit_lines(form_session.site, 1, action="start")
 
-    assert response.status_code == status
+    assert response.status_code == expected_status
     assert len(response.content) < 10_000
-    assert count_self_subject_reviews() - before < 5
-    assert [line["status"] for line in lines] == [status] * 10
+    assert count_self_subject_reviews() - reviews_before < 5
+    assert [line["status"] for line in lines] == [expected_status] * 10
     assert lines[-1]["more"] == count - 10

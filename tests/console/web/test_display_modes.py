@@ -1,6 +1,6 @@
-"""Tests of every page in light, dark and phone display modes: accessibility, layout, browser errors and speed.
+"""Tests for every page in light, dark and phone display modes: accessibility, layout, browser errors and speed.
 
-`make screenshots` runs them to write screenshots into docs/screenshots.
+`make screenshots` runs these tests to write the screenshots in docs/screenshots.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 DISPLAY_MODES = {"light": (DESKTOP_VIEWPORT, False), "dark": (DESKTOP_VIEWPORT, True), "phone": (PHONE_VIEWPORT, False)}
 ALL_DISPLAY_MODES = {**DISPLAY_MODES, "dark phone": (PHONE_VIEWPORT, True)}
 STATIC_PAGES = ("nodes", "window", "node", "timeline", "event", "events", "dead-letters", "error")
-"""Pages and dialogs that the tests only view; the row's menu has tests of its own."""
+"""Pages and dialogs that the tests only view; other tests use the menu of a row."""
 PAGE_PATHS = {"events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
 MIN_CHECKBOX_PIXELS, MIN_TARGET_PIXELS = 16, 24
-"""Minimum size in pixels of a checkbox, and of a target for a finger or mouse (WCAG 2.5.8)."""
+"""Minimum size in pixels of a checkbox, and of a pointer target (WCAG 2.5.8)."""
 NODE_COUNT = 500
 PAINT_MILLISECONDS = 1000
 
 
 @pytest.fixture(scope="module")
 def nodes_in_all_states(site: Site) -> Iterator[list[str]]:
-    """Yield the names of eight nodes in all possible states; the last node has two-digit numbers of pods."""
+    """Yield the names of eight nodes, which have all possible states; the last one has two-digit numbers of pods."""
     environment = site.environment
     names = [environment.create_node(f"rack-{number}.example.com") for number in range(1, 9)]
     namespace = environment.create_namespace()
@@ -67,9 +67,13 @@ def nodes_in_all_states(site: Site) -> Iterator[list[str]]:
     ]
     environment.cluster.kubectl("cordon", names[3])
     environment.await_state(paths[1])
-    environment.await_state(paths[0], lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 3)
-    environment.await_state(paths[2], lambda item: (item.get("status") or {}).get("pendingCount") == 6)
-    environment.await_state(paths[3], lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 15)
+    environment.await_state(
+        paths[0], lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 3
+    )
+    environment.await_state(paths[2], lambda maintenance: (maintenance.get("status") or {}).get("pendingCount") == 6)
+    environment.await_state(
+        paths[3], lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 15
+    )
     _record_failure(environment.product, names[0])
     yield names
     for path in paths:
@@ -77,17 +81,17 @@ def nodes_in_all_states(site: Site) -> Iterator[list[str]]:
 
 
 def _record_failure(product: Product, node: str) -> None:
-    """Record a failed attempt with a long error message, which must not displace the texts next to it."""
+    """Record a failed attempt with a long error message, which must not overlap the texts next to it."""
     message = "no response from the API server: Internal error occurred: failed calling webhook " * 4
     fields = {"id": "failed", "source": "/begin", "type": events.MAINTENANCE_BEGUN, "node": node}
     with closing(Journal(product.journal)) as journal:
         journal.write_event(CloudEvent(fields, {"node": node}))
-        now = datetime.now(timezone.utc)
-        journal.write_attempts([Attempt("/begin", "failed", "cordon", now, 30.0, 503, (), message)])
+        attempted_at = datetime.now(timezone.utc)
+        journal.write_attempts([Attempt("/begin", "failed", "cordon", attempted_at, 30.0, 503, (), message)])
 
 
 def open_page(browser: Browser, page: str, names: list[str]) -> None:
-    """Open a page, or a menu or dialog on it."""
+    """Open a page, or a menu or dialog on a page."""
     if page in ("nodes", "menu", "window"):
         browser.open("/nodes", q="rack-")
     if page == "menu":
@@ -116,7 +120,7 @@ def open_page(browser: Browser, page: str, names: list[str]) -> None:
 def browser_page_and_mode(
     request: pytest.FixtureRequest, chrome_driver: Chrome, site: Site, nodes_in_all_states: list[str]
 ) -> tuple[Browser, str, str]:
-    """Return a browser with a page in a display mode, and the names of both; all tests of a page share one load."""
+    """Return a browser with a page in a display mode, and the names of both; tests share a loaded page."""
     page, display_mode = request.param
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     chrome_driver.delete_all_cookies()
@@ -128,9 +132,9 @@ def browser_page_and_mode(
 
 
 def build_parameters(pages: Iterable[str], display_modes: Iterable[str]) -> list[ParameterSet]:
-    """Return parameters for each page in each display mode.
+    """Build the parameters for each page in each display mode.
 
-    pytest groups the tests that share a parameter if it has the same position in their lists.
+    pytest groups tests by a shared parameter only if it has the same position in all lists of parameters.
     """
     return [
         pytest.param(combination, id="-".join(combination)) for combination in itertools.product(pages, display_modes)
@@ -138,12 +142,16 @@ def build_parameters(pages: Iterable[str], display_modes: Iterable[str]) -> list
 
 
 def find_axe_violations(browser: Browser) -> list[str]:
-    """Return the violations that axe calls serious or critical, each with its element."""
+    """Return the violations that axe rates as serious or critical, each with its element."""
     browser.run_script(AXE)
-    run = "axe.run(document, {resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
-    report: dict[str, Any] = browser.driver.execute_async_script(run)
-    serious = [item for item in report["violations"] if item["impact"] in ("serious", "critical")]
-    return [f"{item['id']}: {node['html']} {node['failureSummary']}" for item in serious for node in item["nodes"]]
+    axe_call = "axe.run(document, {resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
+    report: dict[str, Any] = browser.driver.execute_async_script(axe_call)
+    violations = [violation for violation in report["violations"] if violation["impact"] in ("serious", "critical")]
+    return [
+        f"{violation['id']}: {node['html']} {node['failureSummary']}"
+        for violation in violations
+        for node in violation["nodes"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,8 +160,8 @@ def find_axe_violations(browser: Browser) -> list[str]:
     indirect=True,
     scope="module",
 )
-def test_page_is_accessible_and_fits(browser_page_and_mode: tuple[Browser, str, str]) -> None:
-    """Check that axe finds no serious violation, the page fits the window, and the browser reports no errors."""
+def test_page_is_accessible_and_fits_window(browser_page_and_mode: tuple[Browser, str, str]) -> None:
+    """Check that axe finds no serious violations, the page fits the window, and the browser reports no errors."""
     browser, page, display_mode = browser_page_and_mode
 
     assert find_axe_violations(browser) == []
@@ -171,8 +179,8 @@ def test_page_is_accessible_and_fits(browser_page_and_mode: tuple[Browser, str, 
     indirect=True,
     scope="module",
 )
-def test_no_broken_words_or_overlapping_texts(browser_page_and_mode: tuple[Browser, str, str]) -> None:
-    """Check that no word is broken, that no texts overlap, and that no content overflows."""
+def test_page_has_no_broken_words_or_overlapping_texts(browser_page_and_mode: tuple[Browser, str, str]) -> None:
+    """Check that no words are broken, that no texts overlap, and that no content overflows."""
     browser, page, _ = browser_page_and_mode
     selector = "dialog[open]" if page in ("window", "event") else "main"
 
@@ -182,8 +190,8 @@ def test_no_broken_words_or_overlapping_texts(browser_page_and_mode: tuple[Brows
 
 
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
-def test_two_digit_numbers_fit_in_row(browser: Browser, nodes_in_all_states: list[str], display_mode: str) -> None:
-    """OSV-9: A row with two-digit numbers overflows no cell and overlaps no text."""
+def test_two_digit_numbers_fit_into_row(browser: Browser, nodes_in_all_states: list[str], display_mode: str) -> None:
+    """OSV-9: In a row with two-digit numbers, no cell overflows and no texts overlap."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open("/nodes", q=nodes_in_all_states[7])
@@ -194,28 +202,30 @@ def test_two_digit_numbers_fit_in_row(browser: Browser, nodes_in_all_states: lis
 
 
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
-@pytest.mark.parametrize(("number", "items"), [(0, 1), (3, 2), (4, 1)], ids=["stop", "note", "start"])
+@pytest.mark.parametrize(
+    ("node_index", "item_count"), [(0, 1), (3, 2), (4, 1)], ids=["stop", "start and note", "start"]
+)
 def test_row_menu_is_readable(
-    browser: Browser, nodes_in_all_states: list[str], display_mode: str, number: int, items: int
+    browser: Browser, nodes_in_all_states: list[str], display_mode: str, node_index: int, item_count: int
 ) -> None:
-    """OSV-7: A row's menu is readable, inside the window and on top; the node's own page has the same menu."""
+    """OSV-7: The menu of a row is readable, inside the window and on top; the node's page has the same menu."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open("/nodes", q="rack-")
-    row = f"#{build_html_id(nodes_in_all_states[number])}"
+    row = f"#{build_html_id(nodes_in_all_states[node_index])}"
     measure_box(browser, f"{row} summary")  # scrolls the menu's button into view
-    assert len(browser.open_menu(nodes_in_all_states[number])) == items
+    assert len(browser.open_menu(nodes_in_all_states[node_index])) == item_count
     check_menu_layout(browser, f"{row} summary", f"{row}-offers")
 
-    browser.open(f"/nodes/{nodes_in_all_states[number]}")
+    browser.open(f"/nodes/{nodes_in_all_states[node_index]}")
     browser.wait_for_element(".actions summary").click()
     check_menu_layout(browser, ".actions summary", ".actions ul")
 
 
 def check_menu_layout(browser: Browser, button: str, menu: str) -> None:
-    """Check that the open menu is below its button and on top, and that its item is on one line and can be clicked."""
-    opacity = "return getComputedStyle(document.querySelector(arguments[0])).opacity"
-    browser.wait_until(lambda: browser.run_script(opacity, menu) == "1")
+    """Check that the menu is below its button and on top, and that its items are on one line and can be clicked."""
+    opacity_script = "return getComputedStyle(document.querySelector(arguments[0])).opacity"
+    browser.wait_until(lambda: browser.run_script(opacity_script, menu) == "1")
     menu_box, item_box, button_box = (
         measure_box(browser, selector, scroll=False) for selector in (menu, f"{menu} li a", button)
     )
@@ -241,7 +251,7 @@ def check_menu_layout(browser: Browser, button: str, menu: str) -> None:
 def test_checkbox_is_visible_and_clickable(
     browser: Browser, nodes_in_all_states: list[str], page: str, selector: str, display_mode: str
 ) -> None:
-    """Check that a checkbox is square and that a click at its center selects it."""
+    """Check that the checkbox is square, and that a click at its center selects it."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open(page)
@@ -256,28 +266,28 @@ def test_checkbox_is_visible_and_clickable(
 
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
 def test_label_of_checkbox_is_clickable(browser: Browser, nodes_in_all_states: list[str], display_mode: str) -> None:
-    """Check that a click on a checkbox's label selects it, and that the label is high enough for a finger."""
+    """Check that a click on a checkbox's label selects the checkbox, and that the label is large enough."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open("/events")
-    label = measure_box(browser, "label:has(input[name=failed])")
+    label_box = measure_box(browser, "label:has(input[name=failed])")
 
-    assert label["height"] >= MIN_TARGET_PIXELS
-    assert label["width"] >= 80
+    assert label_box["height"] >= MIN_TARGET_PIXELS
+    assert label_box["width"] >= 80
     browser.run_script(
-        "document.elementFromPoint(arguments[0], arguments[1]).click()", label["right"] - 5, label["top"] + 5
+        "document.elementFromPoint(arguments[0], arguments[1]).click()", label_box["right"] - 5, label_box["top"] + 5
     )
     assert browser.wait_for_element("input[name=failed]").is_selected()
 
 
 @pytest.fixture
 def browser_with_many_nodes(browser: Browser, site: Site) -> Iterator[Browser]:
-    """Yield the browser once the console shows 500 nodes, which are created and deleted while other tests may run."""
+    """Create 500 nodes, yield the browser once the console shows them, and delete them afterwards."""
     create_nodes(site.environment, NODE_COUNT)
     browser.open("/nodes", q="many-500")
     browser.wait_until(lambda: int(browser.get_text("#counts").split()[0]) >= NODE_COUNT)
     yield browser
-    browser.driver.get("about:blank")  # otherwise the page would follow each deletion
+    browser.driver.get("about:blank")  # otherwise the page would update on each deletion
     site.environment.client.run(
         site.environment.client.api.request("DELETE", NODES_PATH, query={"labelSelector": "crowd"})
     )
@@ -287,29 +297,31 @@ def browser_with_many_nodes(browser: Browser, site: Site) -> Iterator[Browser]:
 def test_500_nodes_are_painted_within_a_second_and_updated(
     browser_with_many_nodes: Browser, site: Site, nodes_in_all_states: list[str]
 ) -> None:
-    """Check the first paint of 500 nodes by the browser's own clock, and that a change appears without a reload."""
+    """Check the time of the first paint of 500 nodes in the browser, and that a change appears without a reload."""
     environment, browser = site.environment, browser_with_many_nodes
     browser.open("/nodes")
 
     row_count = browser.run_script("return document.querySelectorAll('#nodes tr').length")
-    paint = browser.run_script("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    print(f"\nfirst contentful paint with {row_count} nodes: {paint:.0f} ms")
+    paint_milliseconds = browser.run_script(
+        "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
+    )
+    print(f"\nfirst contentful paint with {row_count} nodes: {paint_milliseconds:.0f} ms")
     assert row_count >= NODE_COUNT
-    assert is_below_scaled_limit(paint, PAINT_MILLISECONDS)
+    assert is_below_scaled_limit(paint_milliseconds, PAINT_MILLISECONDS)
     environment.cluster.kubectl("cordon", "many-250")
     browser.wait_until(lambda: browser.get_cell_text("many-250", "state").startswith("Cordoned"))
     assert browser.find_all(f"#{build_html_id('many-250')}")
 
 
-def create_nodes(environment: ChainEnvironment, number: int) -> None:
-    """Create Node objects without a simulated kubelet."""
-    metadata_list = [{"name": f"many-{index}", "labels": {"crowd": ""}} for index in range(1, number + 1)]
+def create_nodes(environment: ChainEnvironment, count: int) -> None:
+    """Create Node objects that no simulated kubelet manages."""
+    metadata_list = [{"name": f"many-{index}", "labels": {"crowd": ""}} for index in range(1, count + 1)]
     nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": metadata} for metadata in metadata_list]
     environment.client.gather_all(*(environment.client.api.create(NODES_PATH, body) for body in nodes))
 
 
 def test_console_and_command_line_use_same_api_group() -> None:
-    """Check that the console and the command line create maintenances in the same API group."""
+    """Check that the console and the command line create maintenances in the same API group by default."""
     from console.commands.start import GROUPS
     from console.web.maintenance_views import NEW_MAINTENANCE_GROUP
 

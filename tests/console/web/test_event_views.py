@@ -1,4 +1,4 @@
-"""Tests of the timeline, the event pages and a dry replay, mostly in a real browser."""
+"""Tests for the timeline, the event pages, replays and redrives, mostly in a real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HIDDEN_FIELD = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">
 
 @pytest.fixture(scope="module")
 def drained_node(site: Site) -> str:
-    """Return a node whose maintenance has drained it."""
+    """Return the name of a node that a maintenance has drained."""
     environment = site.environment
     node = environment.create_node("recorded-1")
     environment.create_pods(node, 2)
@@ -47,24 +47,26 @@ def list_attempted_types(site: Site, node: str) -> list[str]:
 
 
 def open_complete_timeline(browser: Browser, site: Site, node: str) -> None:
-    """Open the node's page once its journal entries are complete; attempts are recorded with a delay."""
-    browser.wait_until(lambda: any(kind.endswith("node.drained") for kind in list_attempted_types(site, node)))
+    """Open the node's page once its journal entries are complete, because attempts are recorded with a delay."""
+    browser.wait_until(
+        lambda: any(event_type.endswith("node.drained") for event_type in list_attempted_types(site, node))
+    )
     browser.open(f"/nodes/{node}")
     browser.wait_until(lambda: browser.find_all(".lanes svg a"))
 
 
-def test_timeline_shows_lanes_and_opens_events(browser: Browser, site: Site, drained_node: str) -> None:
-    """Check that the timeline shows emitters and attempts, and that an event opens as JSON without running scripts."""
+def test_timeline_shows_lanes_and_event_details(browser: Browser, site: Site, drained_node: str) -> None:
+    """Check that the timeline shows emitters and attempts, and that an event is shown as JSON without script errors."""
     open_complete_timeline(browser, site, drained_node)
 
-    lanes = browser.run_script(
+    lane_names = browser.run_script(
         "return [...document.querySelectorAll('.lanes text.name')].map(item => item.textContent)"
     )
-    assert {"begin", "cordon", "taint", "evict", "status"} <= set(lanes)
-    marks = browser.run_script(
+    assert {"begin", "cordon", "taint", "evict", "status"} <= set(lane_names)
+    marker_labels = browser.run_script(
         "return [...document.querySelectorAll('.lanes a')].map(a => a.getAttribute('aria-label'))"
     )
-    assert "node.tainted, emitted by taint" in marks
+    assert "node.tainted, emitted by taint" in marker_labels
     browser.open_event("node.drained")
     text = browser.get_text("#window-body pre")
     assert '"type": "dev.nodemaintenance.node.drained"' in text
@@ -75,24 +77,26 @@ def test_timeline_shows_lanes_and_opens_events(browser: Browser, site: Site, dra
 
 
 def test_dry_replay_shows_recorded_and_new_response(browser: Browser, site: Site, drained_node: str) -> None:
-    """Check that a replay shows each function's recorded and new response, and that it only causes dry-run writes."""
+    """Check that a replay shows each function's recorded and new response, and causes only dry-run writes."""
     open_complete_timeline(browser, site, drained_node)
-    before = len(site.environment.list_own_writes())
+    writes_before = len(site.environment.list_own_writes())
     browser.open_event("node.cordoned")
 
     assert browser.replay_event() == [["taint", "same", "200 node.tainted", "200 node.tainted"]]
-    writes = [entry for entry in site.environment.list_own_writes()[before:] if drained_node in entry["requestURI"]]
+    writes = [
+        entry for entry in site.environment.list_own_writes()[writes_before:] if drained_node in entry["requestURI"]
+    ]
     assert all("dryRun=All" in entry["requestURI"] for entry in writes)
     assert browser.take_errors() == []
 
 
 def test_events_page_filters_by_node_type_and_failure(browser: Browser, site: Site, drained_node: str) -> None:
-    """Check that the page has the filters of the command line, and that an invalid time is an error."""
+    """Check that the page has the same filters as the command line, and that an invalid time is an error."""
     open_complete_timeline(browser, site, drained_node)
     (maintenance,) = site.environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={drained_node}")["items"]
 
     browser.open("/events", node=drained_node, type="dev.nodemaintenance.node.drained", since="1h")
-    assert [item.text for item in browser.find_all("tbody th")] == ["node.drained"]
+    assert [cell.text for cell in browser.find_all("tbody th")] == ["node.drained"]
     browser.open("/events", maintenance=maintenance["metadata"]["uid"])
     assert len(browser.find_all("tbody tr")) >= 8
     assert "evict 200" in browser.get_text("tbody")
@@ -106,15 +110,18 @@ def test_events_page_filters_by_node_type_and_failure(browser: Browser, site: Si
 def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
     browser: Browser, site: Site, drained_node: str
 ) -> None:
-    """Check that a dead letter shows its reason, and that it is redriven only after a confirmation."""
+    """Check that a dead letter is shown with its reason, and is redriven only after a confirmation."""
     journal = Journal(site.environment.product.journal)
     (begun_entry,) = journal.select(Query(node=drained_node, types=("dev.nodemaintenance.maintenance.begun",)))
     message = encode_binary(begun_entry.event)
-    dead = {"ce-knativeerrordest": site.environment.product.get_function_url("cordon"), "ce-knativeerrorcode": "503"}
+    dead_letter_headers = {
+        "ce-knativeerrordest": site.environment.product.get_function_url("cordon"),
+        "ce-knativeerrorcode": "503",
+    }
     response = requests.post(
         site.environment.product.get_function_url("record"),
         message.body,
-        headers={**message.headers, **dead},
+        headers={**message.headers, **dead_letter_headers},
         timeout=10,
     )
     assert response.status_code == 204
@@ -138,63 +145,63 @@ def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
 
 @pytest.mark.slow
 def test_unredriven_dead_letters_are_listed_first(site: Site, tmp_path: Path) -> None:
-    """X-6: The page lists dead letters that await a redrive before newer redriven ones, and states what it omits."""
-    file, at = tmp_path / "journal.db", datetime.now(timezone.utc)
+    """X-6: Dead letters that have not been redriven are listed before newer redriven ones; omissions are stated."""
+    file, attempted_at = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(file)) as journal:
         for number in range(230):
             event = CloudEvent({"id": str(number), "source": "/s", "type": MAINTENANCE_BEGUN}, {})
             journal.write_event(to_dead_letter(event, DeadLetter("http://in/cordon", 503, "away")))
         with WebConsole(site.environment.cluster, tmp_path, "--journal", file) as console:
-            own_site = Site(site.environment, console)
-            before = get_page(own_site, "/dead-letters").text
+            console_site = Site(site.environment, console)
+            page_before = get_page(console_site, "/dead-letters").text
             journal.write_attempts(
-                Attempt("/s", str(number), "cordon", at, 0.1, 204, replay=f"redrive {number}")
+                Attempt("/s", str(number), "cordon", attempted_at, 0.1, 204, replay=f"redrive {number}")
                 for number in range(30, 230)
             )
-            after = get_page(own_site, "/dead-letters").text
+            page_after = get_page(console_site, "/dead-letters").text
 
-    assert "These are the newest 200, 200 of them open; once they are redriven, older ones are shown." in before
-    assert "Redrive these 200" in before
-    assert "These are the newest 200, 30 of them open." in after
-    assert "Redrive all" in after
-    assert after.count(">Redrive</button>") == 30
-    assert after.index("<td>30</td>") < after.index("<td>1</td>") < after.index("<td>230</td>")
+    assert "These are the newest 200, 200 of them open; once they are redriven, older ones are shown." in page_before
+    assert "Redrive these 200" in page_before
+    assert "These are the newest 200, 30 of them open." in page_after
+    assert "Redrive all" in page_after
+    assert page_after.count(">Redrive</button>") == 30
+    assert page_after.index("<td>30</td>") < page_after.index("<td>1</td>") < page_after.index("<td>230</td>")
 
 
 @pytest.mark.slow
-def test_console_waits_for_a_journal_and_never_creates_it(site: Site, tmp_path: Path) -> None:
-    """X-6: The console waits for a journal that does not exist yet, and never creates it; `record` does.
+def test_console_waits_for_journal_and_never_creates_it(site: Site, tmp_path: Path) -> None:
+    """X-6: The console waits for a journal that does not exist yet, and never creates it; only `record` does.
 
-    The pages show the journal once it exists, and only the new one after the file was replaced.
+    The pages show the journal once it exists, and only the new journal after its file was replaced.
     """
     file = tmp_path / "journal.db"
     with WebConsole(site.environment.cluster, tmp_path, "--journal", file) as console:
-        own_site = Site(site.environment, console)
-        before = get_page(own_site, "/events")
-        assert (before.status_code, file.exists()) == (503, False)
-        assert "file does not exist yet: the function record creates it" in before.text
+        console_site = Site(site.environment, console)
+        response_before = get_page(console_site, "/events")
+        assert (response_before.status_code, file.exists()) == (503, False)
+        assert "file does not exist yet: the function record creates it" in response_before.text
 
-        for kind in ("before.event", "after.event"):
+        for event_type in ("before.event", "after.event"):
             with closing(Journal(file)) as journal:
-                journal.write_event(CloudEvent({"id": "1", "source": "/s", "type": kind}, {}))
-            page = get_page(own_site, "/events").text
-            assert [name for name in ("before.event", "after.event") if name in page] == [kind]
+                journal.write_event(CloudEvent({"id": "1", "source": "/s", "type": event_type}, {}))
+            page = get_page(console_site, "/events").text
+            assert [name for name in ("before.event", "after.event") if name in page] == [event_type]
             for name in tmp_path.glob("journal.db*"):
                 name.unlink()
 
 
 def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """X-6: A form does not redrive another dead letter that has the same number in a replaced journal."""
-    file, cluster = tmp_path / "journal.db", SyncClient(str(site.environment.cluster.kubeconfig))
-    with closing(cluster), closing(Journal(file, create=False, defer_not_ready=True)) as journal:
-        identify = identify_by_kubeconfig(cluster.api)
-        app = create_app(cluster, identify, journal=journal, functions_url=receiver.url, broker_url=receiver.url)
+    """X-6: A form does not redrive a different dead letter that has the same number in a replaced journal."""
+    file, client = tmp_path / "journal.db", SyncClient(str(site.environment.cluster.kubeconfig))
+    with closing(client), closing(Journal(file, create=False, defer_not_ready=True)) as journal:
+        identify = identify_by_kubeconfig(client.api)
+        app = create_app(client, identify, journal=journal, functions_url=receiver.url, broker_url=receiver.url)
         with closing(app.extensions["live"]), app.test_client() as console:
             pages = []
-            for key in ("1", "2"):
+            for event_id in ("1", "2"):
                 for database_file in tmp_path.glob("journal.db*"):
                     database_file.unlink()
-                event = CloudEvent({"id": key, "source": "/s", "type": MAINTENANCE_BEGUN}, {})
+                event = CloudEvent({"id": event_id, "source": "/s", "type": MAINTENANCE_BEGUN}, {})
                 with closing(Journal(file)) as new_journal:
                     new_journal.write_event(to_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away")))
                 pages.append(dict(HIDDEN_FIELD.findall(console.get("/dead-letters").text)))
@@ -210,14 +217,14 @@ def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, recei
 
 
 def test_environment_values_of_event_are_redacted(site: Site) -> None:
-    """Check that environment values in a recorded rule are redacted, since viewers of nodes may not read them."""
+    """Check that environment values in a recorded MutexRule are redacted, because viewers may not read them."""
     env = [{"name": "TOKEN", "value": "hunter-of-two"}]
     attributes = {"id": "rule-1", "source": "/apis", "type": RESOURCE_ADDED, "kind": "MutexRule"}
     with closing(Journal(site.environment.product.journal)) as journal:
         journal.write_event(CloudEvent({**attributes, "datacontenttype": "application/json"}, {"spec": {"env": env}}))
-        (recorded,) = journal.select(Query(ids=("rule-1",)))
+        (entry,) = journal.select(Query(ids=("rule-1",)))
 
-    page = requests.get(site.url(f"/events/{recorded.seq}"), timeout=10).text
+    page = requests.get(site.url(f"/events/{entry.seq}"), timeout=10).text
 
     assert "TOKEN" in page
     assert "hunter-of-two" not in page
@@ -225,23 +232,23 @@ def test_environment_values_of_event_are_redacted(site: Site) -> None:
 
 @pytest.mark.slow
 def test_large_events_are_listed_within_memory_limit(site: Site) -> None:
-    """X-6: Listing large events takes a fraction of the memory that their data would take."""
+    """X-6: Listing large events uses only a fraction of the memory that their parsed data would use."""
     with closing(Journal(site.environment.product.journal)) as journal:
         for number in range(12):
             attributes = {"id": f"large-{number}", "source": "/large", "type": "large"}
             journal.write_event(
                 CloudEvent({**attributes, "datacontenttype": "application/json"}, {"x": [[]] * 600_000})
             )
-    before = measure_peak_memory_kib(site)
+    peak_before = measure_peak_memory_kib(site)
 
     page = requests.get(site.url("/events", type="large"), timeout=30).text
 
     assert page.count('<th scope="row">') == 12
-    assert measure_peak_memory_kib(site) - before < 120 * 1024
+    assert measure_peak_memory_kib(site) - peak_before < 120 * 1024
 
 
 def measure_peak_memory_kib(site: Site) -> int:
-    """Return the peak memory of the console's processes in KiB."""
+    """Return the highest peak memory of the console's processes in KiB."""
     process = site.console.server.process
     assert process
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

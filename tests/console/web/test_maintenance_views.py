@@ -1,4 +1,4 @@
-"""Tests of starting, following and stopping maintenances in a real browser (OSV-7 to OSV-9)."""
+"""Tests for starting, following and stopping maintenances in a real browser (OSV-7 to OSV-9)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def environment(site: Site) -> ChainEnvironment:
 
 
 def create_nodes(environment: ChainEnvironment, prefix: str, count: int = 1) -> list[str]:
-    """Create nodes of this test, with this prefix and a number, and return their names."""
+    """Create nodes with this name prefix and a number, and return their names."""
     return [environment.create_node(f"{prefix}-{number}") for number in range(1, count + 1)]
 
 
 def list_maintenances(environment: ChainEnvironment, node: str) -> list[dict[str, object]]:
-    items: list[dict[str, object]] = environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={node}")[
-        "items"
-    ]
-    return items
+    maintenances: list[dict[str, object]] = environment.client.list(
+        MEDIK8S.path, field_selector=f"spec.nodeName={node}"
+    )["items"]
+    return maintenances
 
 
 @proves("OSV-7", "OSV-8")
-def test_one_node_is_started_and_stopped(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-7, OSV-8: A user starts and stops a maintenance by menu and dialog, and the row updates without a reload."""
+def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, environment: ChainEnvironment) -> None:
+    """OSV-7, OSV-8: A user starts and stops a maintenance with the menu, and the row is updated without a reload."""
     (node,) = create_nodes(environment, "solo")
     environment.create_pods(node, 2)
     browser.open_nodes(node)
-    loaded = browser.run_script("return performance.timeOrigin")
+    time_origin = browser.run_script("return performance.timeOrigin")
 
     assert browser.open_menu(node) == ["Start Maintenance"]
     browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
@@ -55,14 +55,16 @@ def test_one_node_is_started_and_stopped(browser: Browser, environment: ChainEnv
     browser.confirm_dialog()
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
     assert not environment.get_node_spec(node).get("unschedulable")
-    assert browser.run_script("return performance.timeOrigin") == loaded  # the page was never reloaded
+    assert browser.run_script("return performance.timeOrigin") == time_origin  # the page was never reloaded
     assert browser.take_errors() == []
 
 
 @pytest.mark.slow
 @proves("OSV-7")
-def test_three_nodes_are_started_and_stopped_together(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-7: A user starts and stops the maintenance of several nodes from the list."""
+def test_maintenances_of_three_nodes_are_started_and_stopped_together(
+    browser: Browser, environment: ChainEnvironment
+) -> None:
+    """OSV-7: A user starts and stops the maintenances of several nodes in the list."""
     names = create_nodes(environment, "trio", 3)
     browser.open_nodes(*names)
     for name in names:
@@ -89,7 +91,7 @@ def test_three_nodes_are_started_and_stopped_together(browser: Browser, environm
 
 @proves("OSV-7", "OSV-9")
 def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-9, KNM-5: The page shows the blocking budget with counts and remedy, and updates without a reload."""
+    """OSV-9, KNM-5: The page shows the blocking budget with counts and remedy, and is updated without a reload."""
     (node,) = create_nodes(environment, "held")
     namespace = environment.create_namespace()
     environment.create_deployment(namespace, node, 3)
@@ -130,14 +132,18 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
 
 
 @pytest.mark.slow
-def test_budget_without_any_disruption_needs_change(browser: Browser, environment: ChainEnvironment) -> None:
+def test_remedy_for_budget_without_disruptions_is_looser_budget(
+    browser: Browser, environment: ChainEnvironment
+) -> None:
     """OSV-13: For a budget with `maxUnavailable: 0`, the page suggests a looser budget and not more ready pods."""
     (node,) = create_nodes(environment, "closed")
     namespace = environment.create_namespace()
     environment.create_deployment(namespace, node, 2)
     environment.create_budget(namespace, {"app": "web"}, name="all", disruptions_allowed=0, maxUnavailable=0)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 2)
+    environment.await_state(
+        path, lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 2
+    )
 
     browser.open(f"/nodes/{node}")
     text = browser.get_text("main")
@@ -149,10 +155,10 @@ def test_budget_without_any_disruption_needs_change(browser: Browser, environmen
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
-def test_maintenances_of_every_group_can_be_stopped(
+def test_maintenances_of_every_api_group_can_be_stopped(
     browser: Browser, environment: ChainEnvironment, group: str
 ) -> None:
-    """C2, X-7: The console shows and stops maintenances of every API group, also those that other tools created."""
+    """C2, X-7: The console shows and stops maintenances of every API group, even if other tools have created them."""
     node = environment.create_node(f"group-{list(GROUPS).index(group)}")
     browser.open_nodes(node)
     environment.create_maintenance(node, api_version=group, reason="by kubectl")
@@ -165,8 +171,8 @@ def test_maintenances_of_every_group_can_be_stopped(
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
 
 
-def test_list_follows_new_and_deleted_nodes(browser: Browser, environment: ChainEnvironment) -> None:
-    """Check that nodes appear in and disappear from the list, which is sorted naturally by name."""
+def test_list_is_updated_with_new_and_deleted_nodes(browser: Browser, environment: ChainEnvironment) -> None:
+    """Check that new nodes appear in the list, that deleted nodes disappear, and that names are sorted naturally."""
     environment.create_node("come-2")
     browser.open_nodes("come-2")
 
@@ -178,7 +184,7 @@ def test_list_follows_new_and_deleted_nodes(browser: Browser, environment: Chain
 
 
 def get_listed_names(browser: Browser) -> list[str]:
-    """Return the node names in the list, read in one call."""
+    """Return the node names in the list; one call reads all of them."""
     names: list[str] = browser.run_script(
         "return [...document.querySelectorAll('tbody th')].map(item => item.innerText)"
     )
@@ -187,22 +193,22 @@ def get_listed_names(browser: Browser) -> list[str]:
 
 @pytest.mark.slow
 @proves("OSV-8")
-def test_node_cordoned_by_hand_offers_no_stop(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-8: For a node that was cordoned by hand, the menu explains why it offers no stop."""
+def test_menu_of_manually_cordoned_node_offers_no_stop(browser: Browser, environment: ChainEnvironment) -> None:
+    """OSV-8: The menu of a manually cordoned node explains why maintenance cannot be stopped."""
     (node,) = create_nodes(environment, "byhand")
     environment.cluster.kubectl("cordon", node)
     browser.open_nodes(node)
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Cordoned")
 
-    items = browser.open_menu(node)
+    menu_items = browser.open_menu(node)
 
-    assert items[0] == "Start Maintenance"
-    assert items[1].startswith("Cordoned without a maintenance: ")
-    assert len(items) == 2
+    assert menu_items[0] == "Start Maintenance"
+    assert menu_items[1].startswith("Cordoned without a maintenance: ")
+    assert len(menu_items) == 2
 
 
-def test_menu_and_dialog_work_by_keyboard(browser: Browser, environment: ChainEnvironment) -> None:
-    """Check that menu and dialog can be opened, left and confirmed by keyboard without losing the focus."""
+def test_menu_and_dialog_work_with_keyboard(browser: Browser, environment: ChainEnvironment) -> None:
+    """Check that menu and dialog can be opened, closed and confirmed with the keyboard without losing the focus."""
     (node,) = create_nodes(environment, "keys")
     browser.open_nodes(node)
     summary = browser.wait_for_element(f"#{build_html_id(node)} summary")

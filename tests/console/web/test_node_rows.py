@@ -1,4 +1,4 @@
-"""Unit tests of the row of a node in the list: its state and the actions that it offers."""
+"""Tests for a node's row in the list: its state, and the actions that it offers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ COUNTS = {"evictionPods": 4, "drainProgress": 50, "pendingPods": ["web-1", "web-
 
 
 def build_maintenance(status: dict[str, Any] | None, **metadata: str) -> dict[str, Any]:
-    item = make_maintenance(status)
-    return {**item, "metadata": {**item["metadata"], **metadata}}
+    maintenance = make_maintenance(status)
+    return {**maintenance, "metadata": {**maintenance["metadata"], **metadata}}
 
 
 @pytest.mark.parametrize(
-    ("status", "state", "offers"),
+    ("status", "expected_state", "expected_action"),
     [
         (None, "Starting", STOP),
         ({"phase": "Running", **COUNTS}, "Draining", STOP),
@@ -44,14 +44,16 @@ def build_maintenance(status: dict[str, Any] | None, **metadata: str) -> dict[st
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_state_follows_the_phase(status: dict[str, Any] | None, state: str, offers: str) -> None:
-    """OSV-8: The state follows the phase, and every maintenance that has not ended can be stopped."""
+def test_state_follows_phase_of_maintenance(
+    status: dict[str, Any] | None, expected_state: str, expected_action: str
+) -> None:
+    """OSV-8: The state follows the maintenance's phase, and every maintenance that has not ended can be stopped."""
     row = build_row("node-1", READY_NODE, [build_maintenance(status)])
 
-    assert (row.state, row.offered_action) == (state, offers)
+    assert (row.state, row.offered_action) == (expected_state, expected_action)
 
 
-def test_blocked_drain_has_one_sentence() -> None:
+def test_row_of_blocked_drain_names_first_blocked_pod() -> None:
     """OSV-9: The row names the first blocked pod with its reason, and the number of other blocked pods."""
     row = build_row(
         "node-1",
@@ -65,7 +67,7 @@ def test_blocked_drain_has_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "state", "note"),
+    ("node", "expected_state", "expected_note"),
     [
         (READY_NODE, "In service", ""),
         (NodeFacts("node-1", True, True, "", ()), "Cordoned", "Cordoned without a maintenance: "),
@@ -76,15 +78,15 @@ def test_blocked_drain_has_one_sentence() -> None:
         ),
     ],
 )
-def test_node_without_maintenance_offers_start_only(node: NodeFacts, state: str, note: str) -> None:
-    """OSV-8: A node without maintenance offers only to start one, with a note if it is cordoned."""
+def test_node_without_maintenance_offers_only_start(node: NodeFacts, expected_state: str, expected_note: str) -> None:
+    """OSV-8: The row of a node without maintenance offers only the start of one, with a note if it is cordoned."""
     row = build_row("node-1", node, [])
 
-    assert (row.state, row.offered_action) == (state, START)
-    assert row.note.startswith(note)
+    assert (row.state, row.offered_action) == (expected_state, START)
+    assert row.note.startswith(expected_note)
 
 
-def test_ending_maintenance_offers_no_action() -> None:
+def test_row_of_ending_maintenance_offers_no_action() -> None:
     row = build_row(
         "node-1", READY_NODE, [build_maintenance({"phase": "Succeeded"}, deletionTimestamp="2026-01-01T00:00:00Z")]
     )
@@ -93,68 +95,68 @@ def test_ending_maintenance_offers_no_action() -> None:
     assert "the functions restore the node" in row.note
 
 
-def test_released_maintenance_does_not_count() -> None:
-    """OSV-8: A released maintenance that another finalizer keeps does not count, and the node may start a new one."""
+def test_released_maintenance_is_ignored() -> None:
+    """OSV-8: A released maintenance that still has another finalizer is ignored, and a new one may be started."""
     ending_maintenance = build_maintenance({"phase": "Succeeded"}, deletionTimestamp="2026-01-01T00:00:00Z")
-    released = {
+    released_maintenance = {
         **ending_maintenance,
         "metadata": {**ending_maintenance["metadata"], "finalizers": ["backup.example/keep"]},
     }
 
     assert (
-        build_row("node-1", READY_NODE, [released]).state,
-        build_row("node-1", READY_NODE, [released]).offered_action,
+        build_row("node-1", READY_NODE, [released_maintenance]).state,
+        build_row("node-1", READY_NODE, [released_maintenance]).offered_action,
     ) == (
         "In service",
         START,
     )
     assert (
-        build_row("node-1", READY_NODE, [released, build_maintenance({"phase": "Running", **COUNTS})]).state
+        build_row("node-1", READY_NODE, [released_maintenance, build_maintenance({"phase": "Running", **COUNTS})]).state
         == "Draining"
     )
-    assert select_draining([released, ending_maintenance]) == ending_maintenance
-    assert build_rows({}, [released]) == []
+    assert select_draining([released_maintenance, ending_maintenance]) == ending_maintenance
+    assert build_rows({}, [released_maintenance]) == []
 
 
-def test_draining_maintenance_is_shown() -> None:
-    """X-7: Of several maintenances of a node, the row shows the draining one and counts all."""
-    failed = build_maintenance({"phase": "Failed", "lastError": "another one"}, uid="second")
+def test_row_shows_draining_maintenance_of_several() -> None:
+    """X-7: If a node has several maintenances, the row shows the draining one and the number of all."""
+    failed_maintenance = build_maintenance({"phase": "Failed", "lastError": "another one"}, uid="second")
 
     assert (
-        build_row("node-1", READY_NODE, [failed, build_maintenance({"phase": "Running", **COUNTS})]).state
+        build_row("node-1", READY_NODE, [failed_maintenance, build_maintenance({"phase": "Running", **COUNTS})]).state
         == "Draining (1 of 2)"
     )
 
 
-def test_maintenance_of_missing_node_has_a_row() -> None:
+def test_maintenance_of_missing_node_has_row() -> None:
     (row,) = build_rows({}, [build_maintenance({"phase": "Failed", "lastError": "no node"})])
 
     assert (row.name, row.readiness, row.why) == ("node-1", "gone", "no node")
 
 
-def test_deleted_node_offers_no_action() -> None:
-    """Check that a deleted node, whose page may still be open, offers no action."""
+def test_row_of_deleted_node_offers_no_action() -> None:
+    """Check that the row of a deleted node, whose page may still be open, offers no action."""
     row = build_row("node-1", None, [])
 
     assert (row.readiness, row.state, row.offered_action) == ("gone", "Gone", "")
 
 
-def test_changes_list_new_changed_and_removed_rows() -> None:
-    """Check that the differences between two lists are their removed, changed and new rows."""
-    first, second, third = (Row(name, "Ready", "In service", "ok", START) for name in "abc")
-    other = Row("b", "Ready", "Draining", "busy", STOP)
+def test_diff_lists_removed_changed_and_new_rows() -> None:
+    """Check that the differences between two lists of rows are the removed, changed and new rows."""
+    first_row, second_row, third_row = (Row(name, "Ready", "In service", "ok", START) for name in "abc")
+    changed_row = Row("b", "Ready", "Draining", "busy", STOP)
 
-    assert list(diff_rows([first, second], [first, second])) == []
-    assert list(diff_rows([first, second], [other, third])) == [
-        RowChange(ROW_GONE, first),
-        RowChange(ROW_CHANGED, other, action_differs=True),
-        RowChange(ROW_NEW, third, after=other.html_id),
+    assert list(diff_rows([first_row, second_row], [first_row, second_row])) == []
+    assert list(diff_rows([first_row, second_row], [changed_row, third_row])) == [
+        RowChange(ROW_GONE, first_row),
+        RowChange(ROW_CHANGED, changed_row, action_differs=True),
+        RowChange(ROW_NEW, third_row, after=changed_row.html_id),
     ]
 
 
-def test_filter_matches_text_and_state() -> None:
-    draining = Row("Node-1", "Ready", "Draining", "busy", STOP, percent=0, blocked_pods=1)
+def test_row_filter_matches_text_and_state() -> None:
+    draining_row = Row("Node-1", "Ready", "Draining", "busy", STOP, percent=0, blocked_pods=1)
 
-    assert RowFilter("node", "blocked")(draining)
-    assert not RowFilter("other")(draining)
-    assert not RowFilter("", "service")(draining)
+    assert RowFilter("node", "blocked")(draining_row)
+    assert not RowFilter("other")(draining_row)
+    assert not RowFilter("", "service")(draining_row)

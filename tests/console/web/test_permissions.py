@@ -1,4 +1,4 @@
-"""Tests of the permissions for reading the journal's pages, replaying and redriving, with callers that send tokens."""
+"""Tests for the permissions to view the journal's pages, to replay and to redrive, with callers that send tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.receiver import Receiver, Response
 JOURNAL_PATHS = ("/events", "/events/1", "/events/2", "/timeline/told-1", "/dead-letters")
 REPLAY_PATH, REDRIVE_PATH = "/events/1/replay", "/dead-letters/redrive"
 NODE_NAME = "told-1"
-SECRET = "secret-of-the-journal"  # noqa: S105 - a word that only the recorded event has
+SECRET = "secret-of-the-journal"  # noqa: S105 - a value that only the recorded event contains
 
 
 def build_event() -> CloudEvent:
@@ -60,7 +60,7 @@ def build_event() -> CloudEvent:
 
 @pytest.fixture(scope="module")
 def function_receiver() -> Iterator[Receiver]:
-    """Yield a receiver that answers as every function and as the broker."""
+    """Yield a receiver that acts as every function and as the broker."""
     empty_response = Response(200, {"content-type": BATCH_CONTENT_TYPE}, b"[]")
     receiver = Receiver(default_answer=lambda request: empty_response if "ce-replay" in request.headers else Response())
     yield receiver
@@ -69,7 +69,7 @@ def function_receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def journal_file(tmp_path_factory: pytest.TempPathFactory, function_receiver: Receiver) -> Path:
-    """Return a journal with event 1, a dead letter of the same event as 2, and upgrade mutex objects as 3 and 4."""
+    """Create a journal: entry 1 is an event, 2 its dead letter, and 3 and 4 contain objects of the upgrade mutex."""
     file = tmp_path_factory.mktemp("rights") / "journal.db"
     with closing(Journal(file)) as journal:
         journal.write_event(build_event())
@@ -84,7 +84,7 @@ def journal_file(tmp_path_factory: pytest.TempPathFactory, function_receiver: Re
 
 @pytest.fixture(scope="module")
 def token_console(site: Site, journal_file: Path, function_receiver: Receiver) -> Iterator[Site]:
-    """Yield a console as in a cluster: other hosts can reach it, and callers send tokens.
+    """Yield a console like one in a cluster: other hosts can reach it, and callers send tokens.
 
     The console's own ServiceAccount may only view.
     """
@@ -110,17 +110,17 @@ def environment(site: Site) -> ChainEnvironment:
 def post_form(
     site: Site, headers: dict[str, str], path: str, *, viewer_headers: dict[str, str], **fields: str
 ) -> requests.Response:
-    """Post a form with a valid token: `viewer_headers` are the headers that fetch it, `headers` those that post it."""
+    """Fetch a form's CSRF token with `viewer_headers`, post the form with `headers`, and return the response."""
     with requests.Session() as session:
         session.headers.update(viewer_headers)
-        filled = FormSession(site, session)
+        form_session = FormSession(site, session)
         session.headers.pop("Authorization")
-        return filled.post(path, headers=headers, **fields)
+        return form_session.post(path, headers=headers, **fields)
 
 
 @pytest.mark.parametrize("path", JOURNAL_PATHS)
-def test_journal_pages_need_view_permissions(token_console: Site, environment: ChainEnvironment, path: str) -> None:
-    """Check that journal pages need a token and view permissions, since events name pods, nodes and users."""
+def test_journal_pages_require_view_permissions(token_console: Site, environment: ChainEnvironment, path: str) -> None:
+    """Check that journal pages require a token and view permissions, because events contain pods, nodes and users."""
     anonymous, wrong_token = (
         get_page(token_console, path),
         get_page(token_console, path, {"Authorization": "Bearer wrong"}),
@@ -134,30 +134,32 @@ def test_journal_pages_need_view_permissions(token_console: Site, environment: C
 
 @pytest.mark.parametrize("path", JOURNAL_PATHS)
 def test_viewer_may_read_journal_pages(token_console: Site, environment: ChainEnvironment, path: str) -> None:
-    """Check that journal pages need the same permissions as the pages about nodes."""
+    """Check that journal pages require only the permissions that the pages about nodes require."""
     assert get_page(token_console, path, build_auth_header(environment, VIEWER)).status_code == 200
 
 
-@pytest.mark.parametrize(("page", "right"), [("/events/3", "get mutexrules"), ("/events/4", "list mutexrunconfigs")])
-def test_mutex_objects_need_permission_to_read_the_kind(
-    token_console: Site, environment: ChainEnvironment, page: str, right: str
+@pytest.mark.parametrize(
+    ("page", "permission"), [("/events/3", "get mutexrules"), ("/events/4", "list mutexrunconfigs")]
+)
+def test_events_about_mutex_objects_require_permission_for_their_kind(
+    token_console: Site, environment: ChainEnvironment, page: str, permission: str
 ) -> None:
-    """Check that an event about a mutex object needs the permission to read that kind.
+    """Check that viewing an event about a mutex object requires the permission to read objects of this kind.
 
-    Rules contain images and scripts. The pages about runs need the same permission.
+    Rules contain images and scripts. The pages about runs require the same permission.
     """
-    allowed = create_account_header(environment, right.replace(" ", "-"), [*VIEW_PERMISSIONS, right])
+    allowed_headers = create_account_header(environment, permission.replace(" ", "-"), [*VIEW_PERMISSIONS, permission])
 
-    denied, accepted = (
+    denied_response, accepted_response = (
         get_page(token_console, page, build_auth_header(environment, VIEWER)),
-        get_page(token_console, page, allowed),
+        get_page(token_console, page, allowed_headers),
     )
 
-    assert (denied.status_code, accepted.status_code) == (403, 200)
-    assert (SECRET in denied.text, SECRET in accepted.text) == (False, True)
+    assert (denied_response.status_code, accepted_response.status_code) == (403, 200)
+    assert (SECRET in denied_response.text, SECRET in accepted_response.text) == (False, True)
 
 
-def test_missing_event_gets_403_without_view_permission(token_console: Site, environment: ChainEnvironment) -> None:
+def test_unknown_event_gets_403_without_view_permissions(token_console: Site, environment: ChainEnvironment) -> None:
     """Check that a caller without view permissions cannot find out which event numbers exist."""
     assert get_page(token_console, "/events/77", build_auth_header(environment, UNPRIVILEGED)).status_code == 403
     assert get_page(token_console, "/events/77", build_auth_header(environment, VIEWER)).status_code == 404
@@ -175,7 +177,7 @@ def test_viewer_may_not_replay_or_redrive(
     confirm: str,
     user: str,
 ) -> None:
-    """Check that replay and redrive need the permission to start a maintenance, and otherwise call no function."""
+    """Check that replay and redrive call no function if the caller may not start a maintenance."""
     headers = build_auth_header(environment, user) if user else {}
 
     response = post_form(
@@ -193,12 +195,12 @@ REPLAY_PERMISSIONS = (*CURRENT_STATE_PERMISSIONS, *(f"{verb} nodemaintenances" f
 
 
 @pytest.mark.parametrize("missing_permission", ["get pods", "get poddisruptionbudgets", "create nodemaintenances"])
-def test_replay_needs_permissions_to_start_and_to_read_pods(
+def test_replay_requires_permissions_to_start_maintenance_and_to_read_pods(
     token_console: Site, environment: ChainEnvironment, function_receiver: Receiver, missing_permission: str
 ) -> None:
-    """Check that a replay also needs permission to read pods and budgets, since it shows their changes."""
-    rules = [rule for rule in REPLAY_PERMISSIONS if rule != missing_permission]
-    headers = create_account_header(environment, f"without-{missing_permission.replace(' ', '-')}", rules)
+    """Check that a replay requires each of these permissions; those for pods and budgets, because it shows changes."""
+    permissions = [rule for rule in REPLAY_PERMISSIONS if rule != missing_permission]
+    headers = create_account_header(environment, f"without-{missing_permission.replace(' ', '-')}", permissions)
 
     response = post_form(token_console, headers, REPLAY_PATH, viewer_headers=headers)
 
@@ -211,7 +213,7 @@ def test_replay_needs_permissions_to_start_and_to_read_pods(
 def test_maintainer_may_replay_and_redrive(
     token_console: Site, environment: ChainEnvironment, journal_file: Path, function_receiver: Receiver
 ) -> None:
-    """Check that a caller with the permission to start a maintenance may replay and redrive."""
+    """Check that a caller who may start maintenances may also replay and redrive."""
     headers = build_auth_header(environment, access.ADMIN)
 
     assert post_form(token_console, headers, REPLAY_PATH, viewer_headers=headers).status_code == 200
@@ -221,13 +223,13 @@ def test_maintainer_may_replay_and_redrive(
     fields = {"letter": "2", "digest": compute_digest(dead_letter), "confirm": "yes"}
     assert post_form(token_console, headers, REDRIVE_PATH, viewer_headers=headers, **fields).status_code == 200
     assert "ce-replay" not in function_receiver.wait_for_requests("/cordon", 2)[1].headers
-    for expected in ({"action": "replay", "event": "1"}, {"action": "redrive", "letter": "2"}):
-        line = wait_for_audit_lines(token_console, 1, **expected)[-1]
+    for audit_fields in ({"action": "replay", "event": "1"}, {"action": "redrive", "letter": "2"}):
+        line = wait_for_audit_lines(token_console, 1, **audit_fields)[-1]
         assert (line["user"], line["outcome"], line["from"]) == ("admin", "done", "127.0.0.1")
 
 
-def test_refusals_are_in_the_audit_log(token_console: Site, environment: ChainEnvironment) -> None:
-    """Check that a refused replay or redrive is in the audit log, with its object."""
+def test_refused_replay_and_redrive_are_in_audit_log(token_console: Site, environment: ChainEnvironment) -> None:
+    """Check that the audit log contains a refused replay or redrive with its object."""
     for path in (REPLAY_PATH, REDRIVE_PATH):
         post_form(
             token_console,
@@ -238,11 +240,11 @@ def test_refusals_are_in_the_audit_log(token_console: Site, environment: ChainEn
             confirm="yes",
         )
 
-    (audit_line,) = wait_for_audit_lines(token_console, 1, action="redrive", letter="77")
-    replayed = wait_for_audit_lines(token_console, 1, action="replay", user=VIEWER)[-1]
-    assert (audit_line["user"], audit_line["outcome"], audit_line["status"]) == (VIEWER, "refused", 403)
-    assert (replayed["event"], replayed["outcome"]) == ("1", "refused")
-    assert "cannot create" in audit_line["error"]
+    (redrive_line,) = wait_for_audit_lines(token_console, 1, action="redrive", letter="77")
+    replay_line = wait_for_audit_lines(token_console, 1, action="replay", user=VIEWER)[-1]
+    assert (redrive_line["user"], redrive_line["outcome"], redrive_line["status"]) == (VIEWER, "refused", 403)
+    assert (replay_line["event"], replay_line["outcome"]) == ("1", "refused")
+    assert "cannot create" in redrive_line["error"]
 
 
 def list_attempts(journal: Path) -> list[object]:

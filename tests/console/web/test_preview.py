@@ -1,4 +1,4 @@
-"""Tests of the API server's warnings and denials in the confirmation dialog and in the command's output (NMO-18)."""
+"""Tests for the API server's warnings and denials in the confirmation dialog and in the command's output (NMO-18)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ UNREACHABLE_WEBHOOK = {
         }
     ],
 }
-"""Configuration of a webhook that has no server."""
+"""Configuration of a webhook whose server does not run."""
 BARE_POD_WARNING = "no controller will recreate 1 pod after the eviction: "
 
 
 @pytest.fixture(scope="module")
 def webhook_environment(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChainEnvironment]:
-    """Yield the site's cluster with the admission webhook, which other tests do not use."""
+    """Yield the site's cluster while the admission webhook, which other tests do not use, is installed."""
     with Webhook(site.environment.cluster, tmp_path_factory.mktemp("webhook")):
         yield site.environment
     site.environment.cluster.kubectl(
@@ -74,7 +74,7 @@ def test_dialog_shows_warnings_before_any_change(
 
 @proves("NMO-18", "NMO-23")
 def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
-    """Check that the dialog excludes a node that etcd needs, with the reason, and includes the other node."""
+    """Check that the dialog excludes a node that etcd needs for its quorum, and includes the other node."""
     members = [webhook_environment.create_node(f"member-{number}") for number in (1, 2)]
     worker = webhook_environment.create_node("foreseen-2")
     for name in members:
@@ -100,7 +100,7 @@ def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, for
 def test_dialog_states_number_of_nodes_without_preview(
     webhook_environment: ChainEnvironment, form_session: FormSession
 ) -> None:
-    """Check that the dialog states how many nodes exceed the limit of previews."""
+    """Check that the dialog states for how many nodes there is no preview, because their number is limited."""
     nodes = [webhook_environment.create_node(f"asked-{number}") for number in range(MAX_PREVIEWED_NODES + 2)]
     url = form_session.site.url("/nodes", q=nodes[-1])
     await_ready("the list", lambda: f"/nodes/{nodes[-1]}" in form_session.session.get(url, timeout=10).text, [])
@@ -111,9 +111,9 @@ def test_dialog_states_number_of_nodes_without_preview(
 
 @proves("NMO-18", "OSV-7")
 def test_dialog_reports_failed_preview(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
-    """Check that the dialog reports a failed preview and still offers the action.
+    """Check that the dialog reports that the preview failed, and still offers the action.
 
-    The preview fails because another webhook with `failurePolicy: Fail` does not answer.
+    The preview fails because another webhook with `failurePolicy: Fail` does not respond.
     """
     node = webhook_environment.create_node("foreseen-4")
     url = form_session.site.url("/nodes", q=node)
@@ -121,7 +121,7 @@ def test_dialog_reports_failed_preview(webhook_environment: ChainEnvironment, fo
     webhook_environment.client.create(WEBHOOK_CONFIGURATIONS_PATH, UNREACHABLE_WEBHOOK)
     message = f"cannot preview the maintenance of node &#34;{node}&#34;: "
     try:
-        await_ready("the webhook to be asked", lambda: message in form_session.post("/start", node).text, [], 10)
+        await_ready("the failed preview", lambda: message in form_session.post("/start", node).text, [], 10)
     finally:
         webhook_environment.client.delete(
             f"{WEBHOOK_CONFIGURATIONS_PATH}/away",

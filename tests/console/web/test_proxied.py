@@ -1,4 +1,4 @@
-"""Tests of the console behind an authenticating proxy: identification, permissions, and the identity of its writes."""
+"""Tests for the console behind an authenticating proxy: identification, permissions, and the user of its writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.console.web.site import Site
 from tests.proofs import proves
 
 USER_HEADER, GROUPS_HEADER, SECRET_HEADER = "X-Forwarded-User", "X-Forwarded-Groups", "X-Console-Secret"
-SECRET = "only-the-proxy-knows"  # noqa: S105 - of the tests alone
+SECRET = "only-the-proxy-knows"  # noqa: S105 - only for these tests
 MAINTENANCE_PERMISSIONS = tuple(f"{verb} nodemaintenances" for verb in ("get", "list", "create", "delete"))
 CONSOLE_PERMISSIONS = (
     *VIEW_PERMISSIONS,
@@ -40,14 +40,14 @@ def environment(site: Site) -> ChainEnvironment:
 
 @pytest.fixture(scope="module")
 def proxied_node(site: Site) -> str:
-    """Return a node that every test takes out of maintenance again."""
+    """Return a node that every test must take out of maintenance again."""
     return site.environment.create_node("proxied-1")
 
 
 def write_secret(directory: Path, text: str = SECRET) -> Path:
-    file = directory / "secret"
-    file.write_text(f"{text}\n")
-    return file
+    secret_file = directory / "secret"
+    secret_file.write_text(f"{text}\n")
+    return secret_file
 
 
 def build_options(directory: Path) -> tuple[str | Path, ...]:
@@ -56,7 +56,7 @@ def build_options(directory: Path) -> tuple[str | Path, ...]:
 
 @pytest.fixture(scope="module")
 def proxied_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Yield a console behind a proxy on this machine that names the user in headers."""
+    """Yield a console behind a proxy on this machine, which sends the user in headers."""
     folder = tmp_path_factory.mktemp("proxied")
     account_option = create_account_option(site.environment, folder, "reviewing", CONSOLE_PERMISSIONS)
     with WebConsole(site.environment.cluster, folder, *build_options(folder), *account_option) as console:
@@ -65,7 +65,7 @@ def proxied_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def maintainer(site: Site) -> str:
-    """Return a user that the API server allows to start and stop maintenances."""
+    """Return a user who may start and stop maintenances."""
     subject = {"kind": "User", "name": "eve", "apiGroup": "rbac.authorization.k8s.io"}
     grant_permissions(
         site.environment.client, "eve", ["list nodes", "get nodes", *MAINTENANCE_PERMISSIONS], subject, "eve"
@@ -79,9 +79,9 @@ def build_proxy_headers(user: str, groups: str = "") -> dict[str, str]:
 
 
 def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str, str]]:
-    """Return the writers of the node's maintenance from the API server's audit log, by verb.
+    """Return who created and deleted the node's maintenance, by verb, from the API server's audit log.
 
-    Each writer is the authenticated account and the impersonated user.
+    Each value is the authenticated account and the impersonated user.
     """
     entries = [entry for entry in environment.read_audit_log() if entry["objectRef"].get("name") == node]
     maintenance_writes = [entry for entry in entries if entry["objectRef"]["resource"] == "nodemaintenances"]
@@ -95,8 +95,8 @@ def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str
 def test_proxied_user_may_do_what_access_review_allows(
     proxied_console: Site, environment: ChainEnvironment, proxied_node: str
 ) -> None:
-    """Check that a SubjectAccessReview decides about each action, and that the object names the proxied user."""
-    viewer_headers, rules = build_proxy_headers(VIEWER), build_proxy_headers("mallory", "staff, system:masters")
+    """Check that a SubjectAccessReview decides about each action, and that the object has the proxied user's name."""
+    viewer_headers, admin_headers = build_proxy_headers(VIEWER), build_proxy_headers("mallory", "staff, system:masters")
 
     assert get_page(proxied_console, "/nodes", build_proxy_headers("mallory")).status_code == 403
     assert get_page(proxied_console, "/nodes", viewer_headers).status_code == 200
@@ -104,11 +104,11 @@ def test_proxied_user_may_do_what_access_review_allows(
     assert response.status_code == 403
     assert not environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={proxied_node}")["items"]
 
-    assert post_confirmed(proxied_console, "/start", proxied_node, rules).status_code == 303
+    assert post_confirmed(proxied_console, "/start", proxied_node, admin_headers).status_code == 303
     maintenance = environment.client.get(f"{MEDIK8S.path}/{proxied_node}")
     assert maintenance["metadata"]["annotations"]["nodemaintenance.dev/requested-by"] == "mallory"
     assert post_confirmed(proxied_console, "/stop", proxied_node, viewer_headers).status_code == 403
-    assert post_confirmed(proxied_console, "/stop", proxied_node, rules).status_code == 303
+    assert post_confirmed(proxied_console, "/stop", proxied_node, admin_headers).status_code == 303
     environment.await_deletion(f"{MEDIK8S.path}/{proxied_node}")
 
 
@@ -116,12 +116,12 @@ def test_proxied_user_may_do_what_access_review_allows(
     "secret_headers",
     [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guessed"}, {SECRET_HEADER: SECRET[:-1]}, {SECRET_HEADER: f"{SECRET}x"}],
 )
-def test_identity_headers_without_secret_are_refused(
+def test_identity_headers_without_valid_secret_are_refused(
     proxied_console: Site, proxied_node: str, environment: ChainEnvironment, secret_headers: dict[str, str]
 ) -> None:
-    """Check that identity headers without the right secret are refused, even from 127.0.0.1.
+    """Check that identity headers without the correct secret are refused, even from 127.0.0.1.
 
-    Any client that may forward a port of the pod also connects from 127.0.0.1.
+    Connections of clients that may use port forwarding to the pod also come from 127.0.0.1.
     """
     forged_headers = {USER_HEADER: "admin", GROUPS_HEADER: "system:masters", **secret_headers}
 
@@ -132,7 +132,7 @@ def test_identity_headers_without_secret_are_refused(
 
 @pytest.mark.slow
 def test_identity_headers_from_other_address_are_refused(site: Site, proxied_console: Site, tmp_path: Path) -> None:
-    """Check that identity headers with the secret are refused from another address than that of the proxy."""
+    """Check that identity headers with the secret are refused unless they are sent from the proxy's address."""
     assert get_page(proxied_console, "/nodes", {SECRET_HEADER: SECRET}).status_code == 401
     with WebConsole(site.environment.cluster, tmp_path, *build_options(tmp_path), "--proxy", "10.0.0.7") as console:
         assert (
@@ -147,18 +147,18 @@ def test_identity_headers_from_other_address_are_refused(site: Site, proxied_con
     ("secret", "message"),
     [(None, "requires --proxy-secret"), ("", "does not contain a secret"), ("short", "does not contain a secret")],
 )
-def test_proxy_needs_a_secret(tmp_path: Path, secret: str | None, message: str) -> None:
+def test_console_with_proxy_requires_secret(tmp_path: Path, secret: str | None, message: str) -> None:
     """Check that the console does not start if a proxy is configured without a valid secret."""
-    file = [] if secret is None else ["--proxy-secret", str(write_secret(tmp_path, secret))]
+    secret_option = [] if secret is None else ["--proxy-secret", str(write_secret(tmp_path, secret))]
 
-    result = CliRunner().invoke(cli, ["console", "--user-header", USER_HEADER, *file])
+    result = CliRunner().invoke(cli, ["console", "--user-header", USER_HEADER, *secret_option])
 
     assert result.exit_code == 2
     assert message in result.stderr
 
 
 def test_proxied_users_have_group_authenticated(proxied_console: Site, environment: ChainEnvironment) -> None:
-    """Check that permissions of the group `system:authenticated` apply to every proxied user, as on the API server."""
+    """Check that the permissions of the group `system:authenticated` apply to every proxied user."""
     group = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
     with revoke_afterwards(environment, "everybody", "mallory", "list", "nodes"):
         grant_permissions(environment.client, "everybody", ["list nodes", "list nodemaintenances"], group, "mallory")
@@ -167,18 +167,18 @@ def test_proxied_users_have_group_authenticated(proxied_console: Site, environme
 
 
 @contextmanager
-def revoke_afterwards(environment: ChainEnvironment, name: str, *asked: str) -> Iterator[None]:
-    """Delete the role at the end of the block, and wait until the API server has revoked its permission."""
+def revoke_afterwards(environment: ChainEnvironment, name: str, *permission: str) -> Iterator[None]:
+    """Delete the role at the end of the `with` block, and wait until its permission is revoked."""
     yield
     environment.cluster.kubectl("delete", "clusterrolebinding,clusterrole", name)
-    await_ready("no right", lambda: not has_permission(environment.client, *asked), [], 10)
+    await_ready("no right", lambda: not has_permission(environment.client, *permission), [], 10)
 
 
 @pytest.mark.slow
-def test_console_impersonates_the_user_if_allowed(
+def test_console_impersonates_user_if_allowed(
     site: Site, environment: ChainEnvironment, maintainer: str, tmp_path: Path
 ) -> None:
-    """Check that the API server's audit log names the impersonated user if the console may impersonate."""
+    """Check that the API server's audit log contains the impersonated user if the console may impersonate."""
     node = environment.create_node("impersonated-1")
     account_option = create_account_option(
         environment, tmp_path, "acting", [*CONSOLE_PERMISSIONS, "impersonate users", "impersonate groups"]
@@ -200,10 +200,10 @@ def test_console_impersonates_the_user_if_allowed(
     assert get_writers(environment, node) == {"create": (account, maintainer), "delete": (account, maintainer)}
 
 
-def test_console_uses_its_own_account_without_impersonation(
+def test_console_uses_its_own_account_if_it_may_not_impersonate(
     proxied_console: Site, environment: ChainEnvironment, maintainer: str
 ) -> None:
-    """Check that the console acts with its own account, after the same review, if it may not impersonate."""
+    """Check that the console acts with its own account, after a SubjectAccessReview, if it may not impersonate."""
     node = environment.create_node("judged-1")
 
     assert post_confirmed(proxied_console, "/start", node, build_proxy_headers(maintainer)).status_code == 303
@@ -216,15 +216,15 @@ def test_console_uses_its_own_account_without_impersonation(
 
 @proves("OSV-8")
 def test_only_checked_maintenances_are_deleted(site: Site, environment: ChainEnvironment) -> None:
-    """OSV-8: A stop deletes only maintenances that were checked, not one created later in another API group."""
+    """OSV-8: A stop deletes only the maintenances that were checked, not one created later in another API group."""
     node = environment.create_node("checked-1")
     path = environment.create_maintenance(node)
-    to_end = environment.client.run(maintenance_actions.list_to_end(environment.client.api, node))
-    other = environment.create_maintenance(node, name="checked-later", api_version=KUBEVIRT.api_version)
+    checked_maintenances = environment.client.run(maintenance_actions.list_to_end(environment.client.api, node))
+    later_path = environment.create_maintenance(node, name="checked-later", api_version=KUBEVIRT.api_version)
 
-    environment.client.run(maintenance_actions.delete_maintenances(environment.client.api, to_end))
+    environment.client.run(maintenance_actions.delete_maintenances(environment.client.api, checked_maintenances))
 
     environment.await_deletion(path)
-    assert not environment.client.get(other)["metadata"].get("deletionTimestamp")
-    environment.request_deletion(other)
-    environment.await_deletion(other)
+    assert not environment.client.get(later_path)["metadata"].get("deletionTimestamp")
+    environment.request_deletion(later_path)
+    environment.await_deletion(later_path)

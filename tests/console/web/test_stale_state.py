@@ -1,4 +1,4 @@
-"""Tests of the console while the cluster does not answer, and while a page is hidden."""
+"""Tests for the console while the cluster does not respond, and while a page is hidden."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 CONNECTION_CLOSE_SECONDS = 0.2
-"""Seconds to wait until connections that were cut during their TLS handshake are closed; no callback reports it."""
+"""Seconds until connections that were cut during their TLS handshake are closed, which no callback reports."""
 SET_HIDDEN_SCRIPT = """
   Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
   document.dispatchEvent(new Event("visibilitychange"));
 """
-"""Script that hides a page or shows it again, as switching tabs does; a headless browser never hides a page."""
+"""Script that hides a page or shows it again, like switching tabs; a headless browser never hides pages."""
 FAST_STALE_PROGRAM = """
 from console.web import cluster_state
 cluster_state.CRD_CHECK_SECONDS, cluster_state.STALE_AFTER_SECONDS = 0.2, 2.0
 from console.cli import main
 main()
 """
-"""Program that runs the console with a shorter time until the state is stale.
+"""Script that runs the console with a shorter time until the state is stale.
 
 The tests with `Clock` cover the real duration.
 """
@@ -64,7 +64,7 @@ The tests with `Clock` cover the real duration.
 
 @pytest.fixture(scope="module")
 def api_server_relay(site: Site) -> Iterator[Relay]:
-    """Yield a relay to the API server that can be cut."""
+    """Yield a relay to the API server that can be interrupted."""
     relay = Relay(urlsplit(site.environment.cluster.url).port or 0)
     yield relay
     relay.close()
@@ -72,12 +72,12 @@ def api_server_relay(site: Site) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def relay_kubeconfig(site: Site, api_server_relay: Relay, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a kubeconfig of the administrator that connects through the relay."""
-    cluster, file = site.environment.cluster, tmp_path_factory.mktemp("relay") / "kubeconfig"
+    """Return the administrator's kubeconfig for connections through the relay."""
+    cluster, kubeconfig = site.environment.cluster, tmp_path_factory.mktemp("relay") / "kubeconfig"
     write_kubeconfig(
-        file, f"https://127.0.0.1:{api_server_relay.port}", cluster.certificate, "admin", cluster.get_token()
+        kubeconfig, f"https://127.0.0.1:{api_server_relay.port}", cluster.certificate, "admin", cluster.get_token()
     )
-    return file
+    return kubeconfig
 
 
 class Clock:
@@ -112,16 +112,16 @@ def get_readiness(app: Flask) -> tuple[int, str]:
 
 
 def wait_for_missed_checks(watcher: ClusterWatcher) -> None:
-    """Wait until the console, which checks the cluster five times a second here, has no answer for a second."""
+    """Wait until the cluster has not responded for a second; the console checks it five times per second here."""
     await_ready("the console to miss the cluster", lambda: watcher.get_age_seconds() > 1, [], 10)
 
 
 def test_console_is_unready_after_a_minute_without_cluster(
     app_and_clock: tuple[Flask, Clock], api_server_relay: Relay
 ) -> None:
-    """Check that the console is not ready after a minute without the cluster, so that a Service does not use it.
+    """Check that the console is unready after a minute without the cluster, so that a Service does not use it.
 
-    The console is ready again as soon as the cluster answers.
+    The console is ready again as soon as the cluster responds.
     """
     console, clock = app_and_clock
     watcher = console.extensions["live"]
@@ -140,22 +140,22 @@ def test_console_is_unready_after_a_minute_without_cluster(
     await_ready("the console", lambda: get_readiness(console)[0] == 200, [], 20)
 
 
-def test_stale_state_has_a_time(app_and_clock: tuple[Flask, Clock], api_server_relay: Relay) -> None:
-    """Check that a stale state has the time at which it was last confirmed, and becomes current after a new read."""
+def test_stale_state_has_time_of_last_confirmation(app_and_clock: tuple[Flask, Clock], api_server_relay: Relay) -> None:
+    """Check that a stale state has the time of its last confirmation, and is current again after a new read."""
     console, clock = app_and_clock
     watcher = console.extensions["live"]
-    before = watcher.get_state()
-    assert before.stale_since == ""
+    state_before = watcher.get_state()
+    assert state_before.stale_since == ""
 
     api_server_relay.cut()
     wait_for_missed_checks(watcher)
     clock.offset_seconds += STALE_AFTER_SECONDS
-    old = watcher.wait_for_state(lambda state: bool(state.stale_since), 10)
-    assert old
-    assert old.nodes == before.nodes
-    assert datetime.now(timezone.utc) - datetime.fromisoformat(old.stale_since.replace("Z", "+00:00")) < timedelta(
-        minutes=1
-    )
+    stale_state = watcher.wait_for_state(lambda state: bool(state.stale_since), 10)
+    assert stale_state
+    assert stale_state.nodes == state_before.nodes
+    assert datetime.now(timezone.utc) - datetime.fromisoformat(
+        stale_state.stale_since.replace("Z", "+00:00")
+    ) < timedelta(minutes=1)
 
     api_server_relay.restore()
     assert watcher.wait_for_state(lambda state: not state.stale_since, 20)
@@ -172,35 +172,35 @@ def test_state_is_stale_until_all_lists_are_read(
     wait_for_missed_checks(watcher)
     clock.offset_seconds += STALE_AFTER_SECONDS
     assert watcher.wait_for_state(lambda state: bool(state.stale_since), 10)
-    checks: list[int] = []
-    called, list_objects = threading.Event(), api.list
+    completed_checks: list[int] = []
+    is_called, list_objects = threading.Event(), api.list
 
     async def list_when_released(*arguments: str, **options: Any) -> Any:
-        called.set()
-        while not released.is_set():
+        is_called.set()
+        while not is_released.is_set():
             await asyncio.sleep(0.01)
         return await list_objects(*arguments, **options)
 
     async def count_checks(api: Api) -> list[ApiGroup]:
         groups = await list_served_groups(api)
-        checks.append(len(groups))
+        completed_checks.append(len(groups))
         return groups
 
-    released = threading.Event()
+    is_released = threading.Event()
     monkeypatch.setattr(api, "list", list_when_released)
     monkeypatch.setattr(cluster_state, "list_served_groups", count_checks)
     api_server_relay.restore()
-    assert called.wait(20)
-    await_ready("some checks", lambda: len(checks) > 3, [], 10)
+    assert is_called.wait(20)
+    await_ready("some checks", lambda: len(completed_checks) > 3, [], 10)
     assert watcher.get_age_seconds() > STALE_AFTER_SECONDS
     assert watcher.get_state().stale_since
 
-    released.set()
+    is_released.set()
     assert watcher.wait_for_state(lambda state: not state.stale_since, 20)
 
 
-def test_state_of_quiet_cluster_is_not_stale(app_and_clock: tuple[Flask, Clock]) -> None:
-    """Check that the state of a quiet cluster is not stale, because the periodic checks confirm it."""
+def test_state_of_unchanged_cluster_is_not_stale(app_and_clock: tuple[Flask, Clock]) -> None:
+    """Check that the state is not stale if the cluster does not change, because periodic checks confirm the state."""
     console, clock = app_and_clock
     watcher = console.extensions["live"]
     state = watcher.get_state()
@@ -217,16 +217,18 @@ TEXT_BY_PAGE = {
     "/nodes/relayed-1": "All events of this maintenance",
     f"/upgrades/{DEFAULT_NAMESPACE}/relayed-1": "All events of this run",
 }
-"""Page → text that it shows, from its timeline if it has one."""
+"""A text on each page, from the timeline if the page has one."""
 COUNT_FAILURES_SCRIPT = """
-  window.refused = 0;
-  document.addEventListener("htmx:afterRequest", (event) => { window.refused += event.detail.xhr.status >= 500; });
+  window.failedRequests = 0;
+  document.addEventListener("htmx:afterRequest", (event) => {
+    window.failedRequests += event.detail.xhr.status >= 500;
+  });
 """
 
 
 @dataclass(frozen=True)
 class OutagePage:
-    """Observations of one page: the banner before the outage, then page text, banner and liveness during the outage."""
+    """Observations of a page: its banner before an outage; its text and banner, and the liveness, during the outage."""
 
     banner_before: str
     main_text: str
@@ -239,26 +241,26 @@ class PageWindows:
 
     def __init__(self, browser: Browser) -> None:
         self._browser, self._driver = browser, browser.driver
-        self._home, self._handles = self._driver.current_window_handle, dict.fromkeys(TEXT_BY_PAGE, "")
+        self._original_handle, self._handles = self._driver.current_window_handle, dict.fromkeys(TEXT_BY_PAGE, "")
         for path in TEXT_BY_PAGE:
             self._driver.switch_to.new_window("window")
             self._handles[path] = self._driver.current_window_handle
             browser.emulate_display()
             browser.open(path)
 
-    def run_at(self, path: str, observe: Callable[[], T]) -> T:
-        """Return what `observe` returns in the window of this page."""
+    def run_in_window(self, path: str, observe: Callable[[], T]) -> T:
+        """Call `observe` in the window of this page, and return the result."""
         self._driver.switch_to.window(self._handles[path])
         return observe()
 
-    def run_in_each(self, observe: Callable[[], T]) -> dict[str, T]:
-        """Return what `observe` returns in each window, by page."""
-        return {path: self.run_at(path, observe) for path in self._handles}
+    def run_in_each_window(self, observe: Callable[[], T]) -> dict[str, T]:
+        """Call `observe` in each window, and return the results by page."""
+        return {path: self.run_in_window(path, observe) for path in self._handles}
 
     def close(self) -> None:
         """Close the windows, and return to the original window."""
-        self.run_in_each(self._driver.close)
-        self._driver.switch_to.window(self._home)
+        self.run_in_each_window(self._driver.close)
+        self._driver.switch_to.window(self._original_handle)
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +271,7 @@ def pages_during_outage(
     relay_kubeconfig: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, OutagePage]:
-    """Return what the pages show while the connection to the cluster is cut, after all pages have recovered."""
+    """Return what the pages show during an outage, after all of them have recovered."""
     site.environment.create_node("relayed-1")
     folder = tmp_path_factory.mktemp("far")
     journal = folder / "journal.db"
@@ -278,13 +280,13 @@ def pages_during_outage(
     with mutex_runs.install_mutex_crds(site.environment.cluster), console:
         run = mutex_runs.create_run_config(site.environment.client, "relayed-1")
         with closing(Journal(journal)) as store:
-            store.write_event(build_node_drained("relayed-1"))
+            store.write_event(build_node_drained_event("relayed-1"))
             store.write_event(
                 CloudEvent({"id": "run", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": RUN_KIND}, run)
             )
         outage_site, browser = Site(site.environment, console), Browser(chrome_driver, console)
 
-        def check_current(text: str) -> str:
+        def read_banner_of_current_page(text: str) -> str:
             browser.wait_until(lambda: text in browser.get_text("main"))
             browser.run_script(COUNT_FAILURES_SCRIPT)
             return browser.get_text("#stale")
@@ -293,7 +295,7 @@ def pages_during_outage(
             browser.wait_until(lambda: browser.get_text("#stale"))
             browser.wait_until(lambda: browser.get_text("#connection") == "outdated")
             if browser.find_all("[sse-connect] [hx-get]"):
-                browser.wait_until(lambda: browser.run_script("return window.refused"))
+                browser.wait_until(lambda: browser.run_script("return window.failedRequests"))
             return (
                 browser.get_text("main"),
                 browser.get_text("#stale"),
@@ -301,18 +303,21 @@ def pages_during_outage(
             )
 
         with closing(PageWindows(browser)) as windows:
-            before = {path: windows.run_at(path, partial(check_current, words)) for path, words in TEXT_BY_PAGE.items()}
+            banners_before = {
+                path: windows.run_in_window(path, partial(read_banner_of_current_page, text))
+                for path, text in TEXT_BY_PAGE.items()
+            }
             api_server_relay.cut()
-            during = windows.run_in_each(wait_until_stale)
+            outage_observations = windows.run_in_each_window(wait_until_stale)
             api_server_relay.restore()
-            windows.run_in_each(lambda: browser.wait_until(lambda: browser.get_text("#stale") == ""))
-            windows.run_in_each(lambda: browser.wait_until(lambda: browser.get_text("#connection") == "live"))
-    return {path: OutagePage(before[path], *during[path]) for path in TEXT_BY_PAGE}
+            windows.run_in_each_window(lambda: browser.wait_until(lambda: browser.get_text("#stale") == ""))
+            windows.run_in_each_window(lambda: browser.wait_until(lambda: browser.get_text("#connection") == "live"))
+    return {path: OutagePage(banners_before[path], *outage_observations[path]) for path in TEXT_BY_PAGE}
 
 
 @pytest.mark.parametrize("path", TEXT_BY_PAGE)
 def test_open_page_shows_banner_during_outage(pages_during_outage: dict[str, OutagePage], path: str) -> None:
-    """Check that during an outage an open page keeps its content and shows a banner with the time of its data."""
+    """Check that an open page keeps its content during an outage, and shows a banner with the time of its data."""
     page = pages_during_outage[path]
 
     assert page.banner_before == ""
@@ -321,22 +326,22 @@ def test_open_page_shows_banner_during_outage(pages_during_outage: dict[str, Out
     assert page.liveness_status == 200
 
 
-def test_redrive_progress_survives_failed_request(
+def test_progress_dialog_of_redrive_recovers_from_failed_request(
     site: Site, browser: Browser, api_server_relay: Relay, relay_kubeconfig: Path, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """X-6: The progress dialog of a redrive keeps its content after a failed request, retries, and shows the end."""
-    file, release = tmp_path / "journal.db", threading.Event()
+    """X-6: The progress dialog of a redrive keeps its content after a failed request, retries, and shows the result."""
+    journal_file, release = tmp_path / "journal.db", threading.Event()
 
-    def answer_when_released(_: ReceivedRequest) -> Response:
+    def respond_when_released(_: ReceivedRequest) -> Response:
         release.wait(TIMEOUT_SECONDS)
         return Response(204)
 
-    receiver.answers["/cordon"] = answer_when_released
-    with closing(Journal(file)) as store:
+    receiver.answers["/cordon"] = respond_when_released
+    with closing(Journal(journal_file)) as store:
         event = CloudEvent({"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
         store.write_event(to_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away")))
     urls = {"functions_url": receiver.url, "broker_url": receiver.url}
-    options = ("--kubeconfig", relay_kubeconfig, "--journal", file)
+    options = ("--kubeconfig", relay_kubeconfig, "--journal", journal_file)
     with WebConsole(site.environment.cluster, tmp_path, *options, **urls) as console:
         outage_browser = Browser(browser.driver, console)
         outage_browser.open("/dead-letters")
@@ -346,7 +351,7 @@ def test_redrive_progress_survives_failed_request(
         outage_browser.wait_until(lambda: "Redriving: 0 of 1" in outage_browser.get_text("dialog[open]"))
         outage_browser.run_script(COUNT_FAILURES_SCRIPT)
         api_server_relay.cut()
-        outage_browser.wait_until(lambda: outage_browser.run_script("return window.refused"))
+        outage_browser.wait_until(lambda: outage_browser.run_script("return window.failedRequests"))
         assert "Redriving: 0 of 1" in outage_browser.get_text("dialog[open]")
         release.set()
         api_server_relay.restore()
@@ -354,8 +359,8 @@ def test_redrive_progress_survives_failed_request(
 
 
 @pytest.mark.parametrize("path", ["/nodes", "/nodes/hidden-2"])
-def test_hidden_page_has_no_stream(site: Site, browser: Browser, path: str) -> None:
-    """Check that a hidden page receives no messages, and shows all changes when it is visible again."""
+def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: str) -> None:
+    """Check that a hidden page receives no messages, and shows all changes once it is visible again."""
     environment = site.environment
     node = environment.create_node(path.removeprefix("/nodes/") if path != "/nodes" else "hidden-1")
     browser.open(path, q=node)  # filters the list; a node's page ignores the parameter
@@ -365,25 +370,25 @@ def test_hidden_page_has_no_stream(site: Site, browser: Browser, path: str) -> N
 
     browser.run_script(SET_HIDDEN_SCRIPT, True)
     assert browser.get_text("#connection") == "paused"
-    counts = browser.get_text("#counts")
-    created = environment.create_maintenance(node)
-    environment.await_state(created)
-    text = browser.get_text("main")
+    hidden_counts = browser.get_text("#counts")
+    path_of_maintenance = environment.create_maintenance(node)
+    environment.await_state(path_of_maintenance)
+    hidden_text = browser.get_text("main")
     assert browser.run_script("return window.messageCount") == 0
-    assert "Drained" not in text
+    assert "Drained" not in hidden_text
 
     browser.run_script(SET_HIDDEN_SCRIPT, False)
     browser.wait_until(lambda: "Drained" in browser.get_text("main"))
     browser.wait_until(lambda: browser.get_text("#connection") == "live")
     if path == "/nodes":
-        assert browser.get_text("#counts") != counts
-    environment.request_deletion(created)
-    environment.await_deletion(created)
+        assert browser.get_text("#counts") != hidden_counts
+    environment.request_deletion(path_of_maintenance)
+    environment.await_deletion(path_of_maintenance)
     browser.wait_until(lambda: "In service" in browser.get_text("main"))
 
 
-def test_empty_message_follows_matching_nodes(site: Site, browser: Browser) -> None:
-    """Check that the list's empty message disappears with the first matching node, and returns after its deletion."""
+def test_message_about_empty_list_is_updated(site: Site, browser: Browser) -> None:
+    """Check that the message disappears when a matching node is created, and returns after the node's deletion."""
     browser.open("/nodes", q="lonely")
     assert browser.get_text("#none") == "No nodes match this filter."
 
@@ -393,45 +398,45 @@ def test_empty_message_follows_matching_nodes(site: Site, browser: Browser) -> N
     browser.wait_until(lambda: browser.get_text("#none") == "No nodes match this filter.")
 
 
-def build_node_drained(node: str) -> CloudEvent:
-    """Build the event that a maintenance, which no longer exists, drained the node."""
+def build_node_drained_event(node: str) -> CloudEvent:
+    """Build the event that a maintenance, which no longer exists, has drained the node."""
     reference = events.ObjectReference(MEDIK8S.api_version, node, f"uid-{node}")
     return events.build_event(events.NODE_DRAINED, "evict", reference, node)
 
 
-def build_heartbeat(number: int, node: str) -> CloudEvent:
+def build_heartbeat_event(number: int, node: str) -> CloudEvent:
     fields = {"id": f"beat-{number}", "source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "Node"}
     return CloudEvent(fields, {"metadata": {"name": node}})
 
 
-def test_timeline_is_found_after_many_heartbeats(site: Site, tmp_path: Path) -> None:
-    """Check that the timeline finds the node's last maintenance, however many node updates followed it."""
-    file = tmp_path / "journal.db"
-    with closing(Journal(file)) as store:
-        store.write_event(build_node_drained("beaten-1"))
+def test_timeline_finds_maintenance_before_many_heartbeats(site: Site, tmp_path: Path) -> None:
+    """Check that the timeline finds the node's last maintenance, regardless of how many node updates followed it."""
+    journal_file = tmp_path / "journal.db"
+    with closing(Journal(journal_file)) as store:
+        store.write_event(build_node_drained_event("beaten-1"))
         for number in range(200):
-            store.write_event(build_heartbeat(number, "beaten-1"))
-    with WebConsole(site.environment.cluster, tmp_path, "--journal", file) as console:
+            store.write_event(build_heartbeat_event(number, "beaten-1"))
+    with WebConsole(site.environment.cluster, tmp_path, "--journal", journal_file) as console:
         page = get_page(Site(site.environment, console), "/timeline/beaten-1").text
 
     assert "No events of this node are recorded" not in page
     assert "/events?maintenance=uid-beaten-1" in page
 
 
-def test_timeline_shows_the_draining_maintenance(site: Site) -> None:
-    """X-7: The timeline shows the maintenance that drains the node, not a newer one that was refused."""
+def test_timeline_shows_draining_maintenance(site: Site) -> None:
+    """X-7: The timeline shows the maintenance that drains the node, not a newer one that failed."""
     environment = site.environment
     node = environment.create_node("twice-1")
-    first = environment.create_maintenance(node)
-    environment.await_state(first)
-    second = environment.create_maintenance(node)
-    environment.await_state(second, lambda item: (item.get("status") or {}).get("phase") == "Failed")
+    first_path = environment.create_maintenance(node)
+    environment.await_state(first_path)
+    second_path = environment.create_maintenance(node)
+    environment.await_state(second_path, lambda maintenance: (maintenance.get("status") or {}).get("phase") == "Failed")
     await_ready("the second maintenance", lambda: "(1 of 2)" in get_page(site, f"/nodes?q={node}").text, [], 10)
 
     page = get_page(site, f"/timeline/{node}").text
 
-    uids = [environment.client.get(path)["metadata"]["uid"] for path in (first, second)]
+    uids = [environment.client.get(path)["metadata"]["uid"] for path in (first_path, second_path)]
     assert [f"/events?maintenance={uid}" in page for uid in uids] == [True, False]
-    for path in (second, first):
+    for path in (second_path, first_path):
         environment.request_deletion(path)
         environment.await_deletion(path)

@@ -1,4 +1,4 @@
-"""Unit tests of the timeline diagram: the lanes, and the positions of events and attempts."""
+"""Tests for the timeline diagram: its lanes, and the positions of events and attempts."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
 
 
-def add_to_start(value: float) -> datetime:
-    return START + timedelta(seconds=value)
+def build_time(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
 
 
 def build_entry(
     seq: int, event_type: str, step: str, offset_seconds: float, *functions: str, status: int = 200
 ) -> Entry:
-    """Build an entry of an event that `step` emitted, with one attempt of each of these functions."""
-    emitted = build_event(event_type, step, MAINTENANCE, "node-1", seed=str(seq))
+    """Build the entry of an event that `step` emitted, with one attempt of each of these functions."""
+    event = build_event(event_type, step, MAINTENANCE, "node-1", seed=str(seq))
     attempts = [
-        Attempt(emitted.get_source(), emitted.get_id(), name, add_to_start(offset_seconds + 0.01), 0.02, status)
+        Attempt(event.get_source(), event.get_id(), name, build_time(offset_seconds + 0.01), 0.02, status)
         for name in functions
     ]
-    return Entry(seq, add_to_start(offset_seconds), emitted, tuple(attempts))
+    return Entry(seq, build_time(offset_seconds), event, tuple(attempts))
 
 
-def test_scale_has_minimum_and_maximum_width() -> None:
-    """Check that a long wait is drawn with the maximum width and a very short delay with the minimum width."""
-    time_scale = TimeScale([START, add_to_start(0.00001), add_to_start(3600)])
+def test_gaps_in_time_scale_have_minimum_and_maximum_width() -> None:
+    """Check that a long gap is drawn with the maximum width, and a very short one with the minimum width."""
+    time_scale = TimeScale([START, build_time(0.00001), build_time(3600)])
 
     assert time_scale(START) == LEFT_MARGIN
-    assert time_scale(add_to_start(0.00001)) == LEFT_MARGIN + MIN_GAP_PIXELS
-    assert time_scale(add_to_start(3600)) == time_scale.end == LEFT_MARGIN + MIN_GAP_PIXELS + MAX_GAP_PIXELS
-    assert LEFT_MARGIN < time_scale(add_to_start(0.000005)) < LEFT_MARGIN + MIN_GAP_PIXELS
+    assert time_scale(build_time(0.00001)) == LEFT_MARGIN + MIN_GAP_PIXELS
+    assert time_scale(build_time(3600)) == time_scale.end == LEFT_MARGIN + MIN_GAP_PIXELS + MAX_GAP_PIXELS
+    assert LEFT_MARGIN < time_scale(build_time(0.000005)) < LEFT_MARGIN + MIN_GAP_PIXELS
     assert time_scale.build_ticks()[-1].follows_gap
 
 
-def test_lanes_are_in_the_order_of_a_maintenance() -> None:
-    """Check that emitters and functions with attempts have lanes, in the order of a maintenance."""
+def test_lanes_are_in_order_of_maintenance() -> None:
+    """Check that emitters and functions with attempts have lanes, in the order of their steps in a maintenance."""
     diagram = build_diagram(
         [
             build_entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "status", "cordon"),
@@ -57,7 +57,7 @@ def test_lanes_are_in_the_order_of_a_maintenance() -> None:
     assert all(LEFT_MARGIN <= bar.x <= bar.x + bar.width <= diagram.width for bar in diagram.attempts)
 
 
-def test_failures_are_marked() -> None:
+def test_failed_events_and_attempts_are_marked() -> None:
     diagram = build_diagram([build_entry(1, events.MAINTENANCE_STEP_FAILED, "begin", 0, "status", status=503)])
 
     assert diagram
@@ -65,11 +65,11 @@ def test_failures_are_marked() -> None:
     assert diagram.attempts[0].is_failed
 
 
-def test_each_attempt_has_a_bar() -> None:
-    """Check that each attempt has a bar and a line from the event, so that earlier failures are visible."""
+def test_each_attempt_has_bar_and_line() -> None:
+    """Check that each attempt has a bar, and a line from the event, so that earlier failures are visible."""
     event_entry = build_entry(1, events.NODE_TAINTED, "taint", 0, "evict")
     attempts = (
-        replace(event_entry.attempts[0], at=add_to_start(at), status=status)
+        replace(event_entry.attempts[0], at=build_time(at), status=status)
         for at, status in ((1, 503), (3, 503), (9, 200))
     )
 
@@ -81,9 +81,9 @@ def test_each_attempt_has_a_bar() -> None:
 
 
 def test_event_is_drawn_before_its_attempts() -> None:
-    """Check that an event is drawn before its attempts, even if it arrived in the journal later."""
+    """Check that an event is drawn before its attempts, even if it was recorded after them."""
     late_entry = build_entry(1, events.NODE_TAINTED, "taint", 5)
-    early_attempt = Attempt("s", "e", "evict", add_to_start(1), 0.1, 200)
+    early_attempt = Attempt("s", "e", "evict", build_time(1), 0.1, 200)
 
     diagram = build_diagram([Entry(1, late_entry.arrived, late_entry.event, (early_attempt,))])
 
@@ -91,9 +91,9 @@ def test_event_is_drawn_before_its_attempts() -> None:
     assert diagram.events[0].x <= diagram.attempts[0].x
 
 
-def test_no_events_give_no_diagram() -> None:
+def test_no_diagram_is_built_without_events() -> None:
     assert build_diagram([]) is None
 
 
-def test_durations_are_rounded() -> None:
-    assert [format_duration(value) for value in (0.5, 12.3, 600)] == ["0.50 s", "12 s", "10 min"]
+def test_formatted_durations_are_rounded() -> None:
+    assert [format_duration(seconds) for seconds in (0.5, 12.3, 600)] == ["0.50 s", "12 s", "10 min"]

@@ -1,4 +1,4 @@
-"""Tests of the pages about runs of the upgrade mutex, with run records as the functions write them."""
+"""Tests for the pages about runs of the upgrade mutex, with run records like those of the functions."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.console.web.test_display_modes import ALL_DISPLAY_MODES, DISPLAY_MODE
 
 RUN_PATH = f"/upgrades/{DEFAULT_NAMESPACE}/example"
 BAD_GATEWAY_SCRIPT = """
-  window.refused ??= 0;
-  window.away = arguments[0];
+  window.badGatewayCount ??= 0;
+  window.isDown = arguments[0];
   if (!window.watching) document.addEventListener("htmx:beforeSend", (event) => {
-    if (!window.away || event.target.id !== "run") return;
+    if (!window.isDown || event.target.id !== "run") return;
     const request = event.detail.xhr;
     Object.defineProperty(request, "status", {value: 502});
     Object.defineProperty(request, "response", {value: "<h1>502 Bad Gateway</h1>"});
-    request.addEventListener("load", () => { window.refused += 1; });
+    request.addEventListener("load", () => { window.badGatewayCount += 1; });
   });
   window.watching = true;
 """
-"""Script that makes the page receive 502 responses, as from a proxy of a stopped console, or real ones again."""
+"""Script that makes the page receive 502 responses, as from a proxy of a stopped console, or real responses again."""
 EVENT_STEPS = (
     *(
         (events.RUN_CHECK_PENDING, "resync-runs"),
@@ -49,7 +49,7 @@ EVENT_STEPS = (
 
 @pytest.fixture(scope="module")
 def active_run(site: Site) -> Iterator[Object]:
-    """Yield the run config of an active run with recorded events; another run config has a halted run."""
+    """Create MutexRunConfigs with an active and with a halted run; record events of the active run, and yield it."""
     with mutex_runs.install_mutex_crds(site.environment.cluster):
         run = mutex_runs.create_run_config(site.environment.client, "example")
         failure = {
@@ -58,26 +58,28 @@ def active_run(site: Site) -> Iterator[Object]:
             "message": "Job disks-1 did not complete: BackoffLimitExceeded",
         }
         mutex_runs.create_run_config(site.environment.client, "stopped", failure=failure)
-        _record(site, run)
+        _record_events(site, run)
         yield run
 
 
-def _record(site: Site, run: Object) -> None:
+def _record_events(site: Site, run: Object) -> None:
     reference = events.ObjectReference.from_object({"kind": RUN_KIND, **run})
     cause = None
     with closing(Journal(site.environment.product.journal)) as journal:
-        for kind, step in EVENT_STEPS:
-            cause = events.build_event(kind, step, reference, cause=cause)
+        for event_type, step in EVENT_STEPS:
+            cause = events.build_event(event_type, step, reference, cause=cause)
             journal.write_event(cause)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
 @pytest.mark.parametrize("page", ["upgrades", "upgrade", "upgrade-stopped"])
-def test_page_is_accessible_and_fits(browser: Browser, active_run: Object, page: str, display_mode: str) -> None:
-    """Check that axe finds no serious violation, that no texts break or overlap, and that the page fits the window."""
-    size, dark = ALL_DISPLAY_MODES[display_mode]
-    browser.emulate_display(size, is_dark=dark)
+def test_page_about_runs_is_accessible_and_fits_window(
+    browser: Browser, active_run: Object, page: str, display_mode: str
+) -> None:
+    """Check that axe finds no serious violations, no words break, no texts overlap, and the page fits the window."""
+    size, is_dark = ALL_DISPLAY_MODES[display_mode]
+    browser.emulate_display(size, is_dark=is_dark)
     browser.open(
         {"upgrades": "/upgrades", "upgrade": RUN_PATH, "upgrade-stopped": f"/upgrades/{DEFAULT_NAMESPACE}/stopped"}[
             page
@@ -100,7 +102,7 @@ def test_page_is_accessible_and_fits(browser: Browser, active_run: Object, page:
         browser.driver.save_screenshot(f"{folder}/{page}-{display_mode}.png")
 
 
-def test_list_shows_what_each_run_waits_for(browser: Browser, active_run: Object) -> None:
+def test_list_of_runs_shows_what_each_run_waits_for(browser: Browser, active_run: Object) -> None:
     browser.open("/upgrades")
     text = browser.get_text("table.runs")
     assert f"{DEFAULT_NAMESPACE}/example" in text
@@ -109,7 +111,7 @@ def test_list_shows_what_each_run_waits_for(browser: Browser, active_run: Object
 
 
 def test_run_page_has_steps_nodes_jobs_and_timeline(browser: Browser, active_run: Object) -> None:
-    """Check that the page shows steps, nodes, Jobs and timeline, with the text of the command line."""
+    """Check that the page shows steps, nodes, Jobs and timeline, with the same texts as the command line."""
     browser.open(RUN_PATH)
     assert "Nodes upgraded (1 of 3)" in browser.get_text("table.steps")
     assert f"kubectl logs -n {DEFAULT_NAMESPACE} job/disks-1" in browser.get_text("table.upgraded")
@@ -122,10 +124,10 @@ def test_run_page_has_steps_nodes_jobs_and_timeline(browser: Browser, active_run
 
 @pytest.mark.slow
 def test_run_page_is_updated(browser: Browser, site: Site, active_run: Object) -> None:
-    """Check that the page follows the run, and that its timeline follows new events."""
+    """Check that the page is updated when the run changes, and its timeline when new events are recorded."""
     browser.open(RUN_PATH)
     browser.wait_until(lambda: browser.find_all(".lanes svg a"))
-    marks = len(browser.find_all(".lanes circle"))
+    marker_count = len(browser.find_all(".lanes circle"))
     with closing(Journal(site.environment.product.journal)) as journal:
         journal.write_event(
             events.build_event(
@@ -140,17 +142,17 @@ def test_run_page_is_updated(browser: Browser, site: Site, active_run: Object) -
         site.environment.client, "example", step="ReleasingNode", **mutex_runs.build_run_record(uid)
     )
     browser.wait_until(lambda: "ReleasingNode" in browser.get_text("#run .facts"))
-    browser.wait_until(lambda: len(browser.find_all(".lanes circle")) > marks)
+    browser.wait_until(lambda: len(browser.find_all(".lanes circle")) > marker_count)
     mutex_runs.write_run_status(site.environment.client, "example", **mutex_runs.build_run_record(uid))
 
 
 @pytest.mark.slow
-def test_page_survives_bad_gateway_responses(browser: Browser, site: Site, active_run: Object) -> None:
-    """Check that a page keeps its content on a proxy's 502 response, retries, and then shows the current state."""
+def test_page_recovers_from_bad_gateway_responses(browser: Browser, site: Site, active_run: Object) -> None:
+    """Check that a page keeps its content after a proxy's 502 response, retries, and then shows the current state."""
     browser.open(RUN_PATH)
     uid = active_run["metadata"]["uid"]
     browser.run_script(BAD_GATEWAY_SCRIPT, True)
-    browser.wait_until(lambda: browser.run_script("return window.refused") > 1)
+    browser.wait_until(lambda: browser.run_script("return window.badGatewayCount") > 1)
     assert "Nodes upgraded (1 of 3)" in browser.get_text("table.steps")
 
     mutex_runs.write_run_status(
@@ -163,7 +165,7 @@ def test_page_survives_bad_gateway_responses(browser: Browser, site: Site, activ
 
 
 def test_unchanged_page_is_not_sent_again(site: Site, active_run: Object) -> None:
-    """Check that a page, which polls every two seconds, gets an empty response if nothing has changed."""
+    """Check that a page, which polls every two seconds, gets an empty response if the run has not changed."""
     version = site.environment.client.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["metadata"][
         "resourceVersion"
     ]
@@ -171,28 +173,29 @@ def test_unchanged_page_is_not_sent_again(site: Site, active_run: Object) -> Non
     assert requests.get(site.url(f"{RUN_PATH}/status", version="1"), timeout=10).headers["HX-Trigger"] == "moved"
 
 
-def test_unknown_run_gets_404(site: Site, active_run: Object) -> None:
+def test_page_of_unknown_run_gets_404(site: Site, active_run: Object) -> None:
     response = requests.get(site.url(f"/upgrades/{DEFAULT_NAMESPACE}/unknown"), timeout=10)
     assert response.status_code == 404
     assert f"MutexRunConfig &#34;{DEFAULT_NAMESPACE}/unknown&#34; not found" in response.text
 
 
 @pytest.mark.slow
-def test_run_page_needs_permission_to_list_runs(site: Site, active_run: Object, tmp_path: Path) -> None:
-    """Check that the page needs the caller's own permission to list runs; the console's account does not need it."""
+def test_run_page_requires_permission_to_list_runs(site: Site, active_run: Object, tmp_path: Path) -> None:
+    """Check that the caller needs the permission to list runs, but the console's account does not."""
     with WebConsole(site.environment.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
-        own_site = Site(site.environment, console)
+        console_site = Site(site.environment, console)
         viewer_headers = create_account_header(site.environment, "views", RIGHTS)
-        reads = create_account_header(site.environment, "reads", [*RIGHTS, "list mutexrunconfigs"])
+        reader_headers = create_account_header(site.environment, "reads", [*RIGHTS, "list mutexrunconfigs"])
         responses = [
-            requests.get(own_site.url(RUN_PATH), headers=headers, timeout=10) for headers in (viewer_headers, reads)
+            requests.get(console_site.url(RUN_PATH), headers=headers, timeout=10)
+            for headers in (viewer_headers, reader_headers)
         ]
     assert [response.status_code for response in responses] == [403, 200]
     assert "mutexrunconfigs" in responses[0].text
 
 
 def test_pages_link_to_runs_once_crd_is_installed(browser: Browser, site: Site, active_run: Object) -> None:
-    """Check that each page links to the runs within seconds after the CRD was installed."""
+    """Check that pages link to the runs within seconds after the CRD was installed."""
     assert AVAILABILITY_TTL_SECONDS < TIMEOUT_SECONDS
 
     def has_link() -> bool:

@@ -1,4 +1,4 @@
-"""Tests of virtual machines on the page of their node, and in the confirmation dialog of its maintenance."""
+"""Tests for virtual machines on the page of their node, and in the dialog that starts the node's maintenance."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ VM_SECTION_SELECTOR = "section.machines"
 VM_VIEW_PERMISSIONS = [
     *RIGHTS,
     "list pods",
-    *(f"get {kind}" for kind in virtual_machines.KUBEVIRT_PLURALS[:2]),
-    *(f"list {kind}" for kind in virtual_machines.KUBEVIRT_PLURALS[2:]),
+    *(f"get {plural}" for plural in virtual_machines.KUBEVIRT_PLURALS[:2]),
+    *(f"list {plural}" for plural in virtual_machines.KUBEVIRT_PLURALS[2:]),
 ]
-"""Permissions for viewing every part of a node's page."""
+"""Permissions to view all parts of a node's page."""
 
 
 @pytest.fixture(scope="module")
 def vm_node(site: Site) -> Iterator[str]:
-    """Yield a node with four different virtual machines, once the console has detected the CRDs."""
+    """Create four different virtual machines on a node, and yield the node's name once the console shows them."""
     name = site.environment.create_node("machines-1.example.com")
     with virtual_machines.install_kubevirt_crds(site.environment.cluster):
         virtual_machines.create_vms(site.environment.client, name)
@@ -50,7 +50,7 @@ def vm_node(site: Site) -> Iterator[str]:
 
 @proves("X-3")
 def test_page_without_kubevirt_has_no_vm_table(browser: Browser, site: Site) -> None:
-    """Check that the page has no table of VMs without KubeVirt's CRDs; this test runs before they are installed."""
+    """Check that the page has no table of VMs without KubeVirt's CRDs; this test must run before they are installed."""
     name = site.environment.create_node("machines-0.example.com")
     await_ready("its page", lambda: requests.get(site.url(f"/nodes/{name}"), timeout=10).status_code == 200, [])
     browser.open(f"/nodes/{name}")
@@ -60,10 +60,10 @@ def test_page_without_kubevirt_has_no_vm_table(browser: Browser, site: Site) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
-def test_page_is_accessible_and_fits(browser: Browser, vm_node: str, display_mode: str) -> None:
-    """Check that axe finds no serious violation, that no texts break or overlap, and that the page fits the window."""
-    size, dark = ALL_DISPLAY_MODES[display_mode]
-    browser.emulate_display(size, is_dark=dark)
+def test_page_with_vms_is_accessible_and_fits_window(browser: Browser, vm_node: str, display_mode: str) -> None:
+    """Check that axe finds no serious violations, no words break, no texts overlap, and the page fits the window."""
+    size, is_dark = ALL_DISPLAY_MODES[display_mode]
+    browser.emulate_display(size, is_dark=is_dark)
     browser.open(f"/nodes/{vm_node}")
     assert "machines/live" in browser.get_text(VM_SECTION_SELECTOR)
 
@@ -80,7 +80,7 @@ def test_page_is_accessible_and_fits(browser: Browser, vm_node: str, display_mod
 
 
 @proves("OSV-2", "OSV-3")
-def test_page_lists_vms_as_the_command_does(browser: Browser, vm_node: str) -> None:
+def test_page_lists_vms_like_the_command(browser: Browser, vm_node: str) -> None:
     browser.open(f"/nodes/{vm_node}")
     rows = [" ".join(row.text.split()) for row in browser.find_all(f"{VM_SECTION_SELECTOR} tbody tr")]
     assert rows == [
@@ -93,10 +93,10 @@ def test_page_lists_vms_as_the_command_does(browser: Browser, vm_node: str) -> N
 
 
 def test_vm_table_is_updated(browser: Browser, site: Site, vm_node: str) -> None:
-    """Check that the table is read again after a change, while the rest of the page stays."""
+    """Check that the table is updated after a change, while the rest of the page stays."""
     browser.open(f"/nodes/{vm_node}")
     admin, path = site.environment.client, build_vmi_path(virtual_machines.VM_NAMESPACE, "stuck")
-    before = admin.get(path)["status"]["conditions"]
+    conditions_before = admin.get(path)["status"]["conditions"]
     admin.patch(path, {"status": {"conditions": [MIGRATABLE]}})
     try:
         site.environment.cluster.kubectl("cordon", vm_node)
@@ -108,7 +108,7 @@ def test_vm_table_is_updated(browser: Browser, site: Site, vm_node: str) -> None
         )
     finally:
         site.environment.cluster.kubectl("uncordon", vm_node)
-        admin.patch(path, {"status": {"conditions": before}})
+        admin.patch(path, {"status": {"conditions": conditions_before}})
 
 
 @proves("OSV-7")
@@ -128,34 +128,34 @@ def test_dialog_shows_drain_effect_on_vms(site: Site, vm_node: str) -> None:
 
 @pytest.mark.slow
 def test_vms_are_hidden_without_permission(site: Site, vm_node: str, tmp_path: Path) -> None:
-    """Check that a user without permission to read VMs sees the rest of the page and the missing permission.
+    """Check that a user who may not read VMs sees the missing permission and the other parts of the page.
 
     The console's own account does not need these permissions.
     """
     with WebConsole(site.environment.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
-        own_site = Site(site.environment, console)
+        console_site = Site(site.environment, console)
         viewer_headers = create_account_header(site.environment, "views-nodes", RIGHTS)
-        reads = create_account_header(site.environment, "reads-machines", VM_VIEW_PERMISSIONS)
-        url = own_site.url(f"/nodes/{vm_node}")
-        responses = [requests.get(url, headers=headers, timeout=10) for headers in (viewer_headers, reads)]
+        reader_headers = create_account_header(site.environment, "reads-machines", VM_VIEW_PERMISSIONS)
+        url = console_site.url(f"/nodes/{vm_node}")
+        responses = [requests.get(url, headers=headers, timeout=10) for headers in (viewer_headers, reader_headers)]
     assert [response.status_code for response in responses] == [200, 200]
     assert ["machines/live" in response.text for response in responses] == [False, True]
     assert "cannot show the virtual machines of node " in responses[0].text
 
 
-def test_new_crds_are_detected_within_timeout() -> None:
-    """Check that the console detects new CRDs within the timeout of these tests."""
+def test_new_crds_are_detected_before_timeout_of_tests() -> None:
+    """Check that the console detects new CRDs before these tests time out."""
     assert AVAILABILITY_TTL_SECONDS < TIMEOUT_SECONDS
 
 
-def test_failed_discovery_keeps_cached_answer(site: Site, vm_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a failed discovery keeps the cached answer, so that the dialog still warns about VMs."""
+def test_failed_discovery_keeps_cached_result(site: Site, vm_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the cached result is used if discovery fails, so that the dialog still warns about VMs."""
     monkeypatch.setattr("console.web.context.AVAILABILITY_TTL_SECONDS", 0.0)
-    refusals = iter([None, Unavailable(429, "too many requests")])
+    errors = iter([None, Unavailable(429, "too many requests")])
 
     async def fail_once(api: Api) -> bool:
-        if refusal := next(refusals):
-            raise refusal
+        if error := next(errors):
+            raise error
         return await are_vmis_served(api)
 
     has_vms = KindAvailability(site.environment.cluster.get_client(), fail_once)
@@ -164,12 +164,12 @@ def test_failed_discovery_keeps_cached_answer(site: Site, vm_node: str, monkeypa
 
 
 def test_deleted_vm_is_removed_from_table(site: Site, vm_node: str) -> None:
-    """Check that the table leaves out a VM that was deleted after the page was loaded."""
-    other = site.environment.create_node("machines-2.example.com")
-    url = site.url(f"/nodes/{other}/machines")
-    virtual_machines.create_vm(site.environment.client, other, "last", "Always")
+    """Check that the table omits a VM that was deleted after the page was loaded."""
+    node_name = site.environment.create_node("machines-2.example.com")
+    url = site.url(f"/nodes/{node_name}/machines")
+    virtual_machines.create_vm(site.environment.client, node_name, "last", "Always")
     assert "machines/last" in requests.get(url, timeout=10).text
     admin = site.environment.client
-    item = admin.get(f"{get_instances_path(virtual_machines.VM_NAMESPACE)}/last")
-    admin.delete(f"{get_instances_path(virtual_machines.VM_NAMESPACE)}/last", uid=item["metadata"]["uid"])
+    vmi = admin.get(f"{get_instances_path(virtual_machines.VM_NAMESPACE)}/last")
+    admin.delete(f"{get_instances_path(virtual_machines.VM_NAMESPACE)}/last", uid=vmi["metadata"]["uid"])
     assert "machines/last" not in requests.get(url, timeout=10).text

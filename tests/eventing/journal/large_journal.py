@@ -20,28 +20,28 @@ from eventing.journal.store import Journal
 EVENT_COUNT, DRAIN_COUNT, NODE_COUNT = 1_000_000, 2000, 200
 TYPES = [events.RESOURCE_UPDATED] * 4 + [events.PODS_GONE] * 3 + [events.PODS_EVICTED] * 2 + [events.TICK]
 RARE_TYPES = {500: events.MAINTENANCE_STEP_FAILED, 501: events.NODE_DRIFTED}
-"""Remainder of an event's number by 1000 → its rare type."""
+"""Remainder of the event number divided by 1000 → rare event type."""
 FAILED_ATTEMPT_INTERVAL, DEAD_LETTER_INTERVAL = 199, 1999
-"""Interval, in events, of failed attempts and of dead letters."""
+"""Every 199th event has a failed attempt, and every 1999th is a dead letter."""
 PERIOD_SECONDS = 30 * 86400.0
 Row = tuple[object, ...]
 Insert = Callable[[Table, Iterable[Row]], None]
 
 
-def get_event_type(number: int) -> str:
-    return RARE_TYPES.get(number % 1000) or TYPES[number % len(TYPES)]
+def get_event_type(event_number: int) -> str:
+    return RARE_TYPES.get(event_number % 1000) or TYPES[event_number % len(TYPES)]
 
 
-def get_drain(number: int) -> int:
-    """Return the drain that an event belongs to; neighbouring drains overlap."""
-    return min(DRAIN_COUNT - 1, (number * DRAIN_COUNT // EVENT_COUNT + number % 3))
+def get_drain_number(event_number: int) -> int:
+    """Return the number of the drain that the event belongs to; consecutive drains overlap in time."""
+    return min(DRAIN_COUNT - 1, (event_number * DRAIN_COUNT // EVENT_COUNT + event_number % 3))
 
 
 def iter_rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
-    """Yield event, body and attempt, with values in the order of the tables' columns."""
+    """Yield one row for each of the tables EVENTS, BODIES and ATTEMPTS, with values in column order."""
     start_time = time.time() - PERIOD_SECONDS
     for number in range(count):
-        drain_number, key, type_ = get_drain(number), f"id-{number}", get_event_type(number)
+        drain_number, key, type_ = get_drain_number(number), f"id-{number}", get_event_type(number)
         arrival_time, node, uid = (
             start_time + number * PERIOD_SECONDS / count,
             f"node-{drain_number % NODE_COUNT}",
@@ -98,7 +98,7 @@ def _load_postgresql(url: str, count: int) -> None:
 def _insert_rows(
     insert: Callable[[Table, Iterable[Row]], None], execute: Callable[[str], None], dialect: object, count: int
 ) -> None:
-    """Insert all rows in one transaction, and build the indexes at its end, which is faster."""
+    """Insert all rows in one transaction; drop the indexes first and recreate them last, which is faster."""
     execute("BEGIN")
     indexes = [index for table in METADATA.sorted_tables for index in table.indexes]
     for index in indexes:

@@ -1,4 +1,4 @@
-"""Tests of the lock that refuses other threads while its holder does not finish."""
+"""Tests for the lock that rejects other threads while its holder hangs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.receiver import TIMEOUT_SECONDS
 pytestmark = pytest.mark.slow
 
 
-def test_only_one_thread_waits_for_a_hanging_holder() -> None:
-    """Check that one thread waits for a hanging holder until its timeout, and that later threads are refused at once.
+def test_only_one_thread_waits_for_hanging_holder() -> None:
+    """Check that one thread waits for a hanging holder until its timeout, and that later threads are rejected at once.
 
-    A database may accept a commit and not answer. Waiting threads could answer neither requests nor the kubelet's
-    probes.
+    A database may accept a commit and never respond. Threads that wait for the lock cannot answer requests or the
+    kubelet's probes.
     """
     lock, acquired, release = FailFastLock(OSError), threading.Event(), threading.Event()
 
@@ -44,10 +44,10 @@ def test_only_one_thread_waits_for_a_hanging_holder() -> None:
         pass
 
 
-def test_few_threads_wait_for_a_slow_holder() -> None:
-    """Check that at most `MAX_WAITERS` threads wait for a slow holder, and that the others are refused soon.
+def test_at_most_max_waiters_threads_wait_for_slow_holder() -> None:
+    """Check that at most `MAX_WAITERS` threads wait for a slow holder, and that the others are rejected promptly.
 
-    Otherwise events for the journal could occupy all ten threads of a process while a commit lasts.
+    Otherwise events for the journal could occupy all ten threads of a process for the duration of a commit.
     """
     lock = FailFastLock(OSError)
 
@@ -66,10 +66,10 @@ def test_few_threads_wait_for_a_slow_holder() -> None:
         ] * MAX_WAITERS
 
 
-def test_burst_of_threads_is_served_if_each_is_fast() -> None:
+def test_all_threads_of_burst_acquire_lock_if_each_holds_it_briefly() -> None:
     """Check that every thread of a burst acquires the lock if each holds it only briefly.
 
-    The drains of many nodes cause such bursts, and no event should need a retry after a second.
+    Draining many nodes causes such bursts, and no event should be rejected and retried a second later.
     """
     lock, barrier = FailFastLock(OSError), threading.Barrier(11)
 

@@ -1,4 +1,4 @@
-"""Tests of a journal with a million events: every filtered query takes less than half a second, on both databases."""
+"""Tests for a journal with a million events: every filtered query takes less than half a second, on both databases."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # inserting the events
 NOW = datetime.now(timezone.utc)
 
 
-def subtract_from_now(**length: float) -> datetime:
-    return NOW - timedelta(**length)
+def subtract_from_now(**duration: float) -> datetime:
+    return NOW - timedelta(**duration)
 
 
 QUERIES = [
@@ -67,7 +67,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def large_journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
-    """Yield the filled journal."""
+    """Yield a journal that contains a million events."""
     if request.param == "sqlite":
         url = str(tmp_path_factory.mktemp("million") / "journal.db")
     else:
@@ -81,7 +81,7 @@ def large_journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def test_filtered_queries_are_fast(large_journal: Journal) -> None:
     """Check that each query returns complete events and attempts within 0.5 s.
 
-    The fastest of three executions counts, to exclude other load on the machine.
+    Only the fastest of three executions counts, to exclude the effect of other load on the machine.
     """
     seconds_by_query = {
         str(query): min(_measure_query_seconds(large_journal, query) for _ in range(3)) for query in QUERIES
@@ -100,8 +100,8 @@ def _measure_query_seconds(journal: Journal, query: Query) -> float:
 
 
 def test_recording_is_fast_in_large_journal(large_journal: Journal) -> None:
-    """Check that recording one event takes less than 1 ms at the median."""
+    """Check that recording one event takes less than 1 ms (median)."""
     median = measure_median_write_seconds(large_journal, 0)
 
-    print(f"an event recorded next to {EVENT_COUNT} others in {median * 1000:.2f} ms at the median")
+    print(f"median time to record an event in a journal with {EVENT_COUNT} events: {median * 1000:.2f} ms")
     assert is_below_scaled_limit(median, 0.001)

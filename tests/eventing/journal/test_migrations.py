@@ -1,4 +1,4 @@
-"""Tests of journals with other schema versions: older ones are migrated and newer ones refused, on both databases."""
+"""Tests for journals with other schema versions: older ones are migrated and newer ones rejected, on both databases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPLIES = '[{"id": "r"}]'
 EXPECTED_BYTES = 3 * (EVENT_OVERHEAD_BYTES + 100 + 2 * len(f"0/x{events.NODE_CORDONED}")) + (
     ATTEMPT_OVERHEAD_BYTES + len(REPLIES) + len("busy") + 2 * len("0/xtaint")
 )
-"""Bytes of three events of 100 bytes each and of an attempt; the key texts count twice, for row and index."""
+"""Size of three 100-byte events and one attempt; key columns count twice, for the row and for the index."""
 MIGRATE_AND_WAIT_PROGRAM = """
 import signal, sys
 from eventing.journal.database import create_database_engine
@@ -55,7 +55,7 @@ CREATE TABLE attempts (event TEXT, source TEXT, function TEXT, at DOUBLE PRECISI
 
 @pytest.fixture
 def older_journal_url(journal_url: str) -> Iterator[str]:
-    """Yield the URL of a journal of version 0 with three events, and an attempt on the first."""
+    """Yield the URL of a version 0 journal with three events and one attempt on the first event."""
     engine = create_database_engine(journal_url)
     serial_type = "INTEGER" if engine.dialect.name == "sqlite" else "BIGSERIAL"
     with engine.begin() as connection:
@@ -76,11 +76,11 @@ def older_journal_url(journal_url: str) -> Iterator[str]:
     engine.dispose()
 
 
-def list_ids(journal: Journal) -> list[str]:
+def list_event_ids(journal: Journal) -> list[str]:
     return [str(entry.event.get_id()) for entry in journal.select()]
 
 
-def read_version(url: str) -> object:
+def read_schema_version(url: str) -> object:
     engine = create_database_engine(url)
     with engine.connect() as connection:
         version = connection.scalar(text("SELECT version FROM journal_version"))
@@ -88,18 +88,18 @@ def read_version(url: str) -> object:
     return version
 
 
-def set_version(url: str, number: int) -> None:
-    """Set the version that the tables claim to have."""
+def set_schema_version(url: str, version: int) -> None:
+    """Set the schema version that is stored in the journal."""
     engine = create_database_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE journal_version SET version = :number"), {"number": number})
+        connection.execute(text("UPDATE journal_version SET version = :version"), {"version": version})
     engine.dispose()
 
 
 def test_older_journal_is_migrated_without_loss(older_journal_url: str) -> None:
-    """X-2: A migration keeps events and attempts, and afterwards the journal accepts and measures new attempts."""
+    """X-2: A migration keeps events and attempts, and the migrated journal accepts and measures new attempts."""
     with closing(Journal(older_journal_url)) as journal:
-        assert list_ids(journal) == ["0", "1", "2"]
+        assert list_event_ids(journal) == ["0", "1", "2"]
         assert journal.select()[0].attempts == (
             Attempt("/x", "0", "taint", TEST_START, 0.5, 503, ({"id": "r"},), "busy"),
         )
@@ -108,35 +108,35 @@ def test_older_journal_is_migrated_without_loss(older_journal_url: str) -> None:
         assert [len(entry.attempts) for entry in journal.select(Query(failed=True))] == [1]
 
     with closing(Journal(older_journal_url)) as reopened:
-        assert list_ids(reopened) == ["0", "1", "2"]
-    assert read_version(older_journal_url) == SCHEMA_VERSION
+        assert list_event_ids(reopened) == ["0", "1", "2"]
+    assert read_schema_version(older_journal_url) == SCHEMA_VERSION
 
 
-def test_writer_refuses_journal_migrated_by_newer_release(journal_url: str) -> None:
-    """Check that a writer refuses to write to a journal that a newer release has migrated.
+def test_writer_rejects_journal_migrated_by_newer_release(journal_url: str) -> None:
+    """Check that a writer does not write to a journal that a newer release has migrated.
 
     During an upgrade, the old and the new release run at the same time.
     """
     with closing(Journal(journal_url)) as journal:
-        set_version(journal_url, SCHEMA_VERSION + 1)
+        set_schema_version(journal_url, SCHEMA_VERSION + 1)
 
         with pytest.raises(JournalError, match=f"version {SCHEMA_VERSION + 1}.*versions up to {SCHEMA_VERSION}"):
             journal.write_attempts([Attempt("/x", "1", "taint", TEST_START, 0.5, 204)])
 
-        set_version(journal_url, SCHEMA_VERSION)
+        set_schema_version(journal_url, SCHEMA_VERSION)
         journal.write_attempts([Attempt("/x", "2", "taint", TEST_START, 0.5, 204)])
         assert journal.measure_bytes() == ATTEMPT_OVERHEAD_BYTES + 2 * len("2/xtaint") + len("[]")
 
 
 def test_new_journal_has_current_version(journal_url: str) -> None:
-    """Check that a new journal has the version of this program."""
+    """Check that a new journal has the current schema version."""
     Journal(journal_url).close()
 
-    assert read_version(journal_url) == SCHEMA_VERSION
+    assert read_schema_version(journal_url) == SCHEMA_VERSION
 
 
-def test_current_tables_without_version_are_version_1(journal_url: str) -> None:
-    """Check that tables of the current schema without a version count as version 1, as old releases created them."""
+def test_tables_with_current_schema_but_no_version_count_as_version_1(journal_url: str) -> None:
+    """Check that tables with the current schema but no version, as old releases created them, count as version 1."""
     with closing(Journal(journal_url)) as journal:
         journal.write_event(SAMPLE_EVENTS[0])
     engine = create_database_engine(journal_url)
@@ -146,7 +146,7 @@ def test_current_tables_without_version_are_version_1(journal_url: str) -> None:
 
     for create in (False, True):
         with closing(Journal(journal_url, create=create)) as journal:
-            assert list_ids(journal) == ["0"]
+            assert list_event_ids(journal) == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -154,21 +154,21 @@ def test_current_tables_without_version_are_version_1(journal_url: str) -> None:
     [{"create": False}, {"create": False, "defer_not_ready": True}, {"create": True}],
     ids=["read", "await", "write"],
 )
-def test_newer_journal_is_refused(journal_url: str, options: dict[str, bool]) -> None:
-    """Check that a newer journal is refused unchanged, with a message that names journal, versions and remedy."""
+def test_journal_with_newer_schema_is_rejected(journal_url: str, options: dict[str, bool]) -> None:
+    """Check that a newer journal is rejected unchanged, with a message that names journal, versions and remedy."""
     Journal(journal_url).close()
-    set_version(journal_url, SCHEMA_VERSION + 1)
+    set_schema_version(journal_url, SCHEMA_VERSION + 1)
 
     with pytest.raises(
         JournalError, match=f"version {SCHEMA_VERSION + 1}, .* up to {SCHEMA_VERSION}: use the release"
     ) as error:
         Journal(journal_url, **options)
     assert journal_url.rpartition("/")[2] in str(error.value)
-    assert read_version(journal_url) == SCHEMA_VERSION + 1
+    assert read_schema_version(journal_url) == SCHEMA_VERSION + 1
 
 
-def test_reader_of_older_journal_gets_the_remedy(older_journal_url: str, postgresql: PostgreSQL) -> None:
-    """Check that opening an older journal read-only names both versions and the remedy, and migrates nothing."""
+def test_reader_error_for_older_journal_suggests_remedy(older_journal_url: str, postgresql: PostgreSQL) -> None:
+    """Check that the error for an older journal opened read-only names versions and remedy, and nothing is migrated."""
     reader = postgresql.create_reader_url(older_journal_url) if "://" in older_journal_url else older_journal_url
 
     message_pattern = f"version 0, .* version {SCHEMA_VERSION}: the function record migrates them"
@@ -178,13 +178,13 @@ def test_reader_of_older_journal_gets_the_remedy(older_journal_url: str, postgre
         with pytest.raises(JournalError, match=r"must be owner of table attempts|permission denied"):
             Journal(reader)
     with closing(Journal(older_journal_url)) as journal:
-        assert list_ids(journal) == ["0", "1", "2"]
+        assert list_event_ids(journal) == ["0", "1", "2"]
 
 
-def test_waiting_reader_migrates_nothing(older_journal_url: str) -> None:
-    """Check that a waiting reader migrates nothing, and reads once another process has migrated the journal.
+def test_deferred_reader_does_not_migrate_older_journal(older_journal_url: str) -> None:
+    """Check that a deferred reader does not migrate, and can read once another process has migrated the journal.
 
-    Otherwise a new console could migrate the tables of an older `record`, which does not support the new schema.
+    Otherwise a new console could migrate tables that an older `record`, which does not support the new schema, uses.
     """
     with closing(Journal(older_journal_url, create=False, defer_not_ready=True)) as reader:
         for _ in range(2):
@@ -193,12 +193,12 @@ def test_waiting_reader_migrates_nothing(older_journal_url: str) -> None:
 
         Journal(older_journal_url).close()
 
-        assert list_ids(reader) == ["0", "1", "2"]
+        assert list_event_ids(reader) == ["0", "1", "2"]
 
 
 @pytest.mark.slow
 def test_killed_migration_is_repeated(older_journal_url: str) -> None:
-    """X-2: A migration that is killed before its commit is repeated when the journal is opened next."""
+    """X-2: A migration that is killed before its commit is repeated the next time the journal is opened."""
     child = subprocess.Popen(
         [sys.executable, "-c", MIGRATE_AND_WAIT_PROGRAM, older_journal_url], stdout=subprocess.PIPE, text=True
     )
@@ -212,13 +212,13 @@ def test_killed_migration_is_repeated(older_journal_url: str) -> None:
         child.communicate(timeout=10)
 
     with closing(Journal(older_journal_url)) as journal:
-        assert list_ids(journal) == ["0", "1", "2"]
+        assert list_event_ids(journal) == ["0", "1", "2"]
         assert journal.measure_bytes() == EXPECTED_BYTES
-    assert read_version(older_journal_url) == SCHEMA_VERSION
+    assert read_schema_version(older_journal_url) == SCHEMA_VERSION
 
 
 @pytest.mark.slow
-def test_concurrent_openers_migrate_once(older_journal_url: str) -> None:
+def test_concurrent_processes_migrate_journal_only_once(older_journal_url: str) -> None:
     """Check that processes that open an older journal concurrently wait for each other, and migrate it once."""
     open_script = "import sys; from eventing.journal.store import Journal; print(len(Journal(sys.argv[1]).select()))"
     children = [
@@ -229,9 +229,9 @@ def test_concurrent_openers_migrate_once(older_journal_url: str) -> None:
     assert [child.communicate(timeout=60)[0] for child in children] == ["3\n"] * 3
 
 
-def test_suggested_command_migrates_the_journal(older_journal_url: str) -> None:
+def test_command_in_error_message_migrates_the_journal(older_journal_url: str) -> None:
     """Check that the command in the error message migrates a copy of a journal that no function writes to."""
     result = CliRunner().invoke(cli, ["events", "--journal", older_journal_url, "--import", "/dev/null"])
 
     assert result.exit_code == 0, result.output
-    assert read_version(older_journal_url) == SCHEMA_VERSION
+    assert read_schema_version(older_journal_url) == SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""Tests of the journal's retention: limits by age and by size."""
+"""Tests for the journal's retention: limits by age and by size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE_DAY = timedelta(days=1)
 
 @pytest.fixture
 def journal_of_ten_days(journal_url: str) -> Iterator[Journal]:
-    """Yield a journal with one event and one attempt on it for each of the last ten days."""
+    """Yield a journal with one event, and one attempt on it, for each of the last ten days."""
     with closing(Journal(journal_url)) as journal:
         dated_events = [
             (
@@ -43,20 +43,20 @@ def journal_of_ten_days(journal_url: str) -> Iterator[Journal]:
 
 
 def list_remaining_days(journal: Journal) -> list[int]:
-    """Return the days of those ten events that are left, after checking that each still has its attempt."""
+    """Return the days whose events remain, and check that each of these events still has its attempt."""
     entries = journal.select(Query(types=(events.PODS_GONE,)))
     assert all(len(entry.attempts) == 1 for entry in entries)
     return [data["day"] for entry in entries if isinstance(data := entry.event.get_data(), dict)]
 
 
-def test_no_limits_keep_everything(journal_of_ten_days: Journal) -> None:
+def test_pruning_without_limits_deletes_nothing(journal_of_ten_days: Journal) -> None:
     """X-2: Without a limit, nothing is deleted."""
     assert journal_of_ten_days.prune() == 0
     assert len(list_remaining_days(journal_of_ten_days)) == 10
 
 
-def test_old_events_are_deleted(journal_of_ten_days: Journal) -> None:
-    """Check that events older than the limit are deleted with their attempts, by the time of their arrival."""
+def test_events_older_than_limit_are_deleted(journal_of_ten_days: Journal) -> None:
+    """Check that events that arrived before the age limit are deleted with their attempts."""
     assert journal_of_ten_days.prune(max_age=timedelta(days=4.5)) == 6
     assert list_remaining_days(journal_of_ten_days) == [4, 3, 2, 1]
     assert journal_of_ten_days.prune(max_age=timedelta(days=4.5)) == 0
@@ -73,8 +73,8 @@ def test_oldest_events_are_deleted_to_meet_size_limit(journal_of_ten_days: Journ
     assert list_remaining_days(journal_of_ten_days) == list(range(10 - deleted_count, 0, -1))
 
 
-def test_flood_of_foreign_events_keeps_own_events(journal_of_ten_days: Journal) -> None:
-    """X-6: A flood of large foreign events does not displace events of this project, which keep half of the limit."""
+def test_flood_of_foreign_events_does_not_displace_own_events(journal_of_ten_days: Journal) -> None:
+    """X-6: A flood of large foreign events does not displace our own events, which may use half of the limit."""
     own_size = journal_of_ten_days.measure_bytes()
     flood = build_flood(0, 50)
     journal_of_ten_days.write_events(flood)
@@ -90,9 +90,9 @@ def test_flood_of_foreign_events_keeps_own_events(journal_of_ten_days: Journal) 
 
 
 def test_attempts_on_foreign_events_are_deleted_with_them(journal_of_ten_days: Journal) -> None:
-    """X-6: Attempts on foreign events are deleted with them, and the space that foreign data may use is not wasted.
+    """X-6: Attempts on foreign events are deleted with them, and foreign data can still use its full share.
 
-    In this test, the attempts take more space than their small events.
+    In this test, the attempts take more space than the small events.
     """
     own_size = journal_of_ten_days.measure_bytes()
     flood = [(build_foreign_event(number, "x"), TEST_START + timedelta(seconds=number)) for number in range(300)]
@@ -124,12 +124,12 @@ def test_attempts_on_unrecorded_events_are_deleted(journal_of_ten_days: Journal)
 
 
 @pytest.mark.parametrize(
-    "source", [events.SOURCE_PREFIX + "x", events.SOURCE_PREFIX.upper()], ids=["alike", "in capitals"]
+    "source", [events.SOURCE_PREFIX + "x", events.SOURCE_PREFIX.upper()], ids=["same prefix", "in upper case"]
 )
-def test_attempts_with_similar_source_keep_own_events(journal_of_ten_days: Journal, source: str) -> None:
-    """X-6: Attempts on unrecorded events with a source like ours do not displace events of this project.
+def test_attempts_with_similar_source_do_not_displace_own_events(journal_of_ten_days: Journal, source: str) -> None:
+    """X-6: Attempts on unrecorded events whose source resembles ours do not displace our own events.
 
-    `record` refuses such events. A function runs on them all the same, and reports its attempts.
+    `record` rejects such events, but functions still process them and report their attempts.
     """
     own_size = journal_of_ten_days.measure_bytes()
     journal_of_ten_days.write_attempts(build_unrecorded_attempts(source, 5, count=300))
@@ -141,7 +141,7 @@ def test_attempts_with_similar_source_keep_own_events(journal_of_ten_days: Journ
 
 
 def test_source_in_upper_case_is_foreign(journal_of_ten_days: Journal) -> None:
-    """X-6: A source that differs from ours only in upper case is foreign.
+    """X-6: A source that differs from ours only in case is foreign.
 
     `record` accepts such events without a signature, and SQLite's LIKE would treat both sources as equal.
     """
@@ -157,7 +157,7 @@ def test_source_in_upper_case_is_foreign(journal_of_ten_days: Journal) -> None:
 
 
 def test_pruning_deletes_no_more_than_needed(journal_of_ten_days: Journal) -> None:
-    """X-6: Old attempts on unrecorded events are deleted only as far as the limit requires."""
+    """X-6: Pruning deletes only as many old attempts on unrecorded events as the limit requires."""
     journal_of_ten_days.write_attempts(build_unrecorded_attempts("/past-the-broker", 20, count=20))
     size = journal_of_ten_days.measure_bytes()
 
@@ -166,7 +166,7 @@ def test_pruning_deletes_no_more_than_needed(journal_of_ten_days: Journal) -> No
 
 
 def test_old_attempts_on_unrecorded_events_are_deleted(journal_of_ten_days: Journal) -> None:
-    """Check that attempts on unrecorded events are deleted by the time of the attempt."""
+    """Check that attempts on unrecorded events are deleted once the attempts exceed the age limit."""
     before = journal_of_ten_days.measure_bytes()
     journal_of_ten_days.write_attempts(build_unrecorded_attempts("/past-the-broker", 12, count=300))
 
@@ -175,8 +175,8 @@ def test_old_attempts_on_unrecorded_events_are_deleted(journal_of_ten_days: Jour
     assert journal_of_ten_days.measure_bytes() == before
 
 
-def test_own_events_above_their_half_are_deleted(journal_of_ten_days: Journal) -> None:
-    """X-6: Events of this project are deleted too if they exceed their half, and the newest of both groups remain."""
+def test_own_events_exceeding_their_half_are_deleted(journal_of_ten_days: Journal) -> None:
+    """X-6: Our own events are also deleted if they exceed their half, and the newest events of both groups remain."""
     journal_of_ten_days.write_events(
         (build_foreign_event(number, "x"), TEST_START + timedelta(seconds=number)) for number in range(3)
     )
@@ -188,9 +188,9 @@ def test_own_events_above_their_half_are_deleted(journal_of_ten_days: Journal) -
 
 
 def test_events_arriving_during_pruning_are_kept(journal_url: str, journal_of_ten_days: Journal) -> None:
-    """X-6: Events that arrive during pruning count only at the next pruning.
+    """X-6: Events that arrive during pruning are not counted until the next pruning.
 
-    Otherwise a continuing flood would make the oldest events, which are those of this project, exceed the limit.
+    Otherwise a continuing flood would displace the oldest events, which are our own.
     """
 
     class FloodedJournal(Journal):
@@ -212,7 +212,7 @@ def test_events_arriving_during_pruning_are_kept(journal_url: str, journal_of_te
 
 
 def build_flood(first: int, end: int) -> list[tuple[CloudEvent, datetime]]:
-    """Build large foreign events, one per second from now."""
+    """Build large foreign events that arrive one per second, starting now."""
     return [
         (build_foreign_event(number, "x" * 20_000), TEST_START + timedelta(seconds=number))
         for number in range(first, end)
@@ -231,18 +231,18 @@ def build_foreign_event(number: int, text: str) -> CloudEvent:
     return CloudEvent(attributes, {"text": text})
 
 
-def test_flood_triggers_pruning_before_the_next_hour(tmp_path: Path) -> None:
-    """X-6: Pruning starts before the next hour once an eighth of the limit is written, so a flood fits the disk."""
+def test_flood_triggers_pruning_before_interval_ends(tmp_path: Path) -> None:
+    """X-6: Pruning starts early once an eighth of the limit has been written, so that a flood cannot fill the disk."""
     pruned = threading.Event()
 
-    class WatchedJournal(Journal):
+    class PruneSignalingJournal(Journal):
         def prune(self, max_age: timedelta | None = None, max_bytes: int | None = None) -> int:
             count = super().prune(max_age, max_bytes)
             if count:
                 pruned.set()
             return count
 
-    with closing(WatchedJournal(tmp_path / "journal.db")) as journal:
+    with closing(PruneSignalingJournal(tmp_path / "journal.db")) as journal:
         pruner = Pruner(journal, Retention(max_bytes=40_000))
         for number in range(20):
             journal.write_event(build_foreign_event(number, "x" * 5000))
@@ -253,7 +253,7 @@ def test_flood_triggers_pruning_before_the_next_hour(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_pruning_uses_several_transactions(journal_url: str) -> None:
-    """Check that pruning can delete more than one transaction's number of events."""
+    """Check that pruning can delete more events than one transaction handles."""
     with closing(Journal(journal_url)) as journal:
         journal.write_events(
             (
@@ -269,7 +269,7 @@ def test_pruning_uses_several_transactions(journal_url: str) -> None:
 
 
 def test_limits_are_read_from_the_environment() -> None:
-    """Check that the environment gives optional limits in days and in bytes with Kubernetes' units."""
+    """Check that environment variables set optional limits, in days and in bytes with Kubernetes unit suffixes."""
     retention = Retention.from_environment({"JOURNAL_DAYS": "1.5", "JOURNAL_BYTES": "500Mi"})
 
     assert retention == Retention(timedelta(hours=36), 500 * 2**20)
@@ -279,14 +279,14 @@ def test_limits_are_read_from_the_environment() -> None:
 
 @pytest.mark.parametrize("name", ["JOURNAL_DAYS", "JOURNAL_BYTES"])
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "1e3", "nan", "5Gb", " 5", "99999999999999999999"])
-def test_invalid_limit_names_its_variable(name: str, value: str) -> None:
-    """X-6: An invalid limit is an error that names the variable, so that no limit is ignored by mistake."""
+def test_error_for_invalid_limit_names_variable(name: str, value: str) -> None:
+    """X-6: An invalid limit raises an error that names the variable, so that no limit is silently ignored."""
     with pytest.raises(ValueError, match=f"{name}={value} is not a number of"):
         Retention.from_environment({name: value})
 
 
-def test_pruner_runs_once_in_a_thread(journal_of_ten_days: Journal) -> None:
-    """Check that the pruner runs in a thread at the first event, and not again within the hour."""
+def test_pruner_runs_once_per_interval_in_background_thread(journal_of_ten_days: Journal) -> None:
+    """Check that the pruner starts one thread at the first event, and does not run again within the hour."""
     pruner = Pruner(journal_of_ten_days, Retention(max_age=timedelta(days=4.5)))
 
     for _ in range(3):
@@ -302,7 +302,7 @@ def test_pruner_runs_once_in_a_thread(journal_of_ten_days: Journal) -> None:
 def test_only_one_thread_prunes_at_a_time(tmp_path: Path) -> None:
     """Check that only one thread prunes at a time, and that the next can start right after it.
 
-    Two concurrent threads could both measure the same excess and delete twice as much as necessary.
+    Two concurrent threads could both measure the same excess and together delete twice as much as necessary.
     """
     started, resume = threading.Semaphore(0), threading.Event()
 
@@ -327,10 +327,10 @@ def test_only_one_thread_prunes_at_a_time(tmp_path: Path) -> None:
         assert started.acquire(timeout=TIMEOUT_SECONDS)
 
 
-def test_pruning_waits_for_slow_commit(journal_of_ten_days: Journal) -> None:
-    """Check that pruning waits for a slow commit even if `MAX_WAITERS` writers wait already.
+def test_pruning_waits_for_slow_commit_although_writers_wait(journal_of_ten_days: Journal) -> None:
+    """Check that pruning waits for a slow commit even if `MAX_WAITERS` writers are already waiting.
 
-    If the lock refused the pruner, the next attempt would only follow with the next event after an hour.
+    If the lock rejected the pruner, pruning would not be attempted again until the first event an hour later.
     """
     with ThreadPoolExecutor(1 + MAX_WAITERS) as threads:
         with journal_of_ten_days._database.begin():

@@ -1,4 +1,4 @@
-"""Test of the journal's size estimate against the size of its SQLite file."""
+"""Test for the journal's size estimate against the size of its SQLite file."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def build_own_event(number: int) -> CloudEvent:
     return build_event(events.PODS_GONE, "podsource", reference, "node-1", seed=str(number), data={"number": number})
 
 
-def create_named_builder(key: str) -> BuildEvent:
-    """Return a function that builds foreign events whose id, source and type contain `key`."""
-    return lambda number: CloudEvent({"id": f"{number}-{key}", "source": f"/{key}", "type": key}, None)
+def create_builder_with_names(text: str) -> BuildEvent:
+    """Return a function that builds foreign events with `text` in their id, source and type."""
+    return lambda number: CloudEvent({"id": f"{number}-{text}", "source": f"/{text}", "type": text}, None)
 
 
-def create_long_builder(length: int) -> BuildEvent:
+def create_builder_with_long_attribute(length: int) -> BuildEvent:
     return lambda number: CloudEvent({"id": str(number), "source": "/x", "type": "x", "long": "x" * length}, None)
 
 
 EVENT_BUILDERS = {
-    "ours": build_own_event,
-    "small ones": create_named_builder("x"),
-    "long names": create_named_builder("x" * 500),
-    "names of few characters and many bytes": create_named_builder("\N{MEMO}" * 125),
-    "half a page each": create_long_builder(1950),
-    "some pages each": create_long_builder(10_000),
+    "own events": build_own_event,
+    "small": create_builder_with_names("x"),
+    "long names": create_builder_with_names("x" * 500),
+    "names with multi-byte characters": create_builder_with_names("\N{MEMO}" * 125),
+    "half a page each": create_builder_with_long_attribute(1950),
+    "some pages each": create_builder_with_long_attribute(10_000),
 }
 
 
@@ -50,9 +50,9 @@ EVENT_BUILDERS = {
 def test_file_size_is_within_twice_the_estimate(
     tmp_path: Path, build_event: BuildEvent, status_and_error: tuple[int, str]
 ) -> None:
-    """X-6: The file is at most twice as large as the estimate, for any events, each with five attempts.
+    """X-6: The file is at most twice as large as the estimate, and the estimate at most twice as large as the file.
 
-    A full volume would end the pod. The estimate is also at most twice the file's size.
+    Each event has five attempts. An estimate that is too low would fill the volume and make the pod fail.
     """
     status, error = status_and_error
     with closing(Journal(tmp_path / "journal.db")) as journal:
@@ -63,7 +63,7 @@ def test_file_size_is_within_twice_the_estimate(
             journal.write_attempts(
                 replace(first, function=f"function-{number}") for number in range(ATTEMPTS_PER_EVENT)
             )
-        counted, written_size = journal.measure_bytes(), journal.written_bytes
+        estimated_bytes, written_bytes = journal.measure_bytes(), journal.written_bytes
 
-    assert counted / 2 < (tmp_path / "journal.db").stat().st_size < 2 * counted
-    assert written_size == counted
+    assert estimated_bytes / 2 < (tmp_path / "journal.db").stat().st_size < 2 * estimated_bytes
+    assert written_bytes == estimated_bytes

@@ -1,4 +1,4 @@
-"""Tests of the journal on real databases."""
+"""Tests for the journal on real databases."""
 
 from __future__ import annotations
 
@@ -40,43 +40,45 @@ TEST_START = datetime.now(timezone.utc)
 
 @pytest.fixture
 def journal(journal_url: str) -> Iterator[Journal]:
-    with closing(Journal(journal_url)) as opened_journal:
-        yield opened_journal
+    with closing(Journal(journal_url)) as new_journal:
+        yield new_journal
 
 
 def build_numbered_event(
-    number: int, reference: ObjectReference = MAINTENANCE, event_type: str = events.NODE_CORDONED, **more: Any
+    number: int, reference: ObjectReference = MAINTENANCE, event_type: str = events.NODE_CORDONED, **extensions: Any
 ) -> CloudEvent:
-    return build_event(event_type, "cordon", reference, "node-1", seed=str(number), data={"number": number}, **more)
+    return build_event(
+        event_type, "cordon", reference, "node-1", seed=str(number), data={"number": number}, **extensions
+    )
 
 
-def list_numbers(entries: list[Entry]) -> list[int]:
+def list_event_numbers(entries: list[Entry]) -> list[int]:
     return [data["number"] for entry in entries if isinstance(data := entry.event.get_data(), dict)]
 
 
-def build_attempt(event: BaseCloudEvent, status: int = 204, **more: Any) -> Attempt:
-    return Attempt(event.get_source(), event.get_id(), "taint", TEST_START, 0.5, status, **more)
+def build_attempt(event: BaseCloudEvent, status: int = 204, **fields: Any) -> Attempt:
+    return Attempt(event.get_source(), event.get_id(), "taint", TEST_START, 0.5, status, **fields)
 
 
-def build_api_event(kind: str, item: dict[str, Any]) -> CloudEvent:
-    attributes = {"id": item["metadata"]["name"], "source": "/apis", "type": events.RESOURCE_ADDED, "kind": kind}
-    return CloudEvent({**attributes, "datacontenttype": "application/json"}, item)
+def build_api_event(kind: str, resource: dict[str, Any]) -> CloudEvent:
+    attributes = {"id": resource["metadata"]["name"], "source": "/apis", "type": events.RESOURCE_ADDED, "kind": kind}
+    return CloudEvent({**attributes, "datacontenttype": "application/json"}, resource)
 
 
 def test_events_are_stored_once_in_order(journal: Journal) -> None:
-    """X-2: Source and id identify a duplicate, and entries are in the order of arrival."""
+    """X-2: Source and id identify a duplicate, and entries are returned in order of arrival."""
     are_new = [journal.write_event(build_numbered_event(number)) for number in (2, 1, 2, 3, 1)]
 
     entries = journal.select()
 
     assert are_new == [True, True, False, True, False]
-    assert list_numbers(entries) == [2, 1, 3]
+    assert list_event_numbers(entries) == [2, 1, 3]
     assert [entry.seq for entry in entries] == sorted(entry.seq for entry in entries)
     assert all(TEST_START <= entry.arrived <= datetime.now(timezone.utc) for entry in entries)
 
 
 def test_entries_are_ordered_by_arrival(journal: Journal) -> None:
-    """X-2: Entries are ordered by their time of arrival, even if concurrent requests are written in another order."""
+    """X-2: Entries are ordered by arrival time, even if concurrent requests are written in a different order."""
     first, second = TEST_START, TEST_START + timedelta(seconds=1)
     journal.write_event(build_numbered_event(2), second)
     journal.write_event(build_numbered_event(1), first)
@@ -107,7 +109,7 @@ def test_event_is_returned_unchanged(journal: Journal, data: Any) -> None:
 
 
 def test_event_of_maximum_size_is_returned(journal: Journal) -> None:
-    """X-2: An event with 2 MiB of data, the maximum of an ingress, is stored and read, although its JSON is larger."""
+    """X-2: An event with 2 MiB of data, the ingress maximum, can be stored and read, although its JSON is larger."""
     data = b"\xff" * (2 * 1024 * 1024)
     journal.write_event(CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "image/png"}, data))
 
@@ -131,11 +133,11 @@ def test_journal_is_readable_with_read_permission_only(journal_url: str, postgre
     reader = postgresql.create_reader_url(journal_url) if "://" in journal_url else journal_url
 
     with closing(Journal(reader, create=False)) as journal:
-        assert list_numbers(journal.select()) == [1]
+        assert list_event_numbers(journal.select()) == [1]
 
 
-def test_concurrent_writers_lose_no_event(journal_url: str) -> None:
-    """X-2: Two journals with several threads each on one database record every event exactly once."""
+def test_concurrent_writers_record_each_event_once(journal_url: str) -> None:
+    """X-2: Two journals that share a database, each with several threads, record every event exactly once."""
     journals = [Journal(journal_url) for _ in range(2)]
 
     def write(journal: Journal) -> None:
@@ -148,13 +150,13 @@ def test_concurrent_writers_lose_no_event(journal_url: str) -> None:
     for writer in writers:
         writer.join()
 
-    assert sorted(list_numbers(journals[0].select())) == list(range(20))
+    assert sorted(list_event_numbers(journals[0].select())) == list(range(20))
     for journal in journals:
         journal.close()
 
 
 def test_attempts_are_returned_once_with_their_event(journal: Journal) -> None:
-    """X-6: Attempts are returned with their event in any order of recording, and a duplicate attempt is stored once."""
+    """X-6: Attempts are returned with their event, whichever is recorded first, and duplicates are stored once."""
     first, second = build_numbered_event(1), build_numbered_event(2)
     reply = {"id": "r", "type": events.NODE_TAINTED, "data": {"deep": [1]}}
     failure = build_attempt(first, 503, error="no answer")
@@ -172,12 +174,12 @@ def test_attempts_are_returned_once_with_their_event(journal: Journal) -> None:
     assert second_entry.attempts == ()
 
 
-@pytest.mark.parametrize("end", [datetime.min, datetime.max])
-def test_row_with_invalid_time_hides_no_other(journal: Journal, end: datetime) -> None:
-    """X-1: A row with a time beyond Python's range, as from an older release, does not hide other rows."""
+@pytest.mark.parametrize("extreme_time", [datetime.min, datetime.max])
+def test_row_with_out_of_range_time_does_not_hide_other_rows(journal: Journal, extreme_time: datetime) -> None:
+    """X-1: A row from an older release whose time is out of Python's range does not hide other rows."""
     event = build_numbered_event(1)
-    journal.write_event(event, end.replace(tzinfo=timezone.utc))
-    journal.write_attempts([replace(build_attempt(event), at=end.replace(tzinfo=timezone.utc))])
+    journal.write_event(event, extreme_time.replace(tzinfo=timezone.utc))
+    journal.write_attempts([replace(build_attempt(event), at=extreme_time.replace(tzinfo=timezone.utc))])
 
     (entry,) = journal.select()
     assert 1 < entry.arrived.year < 10000
@@ -185,7 +187,7 @@ def test_row_with_invalid_time_hides_no_other(journal: Journal, end: datetime) -
 
 
 def test_entry_has_cause_maintenance_node_and_dead_letter(journal: Journal) -> None:
-    """X-6: Cause, maintenance, node and dead letter are read from our events and from the API server's events."""
+    """X-6: An entry's cause, maintenance, node and dead letter are read from our events and from API server events."""
     metadata = {"name": "nm", "uid": "uid-1"}
     created = build_api_event("NodeMaintenance", {"metadata": metadata, "spec": {"nodeName": "node-1"}})
     begun_event = build_event(events.MAINTENANCE_BEGUN, "begin", MAINTENANCE, "node-1", cause=created)
@@ -228,7 +230,7 @@ def test_entry_has_cause_maintenance_node_and_dead_letter(journal: Journal) -> N
 def test_query_filters_entries(journal: Journal, query: Query, expected: list[int]) -> None:
     """X-6: A query filters by node, maintenance (uid or name), type, time and failure, and combines all conditions."""
     failed = build_numbered_event(3)
-    _write_samples(journal, failed)
+    _write_sample_events(journal, failed)
     journal.write_attempts(
         [
             build_attempt(failed, 500, error="boom"),
@@ -237,12 +239,14 @@ def test_query_filters_entries(journal: Journal, query: Query, expected: list[in
         ]
     )
 
-    assert list_numbers(journal.select(query)) == expected
+    assert list_event_numbers(journal.select(query)) == expected
 
 
 @pytest.mark.parametrize(("replay", "status"), [("redrive 1", 204), ("redrive 1", 503), ("r1", 204), ("", 204)])
 @pytest.mark.parametrize("path", ["taint", "x/taint/", "retaint", "cordon", ""])
-def test_redriven_dead_letter_is_not_selected_as_open(journal: Journal, path: str, replay: str, status: int) -> None:
+def test_redriven_dead_letter_is_not_selected_as_awaiting_redrive(
+    journal: Journal, path: str, replay: str, status: int
+) -> None:
     """X-6: The query for dead letters that await a redrive agrees with `awaits_redrive`."""
     dead = build_numbered_event(1)
     journal.write_event(to_dead_letter(dead, DeadLetter(f"http://in/{path}", 503, "away")))
@@ -253,17 +257,17 @@ def test_redriven_dead_letter_is_not_selected_as_open(journal: Journal, path: st
     assert bool(journal.select(Query(dead_letters_only=True, awaiting_redrive=True))) is awaits_redrive(dead_letter)
 
 
-def test_query_continues_after_a_number(journal: Journal) -> None:
-    """X-6: A query can continue after a number, or select ids."""
-    _write_samples(journal, build_numbered_event(3))
+def test_query_continues_after_seq_or_selects_ids(journal: Journal) -> None:
+    """X-6: A query can continue after a sequence number, or select events by id."""
+    _write_sample_events(journal, build_numbered_event(3))
     entries = journal.select()
     expected = tuple(entry.event.get_id() for entry in entries[1:3])
 
-    assert list_numbers(journal.select(Query(after_seq=entries[3].seq))) == [5, 6]
-    assert list_numbers(journal.select(Query(ids=expected))) == [2, 3]
+    assert list_event_numbers(journal.select(Query(after_seq=entries[3].seq))) == [5, 6]
+    assert list_event_numbers(journal.select(Query(ids=expected))) == [2, 3]
 
 
-def _write_samples(journal: Journal, third_event: BaseCloudEvent) -> None:
+def _write_sample_events(journal: Journal, third_event: BaseCloudEvent) -> None:
     dead = build_numbered_event(5, OTHER_MAINTENANCE, knativeerrordest="http://x/", knativeerrorcode="400")
     other_event = build_event(
         events.PODS_GONE, "podsource", ObjectReference("", "third", "uid-3"), "node-2", data={"number": 6}
@@ -276,8 +280,8 @@ def _write_samples(journal: Journal, third_event: BaseCloudEvent) -> None:
     journal.write_event(other_event)
 
 
-def test_invalid_file_is_named_in_error(tmp_path: Path) -> None:
-    """X-6: An invalid path or a file of another format is an error that names the file."""
+def test_error_for_invalid_file_names_it(tmp_path: Path) -> None:
+    """X-6: An invalid path or a file of a different format raises an error that names the file."""
     (tmp_path / "text").write_text("this is not a database, but as long as one" * 20)
 
     with pytest.raises(JournalError, match="no-such-folder"):
@@ -289,15 +293,15 @@ def test_invalid_file_is_named_in_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "journal_url", ["mysql://u:secret@h/d", "http://example.com/", "nonsense://", "postgresql://u:secret@h:5432x/d"]
 )
-def test_unsupported_url_lists_supported_ones(journal_url: str) -> None:
-    """X-6: An unsupported URL is an error that lists the supported ones and does not reveal the password."""
+def test_error_for_unsupported_url_lists_supported_urls(journal_url: str) -> None:
+    """X-6: An unsupported URL raises an error that lists the supported forms and does not reveal the password."""
     with pytest.raises(JournalError, match="use a path, sqlite:///PATH or postgresql://") as error:
         Journal(journal_url)
     assert "secret" not in str(error.value)
 
 
-def test_failed_write_is_a_journal_error(tmp_path: Path) -> None:
-    """X-6: A failed write is a `JournalError`, which `record` answers with 503."""
+def test_failed_write_raises_journal_error(tmp_path: Path) -> None:
+    """X-6: A failed write raises `JournalError`, which `record` answers with 503."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         with closing(sqlite3.connect(tmp_path / "journal.db")) as other:
             other.execute("DROP TABLE events")
@@ -307,19 +311,19 @@ def test_failed_write_is_a_journal_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["journal.db", "journal.db*"])
-def test_removed_file_is_created_again(tmp_path: Path, name: str) -> None:
-    """X-6: A removed file is created again, because SQLite would otherwise write to the deleted file."""
+def test_deleted_database_file_is_created_again(tmp_path: Path, name: str) -> None:
+    """X-6: A deleted database file is created again; SQLite would otherwise continue to write to the deleted file."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         journal.write_event(build_numbered_event(1))
         for file in tmp_path.glob(name):
             file.unlink()
 
-        assert_reopened(journal)
-        assert read_numbers(tmp_path / "journal.db") == [2]
+        assert_second_write_succeeds(journal)
+        assert read_event_numbers(tmp_path / "journal.db") == [2]
 
 
-def test_replaced_file_is_used(tmp_path: Path) -> None:
-    """X-6: A replaced file, for example from a backup, is used for the next events."""
+def test_events_are_written_to_replaced_database_file(tmp_path: Path) -> None:
+    """X-6: If the database file is replaced, for example by a backup, the next events are written to the new file."""
     with closing(Journal(tmp_path / "journal.db")) as journal, closing(Journal(tmp_path / "backup.db")) as backup:
         journal.write_event(build_numbered_event(1))
         backup.write_event(build_numbered_event(0))
@@ -328,30 +332,30 @@ def test_replaced_file_is_used(tmp_path: Path) -> None:
             file.unlink()
         (tmp_path / "backup.db").rename(tmp_path / "journal.db")
 
-        assert_reopened(journal)
-        assert read_numbers(tmp_path / "journal.db") == [0, 2]
+        assert_second_write_succeeds(journal)
+        assert read_event_numbers(tmp_path / "journal.db") == [0, 2]
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_reader_follows_replaced_file(tmp_path: Path, create: bool) -> None:
-    """X-6: A reader reads the file that currently has the path, since a console runs for weeks."""
+def test_reader_reads_replaced_database_file(tmp_path: Path, create: bool) -> None:
+    """X-6: A long-running reader, such as a console, reads the file that currently exists at its path."""
     file = tmp_path / "journal.db"
     with closing(Journal(file)) as first:
         first.write_event(build_numbered_event(1))
     with closing(Journal(file, create=create)) as reader:
-        assert list_numbers(reader.select()) == [1]
+        assert list_event_numbers(reader.select()) == [1]
         for database_file in tmp_path.glob("journal.db*"):
             database_file.unlink()
         with closing(Journal(file)) as second:
             second.write_event(build_numbered_event(2))
 
-            assert list_numbers(reader.select()) == [2]
+            assert list_event_numbers(reader.select()) == [2]
 
 
-def test_reader_creates_no_file_and_finds_new_one(tmp_path: Path) -> None:
-    """X-6: A reader creates no file, and reads the journal as soon as `record` has created it.
+def test_reader_does_not_create_file_but_finds_it_once_created(tmp_path: Path) -> None:
+    """X-6: A reader does not create the file, and reads the journal as soon as `record` has created it.
 
-    Until then, and after a removal, the error names the missing file.
+    Until then, and after the file is deleted, the error reports that the file does not exist.
     """
     file = tmp_path / "a journal #1 of 50%.db"
     with pytest.raises(JournalError, match="file does not exist yet: the function record creates it"):
@@ -365,15 +369,15 @@ def test_reader_creates_no_file_and_finds_new_one(tmp_path: Path) -> None:
 
             with closing(Journal(file)) as journal:
                 journal.write_event(build_numbered_event(number))
-            assert list_numbers(reader.select()) == [number]
+            assert list_event_numbers(reader.select()) == [number]
             reader.write_attempts([build_attempt(build_numbered_event(number))])
             assert reader.select()[0].attempts
             for database_file in tmp_path.iterdir():
                 database_file.unlink()
 
 
-def test_missing_directory_is_an_error_until_it_returns(tmp_path: Path) -> None:
-    """X-6: While the directory is missing, writes fail, and afterwards they succeed."""
+def test_writes_fail_until_missing_directory_is_restored(tmp_path: Path) -> None:
+    """X-6: Writes fail while the directory is missing, and succeed after it is restored."""
     folder = tmp_path / "volume"
     folder.mkdir()
     with closing(Journal(folder / "journal.db")) as journal:
@@ -385,26 +389,26 @@ def test_missing_directory_is_an_error_until_it_returns(tmp_path: Path) -> None:
 
         (tmp_path / "elsewhere").rename(folder)
         assert journal.write_event(build_numbered_event(2))
-        assert read_numbers(folder / "journal.db") == [1, 2]
+        assert read_event_numbers(folder / "journal.db") == [1, 2]
 
 
-def assert_reopened(journal: Journal) -> None:
-    """Check that a write after a removal fails once, so that the broker retries, and then succeeds."""
+def assert_second_write_succeeds(journal: Journal) -> None:
+    """Check that the first write after the file was removed or replaced fails, and that the broker's retry succeeds."""
     with pytest.raises(JournalError, match="removed or replaced"):
         journal.write_event(build_numbered_event(2))
     assert journal.write_event(build_numbered_event(2))
 
 
-def read_numbers(path: Path) -> list[int]:
-    """Return the numbers of the events that another process would read."""
+def read_event_numbers(path: Path) -> list[int]:
+    """Open the journal as another process would, and return the numbers of its events."""
     with closing(Journal(path, create=False)) as journal:
-        return list_numbers(journal.select())
+        return list_event_numbers(journal.select())
 
 
 def measure_median_write_seconds(journal: Journal, round_number: int, batches: int = 10, count: int = 100) -> float:
-    """Return the seconds that recording one event takes on a quiet machine: the lowest median of several batches.
+    """Return the lowest of several batches' median times to record one event.
 
-    In PostgreSQL each event waits for the disk. Other tests may keep the disk busy, which is not the journal's time.
+    In PostgreSQL, each event waits for the disk, which other tests may keep busy; the lowest median excludes that.
     """
     starts = range(round_number * batches * count, (round_number + 1) * batches * count, count)
     return min(_measure_median_seconds(journal, range(start, start + count)) for start in starts)
@@ -420,25 +424,25 @@ def _measure_median_seconds(journal: Journal, event_numbers: range) -> float:
 
 
 @pytest.mark.slow
-def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
-    """Check that recording one event takes less than 1 ms at the median, including the write to disk."""
+def test_recording_event_takes_less_than_one_millisecond(journal: Journal) -> None:
+    """Check that recording one event takes less than 1 ms (median), including the write to disk."""
 
     def is_fast(round_number: int) -> bool:
         median = measure_median_write_seconds(journal, round_number)
-        print(f"an event recorded at the median in {median * 1000:.2f} ms")
+        print(f"median time to record an event: {median * 1000:.2f} ms")
         return is_below_scaled_limit(median, 0.001)
 
     assert any(map(is_fast, range(3)))
 
 
 def test_sqlite_syncs_each_transaction_to_disk(tmp_path: Path) -> None:
-    """X-6: SQLite waits for the disk before a transaction ends; the value 2 is FULL."""
+    """X-6: SQLite waits for the disk before a transaction ends (`synchronous` is 2, that is FULL)."""
     with closing(Journal(tmp_path / "journal.db")) as journal, journal._database.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
-def test_unstorable_data_is_a_bad_event(journal_url: str) -> None:
-    """X-6: Data that the database cannot store is a `BadEvent`, which brokers do not retry; later writes succeed."""
+def test_unstorable_data_raises_bad_event(journal_url: str) -> None:
+    """X-6: Data that the database cannot store raises `BadEvent`, which brokers do not retry; later writes succeed."""
     with closing(Journal(journal_url)) as journal:
         attempt = Attempt("/s", "1", "cordon", datetime.now(timezone.utc), 0.1, 10**30)
         with pytest.raises(BadEvent):
@@ -446,15 +450,15 @@ def test_unstorable_data_is_a_bad_event(journal_url: str) -> None:
         journal.write_attempts([replace(attempt, status=200)])
 
 
-def test_query_after_huge_number_is_empty(journal: Journal) -> None:
-    """X-6: A query after a number beyond the database's range returns nothing, as such a number may be in a URL."""
+def test_query_after_out_of_range_seq_returns_nothing(journal: Journal) -> None:
+    """X-6: A query returns nothing if its sequence number, which may come from a URL, exceeds the database's range."""
     journal.write_event(build_numbered_event(1))
 
     assert journal.select(Query(after_seq=10**40)) == []
 
 
-def test_two_processes_write_one_after_another(postgresql: PostgreSQL) -> None:
-    """Check that two processes write in turn, so that a reader that continues after the last number misses no event."""
+def test_two_processes_do_not_write_concurrently(postgresql: PostgreSQL) -> None:
+    """Check that two processes write in turn, so that a reader that continues after the last seq misses no event."""
     url = postgresql.create_database()
     waiting_query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     next_number = text("SELECT nextval(pg_get_serial_sequence('events', 'seq'))")
@@ -468,7 +472,7 @@ def test_two_processes_write_one_after_another(postgresql: PostgreSQL) -> None:
 
 
 def test_only_one_of_two_processes_prunes(postgresql: PostgreSQL) -> None:
-    """Check that only one of two processes prunes, since both could measure the same excess and delete it twice."""
+    """Check that only one of two processes prunes; otherwise both could measure the same excess and delete it twice."""
     url = postgresql.create_database()
     with closing(Journal(url)) as first, closing(Journal(url)) as second:
         first.write_events([(build_numbered_event(number), datetime.now(timezone.utc)) for number in range(10)])
@@ -484,7 +488,7 @@ def build_long_event(number: int) -> CloudEvent:
 
 @pytest.mark.parametrize("query", [Query(), Query(limit=3, keep_newest=True), Query(dead_letters_only=True)], ids=str)
 @pytest.mark.parametrize("max_bytes", [1, 12_000, 1_000_000])
-def test_iteration_returns_the_same_as_a_query(journal: Journal, query: Query, max_bytes: int) -> None:
+def test_iter_entries_returns_same_entries_as_select(journal: Journal, query: Query, max_bytes: int) -> None:
     """X-2: Iteration returns the same complete events, attempts and order as a query, for any memory limit."""
     for number in (3, 1, 2, 0):
         journal.write_event(build_long_event(number), TEST_START + timedelta(seconds=number))
@@ -496,11 +500,11 @@ def test_iteration_returns_the_same_as_a_query(journal: Journal, query: Query, m
     assert [(entry.seq, entry.arrived, entry.attempts) for entry in entries] == [
         (entry.seq, entry.arrived, entry.attempts) for entry in journal.select(query)
     ]
-    assert list_numbers(entries) == list_numbers(journal.select(query))
+    assert list_event_numbers(entries) == list_event_numbers(journal.select(query))
 
 
 def test_attempts_count_toward_memory_limit(journal_url: str) -> None:
-    """X-6: Attempts count toward the memory limit, since any client of a function can cause many with long errors."""
+    """X-6: Attempts count toward the memory limit, since any client can cause many attempts with long errors."""
     query_sizes = []
 
     class CountingJournal(Journal):
@@ -513,13 +517,13 @@ def test_attempts_count_toward_memory_limit(journal_url: str) -> None:
             journal.write_event(build_numbered_event(number))
             journal.write_attempts([build_attempt(build_numbered_event(number), 503, error="x" * 5000)])
 
-        assert list_numbers(list(journal.iter_entries(Query(), capacity=14_000))) == [0, 1, 2]
+        assert list_event_numbers(list(journal.iter_entries(Query(), capacity=14_000))) == [0, 1, 2]
 
     assert query_sizes == [2, 1]
 
 
-def test_attempts_of_same_id_and_other_source_are_separate(journal: Journal) -> None:
-    """X-2: Source and id together identify an event, so attempts on another source's event are separate."""
+def test_events_with_same_id_and_different_source_have_separate_attempts(journal: Journal) -> None:
+    """X-2: Events with the same id but different sources are different events, each with its own attempts."""
     first, second = (CloudEvent({"id": "1", "source": source, "type": "x"}, None) for source in ("/one", "/other"))
     journal.write_event(first)
     journal.write_attempts([build_attempt(first), build_attempt(second)])
@@ -529,11 +533,14 @@ def test_attempts_of_same_id_and_other_source_are_separate(journal: Journal) -> 
     assert [entry.attempts for entry in journal.select()] == [(build_attempt(first),), (build_attempt(second),)]
 
 
-def test_entry_without_data_names_the_same_objects(journal: Journal) -> None:
-    """Check that an entry without its data still names the same object, node and cause."""
+def test_entry_with_stripped_data_names_same_objects(journal: Journal) -> None:
+    """Check that an entry whose data has been stripped still has the same kind, node, object and cause."""
     maintenance = {"metadata": {"name": "nm", "uid": "uid-1"}, "spec": {"nodeName": "node-1", "reason": "x" * 5000}}
-    for kind, item in (("NodeMaintenance", maintenance), ("Node", {"metadata": {"name": "node-2", "uid": "uid-2"}})):
-        journal.write_event(build_api_event(kind, item))
+    for kind, resource in (
+        ("NodeMaintenance", maintenance),
+        ("Node", {"metadata": {"name": "node-2", "uid": "uid-2"}}),
+    ):
+        journal.write_event(build_api_event(kind, resource))
     journal.write_event(build_api_event("MutexRunConfig", {"metadata": {"name": "run", "uid": "uid-3"}}))
     journal.write_event(CloudEvent({"id": "1", "source": "/x", "type": "x", "kind": "Node"}, {"name": "node-3"}))
     journal.write_event(build_numbered_event(1))
@@ -553,8 +560,8 @@ def get_object_fields(entry: Entry) -> tuple[object, ...]:
     return entry.kind, entry.node, get_object_identity(entry.event), entry.cause, entry.event.get_attributes()
 
 
-def test_list_contains_data_up_to_memory_limit(journal: Journal) -> None:
-    """X-6: A list contains data up to the memory limit, newest first, because any client may post large events."""
+def test_list_contains_data_of_newest_events_up_to_memory_limit(journal: Journal) -> None:
+    """X-6: A list includes data of the newest events up to the memory limit, as any client may post large events."""
     journal.write_events((build_long_event(number), TEST_START + timedelta(seconds=number)) for number in range(4))
     journal.write_event(build_numbered_event(4), TEST_START + timedelta(seconds=4))
     entries = journal.select()
@@ -562,13 +569,13 @@ def test_list_contains_data_up_to_memory_limit(journal: Journal) -> None:
     listed = journal.list_entries(Query(), capacity=12_000)
 
     assert [entry.event.get_data() is None for entry in listed] == [True, True, False, False, False]
-    assert list_numbers(listed) == [2, 3, 4]
+    assert list_event_numbers(listed) == [2, 3, 4]
     assert [entry.event.get_attributes() for entry in listed] == [entry.event.get_attributes() for entry in entries]
     assert [(entry.seq, entry.arrived) for entry in listed] == [(entry.seq, entry.arrived) for entry in entries]
 
 
-def test_list_names_event_with_long_attributes(journal: Journal) -> None:
-    """Check that an event with long attributes is listed with its id, source and type only."""
+def test_event_with_long_attributes_is_listed_without_them(journal: Journal) -> None:
+    """Check that an event with long attributes is listed with only its id, source and type."""
     journal.write_event(CloudEvent({"id": "1", "source": "/x", "type": "x", "long": "x" * 5000}, {}))
 
     (entry,) = journal.list_entries(Query(), capacity=0)

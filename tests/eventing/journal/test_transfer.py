@@ -1,4 +1,4 @@
-"""Tests of exporting a journal as text, and of importing it."""
+"""Tests for exporting a journal as text and importing it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIXED_TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
 
 @pytest.fixture
 def source_and_target_journal(journal_url: str, tmp_path: Path) -> Iterator[tuple[Journal, Journal]]:
-    """Yield the journal to export, and another, empty one."""
+    """Yield the journal to export and an empty journal to import into."""
     with closing(Journal(journal_url)) as source, closing(Journal(tmp_path / "other.db")) as target:
         yield source, target
 
@@ -55,12 +55,14 @@ def read_content(journal: Journal) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
-def test_import_restores_the_export(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: An import restores events, times of arrival, attempts and dead letters, in several transactions."""
+def test_import_restores_exported_journal(source_and_target_journal: tuple[Journal, Journal]) -> None:
+    """X-2: An import restores events, arrival times, attempts and dead letters, even in several transactions."""
     source, target = source_and_target_journal
     fill_journal(source, 700)
-    dead = {"knativeerrordest": "http://x/", "knativeerrorcode": "400", "knativeerrordata": "bm8="}
-    source.write_event(CloudEvent({**build_numbered_event(1).get_attributes(), **dead}, {"number": 1}))
+    dead_letter_extensions = {"knativeerrordest": "http://x/", "knativeerrorcode": "400", "knativeerrordata": "bm8="}
+    source.write_event(
+        CloudEvent({**build_numbered_event(1).get_attributes(), **dead_letter_extensions}, {"number": 1})
+    )
     source.write_event(
         CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "image/png"}, b"\xff\x00")
     )
@@ -72,7 +74,7 @@ def test_import_restores_the_export(source_and_target_journal: tuple[Journal, Jo
 
 
 def test_attempts_beyond_line_limit_are_split(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: The attempts on one event are exported in several lines if they exceed the maximum length of a line.
+    """X-2: The attempts on one event are exported on several lines if they exceed the maximum line length.
 
     Any client may cause large error responses, and each export must be importable.
     """
@@ -90,7 +92,7 @@ def test_attempts_beyond_line_limit_are_split(source_and_target_journal: tuple[J
 
 
 def test_second_import_adds_nothing(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: A second import adds nothing, because source and id identify duplicates."""
+    """X-2: A second import adds nothing, because events with a known source and id are skipped as duplicates."""
     source, target = source_and_target_journal
     fill_journal(source, 3)
     import_file(target, io.BytesIO(export_text(source)))
@@ -101,7 +103,7 @@ def test_second_import_adds_nothing(source_and_target_journal: tuple[Journal, Jo
 
 
 def test_each_line_is_an_event_in_json_format(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """Check that each line is an event in the JSON format of CloudEvents 1.0, and that a query selects the events."""
+    """Check that each line is an event in the CloudEvents 1.0 JSON format, and that a query limits the export."""
     source, _ = source_and_target_journal
     fill_journal(source, 3)
 
@@ -114,7 +116,7 @@ def test_each_line_is_an_event_in_json_format(source_and_target_journal: tuple[J
 
 @pytest.mark.slow
 def test_export_continues_after_pruning(journal_url: str) -> None:
-    """X-2: An export continues if its first events are pruned between two reads, and exports all remaining events."""
+    """X-2: An export continues if its oldest events are pruned between two reads, and exports all remaining events."""
     start = FIXED_TIME + timedelta(seconds=599.5)
 
     class PrunedJournal(Journal):
@@ -129,8 +131,10 @@ def test_export_continues_after_pruning(journal_url: str) -> None:
     assert [line["data"]["number"] for line in lines if line["type"] == events.NODE_CORDONED] == list(range(600, 1200))
 
 
-def test_event_of_another_tool_arrives_at_import(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: Events of another tool can be imported; they arrive at the time of the import."""
+def test_event_from_other_tool_gets_import_time_as_arrival_time(
+    source_and_target_journal: tuple[Journal, Journal],
+) -> None:
+    """X-2: Events from other tools can be imported; their arrival time is the time of the import."""
     before = datetime.now(timezone.utc)
     line = b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "x"}\n\n'
 
@@ -163,10 +167,10 @@ def test_event_of_another_tool_arrives_at_import(source_and_target_journal: tupl
         ),
     ],
 )
-def test_invalid_line_is_named_and_nothing_is_imported(
+def test_invalid_line_is_reported_and_nothing_is_imported(
     source_and_target_journal: tuple[Journal, Journal], line: bytes, message_pattern: str
 ) -> None:
-    """X-6: An invalid line is reported with its number, counted from 1, and nothing is imported."""
+    """X-6: An invalid line is reported by its number, counted from 1, and nothing is imported."""
     source, target = source_and_target_journal
     fill_journal(source, 2)
     lines = export_text(source).splitlines()

@@ -1,4 +1,4 @@
-"""Unit tests of the tree of causes and effects."""
+"""Unit tests for the tree of causes and effects."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ START_TIME = datetime(2026, 1, 1, tzinfo=timezone.utc)
 LATER_TIME = START_TIME + timedelta(hours=1)
 
 
-def build_entry(seconds: float, event: BaseCloudEvent, *functions: str, **more: Any) -> Entry:
+def build_entry(seconds: float, event: BaseCloudEvent, *functions: str, **fields: Any) -> Entry:
     time = START_TIME + timedelta(seconds=seconds)
-    runs = (Attempt(event.get_source(), event.get_id(), name, time, 0.01, 204, **more) for name in functions)
-    return Entry(round(seconds * 1000), time, event, tuple(runs))
+    attempts = (Attempt(event.get_source(), event.get_id(), name, time, 0.01, 204, **fields) for name in functions)
+    return Entry(round(seconds * 1000), time, event, tuple(attempts))
 
 
 def build_api_server_event(kind: str, name: str, **metadata: str) -> CloudEvent:
@@ -32,22 +32,22 @@ def build_api_server_event(kind: str, name: str, **metadata: str) -> CloudEvent:
 ADDED = build_api_server_event("NodeMaintenance", "nm", uid="uid-1")
 BEGUN = build_event(events.MAINTENANCE_BEGUN, "begin", MAINTENANCE, "node-1", cause=ADDED)
 CORDONED = build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "node-1", cause=BEGUN)
-GONE = build_event(events.PODS_GONE, "podsource", MAINTENANCE, "node-1", seed="7")
+PODS_GONE = build_event(events.PODS_GONE, "podsource", MAINTENANCE, "node-1", seed="7")
 TICK = CloudEvent({"id": "tick", "source": "/ping", "type": events.TICK}, {})
-FOUND = build_event(events.MAINTENANCE_PENDING, "resync", MAINTENANCE, "node-1", cause=TICK)
+PENDING = build_event(events.MAINTENANCE_PENDING, "resync", MAINTENANCE, "node-1", cause=TICK)
 
 
 def list_depths_and_types(tree: Tree) -> list[tuple[int, str]]:
     return [(depth, branch.entry.event.get_type()) for depth, branch in tree.iter_branches()]
 
 
-def test_replies_are_below_causes_and_hints_start_branches() -> None:
-    """Check that replies are below their cause, and that PodSource's events, which have no cause, start a branch."""
+def test_replies_are_under_their_cause_and_hints_start_branches() -> None:
+    """Check that replies appear under their cause, and that PodSource's events, which have no cause, start a branch."""
     entries = [
         build_entry(0, ADDED, "begin"),
         build_entry(0.1, BEGUN, "cordon", "status"),
         build_entry(0.3, CORDONED, "taint"),
-        build_entry(1, GONE),
+        build_entry(1, PODS_GONE),
     ]
 
     (tree,) = build_trees(entries, (), LATER_TIME)
@@ -62,10 +62,10 @@ def test_replies_are_below_causes_and_hints_start_branches() -> None:
     assert [branch.delay_seconds for _, branch in tree.iter_branches()] == [None, 0.1, 0.2, None]
 
 
-def test_subscriber_without_attempt_is_missing() -> None:
-    """Check that a subscriber without an attempt is missing; replays and other functions' attempts do not count.
+def test_subscriber_without_attempt_is_reported_as_missing() -> None:
+    """Check that a subscriber without an attempt is reported as missing, even if replays or other functions have one.
 
-    A function with a reply but without an attempt was killed after its reply, so it counts as answered.
+    A function that replied but recorded no attempt was killed after the reply; it is also reported as replied.
     """
     entries = [
         build_entry(0, ADDED, "begin", replay="r1"),
@@ -79,27 +79,27 @@ def test_subscriber_without_attempt_is_missing() -> None:
     assert [branch.replied_functions for _, branch in tree.iter_branches()] == [("begin",), ("cordon",), ()]
 
 
-def test_replies_about_other_objects_count() -> None:
-    """Check that replies about other objects count, as a tick is answered with replies about each maintenance."""
-    trees = build_trees([build_entry(0, TICK), build_entry(0.1, FOUND, "begin")], (), LATER_TIME)
+def test_replies_about_other_objects_count_as_replies() -> None:
+    """Check that replies about other objects count, since the replies to a tick are about individual maintenances."""
+    trees = build_trees([build_entry(0, TICK), build_entry(0.1, PENDING, "begin")], (), LATER_TIME)
 
     (unowned,) = [tree for tree in trees if not tree.uid]
     assert unowned.roots[0].replied_functions == ("resync",)
 
 
-def test_attempt_of_recent_event_is_not_missing() -> None:
-    """Check that an attempt of a recent event is not missing yet, since attempts are recorded with a delay."""
+def test_attempts_on_recent_event_are_not_missing_yet() -> None:
+    """Check that attempts on a recent event do not count as missing yet, since attempts are recorded with a delay."""
     (tree,) = build_trees([build_entry(0, ADDED)], (), START_TIME + timedelta(seconds=1))
 
     assert [branch.missing_functions for _, branch in tree.iter_branches()] == [()]
 
 
-def test_unknown_cause_is_named() -> None:
+def test_effect_of_unknown_cause_starts_branch() -> None:
     """Check that an unknown cause is listed, and that its effect starts a branch that names the cause.
 
     A tick does not belong to a maintenance, so the tree does not contain it.
     """
-    entries = [build_entry(3, FOUND, "begin")]
+    entries = [build_entry(3, PENDING, "begin")]
     assert find_unknown_causes(entries) == ("tick",)
 
     (tree,) = build_trees(entries, [build_entry(1, TICK, "resync")], LATER_TIME)
@@ -108,10 +108,12 @@ def test_unknown_cause_is_named() -> None:
     assert (branch.external_cause_type, branch.delay_seconds) == (events.TICK, 2.0)
 
 
-def test_events_without_maintenance_come_last() -> None:
+def test_events_without_maintenance_are_in_last_tree() -> None:
     """Check that events without a maintenance, such as ticks, are in the last tree."""
     trees = build_trees(
-        [build_entry(0, TICK, "resync"), build_entry(1, ADDED, "begin"), build_entry(2, FOUND, "begin")], (), LATER_TIME
+        [build_entry(0, TICK, "resync"), build_entry(1, ADDED, "begin"), build_entry(2, PENDING, "begin")],
+        (),
+        LATER_TIME,
     )
 
     assert [tree.uid for tree in trees] == ["uid-1", ""]
@@ -119,8 +121,8 @@ def test_events_without_maintenance_come_last() -> None:
     assert trees[0].roots[1].external_cause_type == events.TICK
 
 
-def test_dead_letter_belongs_to_branch_of_its_event() -> None:
-    """X-6: A dead letter is part of its event's branch, or a branch of its own if the event was never recorded."""
+def test_dead_letter_is_in_branch_of_its_event() -> None:
+    """X-6: A dead letter is part of its event's branch, or forms its own branch if the event was never recorded."""
     failure = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "500"}
     dead = CloudEvent({**BEGUN.get_attributes(), **failure}, BEGUN.get_data())
 
@@ -135,8 +137,8 @@ def test_dead_letter_belongs_to_branch_of_its_event() -> None:
     assert with_event.roots[0].missing_functions == ("cordon", "status")
 
 
-def test_chain_may_be_longer_than_the_stack() -> None:
-    """Check that a chain of causes may be longer than Python's stack; each batch of evictions causes the next."""
+def test_causal_chain_may_exceed_recursion_limit() -> None:
+    """Check that a causal chain may exceed Python's recursion limit; each batch of evictions causes the next one."""
     chain = [BEGUN]
     for _ in range(3000):
         chain.append(build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=chain[-1]))
@@ -147,7 +149,7 @@ def test_chain_may_be_longer_than_the_stack() -> None:
 
 
 def test_event_that_is_its_own_cause_is_shown() -> None:
-    """Check that an event that names itself as its cause is shown, so that an invalid cause hides no event."""
+    """Check that an event that names itself as its cause is shown, so that an invalid cause does not hide the event."""
     self_caused = CloudEvent({**BEGUN.get_attributes(), "cause": BEGUN.get_id()}, BEGUN.get_data())
 
     (tree,) = build_trees([build_entry(0, self_caused)], (), LATER_TIME)

@@ -1,4 +1,4 @@
-"""Tests of the journal with an unresponsive database, which neither refuses nor answers connections."""
+"""Tests for the journal with an unresponsive database, which neither refuses connections nor responds on them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from tests.eventing.journal.test_store import build_numbered_event
 from tests.postgresql import PostgreSQL
 from tests.relay import Relay
 
-THREADS = 16
-"""Threads of a function."""
-MAX_REFUSAL_SECONDS = 1.0
-"""Maximum seconds of a refused write; a thread that tries the database needs five seconds to detect the outage."""
+FUNCTION_THREADS = 16
+MAX_REJECTED_WRITE_SECONDS = 1.0
+"""Maximum duration of a rejected write; a thread that tries the database needs five seconds to detect the outage."""
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def database_relay(postgresql: PostgreSQL) -> Iterator[Relay]:
     relay.close()
 
 
-def measure_refused_write_seconds(journal: Journal, number: int) -> float:
+def measure_rejected_write_seconds(journal: Journal, number: int) -> float:
     started = time.monotonic()
     with pytest.raises(JournalError):
         journal.write_event(build_numbered_event(number))
@@ -41,29 +40,31 @@ def measure_refused_write_seconds(journal: Journal, number: int) -> float:
 
 
 @pytest.mark.slow
-def test_one_thread_tries_the_database_and_others_are_refused(postgresql: PostgreSQL, database_relay: Relay) -> None:
-    """Check that one thread tries the unresponsive database, and that all other writes are refused at once.
+def test_one_thread_tries_database_and_other_writes_are_rejected(postgresql: PostgreSQL, database_relay: Relay) -> None:
+    """Check that one thread tries the unresponsive database, and that all other writes are rejected at once.
 
-    The other threads can then answer brokers, which retry, and the kubelet, which would otherwise restart the process.
+    The other threads can then answer brokers, which retry, and kubelet probes, so that the process is not restarted.
     """
     url = make_url(postgresql.create_database()).set(host="127.0.0.1", port=database_relay.port)
     with closing(Journal(url.render_as_string(hide_password=False))) as journal:
         assert journal.write_event(build_numbered_event(0))
 
         database_relay.stop_responding()
-        measure_refused_write_seconds(journal, 1)
-        with ThreadPoolExecutor(THREADS) as threads:
-            seconds = sorted(threads.map(partial(measure_refused_write_seconds, journal), range(2, 2 + THREADS)))
-        assert seconds[-2] < MAX_REFUSAL_SECONDS
+        measure_rejected_write_seconds(journal, 1)
+        with ThreadPoolExecutor(FUNCTION_THREADS) as threads:
+            seconds = sorted(
+                threads.map(partial(measure_rejected_write_seconds, journal), range(2, 2 + FUNCTION_THREADS))
+            )
+        assert seconds[-2] < MAX_REJECTED_WRITE_SECONDS
 
         database_relay.restore()
         assert journal.write_event(build_numbered_event(1))
 
 
-def test_reader_can_start_before_the_server(postgresql: PostgreSQL, database_relay: Relay) -> None:
+def test_reader_can_start_before_database_server(postgresql: PostgreSQL, database_relay: Relay) -> None:
     """X-6: A reader can start before the database; it reports errors that name the journal until it can read.
 
-    A console needs no journal for its pages about nodes.
+    A console does not need the journal for its pages about nodes.
     """
     url = make_url(postgresql.create_database()).set(host="127.0.0.1", port=database_relay.port)
     relay_url = url.render_as_string(hide_password=False)
@@ -81,9 +82,9 @@ def test_reader_can_start_before_the_server(postgresql: PostgreSQL, database_rel
 
 
 def test_connections_use_tcp_keepalive(postgresql: PostgreSQL) -> None:
-    """Check that TCP keepalive detects a dead host soon while a connection waits for an answer.
+    """Check that TCP keepalive soon detects a dead host while a connection waits for a response.
 
-    TCP retransmits nothing while no data is sent, and the system's own keepalive probes start only after two hours.
+    TCP retransmits nothing while no data is sent, and by default, keepalive probes start only after two hours.
     """
     with closing(Journal(postgresql.create_database())) as journal, journal._database.connect() as connection:
         driver = connection.connection.driver_connection

@@ -1,4 +1,4 @@
-"""Helpers that run a real broker process and build manifests, for the tests of the local delivery."""
+"""Helpers for the tests of the local delivery: run a real broker process, and build manifests and events."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BrokerProcess:
         self._reader.start()
 
     def restart(self) -> None:
-        """Start the process again, with the same port and database."""
+        """Start the process again with the same port and database, and wait until it listens."""
         self.lines.clear()
         self.start(self.url.removeprefix("http://"))
         self.wait_line(msg="listening")

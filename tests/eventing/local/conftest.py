@@ -16,14 +16,14 @@ StartBroker = Callable[..., BrokerProcess]
 
 @pytest.fixture
 def start_broker(receiver: Receiver, tmp_path: Path) -> Iterator[StartBroker]:
-    """Yield a function that starts a broker with these manifests, which delivers to `receiver`."""
-    started: list[BrokerProcess] = []
+    """Yield a function that starts a broker with the given manifests; the broker delivers to `receiver`."""
+    brokers: list[BrokerProcess] = []
 
     def start(*manifests: dict[str, Any], **environment: str) -> BrokerProcess:
         broker = BrokerProcess(tmp_path, manifests, receiver.url, **environment)
-        started.append(broker)
+        brokers.append(broker)
         return broker
 
     yield start
-    for broker in started:
+    for broker in brokers:
         broker.stop()

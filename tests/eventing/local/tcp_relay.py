@@ -1,4 +1,4 @@
-"""A TCP relay in front of a real server that a test can cut, to test how a watcher survives an interruption."""
+"""A TCP relay to a real server whose connections a test can cut, to test how a watcher handles the interruption."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TcpRelay:
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
         self._sockets: set[socket.socket] = set()
-        self._whole = True
+        self._is_intact = True
         self._server = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -22,13 +22,13 @@ class TcpRelay:
         return int(self._server.getsockname()[1])
 
     def cut(self) -> None:
-        self._whole = False
+        self._is_intact = False
         for connection in list(self._sockets):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:
-        self._whole = True
+        self._is_intact = True
 
     def close(self) -> None:
         self.cut()
@@ -39,7 +39,7 @@ class TcpRelay:
         with contextlib.suppress(OSError):
             while True:
                 client_side, _ = self._server.accept()
-                if not self._whole:
+                if not self._is_intact:
                     client_side.close()
                     continue
                 server_side = socket.create_connection(self._target)

@@ -1,4 +1,4 @@
-"""Tests of ApiServerSource on a real API server: it emits the events of Knative's source, and none is lost."""
+"""Tests for ApiServerSource on a real API server: it emits the same events as Knative's source and loses none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CUSTOM_RESOURCE = "{apiVersion: example.com/v1, kind: Lamppost, metadata: {name:
 
 @pytest.fixture
 def start_ready_broker(start_broker: StartBroker, cluster: LocalCluster) -> StartBroker:
-    """Return a function that starts a broker as the administrator, and waits until its sources are ready."""
+    """Return a function that starts a broker with admin permissions, and waits until its sources are ready."""
 
     def start(*manifests: dict[str, object], kubeconfig: str = "") -> BrokerProcess:
         broker = start_broker(*manifests, build_trigger("f"), KUBECONFIG=kubeconfig or str(cluster.kubeconfig))
@@ -65,9 +65,9 @@ def start_ready_broker(start_broker: StartBroker, cluster: LocalCluster) -> Star
 
 def wait_until_ready(broker: BrokerProcess) -> None:
     """Poll the readiness endpoint until the broker is ready."""
-    end = time.monotonic() + TIMEOUT_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while requests.get(f"{broker.url}/health/readiness", timeout=10).status_code != 200:
-        assert time.monotonic() < end, broker.output
+        assert time.monotonic() < deadline, broker.output
         time.sleep(0.02)
 
 
@@ -77,12 +77,12 @@ def apply_config_map(cluster: LocalCluster, name: str, value: str) -> None:
     cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
 
 
-def test_changes_give_events_like_knatives(
+def test_changes_are_emitted_like_knatives_events(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that changes give events with Knative's types, subject, extensions and data.
+    """Check that changes are emitted as events with the types, subject, extensions and data that Knative uses.
 
-    Objects that existed before the start give no event.
+    No event is emitted for objects that existed before the start.
     """
     apply_config_map(cluster, "before", "1")
     start_ready_broker(CONFIG_MAP_SOURCE)
@@ -108,12 +108,13 @@ def test_changes_give_events_like_knatives(
 
 
 @pytest.mark.slow
-def test_kind_installed_later_is_watched_from_first_object(
+def test_kind_whose_crd_is_installed_later_is_watched_from_first_object(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
     """Check that a kind whose CRD is installed later is watched from its first object.
 
-    A missing kind does not prevent readiness. An object of a cluster-scoped kind has an empty namespace in its subject.
+    A kind that does not exist yet does not prevent readiness. The event subject of a cluster-scoped object has an empty
+    namespace.
     """
     source = build_source(
         "ApiServerSource", "l", mode="Resource", resources=[{"apiVersion": "example.com/v1", "kind": "Lamppost"}]
@@ -137,19 +138,19 @@ def test_kind_installed_later_is_watched_from_first_object(
     assert "ce-namespace" not in added.headers
 
 
-def test_only_labelled_nodes_give_events(
+def test_events_are_emitted_only_for_labeled_nodes(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
     """Rule 10: The shipped source emits events only about nodes with the maintenance label.
 
-    Setting the label gives an addition, and removing it gives a deletion although the node still exists.
+    Setting the label is emitted as an addition, and removing it as a deletion although the node still exists.
     """
     documents = yaml.safe_load_all((ROOT / "manifests/base/eventing/sources.yaml").read_text())
     (nodes,) = [document for document in documents if document["metadata"]["name"] == "nodes"]
     start_ready_broker(nodes)
     name, label = "labelled-node", f"{MAINTENANCE_LABEL}=some-uid"
-    for other in (name, "healthy-node"):
-        cluster.kubectl("create", "-f", "-", input=json.dumps({**NODE_HEAD, "metadata": {"name": other}}))
+    for node_name in (name, "healthy-node"):
+        cluster.kubectl("create", "-f", "-", input=json.dumps({**NODE_HEAD, "metadata": {"name": node_name}}))
 
     for number in range(10):
         write_heartbeat(cluster, "healthy-node", number)
@@ -162,22 +163,22 @@ def test_only_labelled_nodes_give_events(
     cluster.kubectl("label", "node", name, label)
 
     receiver.wait_until(
-        lambda: [document.headers["ce-type"] for document in receiver.list_requests("/f")].count(ADD) == 2
+        lambda: [request.headers["ce-type"] for request in receiver.list_requests("/f")].count(ADD) == 2
     )
     received = receiver.list_requests("/f")
     cluster.kubectl("delete", "node", name, "healthy-node")
     # On a busy machine the controller manager may also update the node, after 40 s without a heartbeat.
-    assert [kind for kind, _ in groupby(document.headers["ce-type"] for document in received)] == [
+    assert [event_type for event_type, _ in groupby(request.headers["ce-type"] for request in received)] == [
         ADD,
         UPDATE,
         DELETE,
         ADD,
     ]
-    assert {document.headers["ce-name"] for document in received} == {name}
+    assert {request.headers["ce-name"] for request in received} == {name}
 
 
 def write_heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
-    """Write the heartbeat that a kubelet writes every few seconds."""
+    """Update the node's Ready condition, as its kubelet does every few seconds."""
     timestamp = f"2026-01-01T00:00:{number:02}Z"
     ready = {"type": "Ready", "status": "True", "reason": "test", "message": "", "lastHeartbeatTime": timestamp}
     patch = json.dumps({"status": {"conditions": [{**ready, "lastTransitionTime": timestamp}]}})
@@ -185,42 +186,42 @@ def write_heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_interrupted_connection_loses_no_change(
+def test_no_change_is_lost_while_connection_is_interrupted(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that changes during an interrupted connection are emitted once, after the reconnection."""
+    """Check that changes made while the connection is interrupted are emitted once, after the source reconnects."""
     port = urlsplit(cluster.url).port
     assert port is not None
-    cable = TcpRelay(port)
-    url, kubeconfig_copy = f"https://127.0.0.1:{cable.port}", cluster.directory / "cut.kubeconfig"
+    relay = TcpRelay(port)
+    url, kubeconfig_copy = f"https://127.0.0.1:{relay.port}", cluster.directory / "cut.kubeconfig"
     kubeconfig = access.write_proxied_kubeconfig(url, cluster.kubeconfig, cluster.url, kubeconfig_copy)
     start_ready_broker(CONFIG_MAP_SOURCE, kubeconfig=str(kubeconfig))
     apply_config_map(cluster, "cut", "1")
     receiver.wait_for_requests("/f")
 
-    cable.cut()
+    relay.cut()
     apply_config_map(cluster, "cut", "2")
     cluster.kubectl("delete", "configmap", "cut")
-    cable.mend()
+    relay.mend()
 
     received = receiver.wait_for_requests("/f", 3)
-    cable.close()
+    relay.close()
     assert [request.headers["ce-type"] for request in received] == [ADD, UPDATE, DELETE]
 
 
 @pytest.mark.slow
-def test_refused_list_after_expired_version_loses_no_change(
+def test_no_change_is_lost_if_list_after_expired_version_fails(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that no change is lost if the first new list after an expired resourceVersion is refused.
+    """Check that no change is lost if the first list after an expired resourceVersion fails.
 
-    The server answers the watch with 410, and the next list with 403, as after a permission was revoked.
+    The server answers the watch with 410, and the next list with 403, as if a permission had been revoked.
     """
     apply_config_map(cluster, "known", "1")
     apply_config_map(cluster, "passing", "1")
     faults = {2: Fault(410, "too old resource version"), 3: Fault(403, "forbidden")}
 
-    def rule(request: str) -> Fault | None:
+    def get_fault(request: str) -> Fault | None:
         name, _, count = request.rpartition(" ")
         if name != "list configmaps" or int(count) not in faults:
             return None
@@ -231,7 +232,7 @@ def test_refused_list_after_expired_version_loses_no_change(
 
     certificate = (cluster.directory / "pki" / "apiserver.crt").read_text()
     with closing(FaultProxy(cluster.url, certificate)) as proxy:
-        proxy.rule = rule
+        proxy.rule = get_fault
         copy = cluster.directory / "proxied.kubeconfig"
         start_ready_broker(
             CONFIG_MAP_SOURCE,
@@ -250,7 +251,7 @@ def test_refused_list_after_expired_version_loses_no_change(
 def test_source_without_permission_is_not_ready(
     cluster: LocalCluster, start_broker: StartBroker, receiver: Receiver
 ) -> None:
-    """Check that a source without permission to list logs the missing permission, is not ready, and recovers."""
+    """Check that a source without list permission logs what it may not list, is not ready, and recovers."""
     kubeconfig = cluster.ensure_kubeconfig(access.UNPRIVILEGED)
     broker = start_broker(CONFIG_MAP_SOURCE, build_trigger("f"), KUBECONFIG=str(kubeconfig))
 
@@ -267,12 +268,12 @@ def test_source_without_permission_is_not_ready(
 
 @pytest.mark.slow
 @proves("OSV-23", "X-4")
-def test_reference_mode_contains_only_the_reference(
+def test_event_in_reference_mode_contains_only_reference(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Check that in mode Reference an event names the object and contains nothing else of it.
+    """Check that in mode Reference, an event contains only a reference to the object.
 
-    The shipped source emits events for labelled Secrets only. Neither events nor log lines contain a Secret's key.
+    The shipped source emits events only for labeled Secrets. Neither events nor log lines contain a Secret's key.
     """
     documents = yaml.safe_load_all((ROOT / "manifests/components/certificates/eventing.yaml").read_text())
     (source,) = [document for document in documents if document["kind"] == "ApiServerSource"]
@@ -281,8 +282,8 @@ def test_reference_mode_contains_only_the_reference(
     key = "a-key-that-must-stay-secret"
     labels = {"labeled": {LABEL_OF_SECRETS: "ours"}, "plain": {}}
     for value in (key, f"{key}-again"):
-        for name, labelled in labels.items():
-            metadata = {"name": name, "namespace": "default", "labels": labelled}
+        for name, secret_labels in labels.items():
+            metadata = {"name": name, "namespace": "default", "labels": secret_labels}
             body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"tls.key": value}}
             cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(body))
     cluster.kubectl("delete", "secret", *labels)

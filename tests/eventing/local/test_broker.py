@@ -1,4 +1,4 @@
-"""Tests of a second broker with the same outbox or port: it delivers nothing and ends with a one-line error."""
+"""Tests for a second broker with the same outbox or port: it delivers nothing and exits with a one-line error."""
 
 from __future__ import annotations
 
@@ -16,37 +16,35 @@ StartBroker = Callable[..., BrokerProcess]
 
 
 def run_second_broker(broker: BrokerProcess, listen: str) -> str:
-    """Run another broker on this outbox, check that it exits with 1, and return its last line."""
+    """Run a second broker with the outbox of `broker`, check that it exits with 1, and return its last output line."""
     second = subprocess.run(broker.command(listen), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert second.returncode == 1, second.stdout
     return second.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("listen", ["the same port", "another port"])
+@pytest.mark.parametrize("listen", ["same port", "different port"])
 def test_second_broker_on_same_outbox_delivers_nothing(
     receiver: Receiver, start_broker: StartBroker, listen: str
 ) -> None:
     """X-6: A second broker does not deliver the pending events of an outbox that is in use.
 
-    Its error names the file, the process and the remedy.
+    Its error message names the file, the process that uses it, and the remedy.
     """
-    called, release = threading.Event(), threading.Event()
+    is_called, may_respond = threading.Event(), threading.Event()
 
     def answer(_: ReceivedRequest) -> Response:
-        called.set()
-        release.wait(TIMEOUT_SECONDS)
+        is_called.set()
+        may_respond.wait(TIMEOUT_SECONDS)
         return build_event_response(id="2", type="b")
 
     receiver.answers["/f"] = answer
     broker = start_broker(build_trigger("f", type="a"), build_trigger("g", type="b"))
     broker.post(id="1", type="a")
-    assert called.wait(TIMEOUT_SECONDS)
+    assert is_called.wait(TIMEOUT_SECONDS)
 
-    message = run_second_broker(
-        broker, broker.url.removeprefix("http://") if listen == "the same port" else "127.0.0.1:0"
-    )
-    release.set()
+    message = run_second_broker(broker, broker.url.removeprefix("http://") if listen == "same port" else "127.0.0.1:0")
+    may_respond.set()
 
     receiver.wait_for_requests("/g")
     assert len(receiver.list_requests("/f")) == 1
@@ -59,13 +57,13 @@ def test_second_broker_on_same_outbox_delivers_nothing(
 
 @pytest.mark.slow
 def test_broker_with_port_in_use_delivers_nothing(receiver: Receiver, start_broker: StartBroker) -> None:
-    """X-6: A broker whose port is in use ends before it posts pending events, and delivers them at its next start.
+    """X-6: A broker whose port is in use exits before it posts pending events, and delivers them after its next start.
 
-    Otherwise the replies would stay in the outbox.
+    Otherwise replies would remain undelivered in the outbox.
     """
     receiver.answers["/f"] = lambda _: Response(503)
-    slow = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
-    broker = start_broker(build_trigger("f", type="a", delivery=slow), build_trigger("g", type="b"))
+    slow_delivery = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
+    broker = start_broker(build_trigger("f", type="a", delivery=slow_delivery), build_trigger("g", type="b"))
     broker.post(id="1", type="a")
     broker.wait_line(msg="retrying")
     broker.kill()

@@ -1,4 +1,4 @@
-"""Tests that a crash or a stop of the local delivery loses no event."""
+"""Tests that no event is lost if the local delivery crashes or is stopped."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ outbox.BUSY_TIMEOUT_SECONDS = 0.5
 from eventing.local.broker import main
 main()
 """
-"""Program that runs the broker with a shorter timeout for a locked database."""
+"""A program that runs the broker with a short timeout for a locked database."""
 
 
 @pytest.fixture
 def short_database_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make brokers give up soon if the database is locked."""
+    """Make brokers fail soon if the database is locked."""
     monkeypatch.setattr(BrokerProcess, "program", ("-c", SHORT_TIMEOUT_PROGRAM))
 
 
 def count_rows(broker: BrokerProcess, table: str) -> int:
     """Return the number of rows in a table of the outbox."""
     with closing(sqlite3.connect(broker.directory / "delivery.db")) as database:
-        return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - a name from below
+        return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - constant table names
 
 
-def test_kill_during_delivery_loses_no_event(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a broker killed during delivery has lost no accepted event and no reply after its restart."""
-    called_often = threading.Event()
+def test_no_event_is_lost_if_broker_is_killed_during_delivery(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that a broker that is killed during delivery delivers all accepted events and replies after a restart."""
+    is_killed = threading.Event()
 
     def answer_with_event(request: ReceivedRequest) -> Response:
-        if len(receiver.list_requests("/f")) > 50 and not called_often.is_set():
-            called_often.wait(0.2)
+        if len(receiver.list_requests("/f")) > 50 and not is_killed.is_set():
+            is_killed.wait(0.2)
         return build_event_response(id=f"reply-{request.id}", type="b")
 
     receiver.answers["/f"] = answer_with_event
@@ -58,7 +58,7 @@ def test_kill_during_delivery_loses_no_event(receiver: Receiver, start_broker: S
     receiver.wait_for_requests("/f", 60)
     broker.kill()
     pending = count_rows(broker, "delivery")
-    called_often.set()
+    is_killed.set()
     broker.restart()
 
     receiver.wait_until(lambda: {request.id for request in receiver.list_requests("/f")} == ids)
@@ -69,9 +69,9 @@ def test_kill_during_delivery_loses_no_event(receiver: Receiver, start_broker: S
 
 
 def test_events_accepted_before_kill_are_delivered_in_order(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that events accepted before a kill are delivered after a restart in the order of their acceptance.
+    """Check that events accepted before the broker is killed are delivered in order after it restarts.
 
-    Before the kill, the subscriber is unavailable. All events of the test have the same partition key.
+    The subscriber is unavailable until then. All events have the same partition key.
     """
     receiver.answers["/f"] = lambda _: Response(503)
     broker = start_broker(
@@ -88,22 +88,22 @@ def test_events_accepted_before_kill_are_delivered_in_order(receiver: Receiver, 
     assert [request.id for request in receiver.wait_for_requests("/f", 20)] == [str(number) for number in range(20)]
 
 
-def test_sigterm_lets_request_in_flight_finish(receiver: Receiver, start_broker: StartBroker) -> None:
+def test_broker_finishes_request_in_flight_after_sigterm(receiver: Receiver, start_broker: StartBroker) -> None:
     """Check that SIGTERM lets a request in flight finish, so that the event is not delivered twice."""
-    called, release = threading.Event(), threading.Event()
+    is_called, may_respond = threading.Event(), threading.Event()
 
     def answer_when_released(_: ReceivedRequest) -> Response:
-        called.set()
-        release.wait(10)
+        is_called.set()
+        may_respond.wait(10)
         return build_event_response(id="2", type="b")
 
     receiver.answers["/f"] = answer_when_released
     broker = start_broker(build_trigger("f", type="a"), build_trigger("g", type="b"))
     broker.post(type="a")
-    assert called.wait(10)
+    assert is_called.wait(10)
 
     broker.process.terminate()
-    release.set()
+    may_respond.set()
     assert broker.stop() == 0
     broker.restart()
 
@@ -112,11 +112,11 @@ def test_sigterm_lets_request_in_flight_finish(receiver: Receiver, start_broker:
 
 
 def test_deliveries_of_removed_trigger_are_dropped(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that deliveries of a removed Trigger are dropped with a log line, and that others are delivered."""
+    """Check that pending deliveries of a removed Trigger are dropped and logged, and that others are delivered."""
     receiver.answers["/old"] = lambda _: Response(503)
     receiver.answers["/kept"] = lambda _: Response(503)
-    slow = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
-    broker = start_broker(build_trigger("old", delivery=slow), build_trigger("kept", delivery=slow))
+    slow_delivery = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
+    broker = start_broker(build_trigger("old", delivery=slow_delivery), build_trigger("kept", delivery=slow_delivery))
     broker.post()
     broker.wait_line(msg="retrying", trigger="old")
     broker.kill()
@@ -132,15 +132,15 @@ def test_deliveries_of_removed_trigger_are_dropped(receiver: Receiver, start_bro
 
 
 @pytest.mark.usefixtures("short_database_timeout")
-def test_event_is_refused_while_database_is_locked(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an event is refused with 503 while the database is locked, so that the sender retries."""
+def test_event_is_rejected_while_database_is_locked(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that an event is rejected with 503 while the database is locked, so that the sender retries."""
     broker = start_broker(build_trigger("f"))
-    other = sqlite3.connect(broker.directory / "delivery.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
+    locking_connection = sqlite3.connect(broker.directory / "delivery.db", isolation_level=None)
+    locking_connection.execute("BEGIN IMMEDIATE")
 
     response = requests.post(broker.url, data="{}", headers=build_binary_headers(), timeout=20)
-    other.execute("ROLLBACK")
-    other.close()
+    locking_connection.execute("ROLLBACK")
+    locking_connection.close()
 
     assert response.status_code == 503
     assert response.text.count("\n") == 1
@@ -149,24 +149,26 @@ def test_event_is_refused_while_database_is_locked(receiver: Receiver, start_bro
 
 
 @pytest.mark.usefixtures("short_database_timeout")
-def test_broker_that_cannot_write_ends_with_one_line(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a broker that cannot write any more ends with one line, and delivers everything after a restart.
+def test_broker_exits_with_one_line_error_if_it_cannot_write(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that a broker that can no longer write exits with a one-line error, and delivers after a restart.
 
-    Otherwise it would continue with deliveries that it cannot acknowledge.
+    Otherwise it would continue to make deliveries that it cannot acknowledge.
     """
     broker = start_broker(build_trigger("f"))
-    other = sqlite3.connect(broker.directory / "delivery.db", isolation_level=None, check_same_thread=False)
+    locking_connection = sqlite3.connect(
+        broker.directory / "delivery.db", isolation_level=None, check_same_thread=False
+    )
 
     def lock_database(_: ReceivedRequest) -> Response:
-        if not other.in_transaction:
-            other.execute("BEGIN IMMEDIATE")
+        if not locking_connection.in_transaction:
+            locking_connection.execute("BEGIN IMMEDIATE")
         return Response()
 
     receiver.answers["/f"] = lock_database
     broker.post()
     broker.process.wait(20)
     assert broker.stop() == 1
-    other.close()
+    locking_connection.close()
     receiver.answers["/f"] = lambda _: Response()
     assert broker.output.splitlines()[-1] == "Error: database: database is locked"
     broker.restart()
@@ -175,8 +177,8 @@ def test_broker_that_cannot_write_ends_with_one_line(receiver: Receiver, start_b
 
 
 INVALID_EVENTS = {
-    "an invalid trace": ({"ce-traceparent": "00-a%0Ab"}, "delivered"),
-    "an invalid header": ({"ce-node": "a\nb"}, "dropped"),
+    "invalid traceparent": ({"ce-traceparent": "00-a%0Ab"}, "delivered"),
+    "invalid header": ({"ce-node": "a\nb"}, "dropped"),
 }
 
 
@@ -184,9 +186,9 @@ INVALID_EVENTS = {
 def test_invalid_event_in_outbox_does_not_stop_the_broker(
     receiver: Receiver, start_broker: StartBroker, invalid_headers: dict[str, str], outcome: str
 ) -> None:
-    """Check that an invalid event in the outbox, accepted by an older version, is delivered or dropped with a log line.
+    """Check that an invalid event in the outbox is delivered, or dropped and logged, and later events are delivered.
 
-    Later events of the same key are delivered.
+    An older version may have accepted such an event. The later event has the same partition key.
     """
     broker = start_broker(build_trigger("f"))
     broker.kill()
@@ -203,8 +205,8 @@ def test_invalid_event_in_outbox_does_not_stop_the_broker(
     assert broker.process.poll() is None
 
 
-def test_outbox_of_newer_version_is_refused(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an outbox of a newer version is refused unchanged, in a line that names file, versions and remedy."""
+def test_broker_rejects_outbox_with_newer_version(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that an outbox with a newer version is not used or changed; the error names file, versions and remedy."""
     receiver.answers["/f"] = lambda _: Response(503)
     broker = start_broker(
         build_trigger("f", delivery={"retry": 100, "backoffPolicy": "exponential", "backoffDelay": "PT5S"})

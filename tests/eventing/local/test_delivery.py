@@ -1,4 +1,4 @@
-"""Tests of the delivery of accepted events, with real subscribers and sockets."""
+"""Tests for the delivery of accepted events, with real subscribers and sockets."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ StartBroker = Callable[..., BrokerProcess]
 FAST_DELIVERY = {"retry": 3, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S", "timeout": "PT5S"}
 
 
-def test_event_reaches_exactly_the_matching_triggers(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an event reaches exactly the matching Triggers' subscribers, in binary mode with unchanged bytes."""
+def test_event_reaches_exactly_matching_triggers(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that an event reaches exactly the subscribers of matching Triggers, in binary mode, unchanged."""
     broker = start_broker(build_trigger("one", type="a"), build_trigger("two", type="b"), build_trigger("all"))
 
     broker.post('{"x":  [1, "ä"]}', type="a", node="n1", subject="s p")
@@ -47,7 +47,7 @@ def test_event_reaches_exactly_the_matching_triggers(receiver: Receiver, start_b
 
 
 def test_replies_are_delivered_as_events(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a reply that is an event is delivered to the matching Triggers, and so are replies to it."""
+    """Check that an event in a response is delivered to the matching Triggers, as are the replies to that event."""
     receiver.answers["/begin"] = lambda _: build_event_response(id="2", type="begun", partitionkey="n1")
     receiver.answers["/cordon"] = lambda _: build_event_response(id="3", type="cordoned", partitionkey="n1")
     broker = start_broker(
@@ -79,7 +79,7 @@ def test_structured_events_and_replies_are_accepted(receiver: Receiver, start_br
 
 
 def test_traceparent_is_sent_as_header_and_extension(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a traceparent header becomes the extension, and that the subscriber gets both."""
+    """Check that a traceparent header also becomes an extension, and that the subscriber receives both."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     broker = start_broker(build_trigger("one"))
 
@@ -101,8 +101,8 @@ def test_invalid_traceparent_is_ignored(receiver: Receiver, start_broker: StartB
     assert "ce-traceparent" not in request.headers
 
 
-def test_events_of_one_key_are_delivered_in_order(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that events of one partition key reach a function one after another, even through two Triggers."""
+def test_events_with_same_partition_key_are_delivered_in_order(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that events with the same partition key reach a function one after another, even through two Triggers."""
     broker = start_broker(
         build_trigger("one", subscriber="f", type="a"),
         build_trigger("two", subscriber="f", type="b"),
@@ -116,17 +116,19 @@ def test_events_of_one_key_are_delivered_in_order(receiver: Receiver, start_brok
     assert receiver.max_in_flight["/f"] == 1
 
 
-def test_keys_are_delivered_concurrently_up_to_parallelism(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that events of different keys are delivered concurrently, up to the Trigger's parallelism."""
+def test_different_keys_are_delivered_concurrently_up_to_parallelism(
+    receiver: Receiver, start_broker: StartBroker
+) -> None:
+    """Check that events with different partition keys are delivered concurrently, up to the Trigger's parallelism."""
     manifest = build_trigger("f")
     manifest["metadata"]["annotations"] = {"rabbitmq.eventing.knative.dev/parallelism": "3"}
     barrier = threading.Barrier(3)
 
-    def answer_together(_: ReceivedRequest) -> Response:
+    def answer_after_all_arrived(_: ReceivedRequest) -> Response:
         barrier.wait(timeout=10)
         return Response()
 
-    receiver.answers["/f"] = answer_together
+    receiver.answers["/f"] = answer_after_all_arrived
     broker = start_broker(manifest)
 
     for number in range(9):
@@ -137,20 +139,20 @@ def test_keys_are_delivered_concurrently_up_to_parallelism(receiver: Receiver, s
 
 
 def test_requests_in_flight_to_one_server_are_limited(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that all Triggers together have a limited number of requests in flight to one server.
+    """Check that the number of requests in flight to one server is limited across all Triggers.
 
-    One process may serve all functions, and the timeout of a request runs while the server queues it.
+    One process may serve all functions, and a request's timeout keeps running while the server queues it.
     """
     names = ("f", "g", "h")
     barrier = threading.Barrier(MAX_REQUESTS_PER_SERVER)
-    running: list[int] = []
+    in_flight_counts: list[int] = []
 
-    def answer_together(_: ReceivedRequest) -> Response:
-        running.append(sum(receiver.in_flight.values()))
+    def answer_after_all_arrived(_: ReceivedRequest) -> Response:
+        in_flight_counts.append(sum(receiver.in_flight.values()))
         barrier.wait(timeout=10)
         return Response()
 
-    receiver.answers.update({f"/{name}": answer_together for name in names})
+    receiver.answers.update({f"/{name}": answer_after_all_arrived for name in names})
     broker = start_broker(
         *(build_trigger(name, delivery={**FAST_DELIVERY, "retry": 0, "timeout": "PT10S"}) for name in names)
     )
@@ -160,26 +162,26 @@ def test_requests_in_flight_to_one_server_are_limited(receiver: Receiver, start_
 
     for name in names:
         assert len(receiver.wait_for_requests(f"/{name}", MAX_REQUESTS_PER_SERVER)) == MAX_REQUESTS_PER_SERVER
-    assert max(running) == MAX_REQUESTS_PER_SERVER
+    assert max(in_flight_counts) == MAX_REQUESTS_PER_SERVER
     assert len(receiver.requests) == MAX_REQUESTS_PER_SERVER * len(names)  # no request was retried
 
 
-def test_function_server_has_a_thread_per_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the server of all functions has as many threads as the broker sends concurrent requests.
+def test_functions_server_has_thread_for_each_concurrent_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the functions' server has as many threads as the broker has concurrent requests to one server.
 
-    The timeout of a request runs while it waits for a thread, so both numbers must change together.
+    A request's timeout keeps running while it waits for a thread, so both numbers must change together.
     """
     monkeypatch.delenv("FUNCTION", raising=False)
 
     assert runpy.run_path(str(ROOT / "functions/gunicorn.conf.py"))["threads"] == MAX_REQUESTS_PER_SERVER
 
 
-def test_retried_event_delays_only_its_own_key(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a retried event delays later events of its key, and not those of other keys."""
-    is_refused = threading.Event()
+def test_retried_event_delays_only_events_with_same_key(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that a retried event delays later events with the same partition key, but not events with other keys."""
+    may_accept_bad = threading.Event()
 
     def answer_bad_with_503(request: ReceivedRequest) -> Response:
-        if request.id == "bad" and not is_refused.is_set():
+        if request.id == "bad" and not may_accept_bad.is_set():
             return Response(503)
         return Response()
 
@@ -195,7 +197,7 @@ def test_retried_event_delays_only_its_own_key(receiver: Receiver, start_broker:
     broker.post(id="other", partitionkey="n2")
     broker.wait_line(msg="delivered", id="other")
     assert "later" not in [request.id for request in receiver.requests]
-    is_refused.set()
+    may_accept_bad.set()
     broker.wait_line(msg="delivered", id="later")
 
     ids = [request.id for request in receiver.requests]
@@ -205,7 +207,7 @@ def test_retried_event_delays_only_its_own_key(receiver: Receiver, start_broker:
 @pytest.mark.parametrize(
     ("policy", "delays"), [("exponential", [0.1, 0.2, 0.4]), ("linear", [0.0, 0.1, 0.2])], ids=["exponential", "linear"]
 )
-def test_failing_subscriber_is_retried_with_declared_backoff(
+def test_failing_subscriber_is_retried_with_configured_backoff(
     receiver: Receiver, start_broker: StartBroker, policy: str, delays: list[float]
 ) -> None:
     """Check that a 503 response is retried `retry` times, with the delays of Knative's backoff policies."""
@@ -229,13 +231,19 @@ RETRIED_STATUSES, PERMANENT_STATUSES = (404, 408, 409, 429, 500, 503), (301, 400
 
 @pytest.fixture(scope="module")
 def broker_and_status_receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Receiver]]:
-    """Yield a broker with a Trigger for each status, which the event's type selects, and its subscriber."""
+    """Yield a broker with one Trigger per status, selected by event type, and the receiver of its requests."""
     fast_delivery = {**FAST_DELIVERY, "backoffDelay": "PT0.01S"}
-    passing = [build_trigger(f"f-{status}", type=f"{status}", delivery=fast_delivery) for status in RETRIED_STATUSES]
+    retrying_triggers = [
+        build_trigger(f"f-{status}", type=f"{status}", delivery=fast_delivery) for status in RETRIED_STATUSES
+    ]
     delivery = {**FAST_DELIVERY, "deadLetterSink": build_service_reference("record")}
-    triggers = [build_trigger(f"f-{status}", type=f"{status}", delivery=delivery) for status in PERMANENT_STATUSES]
+    failing_triggers = [
+        build_trigger(f"f-{status}", type=f"{status}", delivery=delivery) for status in PERMANENT_STATUSES
+    ]
     with closing(Receiver()) as receiver:
-        broker = BrokerProcess(tmp_path_factory.mktemp("statuses"), [*passing, *triggers], receiver.url)
+        broker = BrokerProcess(
+            tmp_path_factory.mktemp("statuses"), [*retrying_triggers, *failing_triggers], receiver.url
+        )
         yield broker, receiver
         broker.stop()
 
@@ -256,10 +264,10 @@ def test_transient_statuses_are_retried(
 
 
 @pytest.mark.parametrize("status", PERMANENT_STATUSES)
-def test_permanent_statuses_give_a_dead_letter(
+def test_event_becomes_dead_letter_on_permanent_status(
     broker_and_status_receiver: tuple[BrokerProcess, Receiver], status: int
 ) -> None:
-    """Check that a permanent status makes the event a dead letter at once, with the extensions that Knative sets."""
+    """Check that an event rejected with a permanent status becomes a dead letter at once, with Knative's extensions."""
     broker, receiver = broker_and_status_receiver
     receiver.answers[f"/f-{status}"] = lambda _: Response(status, body=b"no such thing")
 
@@ -277,7 +285,7 @@ def test_permanent_statuses_give_a_dead_letter(
 
 @pytest.mark.slow
 def test_hanging_subscriber_times_out(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that no response within `timeout` counts as a failed attempt, and that the dead letter has code 500."""
+    """Check that an attempt without a response within `timeout` fails, and that the dead letter has code 500."""
     release = threading.Event()
 
     def hang(_: ReceivedRequest) -> Response:
@@ -295,8 +303,8 @@ def test_hanging_subscriber_times_out(receiver: Receiver, start_broker: StartBro
     assert b"1 s" in base64.b64decode(dead_letter.headers["ce-knativeerrordata"])
 
 
-def test_response_that_is_not_an_event_is_a_failure(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a response body that is not a CloudEvent is a failure with code 502, as in Knative's broker."""
+def test_response_that_is_not_an_event_is_failed_attempt(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that a response body that is not a CloudEvent is a failed attempt with code 502, as in Knative's broker."""
     receiver.answers["/f"] = lambda _: Response(200, {"content-type": "text/html"}, b"<p>hello")
     broker = start_broker(
         build_trigger("f", delivery={"retry": 1, "deadLetterSink": build_service_reference("record")})
@@ -310,9 +318,9 @@ def test_response_that_is_not_an_event_is_a_failure(receiver: Receiver, start_br
 
 
 def test_undeliverable_event_without_sink_is_dropped_and_logged(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an undeliverable event without a dead letter sink is dropped with an error line.
+    """Check that an undeliverable event without a dead letter sink is dropped and logged as an error.
 
-    The next event of the same key is delivered.
+    The next event with the same partition key is delivered.
     """
     receiver.answers["/f"] = lambda request: Response(400 if request.id == "1" else 202)
     broker = start_broker(build_trigger("f", delivery={"retry": 0}))
@@ -326,9 +334,9 @@ def test_undeliverable_event_without_sink_is_dropped_and_logged(receiver: Receiv
 
 @pytest.mark.slow
 def test_dead_letter_is_retried_across_restart(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a dead letter is kept and retried while its sink is unavailable, also after a restart.
+    """Check that a dead letter is kept and retried while its sink is unavailable, even across a restart.
 
-    The subscriber does not get the event again.
+    The subscriber does not receive the event again.
     """
     receiver.answers["/f"] = lambda _: Response(400)
     receiver.answers["/record"] = lambda _: Response(503)
@@ -347,8 +355,10 @@ def test_dead_letter_is_retried_across_restart(receiver: Receiver, start_broker:
 
 
 @pytest.mark.slow
-def test_hanging_dead_letter_sink_delays_no_other_delivery(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a hanging dead letter sink delays no other deliveries, since it gets few concurrent requests."""
+def test_hanging_dead_letter_sink_does_not_delay_other_deliveries(
+    receiver: Receiver, start_broker: StartBroker
+) -> None:
+    """Check that a hanging dead letter sink does not delay other deliveries, since its requests are limited."""
     release = threading.Event()
     receiver.answers["/f"] = lambda request: Response(202 if request.id == "good" else 400)
     receiver.answers["/sink"] = lambda _: Response() if release.wait(TIMEOUT_SECONDS) else Response(503)
@@ -368,7 +378,7 @@ def test_hanging_dead_letter_sink_delays_no_other_delivery(receiver: Receiver, s
 
 
 def test_response_of_dead_letter_sink_is_ignored(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that any 2xx response of a dead letter sink is a success, and that an event in it is not delivered."""
+    """Check that any 2xx response from a dead letter sink is a success, and that an event in it is not delivered."""
     receiver.answers["/f"] = lambda _: Response(400)
     receiver.answers["/record"] = lambda request: (
         Response(200, body=b"ok") if request.id == "1" else build_event_response(type="b")
@@ -387,8 +397,8 @@ def test_response_of_dead_letter_sink_is_ignored(receiver: Receiver, start_broke
     assert receiver.list_requests("/g") == []
 
 
-def test_log_has_a_line_per_event_and_delivery(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that each accepted event and each delivery is one JSON log line with the fields that identify it."""
+def test_each_accepted_event_and_delivery_is_logged(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that each accepted event and each delivery is logged as one JSON line with identifying fields."""
     broker = start_broker(build_trigger("f"))
 
     broker.post(id="5", type="a", node="n1")

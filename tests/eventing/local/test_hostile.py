@@ -22,15 +22,15 @@ def post_request(session: requests.Session, url: str, request: Request) -> reque
 
 @pytest.mark.slow
 def test_hostile_events_do_not_stop_the_broker(receiver: Receiver, start_broker: StartBroker) -> None:
-    """X-6: Each hostile event is accepted, or refused in one line, and the next valid event is delivered without delay.
+    """X-6: Each hostile event is accepted or rejected with one line, and a valid event is then delivered without delay.
 
     An accepted event is delivered or dropped.
     """
     broker = start_broker(build_trigger("f", delivery={"retry": 0}))
-    hostile = InvalidEventGenerator(Random(1), UNKNOWN_MAINTENANCE, "node-1")
+    event_generator = InvalidEventGenerator(Random(1), UNKNOWN_MAINTENANCE, "node-1")
 
     with requests.Session() as session:
-        answers = [post_request(session, broker.url, hostile.build_request()) for _ in range(REQUEST_COUNT)]
+        answers = [post_request(session, broker.url, event_generator.build_request()) for _ in range(REQUEST_COUNT)]
     accepted = sum(answer.status_code == 202 for answer in answers)
     receiver.wait_for_requests("/f", accepted)
     broker.post(id="after")
@@ -46,12 +46,12 @@ def test_hostile_events_do_not_stop_the_broker(receiver: Receiver, start_broker:
 
 @pytest.mark.slow
 def test_hostile_responses_do_not_stop_the_broker(receiver: Receiver, start_broker: StartBroker) -> None:
-    """X-6: A subscriber with arbitrary responses counts as failed, and the broker continues."""
+    """X-6: Arbitrary responses from a subscriber count as failed attempts, and the broker continues."""
     broker = start_broker(build_trigger("f", type="ask", delivery={"retry": 0}))
-    hostile = InvalidEventGenerator(Random(2), UNKNOWN_MAINTENANCE, "node-1")
+    event_generator = InvalidEventGenerator(Random(2), UNKNOWN_MAINTENANCE, "node-1")
 
     def answer_arbitrarily(_: ReceivedRequest) -> Response:
-        request = hostile.build_request()
+        request = event_generator.build_request()
         return Response(200, {name: value for name, value in request.headers.items() if value.isascii()}, request.body)
 
     receiver.answers["/f"] = answer_arbitrarily

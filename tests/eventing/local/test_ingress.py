@@ -1,4 +1,4 @@
-"""Tests of the ingress of the local delivery: the responses to valid and invalid requests."""
+"""Tests for the ingress of the local delivery: the responses to valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ VALID_EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     receiver = Receiver()
     folder: Path = tmp_path_factory.mktemp("broker")
-    running = BrokerProcess(folder, [build_trigger("f", type="wanted")], receiver.url)
-    yield running
-    running.stop()
+    broker = BrokerProcess(folder, [build_trigger("f", type="wanted")], receiver.url)
+    yield broker
+    broker.stop()
     receiver.close()
 
 
@@ -40,43 +40,51 @@ INVALID_REQUESTS: dict[str, tuple[dict[str, str], bytes, str]] = {
     "bad JSON": (build_binary_headers(), b'{"a": ', "JSON"),
     "bad time": (build_binary_headers(time="yesterday"), b"{}", "time|not a CloudEvent"),
     "bad name": (build_binary_headers(**{"not_allowed": "x"}), b"{}", "not_allowed"),
-    "other version": (build_binary_headers(specversion="0.3"), b"{}", "specversion"),
+    "unsupported specversion": (build_binary_headers(specversion="0.3"), b"{}", "specversion"),
     "wrong content type": (build_binary_headers(datacontenttype="image/png"), b"png", "image/png"),
-    "no event at all": ({"content-type": "application/json"}, b"{}", "not a CloudEvent"),
-    "nothing": ({}, b"", "not a CloudEvent"),
+    "not an event": ({"content-type": "application/json"}, b"{}", "not a CloudEvent"),
+    "empty request": ({}, b"", "not a CloudEvent"),
     "structured, bad JSON": (STRUCTURED, b"{", "not a CloudEvent"),
-    "structured, no object": (STRUCTURED, b"[1]", "not a CloudEvent"),
+    "structured, not an object": (STRUCTURED, b"[1]", "not a CloudEvent"),
     "structured, no type": (STRUCTURED, json.dumps({**VALID_EVENT, "type": ""}).encode(), "type"),
-    "structured, header smuggled in": (
+    "structured, injected header": (
         STRUCTURED,
         json.dumps({**VALID_EVENT, "datacontenttype": "application/json\r\nx: y", "data": {}}).encode(),
         "datacontenttype",
     ),
-    "structured, no media type": (
+    "structured, invalid media type": (
         STRUCTURED,
         json.dumps({**VALID_EVENT, "datacontenttype": "ä€"}).encode(),
         "datacontenttype",
     ),
-    "line break in a trace": (build_binary_headers(traceparent="00-a%0Ab"), b"{}", "traceparent"),
-    "structured, beyond all time": (
+    "line break in traceparent": (build_binary_headers(traceparent="00-a%0Ab"), b"{}", "traceparent"),
+    "structured, time out of range": (
         STRUCTURED,
         json.dumps({**VALID_EVENT, "time": "9999-12-31T24:00:00Z"}).encode(),
         "range",
     ),
-    "structured, half a character": (STRUCTURED, json.dumps({**VALID_EVENT, "\ud800": 1}).encode(), "ud800"),
-    "long trace": (
+    "structured, lone surrogate in name": (STRUCTURED, json.dumps({**VALID_EVENT, "\ud800": 1}).encode(), "ud800"),
+    "long traceparent": (
         {**build_binary_headers(), "traceparent": f"00-{'a' * 32}-{'b' * 16}-01-{'%' * 4000}"},
         b"{}",
         "traceparent",
     ),
-    "line break in any attribute": (build_binary_headers(node="a%0D%0Ax: y"), b"{}", "node"),
+    "line break in attribute": (build_binary_headers(node="a%0D%0Ax: y"), b"{}", "node"),
     "control character": (build_binary_headers(subject="a%1B[2J"), b"{}", "subject"),
     "structured, line break": (STRUCTURED, json.dumps({**VALID_EVENT, "subject": "a\nb"}).encode(), "subject"),
     "structured, name with line break": (STRUCTURED, json.dumps({**VALID_EVENT, "name\n": "x"}).encode(), "name"),
-    "structured, no text": (STRUCTURED, json.dumps({**VALID_EVENT, "subject": "\ud800"}).encode(), "text"),
-    "structured, an object of a value": (STRUCTURED, json.dumps({**VALID_EVENT, "kind": {"a": 1}}).encode(), "kind"),
-    "structured, too long": (STRUCTURED, json.dumps({**VALID_EVENT, "subject": "x" * 9000}).encode(), "subject"),
-    "structured, too many": (
+    "structured, lone surrogate in value": (
+        STRUCTURED,
+        json.dumps({**VALID_EVENT, "subject": "\ud800"}).encode(),
+        "text",
+    ),
+    "structured, object as value": (STRUCTURED, json.dumps({**VALID_EVENT, "kind": {"a": 1}}).encode(), "kind"),
+    "structured, attribute too long": (
+        STRUCTURED,
+        json.dumps({**VALID_EVENT, "subject": "x" * 9000}).encode(),
+        "subject",
+    ),
+    "structured, too many attributes": (
         STRUCTURED,
         json.dumps({**VALID_EVENT, **{f"x{number}": "y" for number in range(80)}}).encode(),
         "attributes",
@@ -87,10 +95,10 @@ INVALID_REQUESTS: dict[str, tuple[dict[str, str], bytes, str]] = {
 
 
 @pytest.mark.parametrize(("headers", "body", "expected_words"), INVALID_REQUESTS.values(), ids=INVALID_REQUESTS)
-def test_invalid_event_gets_400_with_one_line(
+def test_invalid_event_is_rejected_with_one_line(
     running_broker: BrokerProcess, headers: dict[str, str], body: bytes, expected_words: str
 ) -> None:
-    """Check that an invalid event gets status 400 and one line that names the fault, and that the broker continues."""
+    """Check that an invalid event is rejected with 400 and one line that names the fault, and the broker continues."""
     response = requests.post(running_broker.url, data=body, headers=headers, timeout=10)
 
     assert response.status_code == 400
@@ -100,8 +108,8 @@ def test_invalid_event_gets_400_with_one_line(
     running_broker.post()
 
 
-def test_body_of_5_mb_gets_413(running_broker: BrokerProcess) -> None:
-    """Check that an event above the size limit gets status 413, and that the broker continues."""
+def test_event_above_size_limit_is_rejected(running_broker: BrokerProcess) -> None:
+    """Check that an event above the size limit is rejected with 413, and that the broker continues."""
     response = requests.post(
         running_broker.url, data=b'"' + b"x" * 5_000_000 + b'"', headers=build_binary_headers(), timeout=10
     )
@@ -112,7 +120,7 @@ def test_body_of_5_mb_gets_413(running_broker: BrokerProcess) -> None:
 
 
 def test_compressed_body_is_not_decompressed(running_broker: BrokerProcess) -> None:
-    """Check that a compressed body is not decompressed, so that a small gzip cannot become 50 MB in memory."""
+    """Check that a compressed body is not decompressed, so that a small gzip body cannot become 50 MB in memory."""
     compressed = gzip.compress(b'"' + b"x" * 50_000_000 + b'"')
 
     response = requests.post(
@@ -122,8 +130,8 @@ def test_compressed_body_is_not_decompressed(running_broker: BrokerProcess) -> N
     assert response.status_code == 400
 
 
-def test_header_with_invalid_bytes_gets_400(running_broker: BrokerProcess) -> None:
-    """Check that a header with invalid bytes gets status 400; only a raw socket can send such a header."""
+def test_header_with_invalid_bytes_is_rejected(running_broker: BrokerProcess) -> None:
+    """Check that a header with invalid bytes, which only a raw socket can send, is rejected with 400."""
     port = int(running_broker.url.rsplit(":", 1)[1])
     lines = [f"{name}: {value}".encode() for name, value in build_binary_headers().items()]
     with socket.create_connection(("127.0.0.1", port)) as raw:
@@ -143,7 +151,7 @@ def test_header_with_invalid_bytes_gets_400(running_broker: BrokerProcess) -> No
 
 
 def test_incomplete_request_is_ignored(running_broker: BrokerProcess) -> None:
-    """Check that an incomplete request is ignored."""
+    """Check that an incomplete request is ignored, and that the broker continues."""
     port = int(running_broker.url.rsplit(":", 1)[1])
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nce-type: t\r\n\r\nabc")
@@ -153,13 +161,13 @@ def test_incomplete_request_is_ignored(running_broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/node-maintenance/default", "/health/liveness"])
-def test_any_path_accepts_events(running_broker: BrokerProcess, path: str) -> None:
-    """Check that the ingress accepts events at any path, since Knative's ingress has the broker's name in its path."""
+def test_events_are_accepted_at_any_path(running_broker: BrokerProcess, path: str) -> None:
+    """Check that the ingress accepts events at any path; the path of Knative's ingress contains the broker's name."""
     running_broker.post(path=path)
 
 
-def test_unknown_types_share_one_time_series(running_broker: BrokerProcess) -> None:
-    """Check that unknown event types share one time series, so that clients cannot create any number of series."""
+def test_unknown_event_types_share_one_time_series(running_broker: BrokerProcess) -> None:
+    """Check that unknown event types share one time series, so that clients cannot create unlimited series."""
     for number in range(3):
         running_broker.post(type=f"never.heard.of.{number}")
 
@@ -169,7 +177,7 @@ def test_unknown_types_share_one_time_series(running_broker: BrokerProcess) -> N
     assert "never.heard.of" not in metrics
 
 
-def test_health_and_metrics(running_broker: BrokerProcess) -> None:
+def test_health_endpoints_and_metrics_are_served(running_broker: BrokerProcess) -> None:
     """Check liveness, readiness, and the metrics by event type, Trigger and outcome."""
     running_broker.post(id="counted", type="wanted")
     running_broker.wait_line(msg="delivered", id="counted")
@@ -186,7 +194,7 @@ def test_health_and_metrics(running_broker: BrokerProcess) -> None:
 
 
 def test_json_data_is_delivered_unchanged(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that JSON data of any form is delivered unchanged, also lists, which the SDK would format as Python."""
+    """Check that any JSON data is delivered unchanged, including lists, which the SDK would format as Python."""
     broker = start_broker(build_trigger("f"))
     bodies: list[Any] = ['[1, "x"]', '{"a":{"b":null}}', ""]
     for number, body in enumerate(bodies):

@@ -1,4 +1,4 @@
-"""Unit test of the outbox: an acknowledgement and its reply are one transaction."""
+"""Unit test for the outbox: an acknowledgement and its reply are stored in one transaction."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from eventing.local.outbox import Outbox
 EVENT, REPLY = (Envelope({"ce-id": key, "ce-partitionkey": "n"}, b"{}") for key in ("event", "reply"))
 
 
-def test_acknowledgement_and_reply_are_one_transaction(tmp_path: Path) -> None:
-    """X-6: If the reply cannot be stored, the delivery stays pending, so that it is repeated with its reply."""
+def test_acknowledgement_and_reply_are_stored_in_one_transaction(tmp_path: Path) -> None:
+    """X-6: If the reply cannot be stored, the delivery stays pending, so that it is repeated and replied to again."""
     file = tmp_path / "delivery.db"
-    with closing(Outbox(file)) as outbox, closing(sqlite3.connect(file)) as other:
+    with closing(Outbox(file)) as outbox, closing(sqlite3.connect(file)) as test_connection:
         (pending,) = outbox.accept(EVENT, ["cordon"])
-        other.execute(
+        test_connection.execute(
             "CREATE TRIGGER broken BEFORE INSERT ON delivery WHEN NEW.trigger = 'taint' "
-            "BEGIN SELECT RAISE(ABORT, 'by hand'); END"
+            "BEGIN SELECT RAISE(ABORT, 'forced failure'); END"
         )
-        with pytest.raises(sqlite3.Error, match="by hand"):
+        with pytest.raises(sqlite3.Error, match="forced failure"):
             outbox.acknowledge(pending, REPLY, ["taint"])
         remaining = list(outbox.list_pending())
-        other.execute("DROP TRIGGER broken")
+        test_connection.execute("DROP TRIGGER broken")
 
         (next_delivery,) = outbox.acknowledge(pending, REPLY, ["taint"])
 

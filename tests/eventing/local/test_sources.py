@@ -1,4 +1,4 @@
-"""Tests of PingSource and ContainerSource with real clocks and processes."""
+"""Tests for PingSource and ContainerSource with real clocks and processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def build_container_source(stay: str) -> dict[str, Any]:
         ("0 0 1 1 *", "2027-01-01T00:00:00"),
     ],
 )
-def test_schedule_has_five_or_six_fields(expression: str, expected: str) -> None:
+def test_schedule_may_have_five_or_six_fields(expression: str, expected: str) -> None:
     """Check that a schedule has five fields, or six with seconds first, as in PingSource."""
     noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -67,12 +67,12 @@ def test_schedule_has_five_or_six_fields(expression: str, expected: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("early_seconds", "expected_seconds"), [(0.2, 15), (3600.0, -3585)], ids=["awake too early", "set back"]
+    ("early_seconds", "expected_seconds"), [(0.2, 15), (3600.0, -3585)], ids=["woken up early", "set back"]
 )
-def test_clock_changes_neither_repeat_nor_stop_ticks(early_seconds: float, expected_seconds: int) -> None:
-    """Rule 11: A sleep that ends early gives no second tick, and a clock that was set back stops no ticks.
+def test_clock_changes_do_not_repeat_or_stop_ticks(early_seconds: float, expected_seconds: int) -> None:
+    """Rule 11: A sleep that ends early does not repeat a tick, and setting back the clock does not stop the ticks.
 
-    Only the tick repairs lost events, so the source does not wait until the clock reaches the old time again.
+    Only ticks repair lost events, so the source does not wait until the clock reaches the old time again.
     """
     noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -82,7 +82,7 @@ def test_clock_changes_neither_repeat_nor_stop_ticks(early_seconds: float, expec
 
 
 def test_ping_source_emits_ticks_on_schedule(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that PingSource emits one event per scheduled time, with Knative's type, source and data and its own id."""
+    """Check that PingSource emits one event per scheduled time, with a new id and Knative's type, source and data."""
     ping = build_source("PingSource", "tick", schedule="* * * * * *", contentType="application/json", data='{"n":1}')
     start_broker(ping, build_trigger("f", type="dev.knative.sources.ping"))
 
@@ -95,10 +95,10 @@ def test_ping_source_emits_ticks_on_schedule(receiver: Receiver, start_broker: S
     assert 1.0 < ticks[2].received_at - ticks[0].received_at < 3.0
 
 
-def test_ticks_are_not_queued_during_retries(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that ticks are not queued during retries: with the shipped policy, each tick is tried while it is current.
+def test_ticks_do_not_queue_up_during_retries(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that ticks do not queue up during retries: with the shipped policy, each tick is tried while it is current.
 
-    The function refuses three ticks, and the first accepted one is the newest.
+    The function rejects three ticks, and the first tick that it accepts is the newest one.
     """
     documents = yaml.safe_load_all((ROOT / "manifests/base/eventing/triggers.yaml").read_text())
     (delivery,) = [
@@ -106,41 +106,41 @@ def test_ticks_are_not_queued_during_retries(receiver: Receiver, start_broker: S
     ]
     tick_ids: dict[str, None] = {}
 
-    def refuse_three_ticks(request: ReceivedRequest) -> Response:
+    def reject_three_ticks(request: ReceivedRequest) -> Response:
         tick_ids[request.id] = None
         return Response(503 if list(tick_ids).index(request.id) < 3 else 202)
 
-    receiver.answers["/f"] = refuse_three_ticks
+    receiver.answers["/f"] = reject_three_ticks
     ping = build_source("PingSource", "tick", schedule="*/2 * * * * *", contentType="application/json", data="{}")
     broker = start_broker(ping, build_trigger("f", type="dev.knative.sources.ping", delivery=delivery))
 
     broker.wait_line(msg="delivered", trigger="f")
 
     first = {request.id: request for request in reversed(receiver.list_requests("/f"))}
-    starts = [first[tick].received_at for tick in tick_ids]
-    assert len(starts) == 4
-    assert all(1.5 < after - before < 2.5 for before, after in pairwise(starts))
+    first_attempt_times = [first[tick].received_at for tick in tick_ids]
+    assert len(first_attempt_times) == 4
+    assert all(1.5 < after - before < 2.5 for before, after in pairwise(first_attempt_times))
     assert [line["id"] for line in broker.find(msg="dropped", trigger="f")] == list(tick_ids)[:3]
 
 
 @pytest.mark.slow
 def test_pending_ticks_are_replaced_by_newer_ones(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that pending ticks for a hanging server are dropped when a newer one arrives, and no other events are.
+    """Check that pending ticks for a hanging server are replaced by newer ones, and that other events are not dropped.
 
-    A newer tick replaces the earlier ones. A subscriber to all events gets each tick.
+    A subscriber that does not hang receives each tick.
     """
-    release = threading.Event()
-    receiver.answers["/f"] = lambda _: Response() if release.wait(TIMEOUT_SECONDS) else Response(503)
+    may_respond = threading.Event()
+    receiver.answers["/f"] = lambda _: Response() if may_respond.wait(TIMEOUT_SECONDS) else Response(503)
     ping = build_source("PingSource", "tick", schedule="* * * * * *", contentType="application/json", data="{}")
-    slow = {"retry": 0, "timeout": "PT30S"}
+    slow_delivery = {"retry": 0, "timeout": "PT30S"}
     broker = start_broker(
-        ping, build_trigger("f", type="dev.knative.sources.ping", delivery=slow), build_trigger("all")
+        ping, build_trigger("f", type="dev.knative.sources.ping", delivery=slow_delivery), build_trigger("all")
     )
 
     receiver.wait_for_requests("/all", 3)
     broker.post(b"{}", id="forged", type="dev.knative.sources.ping", source="/another-client", subject=PING_SOURCE_PATH)
     ticks = [tick.id for tick in receiver.wait_for_requests("/all", 6) if tick.id != "forged"]
-    release.set()
+    may_respond.set()
     delivered_ids = [request.id for request in receiver.wait_for_requests("/f", 3)]
 
     assert delivered_ids[:2] == [ticks[0], "forged"]
@@ -149,24 +149,24 @@ def test_pending_ticks_are_replaced_by_newer_ones(receiver: Receiver, start_brok
 
 
 def test_container_source_runs_a_child_process(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a ContainerSource is a child process with K_SINK, its own environment and identity, but no port.
+    """Check that a ContainerSource runs as a child process with K_SINK and its own environment and identity.
 
-    Several sources share the host, so a fixed port could be in use.
+    PORT is unset: several sources share the host, so a fixed port could be in use.
     """
     start_broker(
         build_container_source("yes"), build_trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity"
     )
 
-    (alive,) = receiver.wait_for_requests("/f")
+    (child_event,) = receiver.wait_for_requests("/f")
 
-    assert alive.headers["ce-greeting"] == "hello"
-    assert alive.headers["ce-identity"] == "/identity"
-    assert alive.headers["ce-port"] == "none"
+    assert child_event.headers["ce-greeting"] == "hello"
+    assert child_event.headers["ce-identity"] == "/identity"
+    assert child_event.headers["ce-port"] == "none"
 
 
 @pytest.mark.slow
-def test_ended_child_is_restarted(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a child that ends is restarted after a delay, with a log line."""
+def test_exited_child_process_is_restarted(receiver: Receiver, start_broker: StartBroker) -> None:
+    """Check that a child process that exits is restarted after a delay, and that the restart is logged."""
     broker = start_broker(
         build_container_source("no"), build_trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity"
     )
@@ -178,33 +178,33 @@ def test_ended_child_is_restarted(receiver: Receiver, start_broker: StartBroker)
     assert broker.wait_line(msg="source process ended, restarting")["status"] == "exit 0"
 
 
-def test_source_with_ended_child_is_not_ready() -> None:
-    """Check that a source whose child has ended is not ready."""
-    ended = ContainerSource("child", ContainerCommand(["true"], {}))
+def test_source_whose_child_process_exited_is_not_ready() -> None:
+    """Check that a source whose child process has exited is not ready."""
+    source = ContainerSource("child", ContainerCommand(["true"], {}))
 
-    status = asyncio.run(ended._run_once(SourceSink(lambda _event: None, "http://127.0.0.1:1")))
+    status = asyncio.run(source._run_once(SourceSink(lambda _event: None, "http://127.0.0.1:1")))
 
-    assert (status, ended.is_ready) == ("exit 0", False)
+    assert (status, source.is_ready) == ("exit 0", False)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-@pytest.mark.parametrize("end", ["kill", "stop"])
-def test_a_child_ends_with_the_broker(receiver: Receiver, start_broker: StartBroker, end: str) -> None:
-    """Check that a child ends with the broker, even if the broker is killed."""
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a child process with its parent")
+@pytest.mark.parametrize("end_method", ["kill", "stop"])
+def test_child_process_ends_with_broker(receiver: Receiver, start_broker: StartBroker, end_method: str) -> None:
+    """Check that the child process ends when the broker ends, even if the broker is killed."""
     broker = start_broker(
         build_container_source("yes"), build_trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity"
     )
-    (alive,) = receiver.wait_for_requests("/f")
-    child = os.pidfd_open(int(alive.id))
+    (child_event,) = receiver.wait_for_requests("/f")
+    child = os.pidfd_open(int(child_event.id))
 
-    getattr(broker, end)()
+    getattr(broker, end_method)()
 
-    assert has_ended_in_time(child)
+    assert has_exited_in_time(child)
 
 
-def has_ended_in_time(pidfd: int) -> bool:
-    """Return whether the process of a pidfd ends in time; the pidfd becomes readable at its end."""
+def has_exited_in_time(pidfd: int) -> bool:
+    """Return whether the process that a pidfd refers to exits within 10 s; the pidfd then becomes readable."""
     try:
         return bool(select.select([pidfd], [], [], 10)[0])
     finally:
@@ -217,12 +217,12 @@ def has_ended_in_time(pidfd: int) -> bool:
         {"command": ["/no/such/program"]},
         {"command": ["true"], "env": [{"name": "a=b", "value": "c"}]},
     ],
-    ids=["no program", "no variable"],
+    ids=["no such program", "invalid variable name"],
 )
-def test_missing_program_is_reported_and_others_continue(
+def test_program_that_cannot_be_started_is_logged_and_broker_continues(
     receiver: Receiver, start_broker: StartBroker, invalid_container: dict[str, Any]
 ) -> None:
-    """Check that a program that cannot be started is reported in the log, and that the broker serves other events.
+    """Check that a source program that cannot be started is logged, and that the broker still delivers other events.
 
     The source retries, since the program may be installed later.
     """

@@ -1,4 +1,4 @@
-"""Tests that manifests are parsed as Knative does, and refused if the local delivery does not support them."""
+"""Tests that manifests are parsed as by Knative, and rejected if the local delivery does not support them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ FILTER_CASES: dict[str, tuple[dict[str, str], bool]] = {
 
 
 @pytest.mark.parametrize(("attributes", "is_match"), FILTER_CASES.values(), ids=FILTER_CASES)
-def test_filter_matches_as_knatives_attributes_filter(attributes: dict[str, str], is_match: bool) -> None:
-    """Check that every filter attribute must be equal, and that "" matches any value, as in Knative."""
+def test_filter_matches_like_knatives_attributes_filter(attributes: dict[str, str], is_match: bool) -> None:
+    """Check that every attribute of the filter must match, and that "" matches any value, as in Knative."""
     assert Trigger("t", attributes, "http://x", DeliveryPolicy()).matches(SAMPLE_EVENT.get) is is_match
 
 
@@ -51,20 +51,20 @@ def test_filter_matches_as_knatives_attributes_filter(attributes: dict[str, str]
     [("PT0.2S", 0.2), ("PT10S", 10), ("PT1M30S", 90), ("P1DT1H", 90000), ("P2W", 1209600), ("PT0,5S", 0.5)],
 )
 def test_iso_8601_durations_are_parsed(text: str, seconds: float) -> None:
-    """Check that durations are parsed from weeks to seconds, with decimals."""
+    """Check that durations may have units from weeks to seconds, and decimal fractions."""
     assert triggers.parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "10s", "P", "PT", "PT1", "1", "P1Y", "P1M", "-PT1S", "PT1S "])
-def test_invalid_duration_is_refused(text: str) -> None:
-    """Check that an invalid duration is refused, including years and months."""
+def test_invalid_duration_is_rejected(text: str) -> None:
+    """Check that an invalid or unsupported duration is rejected."""
     with pytest.raises(ValueError, match="ISO 8601"):
         triggers.parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["P1Y", "P1M", "P1Y2M3DT4H"])
-def test_years_and_months_are_refused_with_the_reason(text: str) -> None:
-    """Check that years and months are refused with the reason that they have no fixed length."""
+def test_error_explains_why_years_and_months_are_rejected(text: str) -> None:
+    """Check that years and months are rejected because they have no fixed length."""
     with pytest.raises(ValueError, match=f"'{text}' has years or months, which have no fixed length: use"):
         triggers.parse_duration(text)
 
@@ -99,9 +99,9 @@ def test_trigger_delivery_defaults_to_broker_and_knative(tmp_path: Path) -> None
     own_trigger = build_trigger(
         "own", delivery={"retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT1S", "timeout": "PT2S"}
     )
-    common = build_broker({"retry": 5, "deadLetterSink": build_service_reference("record")})
+    broker_manifest = build_broker({"retry": 5, "deadLetterSink": build_service_reference("record")})
 
-    parsed = parse_triggers(tmp_path, common, own_trigger, build_trigger("none"))
+    parsed = parse_triggers(tmp_path, broker_manifest, own_trigger, build_trigger("none"))
     without_broker = parse_triggers(tmp_path, build_trigger("none"))
 
     assert parsed["own"].policy == DeliveryPolicy(1, LINEAR, 1.0, 2.0, f"{FUNCTIONS_URL}/record")
@@ -121,7 +121,7 @@ def test_trigger_delivery_defaults_to_broker_and_knative(tmp_path: Path) -> None
     ids=["service", "service and path", "address"],
 )
 def test_destination_is_resolved_by_service_name_or_url(tmp_path: Path, subscriber: dict[str, Any], url: str) -> None:
-    """Check that a destination is resolved from a Service name, a path or a URL; Services are paths of one URL."""
+    """Check that a destination is resolved from a Service name, a path or a URL; Services map to paths of one URL."""
     manifest = build_trigger("t")
     manifest["spec"]["subscriber"] = subscriber
 
@@ -183,20 +183,20 @@ API_SERVER_SOURCE_FAULTS: dict[str, ChangeManifest] = {
 }
 
 
-def create_container_change(**changes: object) -> ChangeManifest:
+def build_container_change(**changes: object) -> ChangeManifest:
     return lambda document: document["spec"]["template"]["spec"]["containers"][0].update(changes)
 
 
 CONTAINER_SOURCE_FAULTS: dict[str, ChangeManifest] = {
     "spec.template.spec.containers": lambda document: document["spec"].update(template={}),
-    "spec.template.spec.containers[0].command is": create_container_change(command=None),
-    "spec.template.spec.containers[0].command must": create_container_change(command=5),
-    "spec.template.spec.containers[0].command must be": create_container_change(command="python -m x"),
-    "spec.template.spec.containers[0].args": create_container_change(args=[5]),
-    "spec.template.spec.containers[0].env must": create_container_change(env=5),
-    "spec.template.spec.containers[0].env[0]": create_container_change(env=[5]),
-    "spec.template.spec.containers[0].env[0] must": create_container_change(env=[{"value": "x"}]),
-    "spec.template.spec.containers[0].env[1]": create_container_change(env=[{"name": "a"}, {"name": "b", "value": 5}]),
+    "spec.template.spec.containers[0].command is": build_container_change(command=None),
+    "spec.template.spec.containers[0].command must": build_container_change(command=5),
+    "spec.template.spec.containers[0].command must be": build_container_change(command="python -m x"),
+    "spec.template.spec.containers[0].args": build_container_change(args=[5]),
+    "spec.template.spec.containers[0].env must": build_container_change(env=5),
+    "spec.template.spec.containers[0].env[0]": build_container_change(env=[5]),
+    "spec.template.spec.containers[0].env[0] must": build_container_change(env=[{"value": "x"}]),
+    "spec.template.spec.containers[0].env[1]": build_container_change(env=[{"name": "a"}, {"name": "b", "value": 5}]),
 }
 VALID_MANIFESTS = {
     "Trigger": build_trigger("t", delivery={"retry": 1}),
@@ -208,27 +208,27 @@ VALID_MANIFESTS = {
 }
 INVALID_CASES = [
     pytest.param(kind, field, change, id=f"{kind} {field}")
-    for kind, table in (
+    for kind, faults_by_field in (
         ("Trigger", TRIGGER_FAULTS),
         ("PingSource", PING_SOURCE_FAULTS),
         ("ApiServerSource", API_SERVER_SOURCE_FAULTS),
         ("ContainerSource", CONTAINER_SOURCE_FAULTS),
     )
-    for field, change in table.items()
+    for field, change in faults_by_field.items()
 ]
 
 
 def run_broker(*arguments: Any) -> tuple[int, str]:
-    """Run the broker's command line, and return exit status and output."""
+    """Run the broker's command line, and return its exit status and output."""
     result = CliRunner().invoke(broker.main, [str(argument) for argument in arguments])
     return result.exit_code, result.output
 
 
 @pytest.mark.parametrize(("kind", "field", "change_manifest"), INVALID_CASES)
-def test_unsupported_manifest_is_a_one_line_error(
+def test_error_for_unsupported_manifest_names_file_object_and_field(
     tmp_path: Path, kind: str, field: str, change_manifest: ChangeManifest
 ) -> None:
-    """Check that an unsupported manifest exits with 1 and one line that names file, object and field."""
+    """Check that the broker exits with 1 and one line that names file, object and field of an unsupported manifest."""
     body = copy.deepcopy(VALID_MANIFESTS[kind])
     change_manifest(body)
     file = tmp_path / "flow.yaml"
@@ -242,16 +242,16 @@ def test_unsupported_manifest_is_a_one_line_error(
     assert output.count("\n") == 1
 
 
-def test_duplicates_are_refused(tmp_path: Path) -> None:
-    """Check that duplicate Triggers and a second Broker are refused, because they would be ambiguous."""
+def test_duplicate_triggers_and_brokers_are_rejected(tmp_path: Path) -> None:
+    """Check that duplicate Triggers and a second Broker are rejected as ambiguous."""
     with pytest.raises(manifests.ManifestError, match=r"Trigger t: metadata\.name is not unique"):
         parse_triggers(tmp_path, build_trigger("t"), build_trigger("t"))
     with pytest.raises(manifests.ManifestError, match="second Broker"):
         parse_triggers(tmp_path, build_broker(None), build_broker(None))
 
 
-def test_numeric_name_is_refused(tmp_path: Path) -> None:
-    """Check that a name that YAML parses as a number is refused; it needs quotes."""
+def test_numeric_name_is_rejected(tmp_path: Path) -> None:
+    """Check that a name without quotes that YAML parses as a number is rejected."""
     body = build_trigger("t")
     body["metadata"]["name"] = 5
 
@@ -259,25 +259,25 @@ def test_numeric_name_is_refused(tmp_path: Path) -> None:
         parse_triggers(tmp_path, body)
 
 
-def test_invalid_manifest_files_are_named(tmp_path: Path) -> None:
+def test_error_names_missing_or_invalid_manifest_file(tmp_path: Path) -> None:
     """Check that a missing directory and invalid YAML are one-line errors."""
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [")
 
-    missing_status, missing = run_broker("--manifests", tmp_path / "no", "--functions", FUNCTIONS_URL)
-    broken_status, invalid_status = run_broker("--manifests", broken, "--functions", FUNCTIONS_URL)
+    missing_status, missing_output = run_broker("--manifests", tmp_path / "no", "--functions", FUNCTIONS_URL)
+    broken_status, broken_output = run_broker("--manifests", broken, "--functions", FUNCTIONS_URL)
 
     assert (missing_status, broken_status) == (1, 1)
-    assert "no such file or folder" in missing
-    assert f"{broken}: invalid YAML" in invalid_status
-    assert invalid_status.count("\n") == 1
+    assert "no such file or folder" in missing_output
+    assert f"{broken}: invalid YAML" in broken_output
+    assert broken_output.count("\n") == 1
 
 
-def test_invalid_address_is_a_usage_error(tmp_path: Path) -> None:
-    """Check that an invalid address exits with 2, as every invalid option does."""
-    listen_status, listen = run_broker("--manifests", tmp_path, "--functions", FUNCTIONS_URL, "--listen", "here")
-    functions_status, functions = run_broker("--manifests", tmp_path, "--functions", "127.0.0.1:8080")
+def test_invalid_address_is_usage_error(tmp_path: Path) -> None:
+    """Check that an invalid address is a usage error with exit status 2, like any invalid option."""
+    listen_status, listen_output = run_broker("--manifests", tmp_path, "--functions", FUNCTIONS_URL, "--listen", "here")
+    functions_status, functions_output = run_broker("--manifests", tmp_path, "--functions", "127.0.0.1:8080")
 
     assert (listen_status, functions_status) == (2, 2)
-    assert "HOST:PORT" in listen
-    assert "not a URL" in functions
+    assert "HOST:PORT" in listen_output
+    assert "not a URL" in functions_output

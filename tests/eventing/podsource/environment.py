@@ -1,4 +1,4 @@
-"""PodSource as a process on a real cluster, a sink for its hints, and helpers that do the work of the functions."""
+"""Test environment: PodSource as a process on a real cluster, its sink, and helpers that do the functions' work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PODSOURCE_COMMAND = [sys.executable, "-m", "eventing.podsource"]
 
 
 class PodSourceEnvironment:
-    """One test's namespace, sink and PodSource process, which is not started yet."""
+    """A test's namespace, sink and PodSource process; `start` starts the process."""
 
     def __init__(self, cluster: LocalCluster, client: SyncClient, directory: Path) -> None:
         self.cluster, self.client = cluster, client
@@ -52,14 +52,14 @@ class PodSourceEnvironment:
         await_ready(endpoint, lambda: self.get_status(endpoint) == 200, [self.source], timeout=60)
 
     def get_status(self, endpoint: str) -> int:
-        """Return the HTTP status of an endpoint, 0 if the connection is refused."""
+        """Return the HTTP status of an endpoint, or 0 if the connection is refused."""
         try:
             return requests.get(self.url + endpoint, timeout=5).status_code
         except requests.ConnectionError:
             return 0
 
     def get_metric(self, metric: str) -> float:
-        """Return the value of a metric of /metrics, 0 if it is missing."""
+        """Return the value of a metric from /metrics, or 0 if it is missing."""
         lines = requests.get(self.url + "/metrics", timeout=5).text.splitlines()
         values = [line.rpartition(" ")[2] for line in lines if line.startswith(f"nodemaintenance_podsource_{metric} ")]
         return float(values[0]) if values else 0.0
@@ -73,13 +73,13 @@ class PodSourceEnvironment:
         return self.workload.create_maintenance(node, drain=drain)
 
     def begin_drains(self, *nodes: str, drain: Object | None = None) -> float:
-        """Create a maintenance for each node and mark it as begun, as `begin` does; return a time just before."""
-        items = {node: self.create_maintenance(node, drain) for node in nodes}
+        """Create a maintenance for each node and mark it as begun, as `begin` does; return the time just before."""
+        maintenances = {node: self.create_maintenance(node, drain) for node in nodes}
         self.wait_until_watched(*nodes)
         live_nodes = self.client.gather_all(*(self.client.api.get(build_node_path(node)) for node in nodes))
         counts = {"totalpods": 1, "evictionPods": 1}
         patches = {
-            m.build_path(items[node]): m.build_begin_patch(items[node], live_node, counts)
+            m.build_path(maintenances[node]): m.build_begin_patch(maintenances[node], live_node, counts)
             for node, live_node in zip(nodes, live_nodes, strict=True)
         }
         before = time.monotonic()
@@ -87,13 +87,13 @@ class PodSourceEnvironment:
         return before
 
     def wait_until_watched(self, *nodes: str) -> None:
-        """Wait until this number of nodes' pods and the budgets are watched, if PodSource runs."""
+        """Wait until PodSource, if it is running, watches budgets and the pods on as many nodes as given."""
         if self.source.is_alive:
             self.wait_for_metric('watches{resource="pods"}', len(nodes))
             self.wait_for_metric('watches{resource="poddisruptionbudgets"}', 1)
 
     def evict_pod(self, pod: Pod) -> None:
-        """Evict a pod in any state, as `evict` does."""
+        """Evict a pod in any state, as the function `evict` does."""
         live_pod = self.client.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}")
         self.client.create(build_eviction_path(pod), build_eviction(live_pod))
 
@@ -102,17 +102,17 @@ class PodSourceEnvironment:
         path = self.build_budget_path(budget)
         generation = self.client.patch(path, {"spec": spec})["metadata"]["generation"]
         self.workload.wait_for_object(
-            path, lambda item: bool(item and item["status"].get("observedGeneration") == generation)
+            path, lambda budget: bool(budget and budget["status"].get("observedGeneration") == generation)
         )
 
     @staticmethod
     def build_budget_path(budget: Object) -> str:
-        """Return the path of a budget."""
+        """Return the API path of a PodDisruptionBudget."""
         metadata = budget["metadata"]
         return f"/apis/policy/v1/namespaces/{metadata['namespace']}/poddisruptionbudgets/{metadata['name']}"
 
     def list_hints(self, event_type: str, *nodes: str) -> list[ReceivedRequest]:
-        """Return the received hints of this type for these nodes."""
+        """Return the received hints of the given type for the given nodes."""
         return [
             request
             for request in list(self.sink.requests)
@@ -120,12 +120,12 @@ class PodSourceEnvironment:
         ]
 
     def wait_for_hints(self, event_type: str, *nodes: str, count: int = 1) -> list[ReceivedRequest]:
-        """Wait until `count` hints of this type for these nodes have arrived in total, and return them."""
+        """Wait until the sink has received `count` such hints in total, and return them."""
         self.sink.wait_until(lambda: len(self.list_hints(event_type, *nodes)) >= count)
         return self.list_hints(event_type, *nodes)
 
     def run_to_end(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run another PodSource that is expected to end by itself, and return its result."""
+        """Run another PodSource process that is expected to exit by itself, and return its result."""
         process_environment = {**os.environ, **self.environment, **environment}
         return subprocess.run(
             PODSOURCE_COMMAND,
@@ -141,6 +141,6 @@ class PodSourceEnvironment:
         """Stop PodSource, and delete all maintenances."""
         self.source.stop()
         self.sink.close()
-        paths = [m.build_path(item) for item in self.client.list(MEDIK8S.path)["items"]]
+        paths = [m.build_path(maintenance) for maintenance in self.client.list(MEDIK8S.path)["items"]]
         self.client.gather_all(*(self.client.api.patch(path, {"metadata": {"finalizers": []}}) for path in paths))
         self.client.gather_all(*(self.client.api.request("DELETE", path) for path in paths))

@@ -1,4 +1,4 @@
-"""Unit tests of which pods of a node a budget admits for eviction."""
+"""Unit tests for which pods on a draining node wait for budgets and may be evicted."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DB_LABELS, WEB_LABELS = {"app": "db"}, {"app": "web"}
 DELETION_TIME = "2026-01-01T00:00:00Z"
 
 
-def build_db_pod(name: str = "one", *, ready: bool = True, **more: object) -> Object:
-    return make_pod(name, labels=DB_LABELS, ready=ready, **more)  # type: ignore[arg-type]
+def build_db_pod(name: str = "one", *, ready: bool = True, **fields: object) -> Object:
+    return make_pod(name, labels=DB_LABELS, ready=ready, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("budget", "pods", "expected"),
     [
-        pytest.param(make_budget(), [], None, id="no pod waits"),
+        pytest.param(make_budget(), [], None, id="no waiting pod"),
         pytest.param(make_budget(), [make_pod(labels=WEB_LABELS)], None, id="selects other pods"),
         pytest.param(make_budget(allowed=0), [build_db_pod()], BudgetCapacity(), id="closed"),
         pytest.param(
@@ -43,23 +43,25 @@ def build_db_pod(name: str = "one", *, ready: bool = True, **more: object) -> Ob
             make_budget(allowed=0, healthy=2, needed=3),
             [build_db_pod(ready=False)],
             BudgetCapacity(),
-            id="unready and not met",
+            id="unready and budget not met",
         ),
     ],
 )
-def test_capacity_of_budget_for_node(budget: Object, pods: list[Object], expected: BudgetCapacity | None) -> None:
+def test_capacity_of_budget_follows_eviction_rules(
+    budget: Object, pods: list[Object], expected: BudgetCapacity | None
+) -> None:
     """NMO-6: The capacity of a budget for a node agrees with the rules of the eviction subresource."""
     assert compute_capacity(budget, pods, [budget]) == expected
 
 
-def test_pod_with_two_budgets_is_admitted_by_neither() -> None:
+def test_pod_selected_by_two_budgets_is_admitted_by_neither() -> None:
     first, second = make_budget("one", allowed=1), make_budget("two", allowed=1)
 
     assert compute_capacity(first, [build_db_pod()], [first, second]) == BudgetCapacity()
 
 
 def test_pods_freed_by_changed_budget_are_admitted() -> None:
-    """Check that pods of a changed or deleted budget's old version may go, unless another budget blocks them."""
+    """Check that pods that a budget no longer covers may be evicted, unless another budget blocks them."""
     old, new = (
         make_budget("b", selector={"matchLabels": DB_LABELS}),
         make_budget("b", selector={"matchLabels": WEB_LABELS}, observed=0),
@@ -72,14 +74,14 @@ def test_pods_freed_by_changed_budget_are_admitted() -> None:
     assert not admits_any((old,), [make_pod(labels=WEB_LABELS)], [])
 
 
-def test_pods_excluded_by_spec_wait_for_no_budget() -> None:
-    """DRN-1a, rule 8: Pods that `spec.drain` excludes wait for no budget, until a changed spec includes them.
+def test_pods_excluded_by_spec_do_not_wait_for_budgets() -> None:
+    """DRN-1a, rule 8: Pods that `spec.drain` excludes do not wait for budgets until a changed spec includes them.
 
-    A hint about such a pod would have no effect, and PodSource would repeat it.
+    A hint about such a pod would have no effect, so PodSource would repeat it.
     """
-    item = make_maintenance()
-    without_force = {**item, "spec": {**item["spec"], "drain": {"force": False}}}
-    with_selector = {**item, "spec": {**item["spec"], "drain": {"podSelector": "app=web"}}}
+    maintenance = make_maintenance()
+    without_force = {**maintenance, "spec": {**maintenance["spec"], "drain": {"force": False}}}
+    with_selector = {**maintenance, "spec": {**maintenance["spec"], "drain": {"podSelector": "app=web"}}}
     bare_pod, web, agent = build_db_pod(), build_db_pod("web", owner="ReplicaSet"), make_pod("agent", owner="DaemonSet")
     node = DrainingNode("node-1")
     for pod in (bare_pod, web, agent):
@@ -96,7 +98,7 @@ def test_pods_excluded_by_spec_wait_for_no_budget() -> None:
     assert (node.list_leaving(), node.list_waiting("ns")) == ([bare_pod], [])
     assert node.update_maintenance(with_selector)
     assert (node.list_leaving(), node.list_waiting("ns")) == ([], [])
-    assert node.update_maintenance(item)
+    assert node.update_maintenance(maintenance)
     assert node.list_waiting("ns") == [bare_pod]
 
 
@@ -107,8 +109,8 @@ def test_budget_selects_completed_pod() -> None:
     assert not selects_pod(make_budget(namespace="other"), build_db_pod())
 
 
-def test_daemon_set_pods_wait_only_after_all_others() -> None:
-    """NMO-7: DaemonSet pods wait for budgets only if no other pods are left.
+def test_daemon_set_pods_wait_only_after_all_other_pods_left() -> None:
+    """NMO-7: DaemonSet pods wait for budgets only if no other pods remain.
 
     `evict` determines which DaemonSets no longer exist only after all other pods have left.
     """
@@ -129,7 +131,7 @@ def test_daemon_set_pods_wait_only_after_all_others() -> None:
     assert node.list_waiting("other") == []
 
 
-def test_updates_return_the_previous_pod() -> None:
+def test_update_pod_returns_previous_version() -> None:
     node, pod = DrainingNode("node-1"), build_db_pod()
 
     assert node.update_pod(pod) is None
@@ -138,7 +140,7 @@ def test_updates_return_the_previous_pod() -> None:
     assert node.remove_pod(pod) is None
 
 
-def test_only_begun_and_synced_node_may_be_evicted_from() -> None:
+def test_pods_may_be_evicted_only_if_maintenance_begun_and_node_synced() -> None:
     node = DrainingNode("node-1")
     node.maintenances["1"] = make_maintenance(counts="")
     node.is_synced = True

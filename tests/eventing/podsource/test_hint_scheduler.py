@@ -1,4 +1,4 @@
-"""Unit tests of which nodes get hints about an opened budget, and when, with artificial times."""
+"""Unit tests for when which nodes receive hints about an open budget, with simulated time."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ NODE_A, NODE_B, NODE_C = "node-a", "node-b", "node-c"
 
 
 def open_budget(scheduler: HintScheduler, *nodes: str, allowed: int = 1, budget: str = "x/b") -> None:
-    """Report that the budget admits evictions of pods on these nodes."""
+    """Report to the scheduler that the budget admits evictions of pods on these nodes."""
     for node in nodes:
         scheduler.update_capacity(budget, node, COUNTED_CAPACITY, allowed)
 
 
 def close_budget(scheduler: HintScheduler, *nodes: str, budget: str = "x/b") -> None:
-    """Report that pods of these nodes wait, and that the budget admits no evictions."""
+    """Report to the scheduler that pods on these nodes wait for the budget, which admits no evictions."""
     for node in nodes:
         scheduler.update_capacity(budget, node, BudgetCapacity(), 0)
 
 
 def take_due_nodes(scheduler: HintScheduler, now: float) -> list[str]:
-    """Return the nodes for which a hint is due at this time."""
+    """Take the hints that are due at `now`, and return their nodes."""
     return [hint.node for hint in scheduler.take_due_hints(now)]
 
 
 def list_hint_times(scheduler: HintScheduler, start: float, end: float) -> list[tuple[float, str]]:
-    """Return each hint up to `end` with its time, if nothing else changes."""
+    """Take all hints that become due up to `end`, and return the time and node of each."""
     hint_times = [(start, node) for node in take_due_nodes(scheduler, start)]
     now = start
     while (now := scheduler.get_next_due_time(now)) <= end:
@@ -49,7 +49,7 @@ def list_hint_times(scheduler: HintScheduler, start: float, end: float) -> list[
 
 
 @proves("NMO-6")
-def test_opening_gives_one_hint_at_once() -> None:
+def test_one_hint_is_due_when_budget_opens() -> None:
     """Design rule 8: A hint is due when a budget opens, and not when its counts change."""
     scheduler = HintScheduler()
     close_budget(scheduler, NODE_A)
@@ -63,7 +63,7 @@ def test_opening_gives_one_hint_at_once() -> None:
     assert scheduler.take_due_hints(5.5) == []
 
 
-def test_node_without_waiting_pod_gets_no_hint() -> None:
+def test_no_hint_is_due_for_node_without_waiting_pod() -> None:
     scheduler = HintScheduler()
     scheduler.update_capacity("x/b", NODE_A, None, 5)
 
@@ -71,10 +71,10 @@ def test_node_without_waiting_pod_gets_no_hint() -> None:
     assert scheduler.get_next_due_time(0.0) == math.inf
 
 
-def test_close_openings_keep_minimum_interval() -> None:
-    """Check that a second opening within the minimum interval gives its hint at the end of the interval.
+def test_hints_for_successive_openings_keep_minimum_interval() -> None:
+    """Check that the hint for a second opening within the minimum interval is due at the end of the interval.
 
-    The node used the first opening, and the budget is still open at the end.
+    The node has used the first opening, and the budget is still open at the end of the interval.
     """
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A)
@@ -88,7 +88,7 @@ def test_close_openings_keep_minimum_interval() -> None:
     assert take_due_nodes(scheduler, 10.0 + MIN_HINT_SECONDS) == [NODE_A]
 
 
-def test_closed_budget_gives_no_delayed_hint() -> None:
+def test_delayed_hint_is_dropped_if_budget_closes() -> None:
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A)
     scheduler.take_due_hints(10.0)
@@ -101,8 +101,8 @@ def test_closed_budget_gives_no_delayed_hint() -> None:
     assert take_due_nodes(scheduler, 11.0) == []
 
 
-def test_budget_left_open_by_pass_gives_hint() -> None:
-    """Check that a budget that a pass leaves open gives a hint soon after the pass has evicted its last pod.
+def test_hint_is_due_if_pass_leaves_budget_open() -> None:
+    """Check that a hint is due soon after a pass has evicted its last pod if the budget is still open.
 
     While pods become terminating, the pass is still running and needs no hint.
     """
@@ -117,7 +117,7 @@ def test_budget_left_open_by_pass_gives_hint() -> None:
     assert list_hint_times(scheduler, 0.4, 0.9) == [(0.4 + MIN_HINT_SECONDS, NODE_A)]
 
 
-def test_hint_without_effect_is_repeated_with_doubling_pauses() -> None:
+def test_hint_without_effect_is_repeated_with_exponential_backoff() -> None:
     """Design rule 9: A hint without effect is repeated after 1, 2, 4, ... up to 60 s, while the budget stays open."""
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A)
@@ -128,7 +128,7 @@ def test_hint_without_effect_is_repeated_with_doubling_pauses() -> None:
     assert gaps == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_repetition_for_a_day_keeps_longest_pause() -> None:
+def test_backoff_stays_at_maximum_for_a_day() -> None:
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A)
 
@@ -138,7 +138,7 @@ def test_repetition_for_a_day_keeps_longest_pause() -> None:
 
 
 def test_hints_without_effect_are_numbered() -> None:
-    """Check that hints without effect are numbered, so that their ids differ, and that progress resets the number."""
+    """Check that repeated hints are numbered, so that their ids differ, and that progress resets the number."""
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A)
     repeats = [scheduler.take_due_hints(now)[0].repeats for now in (0.0, 1.0, 3.0)]
@@ -148,7 +148,7 @@ def test_hints_without_effect_are_numbered() -> None:
     assert scheduler.take_due_hints(4.0) == [DueHint("x/b", NODE_A, 0)]
 
 
-def test_terminating_pod_resets_pauses() -> None:
+def test_terminating_pod_resets_backoff() -> None:
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A)
     for now in (0.0, 1.0, 3.0, 7.0):
@@ -158,19 +158,19 @@ def test_terminating_pod_resets_pauses() -> None:
     assert [now for now, _ in list_hint_times(scheduler, 8.0, 13.0)] == [8.25, 9.25, 11.25]
 
 
-def test_flapping_budget_does_not_reset_pauses() -> None:
-    """Design rule 9: A flapping budget does not reset the pauses between hints without effect."""
+def test_flapping_budget_does_not_reset_backoff() -> None:
+    """Design rule 9: A flapping budget does not reset the backoff between hints without effect."""
     scheduler = HintScheduler()
     hints = []
     for step in range(1200):
         (open_budget if step % 2 else close_budget)(scheduler, NODE_A)
         hints += take_due_nodes(scheduler, step / 10)
 
-    assert len(hints) == 7  # in two minutes: at 0, 1, 3, 7, 15, 31 and 63 s, or slightly later
+    assert len(hints) == 7  # within two minutes: at 0, 1, 3, 7, 15, 31 and 63 s, or slightly later
 
 
-def test_opening_after_pod_left_resets_pauses() -> None:
-    """Check that an opening after a pod has left resets the pauses, as the budget may open for another pod.
+def test_opening_after_pod_left_resets_backoff() -> None:
+    """Check that an opening after a pod has left resets the backoff, as the budget may have opened for another pod.
 
     The pod was already terminating before the hints.
     """
@@ -186,7 +186,7 @@ def test_opening_after_pod_left_resets_pauses() -> None:
     assert take_due_nodes(scheduler, 3.5) == [NODE_A]
 
 
-def test_pod_that_left_another_node_resets_no_pauses() -> None:
+def test_pod_that_left_another_node_does_not_reset_backoff() -> None:
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A, NODE_B, allowed=2)
     scheduler.take_due_hints(0.0)
@@ -200,7 +200,7 @@ def test_pod_that_left_another_node_resets_no_pauses() -> None:
 
 
 def test_start_of_pass_counts_as_hint() -> None:
-    """Check that the start of a pass counts as a hint about every budget, so that none is due for a second.
+    """Check that the start of a pass counts as a hint about every budget, so that no hint is due for a second.
 
     This also applies to budgets that PodSource first sees after the start of the pass.
     """
@@ -213,7 +213,7 @@ def test_start_of_pass_counts_as_hint() -> None:
     assert [(hint.budget, hint.repeats) for hint in scheduler.take_due_hints(21.0)] == [("x/known", 1), ("x/new", 1)]
 
 
-def test_opening_after_eviction_gives_hint_at_once() -> None:
+def test_hint_is_due_at_once_if_budget_opens_after_eviction() -> None:
     scheduler = HintScheduler()
     scheduler.record_pass_start(NODE_A, 20.0)
     open_budget(scheduler, NODE_A)
@@ -224,7 +224,7 @@ def test_opening_after_eviction_gives_hint_at_once() -> None:
     assert take_due_nodes(scheduler, 20.4) == [NODE_A]
 
 
-def test_opening_long_after_pass_gives_hint_at_once() -> None:
+def test_hint_is_due_at_once_if_budget_opens_long_after_pass() -> None:
     scheduler = HintScheduler()
     scheduler.record_pass_start(NODE_A, 20.0)
     close_budget(scheduler, NODE_A)
@@ -234,8 +234,8 @@ def test_opening_long_after_pass_gives_hint_at_once() -> None:
     assert take_due_nodes(scheduler, 25.0) == [NODE_A]
 
 
-def test_open_budget_gives_hint_after_restart() -> None:
-    """Check that open budgets give hints at once after a restart, because the new process has sent none."""
+def test_hint_about_open_budget_is_due_after_restart() -> None:
+    """Check that hints about open budgets are due at once after a restart, because the new process has sent none."""
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A)
     scheduler.reset_after_relist()
@@ -243,10 +243,10 @@ def test_open_budget_gives_hint_after_restart() -> None:
     assert take_due_nodes(scheduler, 0.0) == [NODE_A]
 
 
-def test_relist_resets_pauses() -> None:
-    """Check that a relist resets the pauses, because openings may have been missed.
+def test_relist_resets_backoff() -> None:
+    """Check that a relist resets the backoff, because openings may have been missed.
 
-    At least a second is still between two hints without effect.
+    Hints without effect are still at least one second apart.
     """
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A)
@@ -261,8 +261,8 @@ def test_relist_resets_pauses() -> None:
 
 
 @proves("NMO-6")
-def test_budget_of_one_gives_one_hint_per_opening() -> None:
-    """Check that a budget that admits one pod gives one hint per opening, in turn to the waiting nodes."""
+def test_one_hint_is_due_per_opening_of_budget_that_admits_one_pod() -> None:
+    """Check that each opening of a budget that admits one pod causes one hint, to the waiting nodes in turn."""
     scheduler = HintScheduler()
     order = []
     for number in range(6):
@@ -276,7 +276,7 @@ def test_budget_of_one_gives_one_hint_per_opening() -> None:
 
 
 def test_unused_eviction_passes_to_next_node() -> None:
-    """Check that an unused eviction passes to the next node after a second, and each node has its own pauses."""
+    """Check that an unused eviction passes to the next node after a second, and that each node has its own backoff."""
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A, NODE_B, NODE_C)
 
@@ -285,10 +285,10 @@ def test_unused_eviction_passes_to_next_node() -> None:
     assert hint_times == [(0, NODE_A), (1, NODE_B), (2, NODE_C), (3, NODE_A), (4, NODE_B), (5, NODE_C), (6, NODE_A)]
 
 
-def test_as_many_nodes_get_hints_as_budget_admits_pods() -> None:
+def test_number_of_hinted_nodes_equals_number_of_admitted_pods() -> None:
     """Check that as many nodes get hints as the budget admits pods.
 
-    A node with a recent hint reserves one eviction for a second. An eviction is already part of the budget's counts.
+    A hint reserves one eviction for its node for a second. Completed evictions are already part of the budget's counts.
     """
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A, NODE_B, NODE_C, allowed=2)
@@ -307,8 +307,8 @@ def test_used_eviction_is_not_reserved() -> None:
     assert take_due_nodes(scheduler, 0.1) == [NODE_B]
 
 
-def test_starting_pass_reserves_eviction() -> None:
-    """Check that a pass that is about to start reserves an eviction, as in a new maintenance."""
+def test_pass_that_just_started_reserves_eviction() -> None:
+    """Check that a pass that has just started, as in a new maintenance, reserves one eviction."""
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A, NODE_B)
     scheduler.record_pass_start(NODE_A, 0.0)
@@ -318,10 +318,10 @@ def test_starting_pass_reserves_eviction() -> None:
     assert take_due_nodes(scheduler, 1.0) == [NODE_B]
 
 
-def test_uncounted_evictions_are_not_reserved() -> None:
-    """Check that unready pods outside the count reserve no eviction, so that all their nodes get hints.
+def test_evictions_of_unready_pods_are_not_reserved() -> None:
+    """Check that evictions of unready pods are not reserved, so that all nodes with such pods receive hints.
 
-    A budget that is met admits them even if it allows no disruptions.
+    A budget that is met admits unready pods even if it allows no disruptions.
     """
     scheduler = HintScheduler()
     for node in (NODE_A, NODE_B, NODE_C):
@@ -338,8 +338,8 @@ def test_budgets_are_independent() -> None:
     assert [hint.budget for hint in scheduler.take_due_hints(0.0)] == ["x/one", "x/two"]
 
 
-def test_freed_pods_give_one_hint() -> None:
-    """Check that a budget that no longer covers the pods, or is deleted, gives one hint, which is not repeated."""
+def test_one_hint_is_due_if_budget_no_longer_covers_pods() -> None:
+    """Check that one hint, which is not repeated, is due if a budget is deleted or no longer covers the pods."""
     scheduler = HintScheduler()
     close_budget(scheduler, NODE_A)
     scheduler.force_hint("x/b", NODE_A)
@@ -348,7 +348,7 @@ def test_freed_pods_give_one_hint() -> None:
     assert list_hint_times(scheduler, 0.0, 500.0) == [(0.0, NODE_A)]
 
 
-def test_repeated_deletions_keep_minimum_interval() -> None:
+def test_hints_for_repeated_deletions_keep_minimum_interval() -> None:
     scheduler = HintScheduler()
     hints = []
     for step in range(100):
@@ -358,8 +358,8 @@ def test_repeated_deletions_keep_minimum_interval() -> None:
     assert len(hints) == 1 / MIN_HINT_SECONDS
 
 
-def test_deletion_during_pass_gives_hint_after_minimum_interval() -> None:
-    """Check that the deletion of a budget gives a hint after the minimum interval, although a pass has just started.
+def test_hint_is_due_after_minimum_interval_if_budget_is_deleted_during_pass() -> None:
+    """Check that a hint about a deleted budget is due after the minimum interval, although a pass has just started.
 
     The pass may have read the budget before its deletion.
     """
@@ -372,7 +372,7 @@ def test_deletion_during_pass_gives_hint_after_minimum_interval() -> None:
     assert take_due_nodes(scheduler, MIN_HINT_SECONDS) == [NODE_A]
 
 
-def test_drained_node_is_dropped() -> None:
+def test_dropped_node_reserves_no_eviction() -> None:
     """Check that a drained node reserves no eviction, and that its next maintenance starts without earlier hints."""
     scheduler = HintScheduler()
     open_budget(scheduler, NODE_A, NODE_B)
@@ -387,8 +387,8 @@ def test_drained_node_is_dropped() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("oca "), st.sampled_from([NODE_A, NODE_B])), max_size=60), st.integers(1, 2))
-def test_hints_are_limited_and_openings_are_not_lost(actions: list[tuple[str, str]], allowed: int) -> None:
-    """Check that hints to a node keep the minimum interval, and that open budgets give hints soon after progress."""
+def test_hints_keep_minimum_interval_and_no_opening_is_lost(actions: list[tuple[str, str]], allowed: int) -> None:
+    """Check that hints to a node keep the minimum interval, and that hints are due soon after progress."""
     scheduler, hints, now = HintScheduler(), dict[str, list[float]]({NODE_A: [], NODE_B: []}), 0.0
     for action, node in actions:
         now += 0.05

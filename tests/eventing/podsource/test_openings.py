@@ -1,4 +1,4 @@
-"""Unit tests of which node gets a hint after a change of a budget or a pod, with artificial times."""
+"""Unit tests for which hints a node gets after a change to a budget or a pod, with simulated time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_NAME = "node-1"
 
 
 class NodeFixture:
-    """One node with a begun maintenance, and methods that report changes as the watches would."""
+    """A node whose maintenance has begun, with methods that report changes to its budget tracker as watches would."""
 
     def __init__(self, *pods: Object) -> None:
         self.node = DrainingNode(NODE_NAME)
@@ -42,15 +42,15 @@ class NodeFixture:
         return self
 
     def list_due_budgets(self, now: float) -> list[str]:
-        """Return the budgets about which the node gets a hint at this time."""
+        """Take the hints that are due at `now`, and return their budgets."""
         return [hint.budget for hint in self.tracker.take_due_hints(now)]
 
 
-def build_db_pod(name: str = "one", **more: Any) -> Object:
-    return make_pod(name, labels=DB_LABELS, **more)
+def build_db_pod(name: str = "one", **fields: Any) -> Object:
+    return make_pod(name, labels=DB_LABELS, **fields)
 
 
-def test_no_hint_before_all_budgets_are_listed() -> None:
+def test_no_hint_is_due_before_all_budgets_are_listed() -> None:
     """Check that no hint is due before all budgets are listed, since another budget may cover the same pod."""
     fixture = NodeFixture(build_db_pod())
     fixture.tracker.update_budget(fixture.build_budget("one", allowed=1))
@@ -60,7 +60,7 @@ def test_no_hint_before_all_budgets_are_listed() -> None:
     assert fixture.list_due_budgets(1.0) == []
 
 
-def test_opening_gives_hint_and_changed_counts_do_not() -> None:
+def test_hint_is_due_if_budget_opens_but_not_if_counts_change() -> None:
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed(fixture.build_budget(allowed=0))
     assert fixture.list_due_budgets(0.0) == []
@@ -72,10 +72,10 @@ def test_opening_gives_hint_and_changed_counts_do_not() -> None:
         assert fixture.list_due_budgets(1.0 + number / 10) == []
 
 
-def test_deletion_of_second_budget_gives_hints() -> None:
-    """Check that the deletion of one of two budgets over a pod gives hints about both.
+def test_hints_are_due_if_second_budget_is_deleted() -> None:
+    """Check that hints about both budgets are due if one of two budgets that cover a pod is deleted.
 
-    A pod with two budgets cannot be evicted. After the deletion, only the other budget applies.
+    A pod that two budgets cover cannot be evicted. After the deletion, only the remaining budget applies.
     """
     fixture = NodeFixture(build_db_pod())
     first, second = fixture.build_budget("one", allowed=1), fixture.build_budget("two", allowed=1)
@@ -86,7 +86,7 @@ def test_deletion_of_second_budget_gives_hints() -> None:
     assert sorted(fixture.list_due_budgets(1.0)) == ["ns/one", "ns/two"]
 
 
-def test_second_budget_blocks_pod() -> None:
+def test_no_hint_is_due_if_second_budget_covers_pod() -> None:
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed(fixture.build_budget("one", allowed=1))
     fixture.tracker.update_budget(fixture.build_budget("two", allowed=1))
@@ -94,8 +94,8 @@ def test_second_budget_blocks_pod() -> None:
     assert fixture.list_due_budgets(1.0) == []
 
 
-def test_new_selector_gives_one_hint_for_freed_pods() -> None:
-    """Check that a changed selector gives one hint to nodes whose pods it no longer covers, and none later."""
+def test_one_hint_is_due_for_pods_freed_by_changed_selector() -> None:
+    """Check that exactly one hint is due for a node whose pods a budget no longer covers after its selector changed."""
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed(fixture.build_budget(allowed=0))
     fixture.tracker.update_budget(fixture.build_budget(allowed=0, selector={"matchLabels": WEB_LABELS}, observed=0))
@@ -105,7 +105,7 @@ def test_new_selector_gives_one_hint_for_freed_pods() -> None:
     assert fixture.list_due_budgets(100.0) == []
 
 
-def test_budget_of_another_namespace_gives_no_hint() -> None:
+def test_no_hint_is_due_about_budget_in_another_namespace() -> None:
     fixture = NodeFixture(build_db_pod())
     other = fixture.build_budget(allowed=1, namespace="other")
     fixture.report_listed(other)
@@ -115,18 +115,18 @@ def test_budget_of_another_namespace_gives_no_hint() -> None:
 
 
 def test_pod_with_changed_labels_waits_for_new_budget() -> None:
-    """Check that a pod with changed labels waits for its new budget, and that its old one gives no hint."""
+    """Check that a pod whose labels changed waits for its new budget, and that its old budget causes no hint."""
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed(
         fixture.build_budget("db", allowed=0),
         fixture.build_budget("web", allowed=1, selector={"matchLabels": WEB_LABELS}),
     )
     fixture.list_due_budgets(0.0)
-    changed = make_pod("one", labels=WEB_LABELS)
-    before = fixture.node.update_pod(changed)
+    relabeled_pod = make_pod("one", labels=WEB_LABELS)
+    before = fixture.node.update_pod(relabeled_pod)
     assert before is not None
-    for state in (before, changed):
-        fixture.tracker.mark_pod_changed(fixture.node, state)
+    for pod_version in (before, relabeled_pod):
+        fixture.tracker.mark_pod_changed(fixture.node, pod_version)
 
     assert fixture.list_due_budgets(1.0) == ["ns/web"]
     fixture.tracker.update_budget(fixture.build_budget("db", allowed=1))
@@ -134,37 +134,39 @@ def test_pod_with_changed_labels_waits_for_new_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    "now", [build_db_pod(phase="Succeeded", ready=False), make_pod("one", labels=WEB_LABELS)], ids=["ended", "labels"]
+    "changed_pod",
+    [build_db_pod(phase="Succeeded", ready=False), make_pod("one", labels=WEB_LABELS)],
+    ids=["completed", "labels changed"],
 )
-def test_freed_pod_gives_hint_at_once(now: Object) -> None:
-    """Check that a pod that no budget covers any more gives a hint, after it has ended or its labels have changed.
+def test_hint_is_due_at_once_for_pod_freed_from_budget(changed_pod: Object) -> None:
+    """Check that a hint is due if a pod has completed, or if no budget covers its changed labels.
 
-    A virt-launcher pod ends, for example, after its VM has migrated.
+    For example, a virt-launcher pod completes after its VM has migrated.
     """
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed(fixture.build_budget(allowed=0))
     assert fixture.list_due_budgets(0.0) == []
-    before = fixture.node.update_pod(now)
+    before = fixture.node.update_pod(changed_pod)
     assert before is not None
-    fixture.tracker.hint_if_freed(fixture.node, before, now)
+    fixture.tracker.hint_if_freed(fixture.node, before, changed_pod)
 
     assert fixture.list_due_budgets(1.0) == ["ns/b"]
     assert fixture.list_due_budgets(100.0) == []
 
 
-def test_terminating_or_covered_pod_gives_no_hint() -> None:
-    """Check that a terminating pod gives no hint when it ends, and neither does a pod that a budget still covers."""
+def test_no_hint_is_due_for_terminating_or_covered_pod() -> None:
+    """Check that no hint is due if a terminating pod completes, or if a budget still covers the changed pod."""
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed(fixture.build_budget(allowed=0))
-    for now in (
+    for changed_pod in (
         build_db_pod(phase="Failed", ready=False, deletionTimestamp="2026-01-01T00:00:00Z"),
         build_db_pod(ready=False),
     ):
-        fixture.tracker.hint_if_freed(fixture.node, build_db_pod(), now)
+        fixture.tracker.hint_if_freed(fixture.node, build_db_pod(), changed_pod)
         assert fixture.list_due_budgets(1.0) == []
 
 
-def test_unsynced_node_gets_hint_once_synced() -> None:
+def test_hint_is_due_once_node_is_synced() -> None:
     fixture = NodeFixture(build_db_pod())
     fixture.node.is_synced = False
     fixture.report_listed(fixture.build_budget(allowed=1))
@@ -175,8 +177,8 @@ def test_unsynced_node_gets_hint_once_synced() -> None:
     assert fixture.list_due_budgets(1.0) == ["ns/b"]
 
 
-def test_terminating_pod_is_progress_for_each_budget() -> None:
-    """Check that a pod that becomes terminating counts as progress for each budget over it, even if it had ended."""
+def test_terminating_pod_counts_as_progress_for_its_budgets() -> None:
+    """Check that a pod that becomes terminating counts as progress for its budgets, even if it had completed."""
     fixture = NodeFixture(build_db_pod("one"), build_db_pod("two"))
     fixture.report_listed(fixture.build_budget(allowed=2))
     assert fixture.list_due_budgets(0.0) == ["ns/b"]
@@ -186,10 +188,10 @@ def test_terminating_pod_is_progress_for_each_budget() -> None:
     assert fixture.list_due_budgets(0.35) == ["ns/b"]
 
 
-def test_version_is_the_highest_of_all() -> None:
-    """Check that the version is the highest of all budgets, since a list is not ordered by version.
+def test_latest_version_is_highest_of_all_budgets() -> None:
+    """Check that `latest_version` is the highest resourceVersion of all budgets; a list is not ordered by version.
 
-    A hint must not name an older version than PodSource has seen.
+    A hint must not contain an older version than PodSource has seen.
     """
     fixture = NodeFixture()
     newer, older = fixture.build_budget("a"), fixture.build_budget("b")

@@ -24,28 +24,28 @@ TIMEOUT_SECONDS = 10.0
 
 
 class RecordingSink:
-    """A sink that stores received events with their time, after answering the first `refusals` posts with 503.
+    """A sink that rejects the first `rejections` events with 503, and stores later events with their arrival times.
 
-    It calls `before_refusal` before each such response.
+    It calls `before_rejection` before each rejection.
     """
 
-    def __init__(self, refusals: int = 0) -> None:
+    def __init__(self, rejections: int = 0) -> None:
         self.received_events: list[tuple[float, Any]] = []
-        self.remaining_refusals = refusals
-        self.before_refusal: Callable[[], None] = lambda: None
+        self.remaining_rejections = rejections
+        self.before_rejection: Callable[[], None] = lambda: None
         self.changed = asyncio.Event()
 
     async def post(self, request: web.Request) -> web.Response:
-        if self.remaining_refusals:
-            self.remaining_refusals -= 1
-            self.before_refusal()
+        if self.remaining_rejections:
+            self.remaining_rejections -= 1
+            self.before_rejection()
             return web.Response(status=503)
         self.received_events.append((time.monotonic(), decode_event(dict(request.headers), await request.read())))
         self.changed.set()
         return web.Response(status=202)
 
     async def wait_for(self, count: int) -> None:
-        """Wait until `count` events are stored."""
+        """Wait until the sink has stored `count` events."""
         while len(self.received_events) < count:
             self.changed.clear()
             await asyncio.wait_for(self.changed.wait(), TIMEOUT_SECONDS)
@@ -55,7 +55,7 @@ class RecordingSink:
 
 
 def run_with_sender(sink: RecordingSink, script: Callable[[HintSender], Awaitable[None]]) -> None:
-    """Run the script with a sender that posts to the sink, which runs in an HTTP server."""
+    """Start an HTTP server for the sink, and run the script with a sender that posts to the sink."""
 
     async def run() -> None:
         app = web.Application()
@@ -96,8 +96,8 @@ def without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def test_close_hints_are_coalesced() -> None:
-    """NMO-12: Hints for fifty pods that are deleted at once are sent as one event with the newest state."""
+def test_simultaneous_hints_are_coalesced() -> None:
+    """NMO-12: Hints about fifty pods that are deleted at once are sent as one event with the newest state."""
     sink = RecordingSink()
 
     async def script(sender: HintSender) -> None:
@@ -111,7 +111,7 @@ def test_close_hints_are_coalesced() -> None:
 
 
 def test_urgent_hint_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMO-10: An urgent hint, such as that for the last pod, is sent at once and replaces a waiting one."""
+    """NMO-10: An urgent hint, such as the one for the last pod, is sent at once and replaces a waiting hint."""
     sink = RecordingSink()
     monkeypatch.setattr(sender_module, "COALESCE_SECONDS", 2 * TIMEOUT_SECONDS)  # longer than `wait_for` waits
 
@@ -126,9 +126,9 @@ def test_urgent_hint_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_event_has_flags_of_newest_hint() -> None:
-    """X-4: The flags are those of the newest hint.
+    """X-4: The event has the flags of the newest hint.
 
-    Progress is only for `status`; after the last pod, `evict` also needs the hint.
+    Only `status` handles progress hints; after the last pod has left, `evict` also needs the hint.
     """
     sink = RecordingSink()
 
@@ -144,9 +144,9 @@ def test_event_has_flags_of_newest_hint() -> None:
 
 
 def test_urgent_hints_are_rate_limited() -> None:
-    """NMO-6: The sender limits the rate of frequent urgent hints, and sends the newest one.
+    """NMO-6: The sender limits the rate of urgent hints, and always sends the newest one.
 
-    It sends two hints, or more if a slow machine needs longer than one interval to enqueue all of them.
+    It sends two hints, or more if a slow machine takes longer than one interval to enqueue all hints.
     """
     sink = RecordingSink()
     started = time.monotonic()
@@ -166,13 +166,13 @@ def test_urgent_hints_are_rate_limited() -> None:
 
 
 def test_each_maintenance_and_node_has_its_own_event() -> None:
-    """X-7: Each maintenance and node gets its own event."""
+    """X-7: Hints about different maintenances or nodes are not coalesced: each gets its own event."""
     sink = RecordingSink()
-    other = ObjectReference(MAINTENANCE.api_version, "other", "uid-2")
+    other_maintenance = ObjectReference(MAINTENANCE.api_version, "other", "uid-2")
 
     async def script(sender: HintSender) -> None:
         enqueue_hint(sender, "1", urgent=True)
-        enqueue_hint(sender, "1", urgent=True, reference=other)
+        enqueue_hint(sender, "1", urgent=True, reference=other_maintenance)
         enqueue_hint(sender, "1", urgent=True, node="node-2")
         await sink.wait_for(3)
 
@@ -182,9 +182,9 @@ def test_each_maintenance_and_node_has_its_own_event() -> None:
     assert targets == {("node-1", "uid-1"), ("node-1", "uid-2"), ("node-2", "uid-1")}
 
 
-def test_refused_hint_is_retried() -> None:
-    """X-6: A refused hint is sent again until the sink accepts it."""
-    sink = RecordingSink(refusals=3)
+def test_rejected_hint_is_retried() -> None:
+    """X-6: A rejected hint is sent again until the sink accepts it."""
+    sink = RecordingSink(rejections=3)
 
     async def script(sender: HintSender) -> None:
         enqueue_hint(sender, "1", urgent=True)
@@ -193,15 +193,15 @@ def test_refused_hint_is_retried() -> None:
     run_with_sender(sink, script)
 
     assert sink.list_versions() == ["1"]
-    assert sink.remaining_refusals == 0
+    assert sink.remaining_rejections == 0
 
 
-def test_newer_hint_replaces_refused_one() -> None:
-    """X-6: A hint that arrives while an older one is refused replaces the older one."""
-    sink = RecordingSink(refusals=1)
+def test_newer_hint_replaces_rejected_hint() -> None:
+    """X-6: A hint that is enqueued while an older hint is being rejected replaces the older one."""
+    sink = RecordingSink(rejections=1)
 
     async def script(sender: HintSender) -> None:
-        sink.before_refusal = lambda: enqueue_hint(sender, "2", urgent=True)
+        sink.before_rejection = lambda: enqueue_hint(sender, "2", urgent=True)
         enqueue_hint(sender, "1", urgent=True)
         await sink.wait_for(1)
         enqueue_hint(sender, "3", urgent=True)
@@ -242,8 +242,8 @@ def test_hints_about_added_pods_of_drained_node_are_sent() -> None:
     assert sink.list_versions() == ["2"]
 
 
-def test_same_state_has_same_id() -> None:
-    """X-2: Hints for the same state have the same id, also after a restart of the source."""
+def test_hints_about_same_state_have_same_id() -> None:
+    """X-2: Hints about the same state have the same id, even across a restart of PodSource."""
     sinks = [RecordingSink(), RecordingSink()]
 
     async def script(sender: HintSender, sink: RecordingSink) -> None:
@@ -257,8 +257,8 @@ def test_same_state_has_same_id() -> None:
     assert first == second
 
 
-def test_repeated_hint_has_another_id() -> None:
-    """X-2: A repeated hint for the same state has another id, so that it does not count as a redelivery."""
+def test_repeated_hint_has_different_id() -> None:
+    """X-2: A repeated hint about the same state has a different id, so that it is not treated as a redelivery."""
     sink = RecordingSink()
 
     async def script(sender: HintSender) -> None:

@@ -1,4 +1,4 @@
-"""Tests of a group of tasks in which one failure ends all."""
+"""Tests for a task group in which one failed task cancels all others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from eventing.podsource.task_supervisor import TaskSupervisor
 
 
-def test_failed_task_is_raised_and_cancels_the_others() -> None:
-    """Check that a failed task raises its error in the process and cancels the other tasks."""
-    ended: list[str] = []
+def test_error_of_failed_task_is_raised_and_other_tasks_are_cancelled() -> None:
+    """Check that the error of a failed task is raised to the waiting caller, and that the other tasks are cancelled."""
+    cancelled_tasks: list[str] = []
 
     async def fail() -> None:
         raise ValueError("broken")
@@ -20,7 +20,7 @@ def test_failed_task_is_raised_and_cancels_the_others() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append("other task")
+            cancelled_tasks.append("other task")
 
     async def run() -> None:
         async with TaskSupervisor() as tasks:
@@ -31,10 +31,10 @@ def test_failed_task_is_raised_and_cancels_the_others() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         asyncio.run(run())
-    assert ended == ["other task"]
+    assert cancelled_tasks == ["other task"]
 
 
-def test_ended_or_cancelled_task_is_not_a_failure() -> None:
+def test_completed_or_cancelled_task_is_not_a_failure() -> None:
     async def run() -> None:
         async with TaskSupervisor() as tasks:
             tasks.start(asyncio.sleep(0))

@@ -1,4 +1,4 @@
-"""Tests of PodSource on a real API server: which hints about budgets and pods it sends, how often, and its errors."""
+"""Tests for PodSource on a real API server: which hints it sends about budgets and pods, how often, and its errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.workload import build_pod
 
 X_LABELS, FREE_LABELS = {"app": "x"}, {"app": "free"}
 NODE_COUNT = 120
-"""Number of nodes that exceeds the default connection limit of our API client."""
+"""A number of nodes that exceeds the default connection limit of the API client."""
 CLUSTER_ROLE_BINDING = "nodemaintenance-podsource"
 
 
@@ -32,27 +32,27 @@ def get_node(hint: ReceivedRequest) -> str:
     return hint.headers["ce-node"]
 
 
-def list_budget_hints(bench: PodSourceEnvironment, node: str, budget: str) -> list[ReceivedRequest]:
-    """Return the node's hints about a budget in the test's namespace."""
-    name = f"{bench.workload.namespace}/{budget}"
-    return [hint for hint in bench.list_hints(BUDGET_OPENED, node) if json.loads(hint.body)["budget"] == name]
+def list_budget_hints(environment: PodSourceEnvironment, node: str, budget: str) -> list[ReceivedRequest]:
+    """Return the hints to a node about a budget in the test's namespace."""
+    name = f"{environment.workload.namespace}/{budget}"
+    return [hint for hint in environment.list_hints(BUDGET_OPENED, node) if json.loads(hint.body)["budget"] == name]
 
 
-def begin_drain_with_known_budgets(bench: PodSourceEnvironment, node: str) -> None:
+def begin_drain_with_known_budgets(environment: PodSourceEnvironment, node: str) -> None:
     """Start PodSource and begin a drain; return once a hint shows that PodSource knows all budgets.
 
-    PodSource sends no hints about earlier changes; the next tick handles those.
+    PodSource sends no hints about changes before its start; the next tick handles those.
     """
-    bench.workload.create_bare_pods(node, "free", labels=FREE_LABELS)
-    bench.workload.create_budget("open", FREE_LABELS, 0, expected_healthy=1)
-    bench.start()
-    bench.begin_drains(node)
-    bench.wait_for_hints(BUDGET_OPENED, node)
+    environment.workload.create_bare_pods(node, "free", labels=FREE_LABELS)
+    environment.workload.create_budget("open", FREE_LABELS, 0, expected_healthy=1)
+    environment.start()
+    environment.begin_drains(node)
+    environment.wait_for_hints(BUDGET_OPENED, node)
 
 
 @pytest.mark.slow
-def test_new_drain_gets_no_hint_for_a_second(environment: PodSourceEnvironment) -> None:
-    """Check that a new drain gets no hint for a second, since its first pass is about to run, and then hints."""
+def test_new_drain_gets_no_hint_for_one_second(environment: PodSourceEnvironment) -> None:
+    """Check that a new drain gets no hint for one second, while its first pass is about to run, and then gets hints."""
     node = environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
     environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=2)
@@ -64,13 +64,13 @@ def test_new_drain_gets_no_hint_for_a_second(environment: PodSourceEnvironment) 
     assert first.received_at - begun_at >= 1.0
     assert (
         second.received_at - first.received_at > 1.5
-    )  # the pause doubles; two arrivals may be slightly less than 2 s apart
+    )  # the backoff doubles; the two arrivals may be slightly less than 2 s apart
     assert first.id != second.id
 
 
 @proves("NMO-6")
-def test_budget_of_one_gives_one_hint_per_opening(environment: PodSourceEnvironment) -> None:
-    """Check that a budget that admits one pod gives one hint per opening, in turn to three waiting nodes."""
+def test_one_hint_is_sent_per_opening_of_budget_that_admits_one_pod(environment: PodSourceEnvironment) -> None:
+    """Check that each opening of a budget that admits one pod causes one hint, to three waiting nodes in turn."""
     nodes = [environment.workload.take_node() for _ in range(3)]
     pods = {node: environment.workload.create_bare_pods(node, node, labels=X_LABELS)[0] for node in nodes}
     environment.workload.create_bare_pods(environment.workload.take_node(), "spare", labels=X_LABELS)
@@ -92,8 +92,8 @@ def test_budget_of_one_gives_one_hint_per_opening(environment: PodSourceEnvironm
 
 @pytest.mark.slow
 @proves("DRN-1a")
-def test_budget_over_excluded_pods_gives_no_hint(environment: PodSourceEnvironment) -> None:
-    """DRN-1a, rule 8: An open budget over excluded pods gives no hint, until a changed spec includes the pods."""
+def test_no_hint_is_sent_about_open_budget_of_excluded_pods(environment: PodSourceEnvironment) -> None:
+    """DRN-1a, rule 8: No hint is sent about an open budget of excluded pods, until a changed spec includes the pods."""
     node, other = environment.workload.take_node(), environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS, empty_dir=True)
     environment.workload.create_bare_pods(other, "two", labels=X_LABELS)
@@ -103,15 +103,16 @@ def test_budget_over_excluded_pods_gives_no_hint(environment: PodSourceEnvironme
     environment.begin_drains(node, other, drain={"deleteEmptyDirData": False})
     environment.wait_for_hints(BUDGET_OPENED, other, count=2)
     assert environment.list_hints(BUDGET_OPENED, node) == []
-    (item,) = [item for item in environment.client.list(MEDIK8S.path)["items"] if m.get_node_name(item) == node]
-    environment.client.patch(m.build_path(item), {"spec": {"drain": None}})
+    maintenances = environment.client.list(MEDIK8S.path)["items"]
+    (maintenance,) = [maintenance for maintenance in maintenances if m.get_node_name(maintenance) == node]
+    environment.client.patch(m.build_path(maintenance), {"spec": {"drain": None}})
 
     assert environment.wait_for_hints(BUDGET_OPENED, node)
 
 
 @proves("NMO-6")
-def test_deleted_budget_gives_hint_at_once(environment: PodSourceEnvironment) -> None:
-    """X-6: A deleted budget gives one hint for its pods, although its counts admitted no eviction."""
+def test_hint_is_sent_at_once_if_budget_is_deleted(environment: PodSourceEnvironment) -> None:
+    """X-6: The deletion of a budget causes one hint to the node of its pods, although it admitted no evictions."""
     node = environment.workload.take_node()
     pods = environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 2, expected_healthy=2)
@@ -128,8 +129,8 @@ def test_deleted_budget_gives_hint_at_once(environment: PodSourceEnvironment) ->
 
 
 @pytest.mark.slow
-def test_changed_selector_gives_hint(environment: PodSourceEnvironment) -> None:
-    """Check that a budget with a changed selector gives one hint to the node of the pods that it covered before."""
+def test_hint_is_sent_if_budget_selector_changes(environment: PodSourceEnvironment) -> None:
+    """Check that changing a budget's selector causes one hint to the node whose pods the budget no longer covers."""
     node = environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
@@ -142,8 +143,8 @@ def test_changed_selector_gives_hint(environment: PodSourceEnvironment) -> None:
 
 
 @pytest.mark.slow
-def test_opening_during_restart_gives_hint(environment: PodSourceEnvironment) -> None:
-    """Check that a restarted PodSource sends hints about open budgets, which may have opened while it did not run."""
+def test_hint_is_sent_about_budget_opened_during_restart(environment: PodSourceEnvironment) -> None:
+    """Check that a restarted PodSource sends hints about open budgets, which may have opened before the restart."""
     node = environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
@@ -159,7 +160,7 @@ def test_opening_during_restart_gives_hint(environment: PodSourceEnvironment) ->
 
 
 @pytest.mark.slow
-def test_node_without_begun_drain_gets_no_hint(environment: PodSourceEnvironment) -> None:
+def test_node_whose_drain_has_not_begun_gets_no_hint(environment: PodSourceEnvironment) -> None:
     """Check that a node whose drain has not begun gets no hints, while another node gets them."""
     pending_node, draining_node = environment.workload.take_node(), environment.workload.take_node()
     for node in (pending_node, draining_node):
@@ -174,8 +175,8 @@ def test_node_without_begun_drain_gets_no_hint(environment: PodSourceEnvironment
     assert environment.list_hints(BUDGET_OPENED, pending_node) == []
 
 
-def test_added_pods_give_one_hint(environment: PodSourceEnvironment) -> None:
-    """Check that added pods give one hint, and that existing and DaemonSet pods give none.
+def test_one_hint_is_sent_about_added_pods(environment: PodSourceEnvironment) -> None:
+    """Check that pods added to a draining node cause one hint, and that existing pods and DaemonSet pods cause none.
 
     Without the hint, a status computed before a controller created the new pods would stay wrong until these pods
     leave.
@@ -197,8 +198,8 @@ def test_added_pods_give_one_hint(environment: PodSourceEnvironment) -> None:
 
 @pytest.mark.slow
 @proves("NMO-7")
-def test_last_daemon_set_pod_gives_hints(environment: PodSourceEnvironment) -> None:
-    """Check that a DaemonSet pod gives hints if no other pods are left, since its DaemonSet may be deleted."""
+def test_hints_are_sent_about_daemon_set_pod_if_no_other_pods_remain(environment: PodSourceEnvironment) -> None:
+    """Check that hints are sent about a DaemonSet pod if no other pods remain, since its DaemonSet may be deleted."""
     node = environment.workload.take_node()
     daemon = environment.workload.create_daemonset("agent", node)
     budget = environment.workload.create_budget("b", {"app": "agent"}, 1, expected_healthy=1)
@@ -213,7 +214,7 @@ def test_last_daemon_set_pod_gives_hints(environment: PodSourceEnvironment) -> N
     assert hint.headers["ce-more"] == "true"
 
 
-def test_unready_pod_is_admitted_outside_the_count(environment: PodSourceEnvironment) -> None:
+def test_hint_is_sent_if_budget_admits_unready_pod(environment: PodSourceEnvironment) -> None:
     """KEP-3017: A budget that is met admits an unready pod, even if it allows no disruptions."""
     node = environment.workload.take_node()
     (pod,) = environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
@@ -224,7 +225,7 @@ def test_unready_pod_is_admitted_outside_the_count(environment: PodSourceEnviron
     path = f"/api/v1/namespaces/{environment.workload.namespace}/pods/{pod['metadata']['name']}/status"
     environment.client.patch(path, {"status": {"conditions": conditions}})
     environment.workload.wait_for_object(
-        environment.build_budget_path(budget), lambda item: bool(item and item["status"]["currentHealthy"] == 0)
+        environment.build_budget_path(budget), lambda budget: bool(budget and budget["status"]["currentHealthy"] == 0)
     )
     assert environment.list_hints(BUDGET_OPENED, node) == []
 
@@ -234,8 +235,8 @@ def test_unready_pod_is_admitted_outside_the_count(environment: PodSourceEnviron
 
 
 @pytest.mark.slow
-def test_pods_of_many_nodes_are_watched(environment: PodSourceEnvironment) -> None:
-    """Check that the pods of every node are watched, beyond the default limit of connections of an API client."""
+def test_pods_on_many_nodes_are_watched(environment: PodSourceEnvironment) -> None:
+    """Check that the pods on every node are watched, even beyond the default connection limit of an API client."""
     nodes = [f"many-{number}" for number in range(NODE_COUNT)]
     environment.cluster.create_nodes(*nodes)
     pods = environment.workload.create_pods(
@@ -262,8 +263,8 @@ def _build_pod_path(pod: Object) -> str:
 
 
 @pytest.mark.slow
-def test_refused_watch_is_retried_and_counted(environment: PodSourceEnvironment) -> None:
-    """Check that PodSource without RBAC is alive and not ready, logs each failure once, and recovers."""
+def test_failed_watch_is_retried_and_counted(environment: PodSourceEnvironment) -> None:
+    """Check that PodSource without RBAC permissions is alive but not ready, logs each failure once, and recovers."""
     node = environment.workload.take_node()
     (pod,) = environment.workload.create_bare_pods(node, "one")
     path = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{CLUSTER_ROLE_BINDING}"
@@ -289,8 +290,8 @@ def test_refused_watch_is_retried_and_counted(environment: PodSourceEnvironment)
 
 
 @pytest.mark.slow
-def test_port_in_use_ends_podsource(environment: PodSourceEnvironment) -> None:
-    """Check that a PodSource whose HTTP port is in use ends with an error, so that it is restarted."""
+def test_podsource_exits_if_port_is_in_use(environment: PodSourceEnvironment) -> None:
+    """Check that PodSource exits with an error if its HTTP port is in use, so that it is restarted."""
     environment.start()
 
     second = environment.run_to_end()
@@ -308,8 +309,8 @@ class FailingApi(Api):
         return super().watch(path, **options)
 
 
-def test_error_in_one_task_is_raised(environment: PodSourceEnvironment) -> None:
-    """Check that an unexpected error in one task ends PodSource, so that no node's watch fails unnoticed."""
+def test_unexpected_error_in_one_task_stops_podsource(environment: PodSourceEnvironment) -> None:
+    """Check that an unexpected error in one task stops PodSource, so that no node's watch fails unnoticed."""
     environment.create_maintenance(environment.workload.take_node())
 
     async def run() -> None:
@@ -324,8 +325,8 @@ def test_error_in_one_task_is_raised(environment: PodSourceEnvironment) -> None:
         asyncio.run(run())
 
 
-def test_metrics_match_the_documentation(environment: PodSourceEnvironment) -> None:
-    """Check that /metrics has exactly the metrics and labels in docs/observability.md, after a drain with hints."""
+def test_served_metrics_match_documentation(environment: PodSourceEnvironment) -> None:
+    """Check that after a drain with hints, /metrics has exactly the metrics and labels in docs/observability.md."""
     node = environment.workload.take_node()
     (pod,) = environment.workload.create_bare_pods(node, "one")
     environment.start()

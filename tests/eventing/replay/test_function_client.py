@@ -1,4 +1,4 @@
-"""Tests of replaying a recorded event: which responses are a function's, and which recorded attempt is compared."""
+"""Tests for replaying a recorded event: valid responses, and the recorded attempt to compare a response with."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def build_entry() -> Entry:
     return Entry(1, FIXED_TIME, events.build_event(events.NODE_DRAINED, "evict", MAINTENANCE, "node-1"))
 
 
-def test_batch_is_a_response_even_if_empty(receiver: Receiver) -> None:
-    """X-2: A batch is a response, and so is the empty batch `[]` of a function without a reply."""
+def test_batch_is_valid_response_even_if_empty(receiver: Receiver) -> None:
+    """X-2: A batch is a valid response, and so is the empty batch `[]` from a function that does not reply."""
     receiver.answers["/cordon"] = lambda _: Response(200, BATCH_HEADERS, b'[{"id": "2", "type": "t"}]')
     receiver.answers["/status"] = lambda _: Response(200, BATCH_HEADERS, b"[]")
 
@@ -41,7 +41,7 @@ def test_batch_is_a_response_even_if_empty(receiver: Receiver) -> None:
 
 
 def test_loopback_url_bypasses_proxy(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a loopback URL bypasses a proxy of the environment even without `NO_PROXY`, as with kubectl."""
+    """Check that a loopback URL bypasses the environment's proxy even without `NO_PROXY`, as with kubectl."""
     receiver.answers["/status"] = lambda _: Response(200, BATCH_HEADERS, b"[]")
     with closing(Receiver()) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -54,7 +54,7 @@ def test_loopback_url_bypasses_proxy(receiver: Receiver, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("status", [400, 415, 500, 503])
-def test_error_is_a_response_in_one_line(receiver: Receiver, status: int) -> None:
+def test_error_response_is_joined_into_one_line(receiver: Receiver, status: int) -> None:
     receiver.answers["/status"] = lambda _: Response(status, {}, b"other clients\nkeep  changing the status\n")
 
     response = replay_event(build_entry(), "status", f"{receiver.url}/status", dry_run=True)
@@ -63,21 +63,21 @@ def test_error_is_a_response_in_one_line(receiver: Receiver, status: int) -> Non
 
 
 INVALID_RESPONSES = {
-    "a redirect": Response(302, {"location": "/login"}),
-    "a redirect with a batch": Response(307, BATCH_HEADERS, b"[]"),
+    "redirect": Response(302, {"location": "/login"}),
+    "redirect with batch": Response(307, BATCH_HEADERS, b"[]"),
     "accepted": Response(202),
-    "nothing": Response(200),
+    "no body": Response(200),
     "no content": Response(204),
-    "a page": Response(200, {"content-type": "text/html"}, b"<p>Welcome"),
-    "an empty batch": Response(200, BATCH_HEADERS, b""),
-    "a batch that is not a list": Response(200, BATCH_HEADERS, b"{}"),
-    "a batch without events": Response(200, BATCH_HEADERS, b"[1]"),
+    "HTML page": Response(200, {"content-type": "text/html"}, b"<p>Welcome"),
+    "batch without body": Response(200, BATCH_HEADERS, b""),
+    "batch that is not a list": Response(200, BATCH_HEADERS, b"{}"),
+    "batch without events": Response(200, BATCH_HEADERS, b"[1]"),
 }
 
 
 @pytest.mark.parametrize("response", INVALID_RESPONSES.values(), ids=INVALID_RESPONSES)
-def test_other_responses_are_not_from_a_function(receiver: Receiver, response: Response) -> None:
-    """X-2: A response that is neither a batch nor an error must not count as an empty response of a function."""
+def test_other_responses_raise_not_a_function(receiver: Receiver, response: Response) -> None:
+    """X-2: A response that is neither a batch nor an error must not count as an empty response from a function."""
     receiver.answers["/status"] = lambda _: response
 
     with pytest.raises(NotAFunction, match=f"status responded with {response.status} and "):
@@ -85,10 +85,10 @@ def test_other_responses_are_not_from_a_function(receiver: Receiver, response: R
 
 
 @pytest.mark.parametrize(
-    "sent_bytes", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"], ids=["nothing", "headers only"]
+    "sent_bytes", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"], ids=["no data", "headers only"]
 )
-def test_incomplete_response_is_a_timeout(sent_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: A server that does not complete its response counts as a timeout, whatever it has sent."""
+def test_incomplete_response_raises_timeout(sent_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-6: A server that does not complete its response causes a timeout, whatever it has sent."""
     monkeypatch.setattr(function_client, "TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/status"
@@ -102,28 +102,31 @@ def test_incomplete_response_is_a_timeout(sent_bytes: bytes, monkeypatch: pytest
 
 
 def build_attempt(error: str, *, function: str = "evict", status: int = 200, replay: str = "") -> Attempt:
-    """Build an attempt that its error text identifies."""
+    """Build an attempt whose error text identifies it in the test."""
     return Attempt("s", "e-1", function, FIXED_TIME, 0.1, status, (), error, replay)
 
 
-ATTEMPTS: dict[str, tuple[Sequence[Attempt], str | None]] = {
-    "none": ((), None),
-    "another function's": ((build_attempt("other", function="status"),), None),
-    "a success": ((build_attempt("first"),), "first"),
-    "late evictions after it": ((build_attempt("first"), build_attempt("late")), "first"),
-    "failures before it": ((build_attempt("away", status=503), build_attempt("first"), build_attempt("late")), "first"),
-    "a failure after it": ((build_attempt("first"), build_attempt("away", status=503)), "first"),
+ATTEMPT_CASES: dict[str, tuple[Sequence[Attempt], str | None]] = {
+    "no attempts": ((), None),
+    "only another function's attempt": ((build_attempt("other", function="status"),), None),
+    "one success": ((build_attempt("first"),), "first"),
+    "success, then late evictions": ((build_attempt("first"), build_attempt("late")), "first"),
+    "failure, then successes": (
+        (build_attempt("away", status=503), build_attempt("first"), build_attempt("late")),
+        "first",
+    ),
+    "success, then failure": ((build_attempt("first"), build_attempt("away", status=503)), "first"),
     "only failures": ((build_attempt("away", status=503), build_attempt("still away", status=503)), "still away"),
-    "a replay and a redrive": (
+    "only replay and redrive": (
         (build_attempt("again", replay="1"), build_attempt("redriven", replay=f"{REDRIVE_PREFIX}1")),
         None,
     ),
 }
 
 
-@pytest.mark.parametrize(("attempts", "expected"), ATTEMPTS.values(), ids=ATTEMPTS)
-def test_first_success_is_the_recorded_response(attempts: Sequence[Attempt], expected: str | None) -> None:
+@pytest.mark.parametrize(("attempts", "expected"), ATTEMPT_CASES.values(), ids=ATTEMPT_CASES)
+def test_first_success_is_recorded_response(attempts: Sequence[Attempt], expected: str | None) -> None:
     """X-2: The first success is the recorded response; later successes come from evictions after the first response."""
-    then = find_recorded_attempt(replace(build_entry(), attempts=tuple(attempts)), "evict")
+    recorded_attempt = find_recorded_attempt(replace(build_entry(), attempts=tuple(attempts)), "evict")
 
-    assert (then.error if then else None) == expected
+    assert (recorded_attempt.error if recorded_attempt else None) == expected

@@ -1,4 +1,4 @@
-"""Tests of how recorded objects have changed since, on a real API server."""
+"""Tests for detecting how recorded objects have changed since they were recorded, on a real API server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIXED_TIME = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
 @pytest.fixture
 def workload(installed_cluster: LocalCluster) -> Iterator[Workload]:
-    """Yield a workload with a new namespace for the test."""
+    """Yield a workload in a new namespace."""
     admin = SyncClient(str(installed_cluster.kubeconfig))
     yield Workload(installed_cluster, admin)
     admin.close()
@@ -42,28 +42,28 @@ def workload(installed_cluster: LocalCluster) -> Iterator[Workload]:
         {"blocked": [{"namespace": 1, "name": "a", "uid": "u", "budget": "b"}]},
     ],
 )
-def test_data_of_any_shape_names_no_object_and_raises_nothing(data: Object) -> None:
-    """X-1: Data of any shape names no object, since events of any client are recorded and may be replayed."""
+def test_malformed_data_names_no_objects(data: Object) -> None:
+    """X-1: Malformed data names no objects and raises no error, since events from any client are recorded."""
     event = CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "application/json"}, data)
 
     assert find_objects([Entry(1, FIXED_TIME, event)]) == set()
 
 
 def test_missing_objects_are_listed(workload: Workload) -> None:
-    """X-2: Missing maintenances, nodes and pods of events or replies are listed, and unchanged objects are not."""
-    node, other, pods_node = workload.take_node(), workload.take_node(), workload.take_node()
-    kept, deleted, replaced = workload.create_bare_pods(
+    """X-2: Missing maintenances, nodes and pods named in events or replies are listed, and existing objects are not."""
+    node, deleted_node, pods_node = workload.take_node(), workload.take_node(), workload.take_node()
+    kept_pod, deleted_pod, replaced_pod = workload.create_bare_pods(
         pods_node, "kept", "gone", "replaced"
-    )  # `kept` may be drained meanwhile
-    maintenance, deleted_maintenance = workload.create_maintenance(node), workload.create_maintenance(other)
-    listed = [
+    )  # `kept_pod` may be drained meanwhile
+    maintenance, deleted_maintenance = workload.create_maintenance(node), workload.create_maintenance(deleted_node)
+    pod_references = [
         {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-        for pod in (kept, deleted, replaced)
+        for pod in (kept_pod, deleted_pod, replaced_pod)
     ]
-    listed[2]["uid"] = "uid-of-the-previous-pod"
-    reply = {"type": events.PODS_EVICTED, "data": {"evicted": listed[:1], "blocked": listed[1:]}}
+    pod_references[2]["uid"] = "uid-of-the-previous-pod"
+    reply = {"type": events.PODS_EVICTED, "data": {"evicted": pod_references[:1], "blocked": pod_references[1:]}}
     attempt = Attempt("s", "1", "evict", FIXED_TIME, 0.1, 200, (reply,))
-    hint = build_node_updated(workload.read_node(other))
+    hint = build_node_updated(workload.read_node(deleted_node))
     entries = [
         Entry(1, FIXED_TIME, build_own_event(events.NODE_TAINTED, maintenance), (attempt,)),
         Entry(2, FIXED_TIME, build_added(deleted_maintenance)),
@@ -74,12 +74,12 @@ def test_missing_objects_are_listed(workload: Workload) -> None:
         workload.wait_for_object(
             path, lambda current: current is None
         )  # other tests' functions may process the first maintenance
-    workload.delete(f"/api/v1/nodes/{other}")
+    workload.delete(f"/api/v1/nodes/{deleted_node}")
 
     changes = workload.client.run(read_changes(workload.client.api, find_objects(entries)))
 
     assert changes.list_gone() == [
-        f"node {other} no longer exists",
+        f"node {deleted_node} no longer exists",
         f"nodemaintenance {deleted_maintenance['metadata']['name']} no longer exists",
         f"pod {workload.namespace}/replaced was replaced by another one",
         f"pod {workload.namespace}/gone no longer exists",
@@ -90,7 +90,7 @@ def test_missing_objects_are_listed(workload: Workload) -> None:
 
 
 def test_current_budget_counts_are_read(workload: Workload) -> None:
-    """X-2: The current counts of a budget are read if it is the only budget that blocked a pod."""
+    """X-2: A budget's current counts are read if it is the only budget that blocked a pod."""
     workload.create_budget("kept", {"app": "kept"}, 1, expected_healthy=0)
     pod = {"namespace": workload.namespace, "name": "a", "uid": "u"}
     blocked = [{**pod, "budget": budget} for budget in ("kept", "gone", "kept, gone", "")]
@@ -104,7 +104,7 @@ def test_current_budget_counts_are_read(workload: Workload) -> None:
 
     assert changes.budgets == {f"{workload.namespace}/kept": BudgetCounts(healthy=0, needed=1)}
     assert f"poddisruptionbudget {workload.namespace}/gone no longer exists" in changes.list_gone()
-    assert len(changes.list_gone()) == 2  # the other one is the pod
+    assert len(changes.list_gone()) == 2  # the other missing object is the pod
 
 
 def test_changed_objects_are_found(workload: Workload) -> None:
@@ -122,8 +122,8 @@ def test_changed_objects_are_found(workload: Workload) -> None:
     )
 
     references = find_objects(
-        Entry(number, FIXED_TIME, build_own_event(events.NODE_TAINTED, item))
-        for number, item in enumerate((terminating, finished))
+        Entry(number, FIXED_TIME, build_own_event(events.NODE_TAINTED, maintenance))
+        for number, maintenance in enumerate((terminating, finished))
     )
     changes = workload.client.run(read_changes(workload.client.api, references))
 

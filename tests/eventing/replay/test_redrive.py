@@ -1,4 +1,4 @@
-"""Tests of redriving a dead letter: what counts as a success, and the error of a failed attempt."""
+"""Tests for redriving a dead letter: what counts as a success, and the error of a failed attempt."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ def build_dead_letter() -> Entry:
     event = CloudEvent(
         {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}, {}
     )
-    dead = to_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away"))
-    return Entry(1, datetime.now(timezone.utc), dead)
+    dead_letter = to_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away"))
+    return Entry(1, datetime.now(timezone.utc), dead_letter)
 
 
 @pytest.mark.parametrize(
     ("destination", "function"), [("http://[x", ""), ("http://a\u2100b/x", ""), ("", ""), ("evict", "evict")]
 )
-def test_invalid_destination_names_no_function(destination: str, function: str) -> None:
-    """X-1: An invalid destination names no function, and does not break the list of dead letters.
+def test_invalid_destination_identifies_no_function(destination: str, function: str) -> None:
+    """X-1: An invalid destination identifies no function, and does not break the list of dead letters.
 
-    Any client may have written the destination. A failed attempt may name the function instead.
+    Any client may have written the destination. A failed attempt may identify the function instead.
     """
     now = build_dead_letter().arrived
-    invalid = Entry(1, now, to_dead_letter(build_dead_letter().event, DeadLetter(destination, 503, "")))
-    failed = replace(invalid, attempts=(Attempt("/s", "1", "cordon", now, 0.1, 503),))
+    invalid_entry = Entry(1, now, to_dead_letter(build_dead_letter().event, DeadLetter(destination, 503, "")))
+    failed_entry = replace(invalid_entry, attempts=(Attempt("/s", "1", "cordon", now, 0.1, 503),))
     attempt = Attempt("/s", "1", "cordon", now, 0.1, 204, replay="redrive 1")
 
-    assert find_failed_function(invalid) == function
-    assert find_failed_function(failed) == (function or "cordon")
-    assert awaits_redrive(failed)
-    assert awaits_redrive(replace(failed, attempts=(*failed.attempts, attempt))) is bool(function)
+    assert find_failed_function(invalid_entry) == function
+    assert find_failed_function(failed_entry) == (function or "cordon")
+    assert awaits_redrive(failed_entry)
+    assert awaits_redrive(replace(failed_entry, attempts=(*failed_entry.attempts, attempt))) is bool(function)
 
 
-def test_reply_accepted_by_broker_is_a_success(function_and_broker: Receiver) -> None:
-    """X-6: The event is posted unchanged to the function only, and its reply to the broker."""
+def test_attempt_succeeds_if_broker_accepts_reply(function_and_broker: Receiver) -> None:
+    """X-6: The event is posted without dead letter extensions to the function only, and its reply to the broker."""
     attempt = redrive(build_dead_letter(), f"{function_and_broker.url}/cordon", f"{function_and_broker.url}/broker")
 
     assert (attempt.status, attempt.error, attempt.function) == (200, "", "cordon")
@@ -65,22 +65,22 @@ def test_reply_accepted_by_broker_is_a_success(function_and_broker: Receiver) ->
     assert "ce-knativeerrordest" not in function_and_broker.list_requests("/cordon")[0].headers
 
 
-def test_only_broker_gets_the_token(
+def test_token_is_sent_to_broker_only(
     function_and_broker: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-6: The broker gets the sender's token and the function does not, as in a Trigger's delivery."""
-    (tmp_path / "token").write_text("who-i-am\n")
+    """X-6: The token is sent to the broker but not to the function, as in a Trigger's delivery."""
+    (tmp_path / "token").write_text("identity-token\n")
     monkeypatch.setenv(sinks.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
 
     redrive(build_dead_letter(), f"{function_and_broker.url}/cordon", f"{function_and_broker.url}/broker")
 
-    assert function_and_broker.list_requests("/broker")[0].headers["authorization"] == "Bearer who-i-am"
+    assert function_and_broker.list_requests("/broker")[0].headers["authorization"] == "Bearer identity-token"
     assert "authorization" not in function_and_broker.list_requests("/cordon")[0].headers
 
 
 @pytest.mark.parametrize("status", [302, 400, 403, 429, 503])
-def test_reply_refused_by_broker_is_a_failure(function_and_broker: Receiver, status: int) -> None:
-    """X-6: A reply that the broker refuses makes the attempt a failure with the reason, and no redirect is followed."""
+def test_attempt_fails_if_broker_rejects_reply(function_and_broker: Receiver, status: int) -> None:
+    """X-6: The attempt fails, with the reason, if the broker rejects the reply; no redirect is followed."""
     function_and_broker.answers["/broker"] = lambda _: Response(
         status, {"location": f"{function_and_broker.url}/elsewhere"}, b"queue full"
     )
@@ -94,8 +94,8 @@ def test_reply_refused_by_broker_is_a_failure(function_and_broker: Receiver, sta
 
 
 @pytest.mark.parametrize("status", [302, 400, 500])
-def test_refusal_by_function_is_a_failure(function_and_broker: Receiver, status: int) -> None:
-    """X-6: A refusal by the function is a failure with its text, and nothing is posted to the broker."""
+def test_attempt_fails_if_function_rejects_event(function_and_broker: Receiver, status: int) -> None:
+    """X-6: The attempt fails, with the response text, if the function rejects the event; the broker gets nothing."""
     function_and_broker.answers["/cordon"] = lambda _: Response(
         status, {"location": f"{function_and_broker.url}/elsewhere"}, b"not me"
     )

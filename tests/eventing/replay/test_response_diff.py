@@ -1,4 +1,4 @@
-"""Unit tests of when two responses are the same, and of what explains a difference."""
+"""Unit tests for when two responses are considered equal, and for what explains a difference."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ NODE_1 = RecordedObject(NODE_KIND, NODE_NAME, "", "")
 
 
 def build_reply(
-    event_type: str, *, uid: str = MAINTENANCE_UID, data: dict[str, Any] | None = None, **more: Any
+    event_type: str, *, uid: str = MAINTENANCE_UID, data: dict[str, Any] | None = None, **extensions: Any
 ) -> StructuredEvent:
-    """Build an event of a response, in structured mode."""
+    """Build an event as a function's response contains it, in structured mode."""
     reference = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "name": "nm", "uid": uid}
     full_data = {"maintenance": reference, "node": NODE_NAME, **(data or {})}
     attributes = {"type": event_type, "id": "1", "source": "s", "subject": "nm", "maintenance": uid, "node": NODE_NAME}
-    return {**attributes, **more, "data": full_data}
+    return {**attributes, **extensions, "data": full_data}
 
 
-def build_pod(name: str, **more: Any) -> dict[str, Any]:
-    return {"namespace": "default", "name": name, "uid": f"uid-{name}", **more}
+def build_pod(name: str, **fields: Any) -> dict[str, Any]:
+    return {"namespace": "default", "name": name, "uid": f"uid-{name}", **fields}
 
 
 def build_recorded_pod(name: str) -> RecordedObject:
     return RecordedObject(POD_KIND, f"default/{name}", f"uid-{name}", "")
 
 
-def build_pods_evicted(*names: str, blocked: tuple[dict[str, Any], ...] = (), **more: Any) -> StructuredEvent:
-    data = {"evicted": [build_pod(name) for name in names], "blocked": list(blocked), "error": "", **more}
+def build_pods_evicted(*names: str, blocked: tuple[dict[str, Any], ...] = (), **fields: Any) -> StructuredEvent:
+    data = {"evicted": [build_pod(name) for name in names], "blocked": list(blocked), "error": "", **fields}
     return build_reply(events.PODS_EVICTED, data=data)
 
 
@@ -67,17 +67,17 @@ def compare_replies(
     )
 
 
-def list_explained_fields(differences: list[Difference]) -> list[tuple[str, bool]]:
-    """Return each difference's field, and whether it is explained."""
+def summarize_differences(differences: list[Difference]) -> list[tuple[str, bool]]:
+    """Return each difference's field and whether the difference is explained."""
     return [(difference.field, bool(difference.explained)) for difference in differences]
 
 
 BEGUN, CORDONED, DRAINED = (
-    build_reply(kind) for kind in (events.MAINTENANCE_BEGUN, events.NODE_CORDONED, events.NODE_DRAINED)
+    build_reply(event_type) for event_type in (events.MAINTENANCE_BEGUN, events.NODE_CORDONED, events.NODE_DRAINED)
 )
-TAINTED, DRIFTED, RESTORED, FAILED, FOUND = (
-    build_reply(kind)
-    for kind in (
+TAINTED, DRIFTED, RESTORED, FAILED, PENDING = (
+    build_reply(event_type)
+    for event_type in (
         events.NODE_TAINTED,
         events.NODE_DRIFTED,
         events.NODE_RESTORED,
@@ -98,12 +98,12 @@ def test_difference_names_event_function_field_and_values() -> None:
     "invalid_fields", [{"maintenance": []}, {"node": {}}, {"data": "x"}, {"data": ["x"]}, {"subject": {}}]
 )
 @pytest.mark.parametrize("function", ["evict", "status", "cordon"])
-def test_response_of_any_shape_is_compared(invalid_fields: dict[str, Any], function: str) -> None:
-    """X-1: Responses of any shape are compared, since the recorded event may come from any client."""
-    then = {"id": "1", "type": events.PODS_EVICTED, **invalid_fields}
+def test_malformed_responses_are_compared(invalid_fields: dict[str, Any], function: str) -> None:
+    """X-1: Comparing malformed responses raises no error, since the recorded event may come from any client."""
+    recorded = {"id": "1", "type": events.PODS_EVICTED, **invalid_fields}
 
-    assert compare_replies(function, [then], [])
-    assert compare_replies(function, [then], [build_pods_evicted("a")])
+    assert compare_replies(function, [recorded], [])
+    assert compare_replies(function, [recorded], [build_pods_evicted("a")])
 
 
 @pytest.mark.parametrize("name", ["id", "time", "traceparent", "replay", "dryrun"])
@@ -113,39 +113,39 @@ def test_volatile_attributes_are_not_compared(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])
-def test_versions_are_not_compared(name: str) -> None:
-    """X-2: The resource versions of lists in the data are not compared."""
-    then, now = (
+def test_list_resource_versions_are_not_compared(name: str) -> None:
+    """X-2: The lists' resourceVersions in the data are not compared."""
+    recorded, current = (
         build_reply(events.PODS_EVICTED, data={"evicted": [build_pod("a")], name: version}) for version in "12"
     )
 
-    assert compare_replies("evict", [then], [now]) == []
+    assert compare_replies("evict", [recorded], [current]) == []
 
 
 FAILURE_CASES = {
-    "the same text": (
+    "same text": (
         (503, "other clients keep changing the status"),
         (503, "other clients keep\nchanging the status "),
         [],
     ),
-    "another text": (
+    "different text": (
         *((503, "other clients keep changing the status"), (503, "no response from the API server")),
         [("503 other clients keep changing the status", "503 no response from the API server")],
     ),
-    "another status": ((503, "away"), (500, "away"), [("503 away", "500 away")]),
+    "different status": ((503, "away"), (500, "away"), [("503 away", "500 away")]),
     "repaired": ((503, "away"), (200, ""), [("503 away", "200")]),
     "broken": ((204, ""), (503, "away"), [("204", "503 away")]),
 }
 
 
-@pytest.mark.parametrize(("then", "now", "expected"), FAILURE_CASES.values(), ids=FAILURE_CASES)
+@pytest.mark.parametrize(("recorded", "current", "expected"), FAILURE_CASES.values(), ids=FAILURE_CASES)
 def test_failures_are_compared_by_status_and_text(
-    then: tuple[int, str], now: tuple[int, str], expected: list[tuple[str, str]]
+    recorded: tuple[int, str], current: tuple[int, str], expected: list[tuple[str, str]]
 ) -> None:
     """X-2: Two failures are the same if their status and text are the same."""
-    status, error = then
+    status, error = recorded
     attempt = Attempt("s", "e-1", "status", FIXED_TIME, 0.1, status, error=error)
-    status, error = now
+    status, error = current
 
     differences = compare_responses(attempt, FunctionResponse("status", status, 0.2, error=error), NO_CHANGES)
 
@@ -164,7 +164,7 @@ REPLY_CASES = {
     "cordon, terminating": ("cordon", [CORDONED], [], {MAINTENANCE_1: ObjectChange.TERMINATING}, True),
     "cordon, drained since": ("cordon", [CORDONED], [], {MAINTENANCE_1: ObjectChange.SUCCEEDED}, False),
     "cordon, no reply": ("cordon", [CORDONED], [], {NODE_1: ObjectChange.CORDONED_AND_TAINTED}, False),
-    "cordon, another type": ("cordon", [CORDONED], [TAINTED], {MAINTENANCE_1: ObjectChange.DELETED}, False),
+    "cordon, different type": ("cordon", [CORDONED], [TAINTED], {MAINTENANCE_1: ObjectChange.DELETED}, False),
     "cordon, now replies": ("cordon", [], [CORDONED], {MAINTENANCE_1: ObjectChange.DELETED}, False),
     "evict, gone": ("evict", [DRAINED], [], {MAINTENANCE_1: ObjectChange.DELETED}, True),
     "evict, drained since": ("evict", [DRAINED], [], {MAINTENANCE_1: ObjectChange.SUCCEEDED}, True),
@@ -208,20 +208,22 @@ REPLY_CASES = {
     "evict, coalesced": ("evict", [], [build_pods_evicted("a")], {}, True),
     "cordon, new": ("cordon", [], [TAINTED], {}, False),
     "resync, another maintenance waits": ("resync", [], [build_reply(events.NODE_TAINTED, uid="2")], {}, True),
-    "resync, waits for another event": ("resync", [FOUND], [TAINTED], {}, False),
+    "resync, waits for another event": ("resync", [PENDING], [TAINTED], {}, False),
 }
 
 
-@pytest.mark.parametrize(("function", "then", "now", "changes", "explained"), REPLY_CASES.values(), ids=REPLY_CASES)
-def test_other_reply_is_explained_by_changed_objects(
+@pytest.mark.parametrize(
+    ("function", "recorded", "current", "changes", "is_explained"), REPLY_CASES.values(), ids=REPLY_CASES
+)
+def test_different_reply_is_explained_by_changed_objects(
     function: str,
-    then: list[StructuredEvent],
-    now: list[StructuredEvent],
+    recorded: list[StructuredEvent],
+    current: list[StructuredEvent],
     changes: dict[RecordedObject, ObjectChange],
-    explained: bool,
+    is_explained: bool,
 ) -> None:
-    """X-2: A reply of another type, or none, is explained if an object that it names has changed accordingly."""
-    assert list_explained_fields(compare_replies(function, then, now, changes)) == [("answer", explained)]
+    """X-2: A reply of a different type, or no reply, is explained if an object named in it has changed accordingly."""
+    assert summarize_differences(compare_replies(function, recorded, current, changes)) == [("answer", is_explained)]
 
 
 BLOCKED_POD = build_pod("b", reason="DisruptionBudget", budget="web", healthy=3, needed=2, message="needs 2")
@@ -229,45 +231,45 @@ UNPROCESSED_POD = build_pod("b", reason="NoTime", budget="", message="not evicte
 BLOCKED_POD_MORE_HEALTHY = {**BLOCKED_POD, "healthy": 5}
 
 POD_LIST_CASES = {
-    "the same": (build_pods_evicted("a", "b"), build_pods_evicted("b", "a"), {}, []),
-    "one is gone": (
+    "same pods in different order": (build_pods_evicted("a", "b"), build_pods_evicted("b", "a"), {}, []),
+    "one pod gone": (
         build_pods_evicted("a", "b"),
         build_pods_evicted("b"),
         {build_recorded_pod("a"): ObjectChange.DELETED},
         [("data.evicted[default/a]", True)],
     ),
-    "one is missing": (
+    "one pod missing": (
         build_pods_evicted("a", "b"),
         build_pods_evicted("b"),
         {},
         [("data.evicted[default/a]", False)],
     ),
-    "one is missing, another deleted": (
+    "one pod missing, another deleted": (
         build_pods_evicted("a", "b"),
         build_pods_evicted(),
         {build_recorded_pod("a"): ObjectChange.DELETED},
         [("data.evicted[default/a]", True), ("data.evicted[default/b]", False)],
     ),
-    "one is new": (build_pods_evicted("a"), build_pods_evicted("a", "c"), {}, [("data.evicted[default/c]", False)]),
-    "another count": (
+    "one pod new": (build_pods_evicted("a"), build_pods_evicted("a", "c"), {}, [("data.evicted[default/c]", False)]),
+    "different healthy count": (
         build_pods_evicted("a", blocked=(BLOCKED_POD,)),
         build_pods_evicted("a", blocked=(BLOCKED_POD_MORE_HEALTHY,)),
         {},
         [("data.blocked[default/b].healthy", False)],
     ),
-    "a deferred pod is evicted, another deleted": (
+    "deferred pod evicted, another deleted": (
         build_pods_evicted("a", blocked=(UNPROCESSED_POD,)),
         build_pods_evicted("a", "b"),
         {build_recorded_pod("a"): ObjectChange.DELETED},
         [("data.evicted[default/b]", True), ("data.blocked[default/b]", True)],
     ),
-    "another error, a pod deleted": (
+    "different error, one pod deleted": (
         build_pods_evicted("a", error="pod a waits"),
         build_pods_evicted("a"),
         {build_recorded_pod("a"): ObjectChange.DELETED},
         [("data.error", True)],
     ),
-    "a foreign field, a pod deleted": (
+    "unknown field, one pod deleted": (
         build_pods_evicted("a", note="1"),
         build_pods_evicted("a", note="2"),
         {build_recorded_pod("a"): ObjectChange.DELETED},
@@ -283,20 +285,20 @@ POD_A_DELETED = {build_recorded_pod("a"): ObjectChange.DELETED}
 BUDGET_CASES = {
     "nothing changed": ({}, BudgetCounts(3, 2), ""),
     "another pod deleted": (POD_A_DELETED, BudgetCounts(3, 2), ""),
-    "the budget counts more pods": (
+    "budget counts more pods": (
         {build_recorded_pod("a"): ObjectChange.DELETED},
         BudgetCounts(5, 2),
         f"{BUDGET_NAME} needs 2 healthy pods and has 5 now",
     ),
-    "the budget needs fewer pods": ({}, BudgetCounts(3, 1), f"{BUDGET_NAME} needs 1 healthy pods and has 3 now"),
-    "the budget is open, its counts were stale": (
+    "budget needs fewer pods": ({}, BudgetCounts(3, 1), f"{BUDGET_NAME} needs 1 healthy pods and has 3 now"),
+    "budget open, its counts were stale": (
         POD_A_DELETED,
         BudgetCounts(3, 2, 1),
         f"{BUDGET_NAME} needs 2 healthy pods and has 3 now, and allows 1 eviction",
     ),
-    "the budget is deleted": ({WEB_BUDGET: ObjectChange.DELETED}, None, f"{BUDGET_NAME} no longer exists"),
-    "the budget is unknown": ({}, None, ""),
-    "the pod is terminating": (
+    "budget deleted": ({WEB_BUDGET: ObjectChange.DELETED}, None, f"{BUDGET_NAME} no longer exists"),
+    "budget unknown": ({}, None, ""),
+    "pod terminating": (
         {build_recorded_pod("b"): ObjectChange.TERMINATING},
         BudgetCounts(3, 2),
         "pod default/b is being deleted",
@@ -305,25 +307,28 @@ BUDGET_CASES = {
 
 
 @pytest.mark.parametrize(
-    "now",
+    "current",
     [build_pods_evicted("a", "b"), build_pods_evicted("a", blocked=(BLOCKED_POD_MORE_HEALTHY,))],
     ids=["evicted", "blocked"],
 )
-@pytest.mark.parametrize(("changed", "counts", "explanation"), BUDGET_CASES.values(), ids=BUDGET_CASES)
-def test_blocked_pod_is_explained_by_pod_and_budget_only(
-    changed: dict[RecordedObject, ObjectChange], counts: BudgetCounts | None, explanation: str, now: StructuredEvent
+@pytest.mark.parametrize(("changes_by_object", "counts", "explanation"), BUDGET_CASES.values(), ids=BUDGET_CASES)
+def test_difference_in_blocked_pod_is_explained_only_by_its_pod_or_budget(
+    changes_by_object: dict[RecordedObject, ObjectChange],
+    counts: BudgetCounts | None,
+    explanation: str,
+    current: StructuredEvent,
 ) -> None:
-    """X-2: A difference in a blocked pod is explained by changes of this pod or its budget only, not of other pods."""
-    then = Attempt("s", "e-1", "evict", FIXED_TIME, 0.1, 200, (build_pods_evicted("a", blocked=(BLOCKED_POD,)),))
-    changes = ObjectChanges(changed, budgets={"default/web": counts} if counts else {})
+    """X-2: A difference in a blocked pod is explained only by changes to this pod or its budget, not to other pods."""
+    recorded = Attempt("s", "e-1", "evict", FIXED_TIME, 0.1, 200, (build_pods_evicted("a", blocked=(BLOCKED_POD,)),))
+    changes = ObjectChanges(changes_by_object, budgets={"default/web": counts} if counts else {})
 
-    differences = compare_responses(then, FunctionResponse("evict", 200, 0.2, (now,)), changes)
+    differences = compare_responses(recorded, FunctionResponse("evict", 200, 0.2, (current,)), changes)
 
     assert {difference.explained for difference in differences} == {explanation}
 
 
 @pytest.mark.parametrize(
-    ("changed", "counts", "now", "explanation"),
+    ("changes_by_object", "counts", "current", "explanation"),
     [
         pytest.param(POD_A_DELETED, BudgetCounts(3, 2), EVICTED_REPLY, "", id="another pod deleted"),
         pytest.param(
@@ -331,7 +336,7 @@ def test_blocked_pod_is_explained_by_pod_and_budget_only(
             None,
             EVICTED_REPLY,
             f"{BUDGET_NAME} no longer exists",
-            id="the budget is deleted",
+            id="budget deleted",
         ),
         pytest.param(
             {},
@@ -345,43 +350,46 @@ def test_blocked_pod_is_explained_by_pod_and_budget_only(
         ),
     ],
 )
-def test_blocked_pod_without_counts_is_explained_by_current_counts(
-    changed: dict[RecordedObject, ObjectChange], counts: BudgetCounts | None, now: StructuredEvent, explanation: str
+def test_difference_in_pod_blocked_without_counts_is_explained_by_current_counts(
+    changes_by_object: dict[RecordedObject, ObjectChange],
+    counts: BudgetCounts | None,
+    current: StructuredEvent,
+    explanation: str,
 ) -> None:
-    """X-2: A pod that was blocked without counts is explained by its budget's current counts.
+    """X-2: A difference in a pod that was blocked without counts is explained by its budget's current counts.
 
-    The counts are missing if the API server's message has none, or if the budget was new.
+    Counts are missing if the API server's message contained none, or if the budget was new.
     """
     blocked = build_pod("b", reason="DisruptionBudget", budget="web", message="The disruption budget web needs 2 ...")
-    then = Attempt("s", "e-1", "evict", FIXED_TIME, 0.1, 200, (build_pods_evicted("a", blocked=(blocked,)),))
-    changes = ObjectChanges(changed, budgets={"default/web": counts} if counts else {})
+    recorded = Attempt("s", "e-1", "evict", FIXED_TIME, 0.1, 200, (build_pods_evicted("a", blocked=(blocked,)),))
+    changes = ObjectChanges(changes_by_object, budgets={"default/web": counts} if counts else {})
 
-    differences = compare_responses(then, FunctionResponse("evict", 200, 0.2, (now,)), changes)
+    differences = compare_responses(recorded, FunctionResponse("evict", 200, 0.2, (current,)), changes)
 
     assert {difference.explained for difference in differences} == {explanation}
 
 
-@pytest.mark.parametrize(("then", "now", "changes", "expected"), POD_LIST_CASES.values(), ids=POD_LIST_CASES)
+@pytest.mark.parametrize(("recorded", "current", "changes", "expected"), POD_LIST_CASES.values(), ids=POD_LIST_CASES)
 def test_pod_lists_are_compared_by_pod(
-    then: StructuredEvent,
-    now: StructuredEvent,
+    recorded: StructuredEvent,
+    current: StructuredEvent,
     changes: dict[RecordedObject, ObjectChange],
     expected: list[tuple[str, bool]],
 ) -> None:
-    """X-2: Lists of pods are compared pod by pod; a missing pod explains that it is not evicted again."""
-    assert list_explained_fields(compare_replies("evict", [then], [now], changes)) == expected
+    """X-2: Pod lists are compared pod by pod; the deletion of a pod explains why it is not evicted again."""
+    assert summarize_differences(compare_replies("evict", [recorded], [current], changes)) == expected
 
 
-@pytest.mark.parametrize(("then", "now", "same"), [(204, 204, True), (204, 503, False), (503, 204, False)])
-def test_success_and_failure_differ(then: int, now: int, same: bool) -> None:
-    """X-6: A success and a failure differ, while 200 and 204 are both successes."""
-    attempt = Attempt("s", "e-1", "status", FIXED_TIME, 0.1, then, error="busy" if then > 400 else "")
+@pytest.mark.parametrize(("recorded", "current", "is_equal"), [(204, 204, True), (204, 503, False), (503, 204, False)])
+def test_success_and_failure_are_different(recorded: int, current: int, is_equal: bool) -> None:
+    """X-6: A success and a failure are different, and two successes are equal."""
+    attempt = Attempt("s", "e-1", "status", FIXED_TIME, 0.1, recorded, error="busy" if recorded > 400 else "")
 
     differences = compare_responses(
-        attempt, FunctionResponse("status", now, 0.1, error="" if now < 400 else "busy"), NO_CHANGES
+        attempt, FunctionResponse("status", current, 0.1, error="" if current < 400 else "busy"), NO_CHANGES
     )
 
-    assert [difference.field for difference in differences] == ([] if same else ["status"])
+    assert [difference.field for difference in differences] == ([] if is_equal else ["status"])
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
@@ -407,62 +415,64 @@ def test_equal_responses_have_no_differences(data: dict[str, Any], status: int) 
 
 @pytest.mark.slow
 @given(data=DATA, name=st.text("abcxyz", min_size=1, max_size=4), value=st.integers(1, 9))
-def test_one_changed_field_is_one_difference(data: dict[str, Any], name: str, value: int) -> None:
-    """X-2: A changed field is exactly one difference, unexplained even if all named objects are gone."""
-    then, now = build_reply(events.NODE_CORDONED, data={**data, name: 0}), {**data, name: value}
+def test_changed_field_is_one_unexplained_difference(data: dict[str, Any], name: str, value: int) -> None:
+    """X-2: A changed field is exactly one difference, which is unexplained even if all named objects are gone."""
+    recorded, current = build_reply(events.NODE_CORDONED, data={**data, name: 0}), {**data, name: value}
     changes = {MAINTENANCE_1: ObjectChange.DELETED, NODE_1: ObjectChange.DELETED}
 
-    assert list_explained_fields(
-        compare_replies("cordon", [then], [build_reply(events.NODE_CORDONED, data=now)], changes)
+    assert summarize_differences(
+        compare_replies("cordon", [recorded], [build_reply(events.NODE_CORDONED, data=current)], changes)
     ) == [(f"data.{name}", False)]
 
 
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 
-@given(then=NAMES, order=st.randoms())
-def test_order_of_pods_does_not_matter(then: list[str], order: Any) -> None:
+@given(recorded=NAMES, random=st.randoms())
+def test_order_of_pods_does_not_matter(recorded: list[str], random: Any) -> None:
     """NMO-6: The order of pods does not matter, because evictions run concurrently."""
-    now = list(then)
-    order.shuffle(now)
+    current = list(recorded)
+    random.shuffle(current)
 
-    assert compare_replies("evict", [build_pods_evicted(*then)], [build_pods_evicted(*now)]) == []
+    assert compare_replies("evict", [build_pods_evicted(*recorded)], [build_pods_evicted(*current)]) == []
 
 
-@given(then=NAMES, deleted_names=st.sets(st.sampled_from("abcdefgh")))
-def test_only_missing_pods_are_explained(then: list[str], deleted_names: set[str]) -> None:
+@given(recorded=NAMES, deleted_names=st.sets(st.sampled_from("abcdefgh")))
+def test_only_missing_pods_are_explained(recorded: list[str], deleted_names: set[str]) -> None:
     """X-2: A pod that is not evicted again is explained if and only if it no longer exists."""
     changes = {build_recorded_pod(name): ObjectChange.DELETED for name in deleted_names}
 
-    differences = compare_replies("evict", [build_pods_evicted(*then)], [build_pods_evicted()], changes)
+    differences = compare_replies("evict", [build_pods_evicted(*recorded)], [build_pods_evicted()], changes)
 
-    assert {difference.field[-2] for difference in differences if difference.explained} == set(then) & deleted_names
-    assert {difference.field[-2] for difference in differences if not difference.explained} == set(then) - deleted_names
+    assert {difference.field[-2] for difference in differences if difference.explained} == set(recorded) & deleted_names
+    assert {difference.field[-2] for difference in differences if not difference.explained} == set(
+        recorded
+    ) - deleted_names
 
 
 RUN_1 = RecordedObject("mutexrunconfig", "ns/run", "uid-r", "")
 
 
-def build_run_reply(kind: str, node: str = "", **more: Any) -> StructuredEvent:
+def build_run_reply(event_type: str, node: str = "") -> StructuredEvent:
     """Build a reply about a run of the upgrade mutex."""
     extensions = {"run": "uid-r", "subject": "run", **({"node": node, "partitionkey": node} if node else {})}
     data = {"run": {"name": "run", "uid": "uid-r"}, **({"node": node} if node else {})}
-    return {"type": kind, "id": "1", "source": "s", **extensions, **more, "data": data}
+    return {"type": event_type, "id": "1", "source": "s", **extensions, "data": data}
 
 
 def compare_with_run_progress(
     progress: RunProgress, function: str, recorded: list[StructuredEvent], current: list[StructuredEvent]
 ) -> list[tuple[str, bool]]:
-    """Return the differences if the run still exists with this progress."""
+    """Compare the replies while the run still exists with this progress, and summarize the differences."""
     attempt = Attempt("s", "e-1", function, FIXED_TIME, 0.1, 200, tuple(recorded))
     changes = ObjectChanges({}, {"uid-r": progress})
-    return list_explained_fields(
+    return summarize_differences(
         compare_responses(attempt, FunctionResponse(function, 200, 0.2, tuple(current)), changes)
     )
 
 
-def test_progressed_run_explains_other_reply() -> None:
-    """X-2: A run that now waits for another event, or for another node, explains a different reply."""
+def test_different_reply_is_explained_if_run_has_advanced() -> None:
+    """X-2: A different reply is explained if the run now waits for a different event or node."""
     progress = RunProgress("node.prejobs_done", "n2")
     assert compare_with_run_progress(progress, "pause-pools", [build_run_reply(events.POOLS_PAUSED)], []) == [
         ("answer", True)
@@ -481,7 +491,7 @@ def test_progressed_run_explains_other_reply() -> None:
     ) == [("answer", True)]
 
 
-def test_unchanged_run_explains_nothing() -> None:
+def test_different_reply_is_not_explained_if_run_is_unchanged() -> None:
     """X-2: A run with unchanged progress explains no difference."""
     progress = RunProgress("pools.paused", "n1")
     assert compare_with_run_progress(progress, "pause-pools", [build_run_reply(events.POOLS_PAUSED)], []) == [
@@ -491,30 +501,30 @@ def test_unchanged_run_explains_nothing() -> None:
         ("answer", False)
     ]
     both_replies = [build_run_reply(events.NODE_PREJOBS_DONE, "n1")], [build_run_reply(events.NODE_PREJOBS_DONE, "n2")]
-    assert not any(explained for _, explained in compare_with_run_progress(progress, "run-job", *both_replies))
+    assert not any(is_explained for _, is_explained in compare_with_run_progress(progress, "run-job", *both_replies))
 
 
 @pytest.mark.parametrize("change", [ObjectChange.DELETED, ObjectChange.REPLACED, ObjectChange.TERMINATING])
-def test_deleted_run_explains_missing_reply_only(change: ObjectChange) -> None:
-    """X-2: A deleted run explains a missing reply, and no other difference."""
+def test_deletion_of_run_explains_only_missing_reply(change: ObjectChange) -> None:
+    """X-2: The deletion of a run explains a missing reply, but no other difference."""
     changes = {RUN_1: change}
-    assert list_explained_fields(
+    assert summarize_differences(
         compare_replies("pause-pools", [build_run_reply(events.POOLS_PAUSED)], [], changes)
     ) == [("answer", True)]
     other = [build_run_reply(events.POOLS_CLAIMED)]
-    assert list_explained_fields(
+    assert summarize_differences(
         compare_replies("pause-pools", [build_run_reply(events.POOLS_PAUSED)], other, changes)
     ) == [("answer", False)]
 
 
-def test_protect_writing_or_not_is_explained() -> None:
-    """Check that differences between `protect` writing and not writing are explained, and other replies are not.
+def test_missing_or_additional_reply_from_protect_is_explained() -> None:
+    """Check that a missing or additional reply from `protect` is explained, and that a different reply is not.
 
-    `protect` replies only if it has written something.
+    `protect` replies only if it has written something, which depends on the current state.
     """
     reply = build_reply(events.VIRT_LAUNCHERS_WAIT_CHANGED)
 
     removed, added = compare_replies("protect", [reply], []), compare_replies("protect", [], [reply])
     assert [difference.explained for difference in removed] == ["its recorded write is still in place"]
     assert [difference.explained for difference in added] == ["the state that it writes has changed since"]
-    assert list_explained_fields(compare_replies("protect", [reply], [FAILED])) == [("answer", False)]
+    assert summarize_differences(compare_replies("protect", [reply], [FAILED])) == [("answer", False)]

@@ -30,7 +30,7 @@ def webhook(webhook_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def client(webhook: Webhook, webhook_cluster: LocalCluster) -> SyncClient:
-    """Return the administrator's client of `webhook_cluster`, after a check that the webhook's server runs."""
+    """Return the administrator's client for `webhook_cluster`, after checking that the webhook's server runs."""
     assert webhook.server.is_alive
     return webhook_cluster.get_client()
 

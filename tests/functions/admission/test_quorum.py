@@ -1,4 +1,4 @@
-"""Tests of the denials and warnings for control-plane nodes whose maintenance would cost etcd its quorum (NMO-23)."""
+"""Tests for the denials and warnings that preserve etcd's quorum on control-plane nodes (NMO-23)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def label_control_plane(workload: Workload, client: SyncClient) -> Iterator[Labe
 
     yield label_nodes
     for group in GROUPS.values():
-        for item in client.list(group.path)["items"]:
-            client.run(get_or_none(client.api.request("DELETE", f"{group.path}/{item['metadata']['name']}")))
+        for maintenance in client.list(group.path)["items"]:
+            client.run(get_or_none(client.api.request("DELETE", f"{group.path}/{maintenance['metadata']['name']}")))
     for name in names:
         client.patch(build_node_path(name), {"metadata": {"labels": dict.fromkeys(CONTROL_PLANE_LABELS)}})
 
@@ -62,25 +62,25 @@ def etcd_namespace(workload: Workload, client: SyncClient) -> Iterator[None]:
 
 
 def create_guard_budget(client: SyncClient, name: str, labels: Object) -> Object:
-    """Create the etcd guard budget, as OpenShift or the replaced operator's end-to-end suite does."""
+    """Create the etcd guard budget, as OpenShift or the replaced operator's end-to-end suite creates it."""
     path = f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets"
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": labels}}
     return client.create(path, {"metadata": {"name": name}, "spec": spec})
 
 
 @proves("NMO-23")
-def test_second_of_three_control_plane_nodes_is_denied(
+def test_maintenance_of_second_of_three_control_plane_nodes_is_denied(
     label_control_plane: LabelControlPlane, client: SyncClient
 ) -> None:
     first, second, _ = label_control_plane(3)
-    item = create_maintenance(client, build_maintenance(first))
+    maintenance = create_maintenance(client, build_maintenance(first))
 
     with pytest.raises(
         Denied, match=f"{QUORUM_REFUSAL} {second} will violate etcd quorum: 2 of 3 .* end the maintenance of"
     ):
         create_maintenance(client, build_maintenance(second, KUBEVIRT))
 
-    client.delete(build_path(item), uid=item["metadata"]["uid"])
+    client.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
     create_maintenance(client, build_maintenance(second, KUBEVIRT))
 
 
@@ -89,9 +89,9 @@ def test_maintenance_with_lost_lease_counts_until_node_is_restored(
     label_control_plane: LabelControlPlane, client: SyncClient
 ) -> None:
     first, second, _ = label_control_plane(3)
-    item = create_maintenance(client, build_maintenance(first))
-    client.patch(f"{build_path(item)}/status", {"status": {"errorOnLeaseCount": 4}})
-    client.patch(build_node_path(first), {"metadata": {"labels": {MAINTENANCE_LABEL: item["metadata"]["uid"]}}})
+    maintenance = create_maintenance(client, build_maintenance(first))
+    client.patch(f"{build_path(maintenance)}/status", {"status": {"errorOnLeaseCount": 4}})
+    client.patch(build_node_path(first), {"metadata": {"labels": {MAINTENANCE_LABEL: maintenance["metadata"]["uid"]}}})
 
     with pytest.raises(Denied, match=QUORUM_REFUSAL):
         create_maintenance(client, build_maintenance(second))
@@ -119,7 +119,7 @@ def test_guard_budget_without_pods_is_ignored(
 
 @proves("NMO-23")
 @pytest.mark.parametrize("name", GUARD_BUDGET_NAMES)
-def test_guard_budget_with_ready_pods_decides(
+def test_guard_budget_with_ready_pods_determines_denial(
     label_control_plane: LabelControlPlane, client: SyncClient, etcd_namespace: None, workload: Workload, name: str
 ) -> None:
     first, second, _ = label_control_plane(3)
@@ -128,7 +128,7 @@ def test_guard_budget_with_ready_pods_decides(
 
     with pytest.raises(Denied, match=f"budget {ETCD_NAMESPACE}/{name} allows no disruption"):
         create_maintenance(client, build_maintenance(first))
-    create_maintenance(client, build_maintenance(second))  # this node has no guard pod, so it counts as down already
+    create_maintenance(client, build_maintenance(second))  # this node has no guard pod, so it already counts as down
 
 
 @proves("NMO-23")
@@ -147,7 +147,9 @@ def test_unready_control_plane_node_may_be_maintained(
 
 
 @proves("NMO-23")
-def test_only_control_plane_node_gives_warning(label_control_plane: LabelControlPlane, client: SyncClient) -> None:
+def test_maintenance_of_only_control_plane_node_causes_warning(
+    label_control_plane: LabelControlPlane, client: SyncClient
+) -> None:
     (node,) = label_control_plane(1)
 
     with collect_warnings() as warnings:

@@ -1,4 +1,4 @@
-"""Test of the shared pod list: concurrent reviews for one node read its pods once."""
+"""Test for the shared pod list: concurrent reviews for one node read its pods once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the API server's response to the creation of a NodeMaintenance, with the real webhook registered."""
+"""Tests for the API server's response to the creation of a NodeMaintenance, with the real webhook registered."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def test_policy_rejects_invalid_node_name_with_same_message(client: SyncClient) 
 
 
 @proves("NMO-22", "X-7")
-@pytest.mark.parametrize("second", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+@pytest.mark.parametrize("second_group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 @for_every_group
 def test_second_maintenance_of_node_is_denied_across_api_groups(
-    workload: Workload, client: SyncClient, group: ApiGroup, second: ApiGroup
+    workload: Workload, client: SyncClient, group: ApiGroup, second_group: ApiGroup
 ) -> None:
     node = workload.take_node()
     first = create_maintenance(client, build_maintenance(node, group))
 
     with pytest.raises(Denied) as denied:
-        create_maintenance(client, build_maintenance(node, second))
+        create_maintenance(client, build_maintenance(node, second_group))
 
     name = first["metadata"]["name"]
     assert f"invalid nodeName, a NodeMaintenance for node {node} already exists: {name}" in str(denied.value)
@@ -69,16 +69,18 @@ def test_node_is_available_after_its_maintenance_is_deleted(workload: Workload, 
     """
     node = workload.take_node()
     for _ in range(20):
-        item = create_maintenance(client, build_maintenance(node))
-        client.delete(build_path(item), uid=item["metadata"]["uid"])
+        maintenance = create_maintenance(client, build_maintenance(node))
+        client.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
 
 
-def test_same_name_gets_already_exists_from_api_server(workload: Workload, client: SyncClient) -> None:
-    """Check that a second create of the same object gets `AlreadyExists`, which clients know how to handle."""
-    item = create_maintenance(client, build_maintenance(workload.take_node()))
+def test_create_with_existing_name_gets_already_exists(workload: Workload, client: SyncClient) -> None:
+    """Check that a second create request with the same name gets `AlreadyExists`, which clients can handle."""
+    maintenance = create_maintenance(client, build_maintenance(workload.take_node()))
 
     with pytest.raises(Conflict, match="already exists"):
-        create_maintenance(client, build_maintenance(item["spec"]["nodeName"], name=item["metadata"]["name"]))
+        create_maintenance(
+            client, build_maintenance(maintenance["spec"]["nodeName"], name=maintenance["metadata"]["name"])
+        )
 
 
 @proves("NMO-21")
@@ -86,10 +88,10 @@ def test_same_name_gets_already_exists_from_api_server(workload: Workload, clien
 def test_change_of_node_name_is_rejected_with_original_operators_message(
     workload: Workload, client: SyncClient, group: ApiGroup
 ) -> None:
-    item = create_maintenance(client, build_maintenance(workload.take_node(), group))
+    maintenance = create_maintenance(client, build_maintenance(workload.take_node(), group))
 
     with pytest.raises(Rejected, match=r"updating spec\.NodeName isn't allowed"):
-        client.patch(build_path(item), {"spec": {"nodeName": "another"}})
+        client.patch(build_path(maintenance), {"spec": {"nodeName": "another"}})
 
 
 @proves("NMO-21")
@@ -98,20 +100,20 @@ def test_policy_rejects_change_of_node_name_without_schema_rule(workload: Worklo
 
     Another product that serves the same kind may install a CRD without that rule.
     """
-    item = create_maintenance(client, build_maintenance(workload.take_node(), KUBEVIRT_ALPHA))
+    maintenance = create_maintenance(client, build_maintenance(workload.take_node(), KUBEVIRT_ALPHA))
     schema = client.get(f"{CRDS_PATH}/nodemaintenances.kubevirt.io")["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     rules = schema["properties"]["spec"]["properties"]["nodeName"]["x-kubernetes-validations"]
 
     def is_rejected_by_policy() -> bool:
         with pytest.raises(Rejected, match=r"updating spec\.NodeName isn't allowed") as rejected:
-            client.patch(build_path(item), {"spec": {"nodeName": "another"}})
+            client.patch(build_path(maintenance), {"spec": {"nodeName": "another"}})
         return "ValidatingAdmissionPolicy" in str(rejected.value)
 
     client.patch(
         f"{CRDS_PATH}/nodemaintenances.kubevirt.io", [{"op": "remove", "path": NODE_NAME_RULE_POINTER}], JSON_PATCH
     )
     try:
-        await_ready("the schema without the rule", is_rejected_by_policy, [])
+        await_ready("the CRD schema without the nodeName rule", is_rejected_by_policy, [])
     finally:
         restore_patch = [{"op": "add", "path": NODE_NAME_RULE_POINTER, "value": rules}]
         client.patch(f"{CRDS_PATH}/nodemaintenances.kubevirt.io", restore_patch, JSON_PATCH)
@@ -124,15 +126,15 @@ def test_finalizer_can_be_removed_after_node_is_deleted(workload: Workload, clie
     The webhook is registered for CREATE only, so it does not check the removal.
     """
     node = workload.take_node()
-    item = create_maintenance(
+    maintenance = create_maintenance(
         client, {**build_maintenance(node), "metadata": {"name": "held", "finalizers": ["example.com/hold"]}}
     )
     client.delete(f"/api/v1/nodes/{node}", uid=workload.read_node(node)["metadata"]["uid"])
-    client.delete(build_path(item), uid=item["metadata"]["uid"])
+    client.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
 
-    client.patch(build_path(item), {"metadata": {"finalizers": None}})
+    client.patch(build_path(maintenance), {"metadata": {"finalizers": None}})
 
-    assert client.run(get_or_none(client.api.get(build_path(item)))) is None
+    assert client.run(get_or_none(client.api.get(build_path(maintenance)))) is None
 
 
 @proves("NMO-18")

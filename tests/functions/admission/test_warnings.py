@@ -1,4 +1,4 @@
-"""Tests of the admission warnings that a client receives when it creates a NodeMaintenance."""
+"""Tests for the admission warnings that a client receives when it creates a NodeMaintenance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def create_and_collect_warnings(client: SyncClient, maintenance: Object) -> list
 
 
 @proves("NMO-18")
-def test_harmless_drain_gives_no_warnings(workload: Workload, client: SyncClient) -> None:
+def test_harmless_drain_causes_no_warnings(workload: Workload, client: SyncClient) -> None:
     node = workload.take_node()
     workload.create_daemonset("agent", node)
     workload.create_deployment("web", node, 2)
@@ -34,7 +34,7 @@ def test_harmless_drain_gives_no_warnings(workload: Workload, client: SyncClient
 
 
 @proves("NMO-18")
-def test_bare_pods_lost_data_and_blocking_budget_give_warnings(workload: Workload, client: SyncClient) -> None:
+def test_bare_pods_lost_data_and_blocking_budget_cause_warnings(workload: Workload, client: SyncClient) -> None:
     node, namespace = workload.take_node(), workload.namespace
     pod = build_pod(node, "bare", labels=DATABASE_LABELS)
     workload.create_pods(
@@ -75,19 +75,19 @@ def test_kubectl_prints_warnings(workload: Workload, client: SyncClient, webhook
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
 
-    done = webhook_cluster.kubectl("create", "-f", "-", input=json.dumps(build_maintenance(node)))
+    result = webhook_cluster.kubectl("create", "-f", "-", input=json.dumps(build_maintenance(node)))
 
-    assert done.stderr == (
+    assert result.stderr == (
         f"Warning: no controller will recreate 1 pod after the eviction: {workload.namespace}/bare\n"
     )
 
 
 @pytest.mark.parametrize("group", ["nodemaintenance.medik8s.io", "nodemaintenance.kubevirt.io"])
-def test_drain_without_force_gives_no_warnings_about_bare_pods(
+def test_drain_without_force_causes_no_warnings_about_bare_pods(
     workload: Workload, client: SyncClient, group: str
 ) -> None:
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
-    item = {**build_maintenance(node, drain={"force": False}), "apiVersion": f"{group}/v1beta1"}
+    maintenance = {**build_maintenance(node, drain={"force": False}), "apiVersion": f"{group}/v1beta1"}
 
-    assert create_and_collect_warnings(client, item) == []
+    assert create_and_collect_warnings(client, maintenance) == []

@@ -1,4 +1,4 @@
-"""Tests of admission while the webhook is stopped or its certificate is not trusted, as docs/admission.md describes."""
+"""Tests for admission while the webhook is stopped or its certificate is untrusted, as docs/admission.md describes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CA_BUNDLE_POINTER = "/webhooks/0/clientConfig/caBundle"
 
 
 def is_rejected(client: SyncClient, name: str = "nobody", error_type: type[ApiError] = Denied) -> bool:
-    """Return whether a dry run that creates a maintenance of the unknown node `name` raises `error_type`."""
+    """Return whether a dry run that creates a maintenance for the unknown node `name` raises `error_type`."""
     try:
         client.with_dry_run().create(MEDIK8S.path, build_maintenance(name))
     except error_type:
@@ -45,10 +45,10 @@ def stopped_webhook(webhook: Webhook, client: SyncClient) -> Iterator[None]:
 
 
 @proves("NMO-18")
-def test_stopped_webhook_blocks_nothing_and_gives_no_warnings(
+def test_stopped_webhook_blocks_nothing_and_causes_no_warnings(
     stopped_webhook: None, workload: Workload, client: SyncClient
 ) -> None:
-    """Check that a stopped webhook blocks no creation and gives no warnings.
+    """Check that a stopped webhook blocks no creation and causes no warnings.
 
     The objects are created, and the functions mark an invalid one as failed.
     """
@@ -68,7 +68,7 @@ def test_policy_rejects_invalid_names_while_webhook_is_stopped(
 ) -> None:
     """Check that the ValidatingAdmissionPolicy still rejects an invalid node name while the webhook is stopped.
 
-    The API server enforces the policy a moment after it was applied, so the test waits for that.
+    The API server enforces the policy a moment after it was applied, so the test waits for it.
     """
     await_ready("the policy", lambda: is_rejected(client, "doesNotExist", Rejected), webhook_cluster.servers)
     with pytest.raises(Rejected, match="no node with name doesNotExist found"):
@@ -79,7 +79,7 @@ def test_policy_rejects_invalid_names_while_webhook_is_stopped(
 def test_webhook_with_untrusted_certificate_is_ignored(webhook: Webhook, client: SyncClient) -> None:
     """Check that the API server ignores a webhook whose certificate does not match the configured CA bundle.
 
-    The API server then blocks no creation. With the right CA bundle it calls the webhook again.
+    The API server then blocks no creation. With the right CA bundle, it calls the webhook again.
     """
     original_bundle = client.get(CONFIGURATION_PATH)["webhooks"][0]["clientConfig"]["caBundle"]
 
@@ -88,10 +88,10 @@ def test_webhook_with_untrusted_certificate_is_ignored(webhook: Webhook, client:
 
     set_ca_bundle(base64.b64encode(CertificateAuthority("wrong").ca_certificate.encode()).decode())
     try:
-        await_ready("the other authority", lambda: not is_rejected(client), [webhook.server])
+        await_ready("the wrong CA bundle", lambda: not is_rejected(client), [webhook.server])
     finally:
         set_ca_bundle(original_bundle)
-    await_ready("the right authority", lambda: is_rejected(client), [webhook.server])
+    await_ready("the right CA bundle", lambda: is_rejected(client), [webhook.server])
 
 
 @pytest.mark.slow
@@ -107,14 +107,14 @@ def test_certificate_renewal_admits_no_invalid_object(webhook: Webhook, client: 
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"apiVersion": "admission.k8s.io/v1"}'])
-def test_invalid_review_gets_400(webhook: Webhook, body: str) -> None:
+def test_webhook_answers_400_to_invalid_review(webhook: Webhook, body: str) -> None:
     response = requests.post(f"{webhook.url}/validate", body, verify=str(webhook.ca_file), timeout=10)
 
     assert response.status_code == 400
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "bogus"])
-def test_charset_of_content_type_is_ignored(webhook: Webhook, charset: str) -> None:
+def test_webhook_ignores_charset_of_content_type(webhook: Webhook, charset: str) -> None:
     """Check that the webhook decodes the body as UTF-8 and ignores the charset in the content type.
 
     RFC 8259, 8.1 and 11: JSON is encoded in UTF-8, and its media type has no charset parameter.

@@ -30,7 +30,7 @@ SECRETS_PATH, CONFIG_MAPS_PATH = (
 WEBHOOK_CONFIGURATIONS_PATH = TARGET_PATHS["ValidatingWebhookConfiguration"]
 PROPAGATION_DELAY = timedelta(minutes=10)
 SETTINGS = Settings(propagation_delay=PROPAGATION_DELAY - PUBLISH_MARGIN - timedelta(seconds=30))
-"""Settings whose waiting period has ended for a pass that comes `PROPAGATION_DELAY` after a previous, slow one."""
+"""Settings whose waiting period is over when a pass starts `PROPAGATION_DELAY` after a previous, slow one."""
 _numbers = itertools.count(1)
 
 
@@ -87,7 +87,7 @@ class NamespaceCertificates:
         """Delete an object and wait until it no longer exists; a CustomResourceDefinition takes some time."""
         self.administrator_client.delete(path, uid=self.administrator_client.get(path)["metadata"]["uid"])
         await_ready(
-            f"the end of {path}",
+            f"deletion of {path}",
             lambda: self.administrator_client.run(get_or_none(self.administrator_client.api.get(path))) is None,
             [],
         )
@@ -124,17 +124,22 @@ class NamespaceCertificates:
         service = {"service": {"namespace": DEFAULT_NAMESPACE, "name": "validate"}}
         hook |= {"failurePolicy": "Ignore", "clientConfig": service}
         if url:
-            maps = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
-            webhook_options = {"objectSelector": {"matchLabels": {"test": "admitted"}}, "rules": [maps]}
+            configmap_rule = {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["configmaps"],
+            }
+            webhook_options = {"objectSelector": {"matchLabels": {"test": "admitted"}}, "rules": [configmap_rule]}
             hook |= {"failurePolicy": "Fail", "clientConfig": {"url": url}, **webhook_options}
         metadata = {"name": name, "annotations": {INJECT_ANNOTATION: f"{self.namespace}/{secret_name}"}}
         return self.administrator_client.create(WEBHOOK_CONFIGURATIONS_PATH, {"metadata": metadata, "webhooks": [hook]})
 
     def get_events_by_reason(self, name: str) -> dict[str, Object]:
-        """Map the reason of each Event about an object of this name to the Event."""
+        """Return the Events about an object of this name, by reason."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
         events = self.administrator_client.list(path, field_selector=f"involvedObject.name={name}")["items"]
-        return {item["reason"]: item for item in events}
+        return {event["reason"]: event for event in events}
 
     def run_pass_after(self, client: SyncClient, delay: timedelta = timedelta(0)) -> list[ApiError]:
         """Run a pass with this client, `delay` after the previous one on the simulated clock, and return its errors."""
@@ -168,7 +173,9 @@ def grant_access(administrator_client: SyncClient, functions: Functions, namespa
         "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
     )
     review = {"spec": {"resourceAttributes": attributes}}
-    await_ready("the right", lambda: bool(step_client.create(reviews, review)["status"]["allowed"]), [])
+    await_ready(
+        "permission to patch Secrets", lambda: bool(step_client.create(reviews, review)["status"]["allowed"]), []
+    )
 
 
 @pytest.fixture
@@ -183,7 +190,7 @@ def certificates(admin_client: SyncClient) -> Iterator[NamespaceCertificates]:
 def other_namespace_certificates(
     admin_client: SyncClient, functions: Functions, workload: Workload
 ) -> NamespaceCertificates:
-    """Return the certificates of another namespace, in which the step may write Secrets too."""
+    """Return the certificates of another namespace, in which the step may also write Secrets."""
     grant_access(admin_client, functions, workload.namespace, "get", "list", "create", "patch")
     return NamespaceCertificates(admin_client, workload.namespace)
 
@@ -195,6 +202,6 @@ def delete_test_objects(client: SyncClient) -> None:
         WEBHOOK_CONFIGURATIONS_PATH,
         f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/events",
     ):
-        for item in client.list(path)["items"]:
-            if item["metadata"]["name"] != "kube-root-ca.crt":
-                client.delete(f"{path}/{item['metadata']['name']}", uid=item["metadata"]["uid"])
+        for test_object in client.list(path)["items"]:
+            if test_object["metadata"]["name"] != "kube-root-ca.crt":
+                client.delete(f"{path}/{test_object['metadata']['name']}", uid=test_object["metadata"]["uid"])

@@ -1,9 +1,9 @@
-"""Runs passes over all certificates, each killed after its first write.
+"""Runs renewal passes over all certificates, and kills each one after its first write.
 
 Usage: `killed_pass KUBECONFIG PROPAGATION_DELAY_SECONDS`.
 
-Each line on stdin is the time of one pass, which runs in its own process. The reply is the exit code of that process:
--9 if it was killed, 0 if nothing was left to write.
+Each line on stdin is the time of one pass, which runs in its own process. The reply on stdout is the exit code of that
+process: -9 if it was killed, 0 if nothing was left to write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kube.paths import Object
 class SelfKillingApi(Api):
     """An API client that kills its process after the response to its first write.
 
-    `writes_left` is the number of writes until then; another value of it selects another write.
+    `writes_left` is the number of writes until then. Set it to kill the process after a later write.
     """
 
     writes_left = 1
@@ -47,7 +47,7 @@ async def run_pass(kubeconfig: str, now: str, propagation_delay_seconds: str) ->
 
 
 def main(kubeconfig: str, propagation_delay_seconds: str) -> None:
-    """Run each pass in a fork, because the imports take a hundred times as long as a pass."""
+    """Run each pass in a forked process, because the imports take a hundred times as long as a pass."""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

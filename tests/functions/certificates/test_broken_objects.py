@@ -1,6 +1,6 @@
-"""Tests of `renew-certificates` with objects that are broken, edited by hand, or not writable.
+"""Tests for `renew-certificates` with objects that are broken, edited by hand, or not writable.
 
-They check that no state is a dead end, no write comes too early, and one broken Secret does not stop the others.
+They check that the step recovers from every state, writes nothing too early, and renews other Secrets meanwhile.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def client(functions: Functions) -> SyncClient:
 
 
 def build_foreign_secret_data(certificates: NamespaceCertificates, name: str) -> dict[str, str]:
-    """Return the data of another issuer's Secret: certificate, key and the certificate of the signing CA."""
+    """Build the data of another issuer's Secret: certificate, key and the certificate of the signing CA."""
     signer = key_pairs.create_ca(KUBEVIRT, certificates.now)
     pair = key_pairs.issue_serving_certificate(signer, [f"{name}.svc", "127.0.0.1"], KUBEVIRT, certificates.now)
     return certificate_objects.encode_entries(
@@ -126,11 +126,11 @@ def test_expired_ca_is_replaced_in_one_pass(client: SyncClient, certificates: Na
 
 
 @proves("OSV-20")
-@pytest.mark.parametrize("kind", ["ed25519", "p521"])
+@pytest.mark.parametrize("key_type", ["ed25519", "p521"])
 def test_supplied_ca_with_other_key_type_signs_or_is_replaced(
-    client: SyncClient, certificates: NamespaceCertificates, kind: str
+    client: SyncClient, certificates: NamespaceCertificates, key_type: str
 ) -> None:
-    key = ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP521R1())
+    key = ed25519.Ed25519PrivateKey.generate() if key_type == "ed25519" else ec.generate_private_key(ec.SECP521R1())
     custom_ca = build_custom_ca(key, certificates.now)
     certificates.create_secret(
         CA_SECRET_NAME,
@@ -150,8 +150,8 @@ def test_supplied_ca_with_other_key_type_signs_or_is_replaced(
 
 def build_custom_ca(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey, now: datetime) -> KeyPair:
     """Build a CA as an administrator may supply it: its key identifier is not the SHA-1 hash of its key."""
-    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "brought")])
-    identifier = x509.SubjectKeyIdentifier(b"somebody's own number")
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "supplied")])
+    identifier = x509.SubjectKeyIdentifier(b"custom key identifier")
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(7).not_valid_before(now - MINUTE).not_valid_after(now + 3 * DAY)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -167,8 +167,8 @@ def build_custom_ca(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey,
 
 
 @proves("OSV-22")
-def test_certificate_of_supplied_ca_is_trusted(client: SyncClient, certificates: NamespaceCertificates) -> None:
-    """Check that clients trust certificates of a supplied CA with an unusual key identifier.
+def test_certificate_issued_by_supplied_ca_is_trusted(client: SyncClient, certificates: NamespaceCertificates) -> None:
+    """Check that clients trust certificates issued by a supplied CA with an unusual key identifier.
 
     OpenSSL compares the certificate's authority key identifier with the identifier in the CA's certificate.
     """
@@ -189,7 +189,7 @@ def test_certificate_of_supplied_ca_is_trusted(client: SyncClient, certificates:
 
 
 def can_connect(pair: KeyPair | None, bundle: str) -> bool:
-    """Return whether a client with the bundle trusts a server with the key pair; all in memory."""
+    """Return whether a client with the bundle trusts a server with the key pair; no network is used."""
     assert pair
     store = x509.verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
     verifier = x509.verification.PolicyBuilder().store(store).build_server_verifier(x509.DNSName("api.svc"))
@@ -225,7 +225,7 @@ def test_requested_renewal_after_ca_loss_waits_for_propagation(
 ) -> None:
     """Check that a requested renewal after the loss of the CA waits until the new CA has been published long enough.
 
-    Clients still trust the server's certificate, but they would not trust one of the new CA yet.
+    Clients still trust the server's certificate, but would not yet trust one issued by the new CA.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(client)
@@ -243,7 +243,7 @@ def test_requested_renewal_after_ca_loss_waits_for_propagation(
 
 @proves("OSV-20", "OSV-22")
 @pytest.mark.parametrize("fault", ["deleted", "corrupt"])
-def test_certificate_lost_during_propagation_is_reissued_by_known_ca(
+def test_certificate_lost_during_propagation_is_reissued_by_trusted_ca(
     client: SyncClient, certificates: NamespaceCertificates, fault: str
 ) -> None:
     certificates.create_secret("api")
@@ -265,7 +265,7 @@ def test_certificate_lost_during_propagation_is_reissued_by_known_ca(
 def test_foreign_certificate_is_replaced_only_after_propagation(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
-    """Check that another issuer's certificate is replaced only after a waiting period, even if our CA is an old one.
+    """Check that another issuer's certificate is replaced only after a waiting period, even if our CA is not new.
 
     The clients of that server read the Secret's own `ca.crt`, to which our CA was added only now.
     """
@@ -273,17 +273,17 @@ def test_foreign_certificate_is_replaced_only_after_propagation(
     certificates.run_pass_after(client)
     certificates.run_pass_after(client, PROPAGATION_DELAY)
     certificates.create_secret("theirs", data=build_foreign_secret_data(certificates, "theirs"))
-    before = certificates.get_serial("theirs")
+    foreign_serial = certificates.get_serial("theirs")
 
     certificates.run_pass_after(client)
-    serial_during_propagation, trusted = (
+    serial_during_propagation, trusted_bundle = (
         certificates.get_serial("theirs"),
         certificate_objects.decode_entry(certificates.get_secret("theirs"), CA_ENTRY),
     )
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert serial_during_propagation == before
-    assert trusted == certificates.get_trusted_bundle()
+    assert serial_during_propagation == foreign_serial
+    assert trusted_bundle == certificates.get_trusted_bundle()
     assert key_pairs.is_signed_by(
         get_certificate_pem(certificates, "theirs"), get_certificate_pem(certificates, CA_SECRET_NAME)
     )
@@ -305,11 +305,11 @@ def test_replaced_ca_is_published_before_it_signs(client: SyncClient, certificat
     )
 
     certificates.run_pass_after(client, PROPAGATION_DELAY)
-    serial_during_propagation, published = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    serial_during_propagation, published_bundle = certificates.get_serial("api"), certificates.get_trusted_bundle()
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
     assert serial_during_propagation == serial
-    assert set(key_pairs.parse_certificates(published)) == {
+    assert set(key_pairs.parse_certificates(published_bundle)) == {
         new_ca.certificate,
         *key_pairs.parse_certificates(old_bundle),
     }
@@ -317,8 +317,8 @@ def test_replaced_ca_is_published_before_it_signs(client: SyncClient, certificat
 
 
 @proves("OSV-20")
-def test_immutable_secret_does_not_block_others(client: SyncClient, certificates: NamespaceCertificates) -> None:
-    """Check that an immutable Secret does not stop the others, although it is the first by name."""
+def test_immutable_secret_does_not_block_other_secrets(client: SyncClient, certificates: NamespaceCertificates) -> None:
+    """Check that an immutable Secret does not block the other Secrets, even if it is the first by name."""
     certificates.create_secret("a-frozen", immutable=True)
     certificates.create_secret("api")
 
@@ -337,8 +337,8 @@ def test_immutable_secret_holds_back_next_ca_but_no_repair(
 ) -> None:
     """Check that an immutable Secret with an old bundle holds back the next CA, but no repair.
 
-    Its clients trust the other servers by its `ca.crt`. So the current CA signs until none of its certificates is valid
-    any more. A Secret that is deleted meanwhile is recreated at once.
+    Its clients use its `ca.crt` to trust the other servers. So the current CA signs until no server has a valid
+    certificate issued by it. A Secret that is deleted in the meantime is recreated at once.
     """
     certificates.create_secret("frozen")
     certificates.create_secret("api")
@@ -359,7 +359,7 @@ def test_immutable_secret_holds_back_next_ca_but_no_repair(
 
 
 @proves("OSV-20")
-def test_secret_is_repaired_while_configuration_cannot_be_written(
+def test_secret_is_repaired_while_webhook_configuration_cannot_be_written(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
     certificates.create_secret("api")
@@ -375,19 +375,20 @@ def test_secret_is_repaired_while_configuration_cannot_be_written(
 
 @proves("OSV-20")
 @pytest.mark.parametrize(
-    ("fault", "continues"), [(Fault(500, "failed calling webhook"), True), (Fault(503), True), (Fault(429), False)]
+    ("fault", "writes_continue"),
+    [(Fault(500, "failed calling webhook"), True), (Fault(503), True), (Fault(429), False)],
 )
-def test_server_error_for_one_object_does_not_block_others(
+def test_server_error_for_one_object_does_not_block_other_writes(
     fault_proxy: FaultProxy,
     proxied_functions: Functions,
     certificates: NamespaceCertificates,
     fault: Fault,
-    continues: bool,
+    writes_continue: bool,
 ) -> None:
-    """Check that 500 or 503 for one object does not stop the other writes, and that 429 stops the pass.
+    """Check that a 500 or 503 response for one object does not stop the other writes, and that a 429 stops the pass.
 
-    If another product's webhook for a configuration is broken, the API server answers each write of that configuration
-    with 500. The error is `Unavailable` in all cases, so the event is retried.
+    If another product's webhook for a configuration is broken, the API server responds to each write of that
+    configuration with 500. The error is `Unavailable` in all cases, so the event is retried.
     """
     client = proxied_functions.clusters[STEP]
     certificates.create_secret("api")
@@ -400,16 +401,16 @@ def test_server_error_for_one_object_does_not_block_others(
     fault_proxy.stop_faults()
 
     assert [(type(error), error.status) for error in errors] == [(Unavailable, fault.status)]
-    assert bool(certificates.get_serial("api")) is continues
-    assert (NOT_RENEWED_REASON in certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)) is continues
+    assert bool(certificates.get_serial("api")) is writes_continue
+    assert (NOT_RENEWED_REASON in certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)) is writes_continue
 
 
 @proves("OSV-20")
 @pytest.mark.parametrize("hanging_request", ["patch validatingwebhook", "patch secrets 1", "create events"])
-def test_hanging_write_does_not_block_others(
+def test_hanging_write_does_not_block_other_writes(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates, hanging_request: str
 ) -> None:
-    """Check that a write without a response does not stop the others, including those of the next component.
+    """Check that a write without a response does not block the other writes, including those of the next component.
 
     Another product's webhook hangs for a configuration, for the first Secret, or for Events. The step completes all
     other writes before its own deadline.
@@ -426,8 +427,8 @@ def test_hanging_write_does_not_block_others(
     proxied_functions.post(STEP, build_tick())
     fault_proxy.stop_faults()
 
-    unrepaired = [name for name in ("api", "handler", "upload") if not certificates.get_serial(name)]
-    assert len(unrepaired) == (1 if hanging_request == "patch secrets 1" else 0)
+    unrepaired_names = [name for name in ("api", "handler", "upload") if not certificates.get_serial(name)]
+    assert len(unrepaired_names) == (1 if hanging_request == "patch secrets 1" else 0)
 
 
 @proves("OSV-20")
@@ -440,16 +441,16 @@ def test_component_with_hanging_writes_does_not_block_other_components(
 ) -> None:
     """Check that a component whose writes all hang does not block the other components forever.
 
-    Its writes, and a list that never ends, take a whole pass. The next passes start with other components, in the same
-    namespace and in another one.
+    Its writes, and a list request that never ends, use up a whole pass. The next passes start with different
+    components, in the same namespace and in another one.
     """
     hanging_names = [f"frozen-{number}" for number in range(8)]
     for name in hanging_names:
         certificates.create_secret(name)
-    for item in (certificates, other_namespace_certificates):
-        item.create_secret("upload", "cdi")
-        item.run_pass_after(certificates.administrator_client)
-        item.delete_and_wait(f"{item.secrets_path}/upload")
+    for namespace in (certificates, other_namespace_certificates):
+        namespace.create_secret("upload", "cdi")
+        namespace.run_pass_after(certificates.administrator_client)
+        namespace.delete_and_wait(f"{namespace.secrets_path}/upload")
     for name in hanging_names:
         certificates.patch_secret(name, {"data": {PRIVATE_KEY_ENTRY: ""}})
     monkeypatch.setenv("CERTIFICATE_NAMESPACES", f"{DEFAULT_NAMESPACE},{other_namespace_certificates.namespace}")
@@ -466,7 +467,7 @@ def test_component_with_hanging_writes_does_not_block_other_components(
 
 
 @proves("OSV-20")
-def test_write_timeouts_are_separate_for_each_kind(
+def test_write_timeouts_are_separate_for_secrets_and_configmaps(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that timeouts of Secret writes do not shorten the timeout of ConfigMap writes.
@@ -481,11 +482,11 @@ def test_write_timeouts_are_separate_for_each_kind(
         certificates.patch_secret(name, {"data": {PRIVATE_KEY_ENTRY: ""}})
     requests: list[tuple[str, float]] = []
 
-    def hang(request: str) -> Fault | None:
+    def record_request_and_hang(request: str) -> Fault | None:
         requests.append((request, time.monotonic()))
         return NO_RESPONSE if request.startswith("patch") else None
 
-    fault_proxy.inject(hang)
+    fault_proxy.inject(record_request_and_hang)
     certificates.run_pass_after(proxied_functions.clusters[STEP])
     fault_proxy.stop_faults()
 
@@ -512,7 +513,7 @@ def test_unlabelled_object_with_needed_name_is_reported(
 
     errors = certificates.run_pass_after(client)
     event_message = certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)[NOT_RENEWED_REASON]["message"]
-    repaired = certificates.get_serial("api")
+    repaired_serial = certificates.get_serial("api")
     certificates.administrator_client.delete(path, uid=certificates.administrator_client.get(path)["metadata"]["uid"])
     errors_after_deletion = certificates.run_pass_after(client)
 
@@ -521,7 +522,7 @@ def test_unlabelled_object_with_needed_name_is_reported(
     assert COMPONENT_LABEL in event_message
     assert errors_after_deletion == []
     assert certificates.get_serial("api")
-    assert bool(repaired) is (path.startswith(CONFIG_MAPS_PATH))
+    assert bool(repaired_serial) is (path.startswith(CONFIG_MAPS_PATH))
 
 
 @proves("OSV-20")
@@ -555,7 +556,7 @@ def test_future_publication_time_does_not_delay_renewal(
 
 @pytest.mark.parametrize("pause", ["21601", "86400"])
 def test_too_long_certificate_pause_is_rejected(pause: str) -> None:
-    """Check that `CERTIFICATE_PAUSE` must be shorter than the time after which a certificate is due again.
+    """Check that `CERTIFICATE_PAUSE` must be shorter than the time after which a new certificate is due for renewal.
 
     Otherwise each new CA would be replaced before it could sign.
     """
@@ -633,12 +634,12 @@ def test_thousands_of_listed_secrets_delay_no_repair(
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
     functions.post(STEP, build_tick())
-    repaired = certificates.get_serial("api")
+    repaired_serial = certificates.get_serial("api")
     for _ in range(MAX_TICKS):
         if functions.post(STEP, build_tick()).status_code == 204:
             break
 
-    assert repaired
+    assert repaired_serial
     assert functions.post(STEP, build_tick()).status_code == 204
     assert (
         certificate_objects.parse_summaries(certificates.get_bundle_configmap()).keys()
@@ -649,7 +650,7 @@ def test_thousands_of_listed_secrets_delay_no_repair(
 
 
 @proves("OSV-23")
-def test_secret_named_as_ca_of_other_component_is_reported(
+def test_secret_with_name_of_other_components_ca_is_reported(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
     """Check that the step reports a Secret whose name is that of another component's CA Secret, and does not write it.
@@ -657,12 +658,12 @@ def test_secret_named_as_ca_of_other_component_is_reported(
     Otherwise both components would overwrite it forever.
     """
     name = COMPONENTS["cdi"].ca_secret_name
-    before = certificates.create_secret(name)
+    created_secret = certificates.create_secret(name)
     certificates.create_secret("upload", "cdi")
 
     certificates.run_pass_after(client)
 
-    assert certificates.get_secret(name) == before
+    assert certificates.get_secret(name) == created_secret
     assert "cdi" in certificates.get_events_by_reason(name)["CertificateNotRenewed"]["message"]
 
 
@@ -675,7 +676,7 @@ def test_unlistable_injection_targets_block_next_ca_but_no_repair(
     A new CA would lock out every client that uses an unlisted target. The failure is counted for the alert, and the
     event is not retried.
     """
-    client, failures = (
+    client, failure_metric = (
         proxied_functions.clusters[STEP],
         ("nodemaintenance_certificate_failures_total", {"component": ""}),
     )
@@ -685,11 +686,11 @@ def test_unlistable_injection_targets_block_next_ca_but_no_repair(
     fault_proxy.inject(lambda request: Fault(403) if request.startswith("list validatingwebhook") else None)
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
-    failure_count = REGISTRY.get_sample_value(*failures) or 0
+    initial_failure_count = REGISTRY.get_sample_value(*failure_metric) or 0
 
     errors = certificates.run_pass_after(client)
-    failure_count = (REGISTRY.get_sample_value(*failures) or 0) - failure_count
-    repaired = certificates.get_serial("api")
+    failure_count = (REGISTRY.get_sample_value(*failure_metric) or 0) - initial_failure_count
+    repaired_serial = certificates.get_serial("api")
     certificates.run_pass_after(client, DAY)
     certificates.run_pass_after(client, PROPAGATION_DELAY)
     certificate_with_403 = get_certificate_pem(certificates, "api")
@@ -698,13 +699,13 @@ def test_unlistable_injection_targets_block_next_ca_but_no_repair(
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
     assert (errors, failure_count) == ([], 1)
-    assert repaired
+    assert repaired_serial
     assert key_pairs.is_signed_by(certificate_with_403, trusted_bundle)
     assert not key_pairs.is_signed_by(get_certificate_pem(certificates, "api"), trusted_bundle)
 
 
 @pytest.mark.parametrize("fault", [Fault(403), Fault(503)])
-def test_pass_without_secrets_leaves_metrics_unchanged(
+def test_pass_that_cannot_read_secrets_leaves_metrics_unchanged(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates, fault: Fault
 ) -> None:
     """Check that a pass that cannot read the Secrets leaves the metrics unchanged.
@@ -718,24 +719,27 @@ def test_pass_without_secrets_leaves_metrics_unchanged(
         "nodemaintenance_certificates_timestamp_seconds",
         "nodemaintenance_certificate_ends_timestamp_seconds",
     )
-    before = REGISTRY.get_sample_value(last_pass_metric), REGISTRY.get_sample_value(expiry_metric, labels)
+    initial_samples = REGISTRY.get_sample_value(last_pass_metric), REGISTRY.get_sample_value(expiry_metric, labels)
     fault_proxy.inject(lambda request: fault if request.startswith("list secrets") else None)
 
     proxied_functions.post(STEP, build_tick())
     fault_proxy.stop_faults()
 
-    assert None not in before
-    assert (REGISTRY.get_sample_value(last_pass_metric), REGISTRY.get_sample_value(expiry_metric, labels)) == before
+    assert None not in initial_samples
+    assert (
+        REGISTRY.get_sample_value(last_pass_metric),
+        REGISTRY.get_sample_value(expiry_metric, labels),
+    ) == initial_samples
 
 
 @proves("OSV-20")
 @pytest.mark.parametrize("event", [build_tick(), build_secret_hint(events.REFERENCE_UPDATED, "api")])
-def test_repair_is_done_although_a_list_never_ends(
+def test_server_is_repaired_even_if_list_request_never_ends(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates, event: BaseCloudEvent
 ) -> None:
-    """Check that a server is repaired although a list never ends, and that the event is not retried.
+    """Check that a server's Secret is repaired even if a list request never ends, and that the event is not retried.
 
-    A busy API server may need that long for a thousand CustomResourceDefinitions.
+    A busy API server may take that long to list a thousand CustomResourceDefinitions.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(proxied_functions.clusters[STEP])
@@ -770,7 +774,7 @@ def delay_crd_list(
 def test_late_list_causes_second_pass_of_tick(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that a tick makes a second pass when the lists arrive late.
+    """Check that a tick runs a second pass if the lists arrive late.
 
     The first pass makes the repairs that need no lists; the second one writes the bundle to the CA injection targets.
     """
@@ -790,17 +794,17 @@ def test_late_list_causes_second_pass_of_tick(
     assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.get_trusted_bundle()
 
 
-def test_failed_second_pass_keeps_metrics_of_first(
+def test_failed_second_pass_keeps_metrics_of_first_pass(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that the metrics keep the first pass's result if a tick's second pass cannot read the Secrets.
 
-    Otherwise the alert for passes that read nothing would fire although each tick reads everything.
+    Otherwise the alert for passes that read nothing would fire even though each tick reads everything.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(proxied_functions.clusters[STEP])
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
-    began = datetime.now(timezone.utc).timestamp()
+    start_timestamp = datetime.now(timezone.utc).timestamp()
     fault_proxy.inject(delay_crd_list(fault_proxy, lambda request: Fault(503) if request == "list secrets 1" else None))
 
     response = proxied_functions.post(STEP, build_tick())
@@ -808,7 +812,7 @@ def test_failed_second_pass_keeps_metrics_of_first(
     labels = {"component": "kubevirt", "namespace": DEFAULT_NAMESPACE, "secret": "api"}
 
     assert response.status_code == 503
-    assert (REGISTRY.get_sample_value("nodemaintenance_certificates_timestamp_seconds") or 0) >= began
+    assert (REGISTRY.get_sample_value("nodemaintenance_certificates_timestamp_seconds") or 0) >= start_timestamp
     assert REGISTRY.get_sample_value("nodemaintenance_certificate_ends_timestamp_seconds", labels)
 
 
@@ -839,10 +843,10 @@ def drop_responses_to(request_prefix: str) -> Callable[[str], Fault | None]:
 
 
 @proves("OSV-20")
-def test_second_pass_reports_conflict_although_lists_are_late(
+def test_second_pass_reports_unlabelled_configmap_even_if_lists_hang(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that a second pass reports an unlabelled ConfigMap in its way although the lists hang again.
+    """Check that a second pass reports an unlabelled ConfigMap with the bundle's name, even if the lists hang again.
 
     The step records an Event, and the event that triggered it is not retried.
     """
@@ -856,11 +860,11 @@ def test_second_pass_reports_conflict_although_lists_are_late(
     fault_proxy.inject(delay_crd_list(fault_proxy, drop_responses_to("list customresource")))
 
     response = proxied_functions.post(STEP, build_tick())
-    again = fault_proxy.request_counts["create configmaps"]
+    create_count = fault_proxy.request_counts["create configmaps"]
     fault_proxy.stop_faults()
 
     assert response.status_code == 204
-    assert again == 2
+    assert create_count == 2
     assert NOT_RENEWED_REASON in certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)
 
 
@@ -883,10 +887,10 @@ def test_configuration_written_during_second_pass_gets_bundle(
     response = proxied_functions.post(STEP, build_tick())
     fault_proxy.stop_faults()
 
-    written = certificates.administrator_client.get(path)
+    configuration = certificates.administrator_client.get(path)
     assert response.status_code == 204
-    assert written["metadata"]["labels"] == {"written": "meanwhile"}
-    assert get_trusted_bundle(written) == certificates.get_trusted_bundle() != ""
+    assert configuration["metadata"]["labels"] == {"written": "meanwhile"}
+    assert get_trusted_bundle(configuration) == certificates.get_trusted_bundle() != ""
 
 
 @proves("OSV-20")
@@ -900,7 +904,7 @@ def test_tick_without_time_for_second_pass_makes_next_tick_wait_for_lists(
 ) -> None:
     """Check that a tick without time for a second pass makes the next tick wait for the lists.
 
-    Otherwise hanging writes could use up the time of every second pass. If the lists do not arrive, the next tick makes
+    Otherwise hanging writes could use up the time of every second pass. If the lists do not arrive, the next tick runs
     its pass without them and repairs what it can.
     """
     monkeypatch.setattr(lookup, "LIST_TIMEOUT_SECONDS", 0)
@@ -911,8 +915,8 @@ def test_tick_without_time_for_second_pass_makes_next_tick_wait_for_lists(
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
     certificates.patch_secret("handler", {"data": {PRIVATE_KEY_ENTRY: ""}})
     are_targets_unknown = []
-    for hanging in ("patch secrets", "patch secrets" if lists_arrive else "list customresourcedefinitions"):
-        fault_proxy.inject(drop_responses_to(hanging))
+    for hanging_request in ("patch secrets", "patch secrets" if lists_arrive else "list customresourcedefinitions"):
+        fault_proxy.inject(drop_responses_to(hanging_request))
         with set_deadline(1):
             are_targets_unknown.append(
                 [state.are_targets_unknown for state in certificates.run_pass(proxied_functions.clusters[STEP]).states]

@@ -1,4 +1,4 @@
-"""Tests of `renew-certificates` on a real API server, with its own account.
+"""Tests for `renew-certificates` on a real API server, with its own account.
 
 They cover each state of a Secret, and concurrent passes.
 """
@@ -100,11 +100,11 @@ def test_annotated_object_of_each_kind_gets_ca_bundle(certificates: NamespaceCer
         certificates.delete_and_wait(path)
 
     bundle = base64.b64encode(certificates.get_trusted_bundle().encode()).decode()
-    part = "spec" if "spec" in created else "webhooks"
+    section = "spec" if "spec" in created else "webhooks"
     assert errors == []
     assert get_trusted_bundle(written) == certificates.get_trusted_bundle() != ""
-    assert json.dumps(written[part], sort_keys=True).replace(f'"caBundle": "{bundle}", ', "") == json.dumps(
-        created[part], sort_keys=True
+    assert json.dumps(written[section], sort_keys=True).replace(f'"caBundle": "{bundle}", ', "") == json.dumps(
+        created[section], sort_keys=True
     )
 
 
@@ -124,12 +124,12 @@ def test_injection_targets_are_reread_with_list_permission(
     try:
         certificates.administrator_client.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
         deleted = {**created, "metadata": {"name": "gone.carried.test"}}
-        (again,) = client.run(lookup.reread_targets(client.api, [deleted, created]))
+        (reread_target,) = client.run(lookup.reread_targets(client.api, [deleted, created]))
     finally:
         certificates.delete_and_wait(path)
 
-    assert (again["kind"], again["metadata"]["labels"]) == (kind, {"written": "meanwhile"})
-    assert again.keys() == created.keys()
+    assert (reread_target["kind"], reread_target["metadata"]["labels"]) == (kind, {"written": "meanwhile"})
+    assert reread_target.keys() == created.keys()
 
 
 def build_injection_target(kind: str) -> Object:
@@ -156,7 +156,7 @@ def test_target_of_other_namespace_is_not_read_in_full(
 ) -> None:
     """Check that the step never reads a whole CRD that requests a bundle from another namespace.
 
-    A CRD of cert-manager, for example, may have 180 kB, which every pass would read.
+    A CRD of cert-manager, for example, may be 180 kB large, and every pass would read it.
     """
     name, kind = "things.carried.test", "CustomResourceDefinition"
     other_target = build_injection_target(kind)
@@ -166,14 +166,14 @@ def test_target_of_other_namespace_is_not_read_in_full(
     fault_proxy.inject(lambda _request: None)
     try:
         proxied_functions.invoke(STEP, build_tick())
-        count_after_theirs = fault_proxy.request_counts["get customresourcedefinitions"]
+        count_with_foreign_target = fault_proxy.request_counts["get customresourcedefinitions"]
         certificates.administrator_client.patch(f"{TARGET_PATHS[kind]}/{name}", build_injection_target(kind))
         proxied_functions.post(STEP, build_tick())
-        count_after_ours = fault_proxy.request_counts["get customresourcedefinitions"]
+        count_with_own_target = fault_proxy.request_counts["get customresourcedefinitions"]
     finally:
         certificates.delete_and_wait(f"{TARGET_PATHS[kind]}/{name}")
 
-    assert (count_after_theirs, count_after_ours) == (0, 1)
+    assert (count_with_foreign_target, count_with_own_target) == (0, 1)
     assert certificates.get_serial("api")
 
 
@@ -181,31 +181,33 @@ def test_target_of_other_namespace_is_not_read_in_full(
 def test_nothing_is_written_if_nothing_is_due(functions: Functions, certificates: NamespaceCertificates) -> None:
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
-    versions = [
-        item["metadata"]["resourceVersion"] for item in certificates.administrator_client.list(SECRETS_PATH)["items"]
+    resource_versions = [
+        secret["metadata"]["resourceVersion"]
+        for secret in certificates.administrator_client.list(SECRETS_PATH)["items"]
     ]
-    published = certificates.get_bundle_configmap()
+    bundle_configmap = certificates.get_bundle_configmap()
 
     functions.invoke(STEP, build_tick())
     functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api"))
 
     assert [
-        item["metadata"]["resourceVersion"] for item in certificates.administrator_client.list(SECRETS_PATH)["items"]
-    ] == versions
-    assert certificates.get_bundle_configmap() == published
+        secret["metadata"]["resourceVersion"]
+        for secret in certificates.administrator_client.list(SECRETS_PATH)["items"]
+    ] == resource_versions
+    assert certificates.get_bundle_configmap() == bundle_configmap
 
 
 @proves("OSV-20")
 def test_deleted_secret_is_recreated_on_its_event(functions: Functions, certificates: NamespaceCertificates) -> None:
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
-    before = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    old_serial, old_bundle = certificates.get_serial("api"), certificates.get_trusted_bundle()
     certificates.delete_and_wait(f"{SECRETS_PATH}/api")
 
     functions.invoke(STEP, build_secret_hint(events.REFERENCE_DELETED, "api"))
 
-    assert certificates.get_serial("api") not in ("", before[0])
-    assert certificates.get_trusted_bundle() == before[1]
+    assert certificates.get_serial("api") not in ("", old_serial)
+    assert certificates.get_trusted_bundle() == old_bundle
     assert certificates.get_secret("api")["metadata"]["labels"] == {COMPONENT_LABEL: "kubevirt"}
 
 
@@ -217,7 +219,7 @@ def test_tick_repairs_secret_whose_event_was_lost(
     """Check that a tick reissues a deleted or corrupt certificate with the same CA."""
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
-    before = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    old_serial, old_bundle = certificates.get_serial("api"), certificates.get_trusted_bundle()
     if is_corrupt:
         certificates.patch_secret(
             "api",
@@ -228,8 +230,8 @@ def test_tick_repairs_secret_whose_event_was_lost(
 
     functions.invoke(STEP, build_tick())
 
-    assert certificates.get_serial("api") not in ("", before[0])
-    assert certificates.get_trusted_bundle() == before[1]
+    assert certificates.get_serial("api") not in ("", old_serial)
+    assert certificates.get_trusted_bundle() == old_bundle
 
 
 @proves("OSV-20")
@@ -255,19 +257,19 @@ def test_deleted_ca_and_bundle_are_recreated_without_client_failures(
 ) -> None:
     certificates.create_secret("api")
     certificates.run_pass_after(client)
-    before, serial = certificates.get_trusted_bundle(), certificates.get_serial("api")
+    old_bundle, serial = certificates.get_trusted_bundle(), certificates.get_serial("api")
     certificates.delete_and_wait(f"{SECRETS_PATH}/{CA_SECRET_NAME}")
 
     certificates.run_pass_after(client)
-    published, serial_after_recreation = certificates.get_trusted_bundle(), certificates.get_serial("api")
+    published_bundle, serial_after_recreation = certificates.get_trusted_bundle(), certificates.get_serial("api")
     certificates.delete_and_wait(f"{CONFIG_MAPS_PATH}/{COMPONENTS['kubevirt'].bundle_configmap_name}")
     certificates.run_pass_after(client)
-    again = certificates.get_trusted_bundle()
+    recreated_bundle = certificates.get_trusted_bundle()
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert before in published
+    assert old_bundle in published_bundle
     assert serial_after_recreation == serial != certificates.get_serial("api")
-    assert again == published == certificates.get_trusted_bundle()
+    assert recreated_bundle == published_bundle == certificates.get_trusted_bundle()
 
 
 @proves("OSV-20", "OSV-21", "OSV-22")
@@ -302,12 +304,12 @@ def test_unlabelled_secret_is_never_written(client: SyncClient, certificates: Na
     certificates.create_secret("api")
     certificates.run_pass_after(client)
     certificates.patch_secret("api", {"metadata": {"labels": {COMPONENT_LABEL: None}}, "data": None})
-    before = [certificates.get_secret(name) for name in ("plain", "api")]
+    initial_secrets = [certificates.get_secret(name) for name in ("plain", "api")]
 
     certificates.run_pass_after(client, timedelta(days=2))
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert [certificates.get_secret(name) for name in ("plain", "api")] == before
+    assert [certificates.get_secret(name) for name in ("plain", "api")] == initial_secrets
     assert "api" not in certificate_objects.parse_summaries(certificates.get_bundle_configmap())
     for name in ("plain", "api"):
         certificates.delete_and_wait(f"{SECRETS_PATH}/{name}")
@@ -331,7 +333,7 @@ def test_unsuitable_secret_is_skipped_with_one_event(
     reason: str,
 ) -> None:
     """Check that the step skips an unsuitable Secret, records one Event over several ticks, and renews the others."""
-    before = certificates.create_secret(name, component, annotations=annotations)
+    created_secret = certificates.create_secret(name, component, annotations=annotations)
     certificates.create_secret("api")
 
     functions.invoke(STEP, build_tick())
@@ -341,7 +343,7 @@ def test_unsuitable_secret_is_skipped_with_one_event(
     assert recorded_events.keys() == {reason}
     assert recorded_events[reason]["type"] == "Warning"
     assert certificates.get_events_by_reason(name) == recorded_events
-    assert certificates.get_secret(name) == before
+    assert certificates.get_secret(name) == created_secret
     assert certificates.get_serial("api")
 
 
@@ -360,37 +362,37 @@ def test_foreign_certificate_stays_trusted_until_replaced(
     certificates.create_secret("api", data=certificate_objects.encode_entries(entries))
 
     certificates.run_pass_after(client)
-    published, served_certificate = (
+    published_bundle, served_certificate = (
         certificates.get_trusted_bundle(),
         certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY),
     )
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert signer.certificate in key_pairs.parse_certificates(published)
+    assert signer.certificate in key_pairs.parse_certificates(published_bundle)
     assert served_certificate == foreign_pair.certificate
     assert (
         certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY) != foreign_pair.certificate
     )
-    assert certificates.get_trusted_bundle() == published
+    assert certificates.get_trusted_bundle() == published_bundle
 
 
 @proves("X-2", "OSV-20")
-@pytest.mark.parametrize("age", [timedelta(0), timedelta(days=1), timedelta(days=1) + PROPAGATION_DELAY])
+@pytest.mark.parametrize("elapsed_time", [timedelta(0), timedelta(days=1), timedelta(days=1) + PROPAGATION_DELAY])
 def test_concurrent_passes_create_one_ca(
-    client: SyncClient, admin_client: SyncClient, certificates: NamespaceCertificates, age: timedelta
+    client: SyncClient, admin_client: SyncClient, certificates: NamespaceCertificates, elapsed_time: timedelta
 ) -> None:
     """Check that concurrent passes create at most one new CA, and that every client trusts every server.
 
-    The passes start without certificates, at the due time, or at the end of the waiting period. A pass with too many
-    conflicts, or without an answer in time, gives up, and its event is delivered again.
+    The passes start without certificates, at the due time, or at the end of the waiting period. A pass that has too
+    many conflicts or gets no response in time gives up, and its event is redelivered.
     """
     for name in ("api", "handler", "controller"):
         certificates.create_secret(name)
-    if age:
+    if elapsed_time:
         certificates.run_pass_after(client)
         certificates.run_pass_after(client, timedelta(days=1))
-    count = len(certificate_objects.parse_published_bundle(certificates.get_bundle_configmap()))
-    now = certificates.now + PROPAGATION_DELAY if age > timedelta(days=1) else certificates.now
+    ca_count = len(certificate_objects.parse_published_bundle(certificates.get_bundle_configmap()))
+    now = certificates.now + PROPAGATION_DELAY if elapsed_time > timedelta(days=1) else certificates.now
 
     outcomes = client.gather_all(*(renew_all(client.api, SETTINGS, now) for _ in range(4)))
 
@@ -404,7 +406,7 @@ def test_concurrent_passes_create_one_ca(
         errors = client.run(renew_all(client.api, SETTINGS, now)).errors
     assert errors == []
     signers = certificate_objects.parse_published_bundle(certificates.get_bundle_configmap())
-    assert len(signers) == max(count, 1)
+    assert len(signers) == max(ca_count, 1)
     for name in ("api", "handler", "controller"):
         secret = certificates.get_secret(name)
         certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
@@ -414,10 +416,13 @@ def test_concurrent_passes_create_one_ca(
 
 
 @proves("X-2", "OSV-20")
-def test_first_pass_without_injection_targets_has_no_error(
+def test_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
     client: SyncClient, certificates: NamespaceCertificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that two writes of the ConfigMap publish the next CA, which counts as published only when it signs."""
+    """Check that a first pass has no error if the injection targets are not listed in time.
+
+    It writes the ConfigMap twice, because the new CA counts as published only when it signs.
+    """
     monkeypatch.setattr(lookup, "LIST_TIMEOUT_SECONDS", 0.0)
     certificates.create_secret("api")
 
@@ -432,12 +437,12 @@ def test_first_pass_without_injection_targets_has_no_error(
     )
 
 
-def test_configuration_without_write_permission_is_reported_and_blocks_nothing(
+def test_unwritable_configuration_is_reported_and_blocks_no_certificate(
     functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that a configuration without write permission is recorded in an Event and blocks no certificate.
+    """Check that an Event reports a configuration that the step may not write, and that no certificate is blocked.
 
-    The configuration never trusted our CA, so it does not hold back the server's certificate.
+    The configuration never trusted the step's CA, so it does not hold back the server's certificate.
     """
     certificates.create_secret("api")
     certificates.create_webhook_configuration("of-somebody-else", "api")
@@ -467,20 +472,20 @@ def test_configuration_that_cannot_be_written_holds_back_next_ca(
 
     errors = certificates.run_pass_after(client, timedelta(days=1))
     certificates.run_pass_after(client, PROPAGATION_DELAY)
-    renewed_by = certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY)
+    renewed_pem = certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY)
     serial_with_fault = certificates.get_serial("api")
     certificates.run_pass_after(certificates.administrator_client, timedelta(0))
     certificates.run_pass_after(certificates.administrator_client, PROPAGATION_DELAY)
 
     assert [error.status for error in errors] == [403]
     assert serial_with_fault != serial
-    assert key_pairs.is_signed_by(renewed_by, old_bundle)
+    assert key_pairs.is_signed_by(renewed_pem, old_bundle)
     assert not key_pairs.is_signed_by(
         certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY), old_bundle
     )
 
 
-def test_repeatedly_removed_bundle_is_restored_at_ticks_only(
+def test_repeatedly_removed_bundle_is_restored_only_at_ticks(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that a bundle that another client keeps removing is restored once, and then only at ticks.
@@ -508,16 +513,18 @@ def test_repeatedly_removed_bundle_is_restored_at_ticks_only(
 def test_renew_annotation_causes_immediate_renewal(functions: Functions, certificates: NamespaceCertificates) -> None:
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
-    before = certificates.get_serial("api")
+    serial = certificates.get_serial("api")
     certificates.request_renewal("api")
 
     functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api"))
 
-    assert certificates.get_serial("api") != before
+    assert certificates.get_serial("api") != serial
     assert certificate_objects.RENEW_ANNOTATION not in certificates.get_secret("api")["metadata"]["annotations"]
 
 
-def test_unreadable_namespace_does_not_block_others(client: SyncClient, certificates: NamespaceCertificates) -> None:
+def test_unreadable_namespace_does_not_block_other_namespaces(
+    client: SyncClient, certificates: NamespaceCertificates
+) -> None:
     certificates.create_secret("api")
     settings = Settings(namespaces=("kube-system", DEFAULT_NAMESPACE))
 

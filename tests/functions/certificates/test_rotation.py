@@ -39,8 +39,8 @@ CA_SECRET_NAME = COMPONENTS["kubevirt"].ca_secret_name
 STEP_ACCOUNT = access.make_username("renew-certificates")
 TIMEOUT_SECONDS = 30
 CONNECTIONS_PER_SECOND = 200
-BUNDLE_READ_SECONDS = 1.0
-"""Seconds between two reads of the bundle by a client."""
+BUNDLE_READ_INTERVAL_SECONDS = 1.0
+"""Interval at which each client reads the bundle."""
 REQUEST = b"GET / HTTP/1.1\r\nHost: api\r\n\r\n"
 
 
@@ -51,18 +51,18 @@ def create_client_context(bundle: str) -> ssl.SSLContext:
 
 
 class PollingClient(threading.Thread):
-    """A client that keeps reading the published bundle, connects with it, and records failures."""
+    """A client that repeatedly reads the published bundle, connects with it, and records failures."""
 
     def __init__(self, certificates: NamespaceCertificates, port: int) -> None:
         super().__init__(daemon=True)
         self._certificates, self._port = certificates, port
-        self._ends = threading.Event()
+        self._stop_requested = threading.Event()
         self.failures: list[str] = []
-        self.connections = 0
-        self._done = threading.Condition()
+        self.connection_count = 0
+        self._connected = threading.Condition()
 
     def run(self) -> None:
-        while not self._ends.is_set():
+        while not self._stop_requested.is_set():
             bundle = self._certificates.get_trusted_bundle()
             connection = http.client.HTTPSConnection(
                 HOST, self._port, timeout=TIMEOUT_SECONDS, context=create_client_context(bundle)
@@ -70,22 +70,22 @@ class PollingClient(threading.Thread):
             try:
                 connection.request("GET", "/")
                 assert connection.getresponse().status == 200
-            except OSError as error:  # ssl.SSLError is one
+            except OSError as error:  # includes ssl.SSLError
                 self.failures.append(str(error))
             finally:
                 connection.close()
-            with self._done:
-                self.connections += 1
-                self._done.notify_all()
+            with self._connected:
+                self.connection_count += 1
+                self._connected.notify_all()
 
     def wait_for_connections(self, count: int = 2) -> None:
-        """Wait for `count` more connections, after which the client has read what is published now."""
-        with self._done:
-            target_count = self.connections + count
-            assert self._done.wait_for(lambda: self.connections >= target_count, TIMEOUT_SECONDS)
+        """Wait for `count` more connections, by which time the client has read the bundle that is published now."""
+        with self._connected:
+            target_count = self.connection_count + count
+            assert self._connected.wait_for(lambda: self.connection_count >= target_count, TIMEOUT_SECONDS)
 
     def stop(self) -> None:
-        self._ends.set()
+        self._stop_requested.set()
         self.join()
 
 
@@ -100,21 +100,21 @@ def run_polling_client(certificates: NamespaceCertificates, port: int) -> Iterat
 
 
 class KilledPassRunner:
-    """A process that runs each pass in a child process, which is killed at its first write."""
+    """A process that runs each pass in a child process, which is killed after its first write."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self.kills = 0
+        self.kill_count = 0
 
-    def is_killed(self, now: datetime) -> bool:
-        """Return whether the pass at this time had something to write, and so was killed."""
+    def run_pass(self, now: datetime) -> bool:
+        """Run a pass at this time, and return whether it had something to write and was therefore killed."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{now.isoformat()}\n")
         self._process.stdin.flush()
         exit_code = int(self._process.stdout.readline())
         assert exit_code in (0, -signal.SIGKILL)
-        self.kills += exit_code != 0
+        self.kill_count += exit_code != 0
         return exit_code != 0
 
 
@@ -129,10 +129,10 @@ def run_killed_passes(cluster: LocalCluster) -> Iterator[KilledPassRunner]:
 
 
 @proves("OSV-20", "OSV-22", "X-2")
-def test_kill_after_each_write_fails_no_client(
+def test_no_client_fails_if_renewal_is_killed_after_each_write(
     idle_cluster: LocalCluster, certificates: NamespaceCertificates, tmp_path: Path
 ) -> None:
-    """Check that clients can connect while a renewal is killed after each single write.
+    """Check that clients can connect while a renewal is killed after every single write.
 
     The renewal starts without certificates, at the due time, and at the end of the waiting period. Each pass is killed
     after its first write, until nothing is left to write. Meanwhile a client keeps connecting with the published
@@ -143,8 +143,8 @@ def test_kill_after_each_write_fails_no_client(
     certificates.create_secret("api")
     certificates.create_secret("handler")
     certificates.create_webhook_configuration("nodemaintenance-validate", "api")
-    with run_killed_passes(idle_cluster) as passes:
-        while passes.is_killed(start_time):
+    with run_killed_passes(idle_cluster) as pass_runner:
+        while pass_runner.run_pass(start_time):
             pass
         first_serial = certificates.get_serial("api")
         with (
@@ -154,19 +154,19 @@ def test_kill_after_each_write_fails_no_client(
             assert mount.updated.wait(TIMEOUT_SECONDS)
             with run_polling_client(certificates, port) as client:
                 for now in (today - PROPAGATION_DELAY, today):
-                    while passes.is_killed(now):
+                    while pass_runner.run_pass(now):
                         client.wait_for_connections()
                     client.wait_for_connections()
 
     assert certificates.get_serial("api") != first_serial
     assert len(mount.certificates) > 1
-    assert passes.kills >= 14
+    assert pass_runner.kill_count >= 14
     assert client.failures == []
 
 
 @proves("OSV-22")
 @pytest.mark.alone
-def test_rotations_fail_none_of_200_connections_per_second(
+def test_no_connection_fails_during_rotations(
     idle_cluster: LocalCluster, functions: Functions, certificates: NamespaceCertificates, tmp_path: Path
 ) -> None:
     """Check that no connection fails during rotations of CA and certificate, at 200 new connections per second.
@@ -175,7 +175,7 @@ def test_rotations_fail_none_of_200_connections_per_second(
     certificate changes at least two seconds after the bundle. Connections that are already open stay open to the end.
     """
     client = functions.clusters["renew-certificates"]
-    settings = Settings(propagation_delay=timedelta(seconds=2 * BUNDLE_READ_SECONDS))
+    settings = Settings(propagation_delay=timedelta(seconds=2 * BUNDLE_READ_INTERVAL_SECONDS))
     certificates.create_secret("api")
     client.run(renew_all(client.api, settings, datetime.now(timezone.utc)))
     with (
@@ -197,7 +197,7 @@ def test_rotations_fail_none_of_200_connections_per_second(
 
 
 @proves("OSV-22", "OSV-23")
-def test_rotation_of_webhook_certificate_rejects_no_object(
+def test_no_object_is_rejected_during_rotations_of_webhook_certificate(
     idle_cluster: LocalCluster,
     functions: Functions,
     certificates: NamespaceCertificates,
@@ -230,7 +230,7 @@ def test_rotation_of_webhook_certificate_rejects_no_object(
             rotations.rotate_until_certificate_count(3)
 
     assert creator.rejections == []
-    assert creator.created > 50
+    assert creator.created_count > 50
     assert len(mount.certificates) == 3
 
 
@@ -238,21 +238,21 @@ class ConfigMapCreator:
     """A client that creates ConfigMaps one after another, each of which the API server sends to the webhook."""
 
     def __init__(self, client: SyncClient, namespace: str) -> None:
-        self._admin, self._path = client, f"/api/v1/namespaces/{namespace}/configmaps"
-        self.created = 0
+        self._client, self._path = client, f"/api/v1/namespaces/{namespace}/configmaps"
+        self.created_count = 0
         self.rejections: list[str] = []
-        self._ends = threading.Event()
+        self._stop_requested = threading.Event()
 
     def try_create(self) -> str:
-        """Create a ConfigMap and return the API server's error message, "" if it was created."""
+        """Create a ConfigMap, and return the API server's error message, or "" if there is none."""
         try:
-            self._admin.create(self._path, {"metadata": {"generateName": "admitted-", "labels": {"test": "admitted"}}})
+            self._client.create(self._path, {"metadata": {"generateName": "admitted-", "labels": {"test": "admitted"}}})
         except ApiError as error:
             return error.message
         return ""
 
     def create_until(self, *, allowed: bool) -> None:
-        """Create ConfigMaps until one is allowed or rejected as wanted.
+        """Create ConfigMaps until the API server allows one or, with `allowed=False`, rejects one.
 
         The API server uses a changed webhook configuration only when its watch delivers it.
         """
@@ -268,18 +268,18 @@ class ConfigMapCreator:
         try:
             yield
         finally:
-            self._ends.set()
+            self._stop_requested.set()
             thread.join()
 
     def _create_until_stopped(self) -> None:
-        while not self._ends.is_set():
+        while not self._stop_requested.is_set():
             if message := self.try_create():
                 self.rejections.append(message)
-            self.created += 1
+            self.created_count += 1
 
 
 class RotationRunner:
-    """Runs ticks, and requests a new CA before some of them."""
+    """Runs passes of the step, and requests a new CA before some of them."""
 
     def __init__(
         self, client: SyncClient, settings: Settings, certificates: NamespaceCertificates, mount: MountedSecret
@@ -287,7 +287,7 @@ class RotationRunner:
         self._client, self._settings, self._certificates, self._mount = client, settings, certificates, mount
 
     def rotate_three_times(self) -> None:
-        """Make three rotations in total, and return when the server has the certificate of the last one."""
+        """Rotate three times, and return once the server has the certificate of the last rotation."""
         self.rotate_until_certificate_count(2)
         self._request_rotation()
         time.sleep(
@@ -324,42 +324,42 @@ class ConnectionLoad:
     def __init__(self, client: SyncClient, port: int, bundle: str) -> None:
         self._api_client, self._port = client, port
         self._contexts = [create_client_context(bundle)] * 5
-        self._ends = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self.failures: list[str] = []
         self.successes = 0
         self.elapsed_seconds = 0.0
         self.ports_by_connection: dict[int, list[str]] = {number: [] for number in range(4)}
 
     async def run(self, rotations: RotationRunner) -> None:
-        began = time.monotonic()
+        start_time = time.monotonic()
         permanent_tasks = [
             asyncio.create_task(self._keep_connection_open(number)) for number in self.ports_by_connection
         ]
-        reads = [asyncio.create_task(self._poll_bundle(number)) for number in range(len(self._contexts))]
+        bundle_tasks = [asyncio.create_task(self._poll_bundle(number)) for number in range(len(self._contexts))]
         opening_task = asyncio.create_task(self._open_connections())
         await asyncio.to_thread(rotations.rotate_three_times)
-        await asyncio.sleep(BUNDLE_READ_SECONDS)  # also connect with the last certificate
-        self.elapsed_seconds = time.monotonic() - began
-        self._ends.set()
-        await asyncio.gather(opening_task, *permanent_tasks, *reads)
+        await asyncio.sleep(BUNDLE_READ_INTERVAL_SECONDS)  # also connect with the last certificate
+        self.elapsed_seconds = time.monotonic() - start_time
+        self._stop_requested.set()
+        await asyncio.gather(opening_task, *permanent_tasks, *bundle_tasks)
 
     async def _poll_bundle(self, number: int) -> None:
         """Read the bundle periodically, with a different offset for each client."""
         path = f"/api/v1/namespaces/node-maintenance/configmaps/{COMPONENTS['kubevirt'].bundle_configmap_name}"
-        await asyncio.sleep(number * BUNDLE_READ_SECONDS / len(self._contexts))
-        while not self._ends.is_set():
+        await asyncio.sleep(number * BUNDLE_READ_INTERVAL_SECONDS / len(self._contexts))
+        while not self._stop_requested.is_set():
             configmap = await asyncio.to_thread(self._api_client.get, path)
             self._contexts[number] = create_client_context(configmap["data"]["ca-bundle.crt"])
-            await asyncio.sleep(BUNDLE_READ_SECONDS)
+            await asyncio.sleep(BUNDLE_READ_INTERVAL_SECONDS)
 
     async def _open_connections(self) -> None:
         """Open a connection every two-hundredth of a second, without waiting for earlier ones.
 
-        Connections that a busy machine opens too late are made up for, so that the total stays the same.
+        If a busy machine is late, the missing connections are opened later, so that the total stays the same.
         """
-        began, tasks = time.monotonic(), list[asyncio.Task[None]]()
-        while not self._ends.is_set() or len(tasks) < CONNECTIONS_PER_SECOND * self.elapsed_seconds:
-            next_start = began + len(tasks) / CONNECTIONS_PER_SECOND
+        start_time, tasks = time.monotonic(), list[asyncio.Task[None]]()
+        while not self._stop_requested.is_set() or len(tasks) < CONNECTIONS_PER_SECOND * self.elapsed_seconds:
+            next_start = start_time + len(tasks) / CONNECTIONS_PER_SECOND
             await asyncio.sleep(max(0.0, next_start - time.monotonic()))
             tasks.append(asyncio.create_task(self._connect(self._contexts[len(tasks) % len(self._contexts)])))
         await asyncio.gather(*tasks)
@@ -376,7 +376,7 @@ class ConnectionLoad:
     async def _keep_connection_open(self, number: int) -> None:
         """Send requests over a single connection until the end."""
         reader, writer = await asyncio.open_connection(HOST, self._port, ssl=self._contexts[0])
-        while not self._ends.is_set():
+        while not self._stop_requested.is_set():
             self.ports_by_connection[number].append(await self._request_peer_port(reader, writer))
             await asyncio.sleep(0.25)
         writer.close()

@@ -32,7 +32,7 @@ class ConnectionCounter:
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self.connections = 0
+        self.connection_count = 0
         threading.Thread(target=self._count, daemon=True).start()
 
     @property
@@ -45,7 +45,7 @@ class ConnectionCounter:
                 connection, _ = self._socket.accept()
             except OSError:
                 return  # the socket was closed at the end of the test
-            self.connections += 1
+            self.connection_count += 1
             connection.close()
 
     def close(self) -> None:
@@ -86,10 +86,10 @@ def test_webhook_is_not_called_before_ca_bundle_is_set(
     A second webhook in the configuration has rules from the start. A call to it shows that the API server has read the
     configuration. After the pass, the API server calls both.
     """
-    known, waiting = connection_counters
+    ready_counter, waiting_counter = connection_counters
     hooks = [
-        build_webhook("known.example.com", known.url, [CONFIG_MAP_RULE]),
-        build_webhook("waiting.example.com", waiting.url, []),
+        build_webhook("ready.example.com", ready_counter.url, [CONFIG_MAP_RULE]),
+        build_webhook("waiting.example.com", waiting_counter.url, []),
     ]
     annotations = {INJECT_ANNOTATION: f"{DEFAULT_NAMESPACE}/validate", RULES_ANNOTATION: json.dumps([CONFIG_MAP_RULE])}
     metadata = {"name": "nodemaintenance-validate", "annotations": annotations}
@@ -101,19 +101,19 @@ def test_webhook_is_not_called_before_ca_bundle_is_set(
         certificates.administrator_client.with_dry_run().create(
             CONFIG_MAPS_PATH, {"metadata": {"name": name, "labels": labels}}
         )
-        return bool(counter.connections)
+        return bool(counter.connection_count)
 
-    await_ready("a configuration that is read", lambda: is_called_on_create(known), [])
-    assert waiting.connections == 0
+    await_ready("webhook with rules", lambda: is_called_on_create(ready_counter), [])
+    assert waiting_counter.connection_count == 0
     certificates.create_secret("validate", "ours")
 
     functions.invoke("renew-certificates", build_tick())
 
-    await_ready("rules", lambda: is_called_on_create(waiting), [])
-    written = certificates.administrator_client.get(f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate")[
+    await_ready("webhook without initial rules", lambda: is_called_on_create(waiting_counter), [])
+    webhooks = certificates.administrator_client.get(f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate")[
         "webhooks"
     ]
-    assert all(webhook["clientConfig"]["caBundle"] and webhook["rules"] for webhook in written)
+    assert all(webhook["clientConfig"]["caBundle"] and webhook["rules"] for webhook in webhooks)
 
 
 @proves("NMO-18")
@@ -144,11 +144,11 @@ def test_changed_rules_annotation_updates_webhook_rules(
 
     functions.invoke("renew-certificates", build_tick())
 
-    upgraded = certificates.administrator_client.get(path)
-    operations = [webhook["rules"][0]["operations"] for webhook in upgraded["webhooks"]]
+    updated_configuration = certificates.administrator_client.get(path)
+    operations = [webhook["rules"][0]["operations"] for webhook in updated_configuration["webhooks"]]
     assert operations == [["CREATE", "UPDATE"], ["DELETE"]]
     functions.invoke("renew-certificates", build_tick())
     assert (
         certificates.administrator_client.get(path)["metadata"]["resourceVersion"]
-        == upgraded["metadata"]["resourceVersion"]
+        == updated_configuration["metadata"]["resourceVersion"]
     )

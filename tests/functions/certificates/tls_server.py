@@ -1,6 +1,6 @@
-"""An HTTPS server in its own process that serves with the certificate in a folder.
+"""An HTTPS server in its own process that uses the certificate in a directory.
 
-`python -m tests.functions.certificates.tls_server FOLDER` serves and prints its port.
+`python -m tests.functions.certificates.tls_server DIRECTORY` serves and prints its port.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ HOST = "127.0.0.1"
 
 
 @contextmanager
-def run_tls_server(folder: Path) -> Iterator[int]:
-    """Run a server with the certificate in the folder, in its own process, and yield its port."""
-    command = [sys.executable, "-m", "tests.functions.certificates.tls_server", str(folder)]
+def run_tls_server(directory: Path) -> Iterator[int]:
+    """Run a server with the certificate in the directory, in its own process, and yield its port."""
+    command = [sys.executable, "-m", "tests.functions.certificates.tls_server", str(directory)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
@@ -32,7 +32,7 @@ def run_tls_server(folder: Path) -> Iterator[int]:
             process.terminate()
 
 
-async def _serve(folder: Path) -> None:
+async def _serve(directory: Path) -> None:
     async def get_peer_port(request: web.Request) -> web.Response:
         peer = request.transport.get_extra_info("peername") if request.transport else ("", 0)
         return web.Response(text=str(peer[1]))
@@ -42,10 +42,10 @@ async def _serve(folder: Path) -> None:
         response = {"uid": review["request"]["uid"], "allowed": True}
         return web.json_response({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response})
 
-    pages = web.Application()
-    pages.router.add_get("/", get_peer_port)
-    pages.router.add_post("/admit", allow_review)
-    async with serve_https(pages, folder, 0, HOST) as port:
+    app = web.Application()
+    app.router.add_get("/", get_peer_port)
+    app.router.add_post("/admit", allow_review)
+    async with serve_https(app, directory, 0, HOST) as port:
         print(port, flush=True)
         await wait_for_signal()
 

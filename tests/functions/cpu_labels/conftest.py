@@ -56,36 +56,36 @@ class CpuLabelScenario:
         )
 
     def set_obsolete_cpus(self, obsolete_cpus: Object | None, *, namespace: str = "") -> Object:
-        """Create or update the HyperConverged with this `spec.obsoleteCPUs`; None for an empty spec."""
+        """Create or update the HyperConverged with this `spec.obsoleteCPUs`, or with an empty spec for None."""
         collection = (
             f"/apis/{hyperconverged.API_VERSION}/namespaces/{namespace or self.workload.namespace}/hyperconvergeds"
         )
         spec = {} if obsolete_cpus is None else {"obsoleteCPUs": obsolete_cpus}
         body = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND, "spec": spec}
-        name = {"metadata": {"name": hyperconverged.HYPERCONVERGED_NAME}}
+        metadata = {"metadata": {"name": hyperconverged.HYPERCONVERGED_NAME}}
         existing = self.administrator_client.run(
             get_or_none(self.administrator_client.api.get(f"{collection}/{hyperconverged.HYPERCONVERGED_NAME}"))
         )
         if existing is None:
-            return self.administrator_client.create(collection, {**body, **name})
+            return self.administrator_client.create(collection, {**body, **metadata})
         patch = [{"op": "replace", "path": "/spec", "value": spec}]
         return self.administrator_client.patch(
             f"{collection}/{hyperconverged.HYPERCONVERGED_NAME}", patch, "application/json-patch+json"
         )
 
     def run_round(self, kind: str = "ConfigMap") -> int:
-        """Post an update event of this kind, and return the number of events until the end of the round."""
+        """Post an update event for an object of this kind, and return the number of events until the round ends."""
         return self.post_with_replies(build_reference_event(kind))
 
     def post_with_replies(self, event: BaseCloudEvent) -> int:
-        """Post an event and each reply in turn; return the number of events."""
+        """Post an event, then each reply in turn, and return the number of posted events."""
         count, response = 1, self.functions.invoke("label-cpu", event)
         while response is not None:
             count, response = count + 1, self.functions.invoke("label-cpu", response)
         return count
 
     def tick_through_all_pages(self) -> None:
-        """Post ticks until each page of nodes was checked once."""
+        """Post ticks until each page of nodes has been checked once."""
         self.post_with_replies(build_tick())
         while label_cpu.TICK_POSITIONS.get(self.client):
             self.post_with_replies(build_tick())
@@ -96,11 +96,11 @@ class CpuLabelScenario:
         return {name for name in labels if name.startswith(OWN_LABEL_PREFIXES)}
 
     def patch_labels(self, node: str, labels: Mapping[str, str | None]) -> None:
-        """Patch labels of a node as the administrator."""
+        """Patch a node's labels as the administrator."""
         self.administrator_client.patch(build_node_path(node), {"metadata": {"labels": dict(labels)}})
 
     def patch_annotations(self, node: str, annotations: Mapping[str, str | None]) -> None:
-        """Patch annotations of a node as the administrator."""
+        """Patch a node's annotations as the administrator."""
         self.administrator_client.patch(build_node_path(node), {"metadata": {"annotations": dict(annotations)}})
 
     def list_event_messages(self, namespace: str, reason: str) -> list[str]:
@@ -113,14 +113,15 @@ class CpuLabelScenario:
     def delete_all(self) -> None:
         """Delete the ConfigMaps and HyperConvergeds, and remove the CPU labels from all nodes."""
         api = self.administrator_client.api
-        maps = self.administrator_client.list(CONFIG_MAPS_PATH, label_selector=capabilities.CAPABILITIES_LABEL)["items"]
+        configmaps = self.administrator_client.list(CONFIG_MAPS_PATH, label_selector=capabilities.CAPABILITIES_LABEL)[
+            "items"
+        ]
         hyperconvergeds = self.administrator_client.list(hyperconverged.HYPERCONVERGEDS_PATH)["items"]
-        for item in maps:
-            self.delete_capabilities(item["metadata"]["name"])
-        for item in hyperconvergeds:
-            collection = (
-                f"/apis/{hyperconverged.API_VERSION}/namespaces/{item['metadata']['namespace']}/hyperconvergeds"
-            )
+        for configmap in configmaps:
+            self.delete_capabilities(configmap["metadata"]["name"])
+        for hyperconverged_object in hyperconvergeds:
+            namespace = hyperconverged_object["metadata"]["namespace"]
+            collection = f"/apis/{hyperconverged.API_VERSION}/namespaces/{namespace}/hyperconvergeds"
             self.administrator_client.run(api.request("DELETE", f"{collection}/{hyperconverged.HYPERCONVERGED_NAME}"))
         for node in self.administrator_client.list(NODES_PATH, label_selector=MANAGED_LABEL)["items"]:
             names = [
@@ -132,7 +133,7 @@ class CpuLabelScenario:
 
 
 def build_reference_event(kind: str = "ConfigMap", event_type: str = events.REFERENCE_UPDATED) -> CloudEvent:
-    """Build the event of a source for an object of this kind, with an arbitrary name."""
+    """Build the event that a source emits for an object of this kind, which has an arbitrary name."""
     return build_resource_event(
         event_type, {"kind": kind, "apiVersion": "v1", "name": "any", "metadata": {"name": "any"}}, kind
     )
@@ -171,6 +172,6 @@ def kubevirt_path(admin_client: SyncClient, workload: Workload) -> Iterator[str]
 
 
 def list_patched_nodes(audit: AuditLog) -> list[str]:
-    """Return the name of the node of each patch by `label-cpu`, in order."""
+    """Return the names of the nodes that `label-cpu` patched, one for each patch, in order."""
     writes = audit.list_writes_by("system:serviceaccount:node-maintenance:label-cpu")
     return [entry["objectRef"]["name"] for entry in writes if entry["verb"] == "patch"]

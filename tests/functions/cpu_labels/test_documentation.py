@@ -1,4 +1,4 @@
-"""Tests that the examples and lists in docs/cpu-labels.md are true."""
+"""Tests that the examples and lists in docs/cpu-labels.md are correct."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.workload import Workload
 
 PAGE_TEXT = (ROOT / "docs" / "cpu-labels.md").read_text()
 EXAMPLE_CONFIG_MAP, EXAMPLE_HYPERCONVERGED = (
-    yaml.safe_load(shown) for shown in re.findall(r"```yaml\n(.*?)```", PAGE_TEXT, re.DOTALL)
+    yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE_TEXT, re.DOTALL)
 )
 
 
@@ -40,7 +40,7 @@ def labels_by_node(scenario: CpuLabelScenario, workload: Workload) -> dict[str, 
 
 
 @proves("OSV-31", "OSV-32", "OSV-38")
-def test_examples_lead_to_documented_labels(labels_by_node: dict[str, set[str]]) -> None:
+def test_examples_produce_documented_labels(labels_by_node: dict[str, set[str]]) -> None:
     """Check the labels that result from the page's ConfigMap and HyperConverged.
 
     One node is named by its own key, and two are listed in an entry. Haswell is obsolete, and Nehalem already has

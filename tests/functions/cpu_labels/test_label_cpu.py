@@ -1,4 +1,4 @@
-"""Tests of `label-cpu` on a real API server: the labels of each node, the patches, and changes without effect."""
+"""Tests for `label-cpu` on a real API server: the labels of each node, the patches, and changes without effect."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_node_gets_labels_of_its_capabilities(scenario: CpuLabelScenario, worklo
 
     Models that are always obsolete and features of the minimum model get no label.
     """
-    node, other = workload.take_node(), workload.take_node()
+    node, other_node = workload.take_node(), workload.take_node()
     scenario.patch_labels(node, {LEGACY_FEATURE_LABEL: "true", FOREIGN_LABEL: "true"})
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
 
@@ -70,13 +70,13 @@ def test_node_gets_labels_of_its_capabilities(scenario: CpuLabelScenario, worklo
         f"{MODEL_LABEL_PREFIX}Penryn",
         *FEATURES_ABOVE_PENRYN,
     }
-    found = workload.read_node(node)["metadata"]["labels"]
-    assert (found[FOREIGN_LABEL], found[f"{MODEL_LABEL_PREFIX}Haswell"], found[MANAGED_LABEL]) == (
+    labels = workload.read_node(node)["metadata"]["labels"]
+    assert (labels[FOREIGN_LABEL], labels[f"{MODEL_LABEL_PREFIX}Haswell"], labels[MANAGED_LABEL]) == (
         "true",
         "true",
         "true",
     )
-    assert scenario.list_cpu_labels(other) == set()
+    assert scenario.list_cpu_labels(other_node) == set()
     assert list_patched_nodes(audit) == [node]
 
 
@@ -84,15 +84,15 @@ def test_node_gets_labels_of_its_capabilities(scenario: CpuLabelScenario, worklo
 def test_model_listed_in_hyperconverged_has_no_label(scenario: CpuLabelScenario, workload: Workload) -> None:
     """Check that a model's label disappears while HyperConverged lists the model, and returns afterwards.
 
-    Models that are always obsolete stay so, and the step never writes them to HyperConverged.
+    Models that are always obsolete get no label, and the step never writes them to HyperConverged.
     """
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     label_sets = []
-    for names in (["Haswell", "Nobody", "Conroe"], ["Penryn"], []):
-        hyperconverged_object = scenario.set_obsolete_cpus({"cpuModels": names})
+    for obsolete_models in (["Haswell", "Nobody", "Conroe"], ["Penryn"], []):
+        hyperconverged_object = scenario.set_obsolete_cpus({"cpuModels": obsolete_models})
         scenario.run_round("HyperConverged")
-        assert hyperconverged_object["spec"]["obsoleteCPUs"]["cpuModels"] == names
+        assert hyperconverged_object["spec"]["obsoleteCPUs"]["cpuModels"] == obsolete_models
         label_sets.append(
             {
                 name.removeprefix(MODEL_LABEL_PREFIX)
@@ -117,17 +117,24 @@ def test_features_of_minimum_model_get_no_label(scenario: CpuLabelScenario, work
     """Check that features of the minimum model get no label, under either field name; the default is Penryn."""
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
-    features = []
+    feature_label_sets = []
     for obsolete_cpus in (None, {field: "Penryn"}, {field: "Nehalem"}, {field: ""}):
         scenario.set_obsolete_cpus(obsolete_cpus)
         scenario.run_round("HyperConverged")
-        features.append({name for name in scenario.list_cpu_labels(node) if name.startswith(FEATURE_LABEL_PREFIX)})
-    nehalem = {
+        feature_label_sets.append(
+            {name for name in scenario.list_cpu_labels(node) if name.startswith(FEATURE_LABEL_PREFIX)}
+        )
+    features_above_nehalem = {
         FEATURE_LABEL_PREFIX + name
         for name in (get_model_features("Haswell") or set()) - (get_model_features("Nehalem") or set())
     }
 
-    assert features == [FEATURES_ABOVE_PENRYN, FEATURES_ABOVE_PENRYN, nehalem, FEATURES_ABOVE_PENRYN]
+    assert feature_label_sets == [
+        FEATURES_ABOVE_PENRYN,
+        FEATURES_ABOVE_PENRYN,
+        features_above_nehalem,
+        FEATURES_ABOVE_PENRYN,
+    ]
 
 
 @proves("OSV-32")
@@ -160,8 +167,8 @@ def test_unknown_model_and_node_are_reported(scenario: CpuLabelScenario, workloa
 
     assert f"{MODEL_LABEL_PREFIX}Haswell" not in scenario.list_cpu_labels(node)
     assert f"{MODEL_LABEL_PREFIX}Penryn" in scenario.list_cpu_labels(node)
-    [model] = scenario.list_event_messages(workload.namespace, UNKNOWN_MODEL)
-    assert "spec.obsoleteCPUs.cpuModels contains unknown models (haswell)" in model
+    [model_message] = scenario.list_event_messages(workload.namespace, UNKNOWN_MODEL)
+    assert "spec.obsoleteCPUs.cpuModels contains unknown models (haswell)" in model_message
     expected_message = f'{configmap["metadata"]["name"]} data["nodee-1"] names nodes that do not exist (nodee-1)'
     assert any(
         message.startswith(expected_message)
@@ -187,7 +194,7 @@ def test_name_invalid_in_label_is_skipped_and_reported(scenario: CpuLabelScenari
 
 @proves("OSV-33", "OSV-38")
 def test_outdated_labels_are_removed(scenario: CpuLabelScenario, workload: Workload, audit: AuditLog) -> None:
-    """Check that outdated labels are removed, and all of them if no ConfigMap names the node any more.
+    """Check that outdated labels are removed, and that all labels are removed once no ConfigMap names the node.
 
     The label that marks the node as managed is then removed too. Labels of other owners stay.
     """
@@ -211,27 +218,27 @@ def test_outdated_labels_are_removed(scenario: CpuLabelScenario, workload: Workl
 
 @proves("OSV-38")
 @pytest.mark.parametrize("entry", ["{", '{"models": [486], "features": []}', '{"models": [], "cpu": "Unheard"}'])
-def test_malformed_entry_changes_nothing(
+def test_malformed_entry_is_reported_and_removes_no_labels(
     scenario: CpuLabelScenario, workload: Workload, audit: AuditLog, entry: str
 ) -> None:
     """Check that a malformed entry is recorded in one Event and removes no labels, while valid entries apply.
 
     The entry may be about any node, so no node loses its labels because of it.
     """
-    node, other = workload.take_node(), workload.take_node()
+    node, other_node = workload.take_node(), workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.run_round()
-    before = scenario.list_cpu_labels(node)
+    initial_labels = scenario.list_cpu_labels(node)
 
-    configmap = scenario.replace_capabilities({node: entry, other: HASWELL_CAPABILITIES})
+    configmap = scenario.replace_capabilities({node: entry, other_node: HASWELL_CAPABILITIES})
     scenario.run_round()
 
-    assert scenario.list_cpu_labels(node) == scenario.list_cpu_labels(other) == before
-    assert list_patched_nodes(audit) == [node, other]
+    assert scenario.list_cpu_labels(node) == scenario.list_cpu_labels(other_node) == initial_labels
+    assert list_patched_nodes(audit) == [node, other_node]
     reasons = (MALFORMED_INPUT, UNKNOWN_MODEL)
-    events_of = scenario.administrator_client.list(f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/events")["items"]
+    all_events = scenario.administrator_client.list(f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/events")["items"]
     recorded_events = [
-        event for event in events_of if event["involvedObject"].get("uid") == configmap["metadata"]["uid"]
+        event for event in all_events if event["involvedObject"].get("uid") == configmap["metadata"]["uid"]
     ]
     assert len(recorded_events) == 1
     assert recorded_events[0]["reason"] in reasons
@@ -260,26 +267,26 @@ def test_node_in_two_configmaps_is_not_labelled(scenario: CpuLabelScenario, work
 
 
 @proves("C18")
-def test_oldest_hyperconverged_applies(scenario: CpuLabelScenario, workload: Workload) -> None:
-    """Check that the oldest HyperConverged of all namespaces applies.
+def test_oldest_hyperconverged_takes_precedence(scenario: CpuLabelScenario, workload: Workload) -> None:
+    """Check that the oldest HyperConverged of all namespaces takes precedence.
 
-    The other one gets an Event that it is ignored.
+    An Event on the other one reports that it is ignored.
     """
     node, other_namespace = workload.take_node(), workload.create_namespace()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     first = scenario.set_obsolete_cpus({"cpuModels": ["Haswell"]})["metadata"]
     second = scenario.set_obsolete_cpus({"cpuModels": ["Penryn"]}, namespace=other_namespace)["metadata"]
-    older, younger = sorted((first, second), key=lambda item: (item["creationTimestamp"], item["uid"]))
+    older, younger = sorted((first, second), key=lambda metadata: (metadata["creationTimestamp"], metadata["uid"]))
 
     scenario.run_round("HyperConverged")
 
-    obsolete = {first["uid"]: "Haswell", second["uid"]: "Penryn"}[older["uid"]]
-    assert f"{MODEL_LABEL_PREFIX}{obsolete}" not in scenario.list_cpu_labels(node)
+    obsolete_model = {first["uid"]: "Haswell", second["uid"]: "Penryn"}[older["uid"]]
+    assert f"{MODEL_LABEL_PREFIX}{obsolete_model}" not in scenario.list_cpu_labels(node)
     assert len(scenario.list_event_messages(younger["namespace"], HYPERCONVERGED_IGNORED)) == 1
 
 
 @proves("OSV-39", "C29")
-def test_skipped_node_is_relabelled_after_annotation_ends(scenario: CpuLabelScenario, workload: Workload) -> None:
+def test_skipped_node_is_relabelled_after_skip_annotation_ends(scenario: CpuLabelScenario, workload: Workload) -> None:
     """Check that an annotated node keeps its labels, and is relabelled by the first tick after the annotation ends.
 
     The annotation ends with the value `false` or with its removal.
@@ -289,13 +296,13 @@ def test_skipped_node_is_relabelled_after_annotation_ends(scenario: CpuLabelScen
     scenario.run_round()
     for annotation_value in ("false", None):
         scenario.patch_annotations(node, {SKIP_ANNOTATION: "true"})
-        before = scenario.list_cpu_labels(node)
+        labels_before_skip = scenario.list_cpu_labels(node)
         scenario.set_obsolete_cpus(
             {"cpuModels": ["Haswell"] if annotation_value else [], "minCPUModel": "Nehalem" if annotation_value else ""}
         )
         scenario.run_round("HyperConverged")
         scenario.tick_through_all_pages()
-        assert scenario.list_cpu_labels(node) == before
+        assert scenario.list_cpu_labels(node) == labels_before_skip
 
         scenario.patch_annotations(node, {SKIP_ANNOTATION: annotation_value})
         scenario.tick_through_all_pages()
@@ -338,16 +345,20 @@ def test_pod_with_model_selector_waits_for_labelled_node(scenario: CpuLabelScena
     collection = f"/api/v1/namespaces/{workload.namespace}/pods"
     workload.client.create(collection, pod)
 
-    def is_unschedulable(item: dict[str, object] | None) -> bool:
-        status = (item or {}).get("status")
+    def is_unschedulable(current_pod: dict[str, object] | None) -> bool:
+        status = (current_pod or {}).get("status")
         conditions = status.get("conditions") if isinstance(status, dict) else None
-        return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions or [])
+        return any(
+            condition["type"] == "PodScheduled" and condition["status"] == "False" for condition in conditions or []
+        )
 
     workload.wait_for_object(f"{collection}/asks", is_unschedulable)
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.run_round()
 
-    bound_pod = workload.wait_for_object(f"{collection}/asks", lambda item: bool(item and item["spec"].get("nodeName")))
+    bound_pod = workload.wait_for_object(
+        f"{collection}/asks", lambda current_pod: bool(current_pod and current_pod["spec"].get("nodeName"))
+    )
     assert bound_pod["spec"]["nodeName"] == node
 
 
@@ -379,7 +390,7 @@ def test_nothing_is_labelled_while_other_install_holds_lease(
 ) -> None:
     """Check that `label-cpu` writes nothing while another install holds the install lease.
 
-    The other install may have other ConfigMaps for the same nodes.
+    The other install may have different ConfigMaps for the same nodes.
     """
     node, other_account = workload.take_node(), ServiceAccount("kubevirt-hyperconverged", "functions")
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -397,10 +408,10 @@ def test_nothing_is_labelled_while_other_install_holds_lease(
 
 
 @proves("X-3", "OSV-38")
-def test_tick_repairs_lost_event_and_next_tick_writes_nothing(
+def test_tick_restores_labels_and_next_tick_writes_nothing(
     scenario: CpuLabelScenario, workload: Workload, audit: AuditLog
 ) -> None:
-    """Check that a tick repairs a lost event or a removed label, and that the next tick writes nothing."""
+    """Check that a tick labels a node after a lost event or a removed label, and that the next tick writes nothing."""
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.tick_through_all_pages()
@@ -415,8 +426,10 @@ def test_tick_repairs_lost_event_and_next_tick_writes_nothing(
 
 
 @proves("X-3a", "OSV-31")
-def test_tick_finds_hyperconverged_change_with_lost_event(scenario: CpuLabelScenario, workload: Workload) -> None:
-    """Check that a tick removes the label of a model that HyperConverged lists although the event was lost."""
+def test_tick_applies_hyperconverged_change_whose_event_was_lost(
+    scenario: CpuLabelScenario, workload: Workload
+) -> None:
+    """Check that a tick removes the label of a model that HyperConverged now lists, even if the event was lost."""
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     scenario.tick_through_all_pages()
@@ -455,18 +468,18 @@ def test_redelivered_event_restarts_round_after_lost_reply(
 ) -> None:
     """Check that a redelivered event starts the round again if the first reply was lost.
 
-    This also holds if an update of the HyperConverged's status arrived in between. After the end of the round, a status
-    update starts no round.
+    This is also true if an update of the HyperConverged's status arrived in between. After the round has ended, a
+    status update starts no round.
     """
     split_nodes_into_two_pages(scenario, monkeypatch)
     scenario.replace_capabilities({scenario.workload.take_node(): HASWELL_CAPABILITIES})
     scenario.set_obsolete_cpus({})
-    spec, status = build_reference_event(hyperconverged.KIND), build_reference_event(hyperconverged.KIND)
+    spec_event, status_event = build_reference_event(hyperconverged.KIND), build_reference_event(hyperconverged.KIND)
 
-    assert all(scenario.functions.invoke("label-cpu", event) for event in (spec, status, spec))
-    assert scenario.post_with_replies(spec) == 2
+    assert all(scenario.functions.invoke("label-cpu", event) for event in (spec_event, status_event, spec_event))
+    assert scenario.post_with_replies(spec_event) == 2
 
-    assert scenario.functions.invoke("label-cpu", status) is None
+    assert scenario.functions.invoke("label-cpu", status_event) is None
 
 
 @proves("X-6")
@@ -476,21 +489,21 @@ def test_node_is_read_again_after_conflict(scenario_with_faults: CpuLabelScenari
     A node that got the skip annotation meanwhile stays unchanged.
     """
     scenario, workload = scenario_with_faults, scenario_with_faults.workload
-    skipped, labelled = workload.take_node(), workload.take_node()
-    scenario.replace_capabilities({"kind": {**HASWELL_CAPABILITIES, "nodes": [skipped, labelled]}})
+    skipped_node, labelled_node = workload.take_node(), workload.take_node()
+    scenario.replace_capabilities({"kind": {**HASWELL_CAPABILITIES, "nodes": [skipped_node, labelled_node]}})
 
     def write_before_patch(request: str) -> None:
         if request == "patch nodes 1":
-            scenario.patch_annotations(skipped, {SKIP_ANNOTATION: "true"})
-            scenario.patch_labels(labelled, {LEGACY_FEATURE_LABEL: "true"})
+            scenario.patch_annotations(skipped_node, {SKIP_ANNOTATION: "true"})
+            scenario.patch_labels(labelled_node, {LEGACY_FEATURE_LABEL: "true"})
 
     fault_proxy.inject(write_before_patch)
     response = scenario.functions.post("label-cpu", build_reference_event())
     assert (response.status_code, response.text) == (503, "another client changed the node at the same time\n")
     scenario.run_round()
 
-    assert scenario.list_cpu_labels(skipped) == set()
-    assert scenario.list_cpu_labels(labelled) == {
+    assert scenario.list_cpu_labels(skipped_node) == set()
+    assert scenario.list_cpu_labels(labelled_node) == {
         f"{MODEL_LABEL_PREFIX}Haswell",
         f"{MODEL_LABEL_PREFIX}Penryn",
         *FEATURES_ABOVE_PENRYN,
@@ -526,21 +539,25 @@ def test_labels_after_conflict_come_from_latest_configmaps(
 
     The other writer, for example another replica of this function, may have used a newer ConfigMap.
     """
-    scenario, (first, second) = (
+    scenario, (first_node, second_node) = (
         scenario_with_faults,
         sorted(scenario_with_faults.workload.take_node() for _ in range(2)),
     )
-    scenario.replace_capabilities({"kind": {**HASWELL_CAPABILITIES, "nodes": [first, second]}})
+    scenario.replace_capabilities({"kind": {**HASWELL_CAPABILITIES, "nodes": [first_node, second_node]}})
 
     def write_before_patch(request: str) -> None:
         if request == "patch nodes 1":
-            scenario.replace_capabilities({"kind": {"models": ["Penryn"], "features": [], "nodes": [first, second]}})
-            scenario.patch_labels(first, {f"{MODEL_LABEL_PREFIX}Penryn": "true", MANAGED_LABEL: "true"})
+            scenario.replace_capabilities(
+                {"kind": {"models": ["Penryn"], "features": [], "nodes": [first_node, second_node]}}
+            )
+            scenario.patch_labels(first_node, {f"{MODEL_LABEL_PREFIX}Penryn": "true", MANAGED_LABEL: "true"})
 
     fault_proxy.inject(write_before_patch)
     scenario.run_round()
 
-    assert scenario.list_cpu_labels(first) == scenario.list_cpu_labels(second) == {f"{MODEL_LABEL_PREFIX}Penryn"}
+    assert (
+        scenario.list_cpu_labels(first_node) == scenario.list_cpu_labels(second_node) == {f"{MODEL_LABEL_PREFIX}Penryn"}
+    )
 
 
 @proves("OSV-38")
@@ -559,7 +576,7 @@ def test_hanging_search_for_unknown_nodes_delays_no_label(
 
 @pytest.mark.slow
 @proves("X-6")
-def test_round_ends_although_every_patch_hangs(
+def test_round_ends_even_if_every_patch_hangs(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that a round ends even if every patch hangs, for example because of an admission webhook.
@@ -585,9 +602,9 @@ def test_round_ends_although_every_patch_hangs(
 def test_round_with_unwritable_last_page_counts_as_finished(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a round counts as finished although its last page cannot be written.
+    """Check that a round counts as finished even if its last page cannot be written.
 
-    An update of the HyperConverged's status starts no other round, and the event of the last page is still retried.
+    An update of the HyperConverged's status starts no new round, and the event of the last page is still retried.
     """
     scenario, workload = scenario_with_faults, scenario_with_faults.workload
     assert workload.take_node()
@@ -623,8 +640,10 @@ def test_redelivered_event_restarts_round_after_failed_single_page(
 
 
 @proves("X-6")
-def test_unwritable_node_does_not_block_others(scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy) -> None:
-    """Check that a node that cannot be patched does not stop the others.
+def test_unwritable_node_does_not_block_other_nodes(
+    scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
+) -> None:
+    """Check that a node that cannot be patched does not block other nodes.
 
     The next tick repeats a rejected patch, and the round repeats a failed one. If every patch of a page fails, the
     event is retried.
@@ -651,8 +670,8 @@ def test_unwritable_node_does_not_block_others(scenario_with_faults: CpuLabelSce
 
 @proves("X-1")
 @pytest.mark.parametrize("after", [7, ["a"], {"a": 1}, True])
-def test_invalid_position_gets_400(functions: Functions, after: object) -> None:
-    """Check that an invalid position in the event data gets 400 and causes no API request."""
+def test_invalid_page_position_is_rejected(functions: Functions, after: object) -> None:
+    """Check that an invalid position in the event data is rejected with 400 and causes no API request."""
     reference = events.ObjectReference("v1", "cpu-labels", "a-round", kind="Round")
     response = functions.post(
         "label-cpu", events.build_event(events.LABELS_DUE, "test", reference, data={"after": after})
@@ -661,7 +680,9 @@ def test_invalid_position_gets_400(functions: Functions, after: object) -> None:
     assert (response.status_code, response.text) == (400, "data.after is not a string\n")
 
 
-def test_unknown_position_restarts_at_first_page(scenario: CpuLabelScenario, workload: Workload) -> None:
+def test_round_restarts_at_first_page_after_rejected_continue_token(
+    scenario: CpuLabelScenario, workload: Workload
+) -> None:
     """Check that a round starts at the first page if the API server no longer accepts the continue token.
 
     Continue tokens expire after some minutes.
@@ -679,7 +700,7 @@ def test_unknown_position_restarts_at_first_page(scenario: CpuLabelScenario, wor
 def test_ticks_reach_last_page_after_continue_token_expired(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that ticks reach the last page although the API server rejects the expired continue token.
+    """Check that ticks reach the last page even if the API server rejects an expired continue token.
 
     With thousands of nodes, etcd is compacted between ticks. The API server's 410 response has a fresh token, as in
     this test.
@@ -713,12 +734,12 @@ def test_event_of_other_kind_is_ignored(scenario: CpuLabelScenario, workload: Wo
     assert audit.list_writes_by() == []
 
 
-def test_tick_without_capabilities_costs_two_requests(
+def test_tick_without_capabilities_sends_two_requests(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
 ) -> None:
     """Check that a tick lists only ConfigMaps and managed nodes if neither exist.
 
-    If they exist, it makes two more lists, and reads the install lease.
+    If they exist, it sends two more list requests, and reads the install lease.
     """
     scenario, workload = scenario_with_faults, scenario_with_faults.workload
     fault_proxy.inject(lambda _request: None)
@@ -737,7 +758,7 @@ def test_tick_without_capabilities_costs_two_requests(
 
 @proves("OSV-38")
 def test_lone_surrogate_in_entry_affects_no_other_node(scenario: CpuLabelScenario, workload: Workload) -> None:
-    """Check that an entry with a lone surrogate counts as malformed and does not affect other nodes.
+    """Check that an entry with a lone surrogate is malformed and does not affect other nodes.
 
     JSON can contain a lone surrogate, but it has no UTF-8 encoding.
     """

@@ -1,4 +1,4 @@
-"""Program that runs `begin` and is killed after some writes: `killed_begin KUBECONFIG PATH WRITES`."""
+"""Program that runs `begin` and kills itself after a number of writes: `killed_begin KUBECONFIG PATH WRITES`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.functions.certificates.killed_pass import SelfKillingApi
 from tests.functions.event_builders import build_added
 
 
-def main(kubeconfig: str, path: str, writes: str) -> None:
+def main(kubeconfig: str, path: str, write_count: str) -> None:
     cluster = SyncClient(kubeconfig)
     event = build_added(cluster.get(path))
     cluster.api = cluster.run(SelfKillingApi.connect(kubeconfig))
-    SelfKillingApi.writes_left = int(writes)
+    SelfKillingApi.writes_left = int(write_count)
     begin(event, cluster)
 
 

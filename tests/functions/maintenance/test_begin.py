@@ -1,4 +1,4 @@
-"""Tests of `begin` on a real API server."""
+"""Tests for `begin` on a real API server."""
 
 from __future__ import annotations
 
@@ -43,40 +43,40 @@ def test_begin_sets_finalizer_owner_lease_and_counts(functions: Functions, workl
     workload.create_bare_pods(node, "bare", "second")
     workload.create_bare_pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
     workload.create_daemonset("agent", node)
-    item = workload.create_maintenance(node, group)
+    maintenance = workload.create_maintenance(node, group)
 
-    reply = functions.invoke("begin", build_added(item))
+    reply = functions.invoke("begin", build_added(maintenance))
 
-    item = workload.read_maintenance(item)
+    maintenance = workload.read_maintenance(maintenance)
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
     data = dict(require_data(reply))
     assert int(data.pop("podsVersion")) > 0
     assert data == {
-        "maintenance": events.ObjectReference.from_object(item).as_data(),
+        "maintenance": events.ObjectReference.from_object(maintenance).as_data(),
         "node": node,
         "totalpods": 4,
         "evictionPods": 2,
-        "maintenanceVersion": item["metadata"]["resourceVersion"],
+        "maintenanceVersion": maintenance["metadata"]["resourceVersion"],
         "closed": False,
         "left": [{"namespace": workload.namespace, "name": name} for name in ("bare", "second")],
     }
-    assert item["metadata"]["finalizers"] == [m.FINALIZER]
-    (owner,) = item["metadata"]["ownerReferences"]
+    assert maintenance["metadata"]["finalizers"] == [m.FINALIZER]
+    (owner,) = maintenance["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", node, workload.read_node(node)["metadata"]["uid"])
-    assert m.parse_annotated_counts(item) == {"totalpods": 4, "evictionPods": 2}
-    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), item)
+    assert m.parse_annotated_counts(maintenance) == {"totalpods": 4, "evictionPods": 2}
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), maintenance)
 
 
 @proves("X-1")
 def test_begin_writes_only_maintenance_and_lease(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-1, NMO-11: `begin` creates one lease and patches the maintenance once; it writes neither node nor pods."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
-    functions.run_begin(item)
+    functions.run_begin(maintenance)
 
-    name = item["metadata"]["name"]
+    name = maintenance["metadata"]["name"]
     assert summarize_writes(audit.list_writes_by()) == [
         ("create", "leases", f"node-{node}"),
         ("patch", "nodemaintenances", name),
@@ -84,18 +84,18 @@ def test_begin_writes_only_maintenance_and_lease(functions: Functions, workload:
 
 
 @proves("X-2", "NMO-11")
-def test_duplicate_event_writes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: a duplicate event writes nothing, and its reply is the same event without the snapshot.
+def test_begin_writes_nothing_for_duplicate_event(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """X-2: `begin` writes nothing for a duplicate event, and returns the same event without the snapshot.
 
     The second pass does not read the pods, so `status` reads them.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
-    item = workload.create_maintenance(node)
-    event = build_added(item)
+    maintenance = workload.create_maintenance(node)
+    event = build_added(maintenance)
     first_event = functions.invoke("begin", event)
     workload.create_bare_pods(node, "late")
-    before, writes = workload.read_maintenance(item), len(audit.list_writes_by())
+    before, writes = workload.read_maintenance(maintenance), len(audit.list_writes_by())
 
     second_event = functions.invoke("begin", event)
 
@@ -105,16 +105,16 @@ def test_duplicate_event_writes_nothing(functions: Functions, workload: Workload
     expected_data = {name: value for name, value in require_data(first_event).items() if name not in snapshot_fields}
     assert set(snapshot_fields) <= set(require_data(first_event))
     assert (second_event.get_id(), second_event.get_data()) == (first_event.get_id(), expected_data)
-    assert workload.read_maintenance(item) == before
+    assert workload.read_maintenance(maintenance) == before
     assert len(audit.list_writes_by()) == writes
 
 
-def test_request_count_is_minimal(functions: Functions, workload: Workload) -> None:
+def test_begin_sends_minimal_number_of_requests(functions: Functions, workload: Workload) -> None:
     """Check that `begin` sends five requests for a new maintenance, and three reads for a duplicate event."""
     INSTALL_LEASE_CACHE.confirm(functions.clusters["begin"])
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    path, event = m.build_path(item), build_added(item)
+    maintenance = workload.create_maintenance(node)
+    path, event = m.build_path(maintenance), build_added(maintenance)
     read = {f"GET {path}": 1, f"GET {build_node_path(node)}": 1}
     written = {f"POST {leases.LEASES_PATH}": 1, f"PATCH {path}": 1}
 
@@ -128,11 +128,11 @@ def test_request_count_is_minimal(functions: Functions, workload: Workload) -> N
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_both_content_modes_are_accepted(functions: Functions, workload: Workload, mode: str) -> None:
+def test_begin_accepts_both_content_modes(functions: Functions, workload: Workload, mode: str) -> None:
     """X-1: `begin` accepts an event in binary and in structured mode."""
-    item = workload.create_maintenance(workload.take_node())
+    maintenance = workload.create_maintenance(workload.take_node())
 
-    response = functions.post("begin", build_added(item), mode=mode)
+    response = functions.post("begin", build_added(maintenance), mode=mode)
 
     assert response.status_code == 200
     assert response.headers["ce-type"] == events.MAINTENANCE_BEGUN
@@ -140,11 +140,11 @@ def test_both_content_modes_are_accepted(functions: Functions, workload: Workloa
 
 
 @proves("NMO-19")
-def test_unknown_node_fails(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_begin_fails_for_unknown_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-19: for an unknown node, `begin` emits `maintenance.step_failed` and writes nothing."""
-    item = workload.create_maintenance("nowhere")
+    maintenance = workload.create_maintenance("nowhere")
 
-    reply = functions.invoke("begin", build_added(item))
+    reply = functions.invoke("begin", build_added(maintenance))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
@@ -153,29 +153,29 @@ def test_unknown_node_fails(functions: Functions, workload: Workload, audit: Aud
 
 
 @pytest.mark.parametrize("suffix", ["/status", "/", "/..", "?x=1", "#x", ",x", "=x", " ", "\n"])
-def test_malformed_node_name_is_unknown_node(
+def test_begin_treats_malformed_node_name_as_unknown_node(
     functions: Functions, workload: Workload, audit: AuditLog, suffix: str
 ) -> None:
-    """NMO-19: a node name with characters of a path or a selector is an unknown node, and the status reports that."""
+    """NMO-19: a node name that contains path or selector characters is an unknown node, and the status reports that."""
     name = f"{workload.take_node()}{suffix}"
-    item = workload.create_maintenance(name)
+    maintenance = workload.create_maintenance(name)
 
-    reply = functions.invoke("begin", build_added(item))
+    reply = functions.invoke("begin", build_added(maintenance))
 
     assert reply is not None
     assert require_data(reply)["error"] == f'nodes "{name}" not found'
     assert audit.list_writes_by() == []
     functions.invoke("status", reply)
-    assert workload.read_maintenance(item)["status"]["lastError"] == f'nodes "{name}" not found'
-    workload.delete(m.build_path(item))
+    assert workload.read_maintenance(maintenance)["status"]["lastError"] == f'nodes "{name}" not found'
+    workload.delete(m.build_path(maintenance))
 
 
 def test_succeeded_maintenance_is_not_begun_again(functions: Functions, workload: Workload) -> None:
     """X-2: `begin` ignores a duplicate of the first event after the drain has succeeded."""
-    item = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
-    assert m.get_phase(item) == m.SUCCEEDED
+    maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
+    assert m.get_phase(maintenance) == m.SUCCEEDED
 
-    assert functions.invoke("begin", build_added(item)) is None
+    assert functions.invoke("begin", build_added(maintenance)) is None
 
 
 @proves("NMO-22")
@@ -183,7 +183,7 @@ def test_succeeded_maintenance_is_not_begun_again(functions: Functions, workload
 def test_second_maintenance_of_node_fails(
     functions: Functions, workload: Workload, audit: AuditLog, second_group: ApiGroup
 ) -> None:
-    """NMO-22, X-7: a second maintenance of the node, of any group, fails with the first one's name."""
+    """NMO-22, X-7: a second maintenance of the node fails, whatever its API group; the error names the first one."""
     node = workload.take_node()
     first, second = workload.create_maintenance(node), workload.create_maintenance(node, second_group)
     functions.run_begin(first)
@@ -197,12 +197,12 @@ def test_second_maintenance_of_node_fails(
     assert error.startswith(f"invalid nodeName, a NodeMaintenance for node {node} already exists: ")
     assert first["metadata"]["name"] in error
     outcomes = [(entry["verb"], entry["responseStatus"]["code"]) for entry in audit.list_writes_by()[writes:]]
-    assert outcomes == [("create", 409)]  # the lease exists already
+    assert outcomes == [("create", 409)]  # the lease already exists
 
 
 @proves("NMO-22")
 @pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
-def test_second_maintenance_fails_without_lease(
+def test_second_maintenance_fails_even_if_lease_is_deleted(
     functions: Functions, workload: Workload, audit: AuditLog, second_group: ApiGroup
 ) -> None:
     """NMO-22: a second maintenance of the node fails even if the first one's lease was deleted."""
@@ -223,31 +223,31 @@ def test_second_maintenance_fails_without_lease(
 
 @proves("NMO-27", "NMO-27a")
 @pytest.mark.parametrize(
-    ("renew_time", "begins"),
+    ("renew_time", "has_expired"),
     [(VALID_RENEW_TIME, False), (EXPIRED_RENEW_TIME, True)],
     ids=["held", "expired"],
 )
 def test_foreign_lease_blocks_until_expiry(
-    functions: Functions, workload: Workload, renew_time: str, begins: bool
+    functions: Functions, workload: Workload, renew_time: str, has_expired: bool
 ) -> None:
     """NMO-27a: another tool's valid lease blocks the maintenance; `begin` takes over an expired one."""
     node = workload.take_node()
     create_foreign_lease(workload, node, renew_time)
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
-    reply = functions.invoke("begin", build_added(item))
+    reply = functions.invoke("begin", build_added(maintenance))
 
     assert reply is not None
-    assert reply.get_type() == (events.MAINTENANCE_BEGUN if begins else events.MAINTENANCE_STEP_FAILED)
-    assert m.has_begun(workload.read_maintenance(item)) is begins
-    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), item) is begins
-    if not begins:
+    assert reply.get_type() == (events.MAINTENANCE_BEGUN if has_expired else events.MAINTENANCE_STEP_FAILED)
+    assert m.has_begun(workload.read_maintenance(maintenance)) is has_expired
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), maintenance) is has_expired
+    if not has_expired:
         message = (
             f'the lease of node "{node}" is held by another-tool: the maintenance begins when the lease is released'
         )
         assert require_data(reply)["error"] == message
         functions.invoke("status", reply)
-        status = workload.read_maintenance(item)["status"]
+        status = workload.read_maintenance(maintenance)["status"]
         assert (status["lastError"], status.get("phase")) == (message, None)
         assert workload.read_node(node)["spec"].get("unschedulable") is None
 
@@ -257,41 +257,41 @@ def test_lease_without_holder_is_acquired(functions: Functions, workload: Worklo
     """NMO-27a: a lease without a holder does not block the maintenance, even before it expires."""
     node = workload.take_node()
     create_foreign_lease(workload, node, VALID_RENEW_TIME, holder)
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
-    assert functions.run_begin(item).get_type() == events.MAINTENANCE_BEGUN
+    assert functions.run_begin(maintenance).get_type() == events.MAINTENANCE_BEGUN
 
-    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), item)
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), maintenance)
 
 
-def test_lease_deleted_before_takeover_gets_503(functions: Functions, workload: Workload) -> None:
+def test_begin_answers_503_if_lease_is_deleted_before_takeover(functions: Functions, workload: Workload) -> None:
     """X-6: `begin` answers 503 if the lease is deleted between its read and its write, and succeeds when retried."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
     create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
     with run_before_request(functions.clusters["begin"], "PATCH", path, lambda: workload.delete(path)):
-        response = functions.post("begin", build_added(item))
+        response = functions.post("begin", build_added(maintenance))
 
     assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
-    functions.run_begin(item)
-    assert leases.is_holder(workload.client.get(path), item)
+    functions.run_begin(maintenance)
+    assert leases.is_holder(workload.client.get(path), maintenance)
 
 
-def test_lease_deleted_before_read_gets_503(functions: Functions, workload: Workload) -> None:
+def test_begin_answers_503_if_lease_is_deleted_before_read(functions: Functions, workload: Workload) -> None:
     """X-6: `begin` answers 503 if the lease is deleted between the failed create and the read of the holder."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
     create_foreign_lease(workload, node, VALID_RENEW_TIME)
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
     with run_before_request(functions.clusters["begin"], "GET", path, lambda: workload.delete(path)):
-        response = functions.post("begin", build_added(item))
+        response = functions.post("begin", build_added(maintenance))
 
     assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
-    functions.run_begin(item)
-    assert leases.is_holder(workload.client.get(path), item)
+    functions.run_begin(maintenance)
+    assert leases.is_holder(workload.client.get(path), maintenance)
 
 
 def test_concurrently_renewed_lease_is_not_taken_over(functions: Functions, workload: Workload) -> None:
@@ -299,31 +299,31 @@ def test_concurrently_renewed_lease_is_not_taken_over(functions: Functions, work
     node = workload.take_node()
     path = leases.build_lease_path(node)
     create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
     renewed = {"spec": {"renewTime": VALID_RENEW_TIME}}
 
     with run_before_request(functions.clusters["begin"], "PATCH", path, lambda: workload.client.patch(path, renewed)):
-        response = functions.post("begin", build_added(item))
-    reply = functions.invoke("begin", build_added(item))
+        response = functions.post("begin", build_added(maintenance))
+    reply = functions.invoke("begin", build_added(maintenance))
 
     assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
     assert reply is not None
     assert "is held by another-tool" in require_data(reply)["error"]
-    assert not m.has_begun(workload.read_maintenance(item))
+    assert not m.has_begun(workload.read_maintenance(maintenance))
 
 
 @proves("NMO-27a")
 def test_lost_lease_is_reported_with_holder(functions: Functions, workload: Workload) -> None:
     """NMO-27a: for a maintenance in progress, `begin` counts the failed renewal and names the lease's new holder."""
     node = workload.take_node()
-    item, other = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
-    functions.run_begin(item)
+    maintenance, other = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
+    functions.run_begin(maintenance)
     foreign_lease = leases.build_lease(node, other, datetime.now(timezone.utc))
     workload.client.patch(
         leases.build_lease_path(node), {"metadata": foreign_lease["metadata"], "spec": foreign_lease["spec"]}
     )
 
-    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
+    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
 
     assert reply is not None
     assert (reply.get_type(), require_data(reply)["leaseErrors"]) == (events.MAINTENANCE_STEP_FAILED, 1)
@@ -340,7 +340,7 @@ def test_orphaned_daemonset_pod_is_counted(functions: Functions, workload: Workl
     workload.client.run(workload.client.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
     workload.wait_for_object(daemonset, lambda current: current is None)
     pod = f"/api/v1/namespaces/{workload.namespace}/pods/{metadata['name']}"
-    # the garbage collector does not delete a pod whose owner's kind it cannot find
+    # the garbage collector does not delete a pod if it cannot find the owner's kind
     owner = {**metadata["ownerReferences"][0], "apiVersion": "gone.example.com/v1"}
     workload.client.patch(pod, {"metadata": {"ownerReferences": [owner]}})
 
@@ -355,20 +355,20 @@ def test_terminating_pod_is_counted(functions: Functions, workload: Workload) ->
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
     workload.delete(build_pod_path(pod))
-    item = workload.create_maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 3600})
+    maintenance = workload.create_maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 3600})
 
-    begun_event = functions.run_begin(item)
+    begun_event = functions.run_begin(maintenance)
 
     assert require_data(begun_event)["evictionPods"] == 1
     workload.client.patch(build_pod_path(pod), {"metadata": {"finalizers": []}})
 
 
-@pytest.mark.parametrize("name", ["x/status", "..", "x?watch=1"])
-def test_lease_with_invalid_holder_is_taken_over(functions: Functions, workload: Workload, name: str) -> None:
+@pytest.mark.parametrize("holder_name", ["x/status", "..", "x?watch=1"])
+def test_lease_with_invalid_holder_is_taken_over(functions: Functions, workload: Workload, holder_name: str) -> None:
     """X-2: a lease whose holder annotation has an invalid object name does not block the maintenance."""
     node = workload.take_node()
     lease = leases.build_lease(node, workload.create_maintenance("nowhere"), datetime.now(timezone.utc))
-    lease["metadata"]["annotations"] = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} {name} some-uid"}
+    lease["metadata"]["annotations"] = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} {holder_name} some-uid"}
     workload.client.create(leases.LEASES_PATH, lease)
 
     reply = functions.run_begin(workload.create_maintenance(node))
@@ -407,24 +407,24 @@ def test_lease_of_released_maintenance_is_taken_over(functions: Functions, workl
 def test_due_lease_is_renewed(functions: Functions, workload: Workload) -> None:
     """NMO-27: `begin` renews the lease of a maintenance in progress when the renewal is due."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.run_begin(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_begin(maintenance)
     workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": EXPIRED_RENEW_TIME}})
 
-    functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
+    functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
 
     assert workload.client.get(leases.build_lease_path(node))["spec"]["renewTime"] > "2026"
 
 
 def test_failed_maintenance_begins_after_node_creation(functions: Functions, workload: Workload) -> None:
     """NMO-19: a maintenance that failed because its node was unknown begins after the node is created."""
-    item = workload.create_maintenance(node := f"late-{workload.namespace}")
-    failure_event = functions.invoke("begin", build_added(item))
+    maintenance = workload.create_maintenance(node := f"late-{workload.namespace}")
+    failure_event = functions.invoke("begin", build_added(maintenance))
     assert failure_event is not None
     functions.invoke("status", failure_event)
 
     workload.local_cluster.create_nodes(node)
-    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
+    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
@@ -443,53 +443,55 @@ def test_removed_metadata_is_restored(
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "goes", "stays")
-    item = workload.create_maintenance(node)
-    functions.invoke("status", functions.run_begin(item))
-    before = workload.read_maintenance(item)["metadata"]
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(maintenance))
+    before = workload.read_maintenance(maintenance)["metadata"]
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/goes?gracePeriodSeconds=0")
     names = [removed_field] if removed_field else ["finalizers", "annotations", "ownerReferences"]
-    workload.client.patch(m.build_path(item), {"metadata": dict.fromkeys(names)})
+    workload.client.patch(m.build_path(maintenance), {"metadata": dict.fromkeys(names)})
     writes = len(audit.list_writes_by())
 
-    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
+    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
 
-    after = workload.read_maintenance(item)["metadata"]
+    after = workload.read_maintenance(maintenance)["metadata"]
     assert {name: after[name] for name in ("finalizers", "annotations", "ownerReferences")} == {
         name: before[name] for name in ("finalizers", "annotations", "ownerReferences")
     }
-    assert m.parse_annotated_counts(workload.read_maintenance(item)) == {"totalpods": 2, "evictionPods": 2}
+    assert m.parse_annotated_counts(workload.read_maintenance(maintenance)) == {"totalpods": 2, "evictionPods": 2}
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
     assert summarize_writes(audit.list_writes_by()[writes:]) == [
-        ("patch", "nodemaintenances", item["metadata"]["name"])
+        ("patch", "nodemaintenances", maintenance["metadata"]["name"])
     ]
 
 
 def test_deleted_maintenance_does_not_begin(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: `begin` ignores a maintenance that is being deleted."""
-    item = workload.create_maintenance(workload.take_node(), finalizers=["example.com/hold"])
-    workload.delete(m.build_path(item))
+    maintenance = workload.create_maintenance(workload.take_node(), finalizers=["example.com/hold"])
+    workload.delete(m.build_path(maintenance))
 
-    assert functions.invoke("begin", build_added(item)) is None
+    assert functions.invoke("begin", build_added(maintenance)) is None
     assert audit.list_writes_by() == []
 
 
-def test_foreign_finalizers_and_owners_are_kept(functions: Functions, workload: Workload) -> None:
-    """NMO-16: `begin` keeps the finalizers and owners that others set on the maintenance."""
+def test_begin_keeps_foreign_finalizers_and_owners(functions: Functions, workload: Workload) -> None:
+    """NMO-16: `begin` keeps the finalizers and owners that other clients set on the maintenance."""
     node = workload.take_node()
     namespace = workload.client.get(f"/api/v1/namespaces/{workload.namespace}")
     owner = {"apiVersion": "v1", "kind": "Namespace", "name": workload.namespace, "uid": namespace["metadata"]["uid"]}
-    item = workload.create_maintenance(node, finalizers=["example.com/hold"], ownerReferences=[owner])
+    maintenance = workload.create_maintenance(node, finalizers=["example.com/hold"], ownerReferences=[owner])
 
-    functions.run_begin(item)
+    functions.run_begin(maintenance)
 
-    metadata = workload.read_maintenance(item)["metadata"]
+    metadata = workload.read_maintenance(maintenance)["metadata"]
     assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
-    assert [item["kind"] for item in metadata["ownerReferences"]] == ["Namespace", "Node"]
+    assert [reference["kind"] for reference in metadata["ownerReferences"]] == ["Namespace", "Node"]
 
 
 @proves("NMO-7", "NMO-8")
-def test_begin_logs_operator_lines(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
+def test_begin_logs_lines_of_replaced_operator(
+    functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
     """NMO-7, NMO-8, NMO-17, KNM-5: `begin` logs the lines that administrators search for."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
@@ -500,10 +502,10 @@ def test_begin_logs_operator_lines(functions: Functions, workload: Workload, cap
             "items"
         ]
     )
-    item = workload.create_maintenance(node, reason="new disks")
+    maintenance = workload.create_maintenance(node, reason="new disks")
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        functions.run_begin(item)
+        functions.run_begin(maintenance)
 
     lines = [record.message for record in caplog.records if record.name == "controller_nodemaintenance"]
     assert lines == [
@@ -521,9 +523,9 @@ def test_missing_reason_is_logged_as_empty(
 ) -> None:
     """NMO-17: a maintenance without a reason is logged with an empty reason."""
     node = workload.take_node()
-    item = workload.create_maintenance(node, reason="")
+    maintenance = workload.create_maintenance(node, reason="")
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        functions.run_begin(item)
+        functions.run_begin(maintenance)
 
     assert f"Applying Maintenance mode on Node: {node} with Reason: " in [record.message for record in caplog.records]

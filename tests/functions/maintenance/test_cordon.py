@@ -1,4 +1,4 @@
-"""Tests of `cordon` on a real API server."""
+"""Tests for `cordon` on a real API server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.workload import AuditLog, Workload, summarize_writes
 def test_cordon_sets_unschedulable_and_labels(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-3, X-1, OSV-5: `cordon` sets spec.unschedulable and our labels, and emits `node.cordoned`."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    begun_event = functions.run_begin(item)
+    maintenance = workload.create_maintenance(node)
+    begun_event = functions.run_begin(maintenance)
     before, writes = workload.read_node(node), len(audit.list_writes_by())
 
     reply = functions.invoke("cordon", begun_event)
@@ -33,17 +33,23 @@ def test_cordon_sets_unschedulable_and_labels(functions: Functions, workload: Wo
     after = workload.read_node(node)
     assert reply is not None
     assert (reply.get_type(), require_data(reply)["node"]) == (events.NODE_CORDONED, node)
-    after["spec"].pop("taints", None)  # the controller manager adds its own as soon as it sees the cordon
+    after["spec"].pop("taints", None)  # the controller manager adds its own taint as soon as it sees the cordon
     assert after["spec"] == {**before["spec"], "unschedulable": True}
-    labels = {MAINTENANCE_LABEL: item["metadata"]["uid"], EXCLUDED_BEFORE_LABEL: UNSET_VALUE, EXCLUDE_LABEL: "true"}
+    labels = {
+        MAINTENANCE_LABEL: maintenance["metadata"]["uid"],
+        EXCLUDED_BEFORE_LABEL: UNSET_VALUE,
+        EXCLUDE_LABEL: "true",
+    }
     assert after["metadata"]["labels"] == {**before["metadata"]["labels"], **labels}
     own_writes = summarize_writes(audit.list_writes_by()[writes:])
     assert [(verb, kind) for verb, kind, _ in own_writes] == [("patch", "nodes")]
     assert "SchedulingDisabled" in workload.local_cluster.kubectl("get", "node", node).stdout
 
 
-def test_redelivered_event_writes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: a redelivered event writes nothing and gets a reply."""
+def test_cordon_replies_to_redelivered_event_without_write(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """X-2: `cordon` replies to a redelivered event, but writes nothing."""
     node = workload.take_node()
     begun_event = functions.run_begin(workload.create_maintenance(node))
     functions.invoke("cordon", begun_event)
@@ -56,10 +62,10 @@ def test_redelivered_event_writes_nothing(functions: Functions, workload: Worklo
 
 
 def test_cordoned_node_is_only_labelled(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-3: on a node that is cordoned already, `cordon` writes only the labels, and only once."""
+    """NMO-3: on a node that is already cordoned, `cordon` writes only the labels, and only once."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    begun_event = functions.run_begin(item)
+    maintenance = workload.create_maintenance(node)
+    begun_event = functions.run_begin(maintenance)
     workload.client.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     writes = len(audit.list_writes_by())
 
@@ -67,12 +73,12 @@ def test_cordoned_node_is_only_labelled(functions: Functions, workload: Workload
 
     assert [reply and reply.get_type() for reply in replies] == [events.NODE_CORDONED, events.NODE_CORDONED]
     assert [(verb, kind) for verb, kind, _ in summarize_writes(audit.list_writes_by()[writes:])] == [("patch", "nodes")]
-    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == item["metadata"]["uid"]
+    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == maintenance["metadata"]["uid"]
 
 
 @proves("NMO-17")
 @pytest.mark.parametrize("is_cordoned_by_hand", [False, True], ids=["schedulable", "cordoned by hand"])
-def test_only_own_cordon_is_logged(
+def test_cordon_logs_only_its_own_cordon(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture, is_cordoned_by_hand: bool
 ) -> None:
     """NMO-17: `cordon` logs its own cordon once, and logs nothing for a node that was cordoned by hand."""
@@ -89,18 +95,18 @@ def test_only_own_cordon_is_logged(
     assert [record.message for record in caplog.records] == ([] if is_cordoned_by_hand else [f"cordon Node: {node}"])
 
 
-def test_foreign_label_value_is_overwritten(functions: Functions, workload: Workload) -> None:
+def test_cordon_overwrites_foreign_label_value(functions: Functions, workload: Workload) -> None:
     """Rule 10: `cordon` overwrites a label value that another writer set."""
     node = workload.take_node()
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}=by-hand")
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
-    functions.run_chain(item, "begin", "cordon")
+    functions.run_chain(maintenance, "begin", "cordon")
 
-    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == item["metadata"]["uid"]
+    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == maintenance["metadata"]["uid"]
 
 
-def test_leftover_drain_taint_of_other_group_is_removed(functions: Functions, workload: Workload) -> None:
+def test_cordon_removes_leftover_drain_taint_of_other_group(functions: Functions, workload: Workload) -> None:
     """NMO-4: `cordon` removes the drain taint that a deleted maintenance of another group left on the node."""
     node = workload.take_node()
     taints = [{"key": group.drain_taint, "effect": "NoSchedule"} for group in (MEDIK8S, KUBEVIRT)]
@@ -119,25 +125,27 @@ def test_leftover_drain_taint_of_other_group_is_removed(functions: Functions, wo
 def test_uncordoned_node_is_cordoned_again(functions: Functions, workload: Workload) -> None:
     """NMO-3: `cordon` cordons the node again on `node.drifted`."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.run_chain(item, "begin", "cordon")
+    maintenance = workload.create_maintenance(node)
+    functions.run_chain(maintenance, "begin", "cordon")
     workload.local_cluster.kubectl("uncordon", node)
 
-    functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, item))
+    functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, maintenance))
 
     assert workload.read_node(node)["spec"]["unschedulable"] is True
 
 
 @pytest.mark.parametrize("step", ["cordon", "taint", "evict"])
-def test_recreated_node_is_not_changed(functions: Functions, workload: Workload, audit: AuditLog, step: str) -> None:
-    """NMO-20, X-2: for a new node with the old name, the step emits `maintenance.step_failed` and writes nothing."""
+def test_steps_do_not_change_recreated_node(
+    functions: Functions, workload: Workload, audit: AuditLog, step: str
+) -> None:
+    """NMO-20, X-2: if the node was recreated, the step emits `maintenance.step_failed` and writes nothing."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    event = dict(zip(("cordon", "taint", "evict"), run_and_collect_events(functions, item), strict=True))[step]
+    maintenance = workload.create_maintenance(node)
+    event = dict(zip(("cordon", "taint", "evict"), run_and_collect_events(functions, maintenance), strict=True))[step]
     workload.local_cluster.kubectl("uncordon", node)
-    # this API version is not served, so the garbage collector cannot find out that the owner is gone
+    # this API version is not served, so the garbage collector cannot look up the owner
     owner = {"apiVersion": "example.com/v1", "kind": "Node", "name": node, "uid": "of-the-old-node"}
-    workload.client.patch(m.build_path(item), {"metadata": {"ownerReferences": [owner]}})
+    workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": [owner]}})
     writes = len(audit.list_writes_by())
 
     reply = functions.invoke(step, event)
@@ -148,9 +156,9 @@ def test_recreated_node_is_not_changed(functions: Functions, workload: Workload,
     assert len(audit.list_writes_by()) == writes
 
 
-def run_and_collect_events(functions: Functions, item: Object) -> list[BaseCloudEvent]:
+def run_and_collect_events(functions: Functions, maintenance: Object) -> list[BaseCloudEvent]:
     """Run `begin`, `cordon` and `taint`, and return the events that trigger `cordon`, `taint` and `evict`."""
-    begun_event = functions.run_begin(item)
+    begun_event = functions.run_begin(maintenance)
     cordoned_event = functions.invoke("cordon", begun_event)
     assert cordoned_event is not None
     tainted_event = functions.invoke("taint", cordoned_event)
@@ -158,12 +166,13 @@ def run_and_collect_events(functions: Functions, item: Object) -> list[BaseCloud
     return [begun_event, cordoned_event, tainted_event]
 
 
-def test_deleted_node_fails_the_step(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_cordon_fails_if_node_is_deleted(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-20: for a deleted node, `cordon` emits `maintenance.step_failed` with the node's name and writes nothing."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    begun_event = functions.run_begin(item)
-    workload.client.patch(m.build_path(item), {"metadata": {"ownerReferences": []}})  # prevents its garbage collection
+    maintenance = workload.create_maintenance(node)
+    begun_event = functions.run_begin(maintenance)
+    # without an owner reference, the garbage collector does not delete the maintenance
+    workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": []}})
     workload.delete(f"/api/v1/nodes/{node}")
     writes = len(audit.list_writes_by())
 
@@ -184,31 +193,32 @@ def test_deleted_node_fails_the_step(functions: Functions, workload: Workload, a
         *itertools.product(("cordon", "taint", "evict"), ("other-node",)),  # status reads the name from the object
     ],
 )
-def test_outdated_event_is_ignored(
+def test_steps_ignore_outdated_event(
     functions: Functions, workload: Workload, audit: AuditLog, step: str, change: str
 ) -> None:
-    """X-2, NMO-15: a step ignores an event whose object is gone, replaced, deleted, not begun or for another node."""
+    """X-2, NMO-15: a step ignores an event for a maintenance that is gone, recreated, deleted, unbegun or elsewhere."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
     if change != "not-begun":
-        functions.run_begin(item)
+        functions.run_begin(maintenance)
     event = {
-        "cordon": build_own_event(events.MAINTENANCE_BEGUN, item),
-        "taint": build_own_event(events.NODE_CORDONED, item),
-        "evict": build_own_event(events.NODE_TAINTED, item),
-        "status": build_own_event(events.PODS_EVICTED, item),
+        "cordon": build_own_event(events.MAINTENANCE_BEGUN, maintenance),
+        "taint": build_own_event(events.NODE_CORDONED, maintenance),
+        "evict": build_own_event(events.NODE_TAINTED, maintenance),
+        "status": build_own_event(events.PODS_EVICTED, maintenance),
     }[step]
     if change in ("gone", "recreated"):
-        workload.remove_maintenance(item)
+        workload.remove_maintenance(maintenance)
     if change == "recreated":
         workload.client.create(
-            MEDIK8S.path, {field: item[field] for field in ("apiVersion", "kind", "spec")} | _build_metadata(item)
+            MEDIK8S.path,
+            {field: maintenance[field] for field in ("apiVersion", "kind", "spec")} | _build_metadata(maintenance),
         )
     if change == "deleting":
-        workload.delete(m.build_path(item))
+        workload.delete(m.build_path(maintenance))
     if change == "other-node":
         other_node = workload.take_node()
-        event = build_own_event(event.get_type(), {**item, "spec": {"nodeName": other_node}})
+        event = build_own_event(event.get_type(), {**maintenance, "spec": {"nodeName": other_node}})
     writes = len(audit.list_writes_by())
 
     response = functions.post(step, event)
@@ -217,5 +227,5 @@ def test_outdated_event_is_ignored(
     assert len(audit.list_writes_by()) == writes
 
 
-def _build_metadata(item: Object) -> Object:
-    return {"metadata": {"name": item["metadata"]["name"]}}
+def _build_metadata(maintenance: Object) -> Object:
+    return {"metadata": {"name": maintenance["metadata"]["name"]}}

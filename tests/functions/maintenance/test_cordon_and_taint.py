@@ -1,4 +1,4 @@
-"""Tests of node writes that arrive too late, because the maintenance was deleted after the step had read it."""
+"""Tests for node writes that arrive too late because the maintenance was deleted after the step had read it."""
 
 from __future__ import annotations
 
@@ -38,41 +38,43 @@ def is_restored(node: Object) -> bool:
     )
 
 
-def build_restore_action(functions: Functions, workload: Workload, item: Object) -> Callable[[], None]:
+def build_restore_action(functions: Functions, workload: Workload, maintenance: Object) -> Callable[[], None]:
     """Return an action that deletes the maintenance and restores its node, to run during another step."""
 
     def delete_and_restore() -> None:
-        workload.delete(m.build_path(item))
-        reply = functions.invoke("restore", build_updated(workload.read_maintenance(item)))
+        workload.delete(m.build_path(maintenance))
+        reply = functions.invoke("restore", build_updated(workload.read_maintenance(maintenance)))
         assert reply is not None
         assert reply.get_type() == events.NODE_RESTORED
 
     return delete_and_restore
 
 
-def run_with_late_patch(functions: Functions, workload: Workload, item: Object, step: str) -> BaseCloudEvent | None:
-    """Return the reply of a step whose node patch arrives after the node was restored."""
-    node = item["spec"]["nodeName"]
-    event = functions.run_chain(item, *PRECEDING_STEPS[step])
+def run_with_late_patch(
+    functions: Functions, workload: Workload, maintenance: Object, step: str
+) -> BaseCloudEvent | None:
+    """Run a step whose node patch arrives after the node was restored, and return the step's reply."""
+    node = maintenance["spec"]["nodeName"]
+    event = functions.run_chain(maintenance, *PRECEDING_STEPS[step])
     with run_before_request(
-        functions.clusters[step], "PATCH", build_node_path(node), build_restore_action(functions, workload, item)
+        functions.clusters[step], "PATCH", build_node_path(node), build_restore_action(functions, workload, maintenance)
     ):
         return functions.invoke(step, event)
 
 
 def test_late_cordon_is_undone(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 12: if the maintenance is deleted during `cordon`, the reply of `taint` makes `restore` undo the cordon."""
+    """Rule 12: if the maintenance is deleted during `cordon`, `taint`'s reply makes `restore` undo the cordon."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
-    cordoned_event = run_with_late_patch(functions, workload, item, "cordon")
+    cordoned_event = run_with_late_patch(functions, workload, maintenance, "cordon")
     assert cordoned_event is not None
     reply = functions.invoke("taint", cordoned_event)
 
     assert reply is not None
     assert (reply.get_type(), require_data(reply)["maintenance"]) == (
         events.MAINTENANCE_RESTORE_PENDING,
-        events.ObjectReference.from_object(item).as_data(),
+        events.ObjectReference.from_object(maintenance).as_data(),
     )
     assert not is_restored(workload.read_node(node))
     restored_event = functions.invoke("restore", reply)
@@ -87,10 +89,10 @@ def test_late_cordon_is_undone(functions: Functions, workload: Workload, audit: 
 def test_cordon_after_timeout_is_undone(functions: Functions, workload: Workload) -> None:
     """Rule 12: a redelivery undoes a cordon that the API server executed after the step's timeout."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    begun_event = functions.run_begin(item)
-    patch = build_cordon_patch(workload.read_node(node), item["metadata"]["uid"])
-    build_restore_action(functions, workload, item)()
+    maintenance = workload.create_maintenance(node)
+    begun_event = functions.run_begin(maintenance)
+    patch = build_cordon_patch(workload.read_node(node), maintenance["metadata"]["uid"])
+    build_restore_action(functions, workload, maintenance)()
     workload.client.patch(build_node_path(node), patch, JSON_PATCH)
 
     reply = functions.invoke("cordon", begun_event)
@@ -114,38 +116,38 @@ def test_late_taint_is_rejected(functions: Functions, workload: Workload) -> Non
 def test_taint_restores_removed_label(functions: Functions, workload: Workload) -> None:
     """Rule 12: `taint` restores a label that another writer removed, and the maintenance continues."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    cordoned_event = functions.run_chain(item, "begin", "cordon")
+    maintenance = workload.create_maintenance(node)
+    cordoned_event = functions.run_chain(maintenance, "begin", "cordon")
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
     reply = functions.invoke("taint", cordoned_event)
 
     assert reply is not None
     assert reply.get_type() == events.NODE_TAINTED
-    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == item["metadata"]["uid"]
+    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == maintenance["metadata"]["uid"]
 
 
-def test_taint_of_labelled_node_reads_only_before_write(functions: Functions, workload: Workload) -> None:
+def test_taint_of_labelled_node_reads_maintenance_only_before_write(functions: Functions, workload: Workload) -> None:
     """Rule 8: on a labelled node, `taint` reads the maintenance once before each write and not afterwards."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    cordoned_event = functions.run_chain(item, "begin", "cordon")
+    maintenance = workload.create_maintenance(node)
+    cordoned_event = functions.run_chain(maintenance, "begin", "cordon")
 
     with count_requests(functions.clusters["taint"].api) as requests:
         functions.invoke("taint", cordoned_event)
 
-    assert requests[f"GET {m.build_path(item)}"] == requests[f"PATCH {build_node_path(node)}"] > 0
+    assert requests[f"GET {m.build_path(maintenance)}"] == requests[f"PATCH {build_node_path(node)}"] > 0
 
 
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_taint_of_restored_node_is_undone(functions: Functions, workload: Workload, group: ApiGroup) -> None:
-    """Rule 12: if the node is restored after `taint` read the maintenance, the reply of `taint` undoes the taints."""
+    """Rule 12: if the node is restored after `taint` read the maintenance, `taint`'s reply undoes the taints."""
     node = workload.take_node()
-    item = workload.create_maintenance(node, group)
-    cordoned_event = functions.run_chain(item, "begin", "cordon")
-    restore_node = build_restore_action(functions, workload, item)
+    maintenance = workload.create_maintenance(node, group)
+    cordoned_event = functions.run_chain(maintenance, "begin", "cordon")
+    restore_node = build_restore_action(functions, workload, maintenance)
     with run_before_request(
-        functions.clusters["taint"], "GET", build_node_path(node), restore_node, after_path=m.build_path(item)
+        functions.clusters["taint"], "GET", build_node_path(node), restore_node, after_path=m.build_path(maintenance)
     ):
         reply = functions.invoke("taint", cordoned_event)
 
@@ -161,12 +163,12 @@ def test_late_cordon_does_not_affect_next_maintenance(
 ) -> None:
     """Rule 12: a late cordon does not change the taints and the label of the node's next maintenance."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    begun_event = functions.run_begin(item)
+    maintenance = workload.create_maintenance(node)
+    begun_event = functions.run_begin(maintenance)
     next_maintenances: list[Object] = []
 
     def begin_next_maintenance() -> None:
-        build_restore_action(functions, workload, item)()
+        build_restore_action(functions, workload, maintenance)()
         next_maintenances.append(workload.create_maintenance(node, KUBEVIRT))
         functions.run_begin(next_maintenances[0])
         if is_next_tainted:
@@ -187,7 +189,7 @@ def test_late_cordon_does_not_affect_next_maintenance(
 
 @proves("X-3")
 def test_tick_restores_node_after_late_cordon(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 12: if the reply of `cordon` is lost, a tick emits one event, and `restore` undoes the late cordon."""
+    """Rule 12: if `cordon`'s reply is lost, a tick emits one event, and `restore` undoes the late cordon."""
     node = workload.take_node()
     run_with_late_patch(functions, workload, workload.create_maintenance(node), "cordon")
 
@@ -207,15 +209,15 @@ def test_tick_restores_node_after_late_cordon(functions: Functions, workload: Wo
 
 @proves("X-3", "X-5")
 def test_tick_restores_node_after_finalizer_removal(functions: Functions, workload: Workload) -> None:
-    """X-3, X-5: a tick restores node and lease of a maintenance whose finalizer was removed during the drain."""
+    """X-3, X-5: a tick restores the node and releases its lease if the finalizer was removed during the drain."""
     node = workload.take_node()
-    item = workload.create_maintenance(node, KUBEVIRT)
-    functions.run_until_tainted(item)
-    workload.remove_maintenance(item)
+    maintenance = workload.create_maintenance(node, KUBEVIRT)
+    functions.run_until_tainted(maintenance)
+    workload.remove_maintenance(maintenance)
 
     restore_event = functions.invoke("resync", build_tick())
     assert restore_event is not None
-    assert require_data(restore_event)["maintenance"] == events.ObjectReference.from_object(item).as_data()
+    assert require_data(restore_event)["maintenance"] == events.ObjectReference.from_object(maintenance).as_data()
     assert functions.invoke("restore", restore_event) is not None
 
     assert is_restored(workload.read_node(node))
@@ -232,9 +234,9 @@ def test_tick_releases_orphaned_lease(functions: Functions, workload: Workload) 
     """Rule 12: a tick releases the lease of a maintenance that no longer exists, without changing the node."""
     node = workload.take_node()
     workload.local_cluster.kubectl("cordon", node)
-    item = workload.create_maintenance(node)
-    functions.run_begin(item)
-    workload.remove_maintenance(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_begin(maintenance)
+    workload.remove_maintenance(maintenance)
 
     restore_event = functions.invoke("resync", build_tick())
     assert restore_event is not None
@@ -252,25 +254,28 @@ def test_tick_releases_orphaned_lease(functions: Functions, workload: Workload) 
     assert functions.invoke("resync", build_tick()) is None
 
 
-def test_restore_by_duplicate_is_emitted_once(functions: Functions, workload: Workload) -> None:
+def test_restore_emits_nothing_if_duplicate_has_released_lease(functions: Functions, workload: Workload) -> None:
     """X-2: `restore` emits nothing if a duplicate event has already released the orphaned lease."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.run_begin(item)
-    restore_event, path = build_own_event(events.MAINTENANCE_RESTORE_PENDING, item), leases.build_lease_path(node)
-    workload.remove_maintenance(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_begin(maintenance)
+    restore_event, path = (
+        build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance),
+        leases.build_lease_path(node),
+    )
+    workload.remove_maintenance(maintenance)
 
     with run_before_request(functions.clusters["restore"], "DELETE", path, lambda: workload.delete(path)):
         assert functions.invoke("restore", restore_event) is None
 
 
-def test_orphaned_node_is_restored_despite_other_maintenance(functions: Functions, workload: Workload) -> None:
-    """Rule 12: `restore` restores an orphaned node although another node has a maintenance."""
+def test_orphaned_node_is_restored_despite_maintenance_of_other_node(functions: Functions, workload: Workload) -> None:
+    """Rule 12: `restore` restores an orphaned node even if another node has a maintenance."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
-    restore_event = build_own_event(events.MAINTENANCE_RESTORE_PENDING, item)
-    workload.remove_maintenance(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
+    restore_event = build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)
+    workload.remove_maintenance(maintenance)
     workload.create_maintenance(workload.take_node())
 
     assert functions.invoke("restore", restore_event) is not None
@@ -278,15 +283,15 @@ def test_orphaned_node_is_restored_despite_other_maintenance(functions: Function
 
 
 @pytest.mark.parametrize("has_begun", [True, False], ids=["begun", "waiting"])
-def test_outdated_event_does_not_restore_maintained_node(
+def test_outdated_event_does_not_restore_node_of_new_maintenance(
     functions: Functions, workload: Workload, audit: AuditLog, has_begun: bool
 ) -> None:
     """X-2: an outdated event does not restore a node that has a new maintenance."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
-    restore_event = build_own_event(events.MAINTENANCE_RESTORE_PENDING, item)
-    workload.remove_maintenance(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
+    restore_event = build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)
+    workload.remove_maintenance(maintenance)
     following = workload.create_maintenance(node)
     if has_begun:
         functions.run_until_tainted(following)
@@ -296,12 +301,12 @@ def test_outdated_event_does_not_restore_maintained_node(
     assert len(audit.list_writes_by()) == writes
 
 
-def test_again_is_passed_on(functions: Functions, workload: Workload) -> None:
-    """Rule 9: `cordon` and `taint` copy `again` from event to reply, so that `evict` knows of the earlier drift."""
-    item = workload.create_maintenance(workload.take_node())
-    first_event = functions.run_until_tainted(item)
+def test_cordon_and_taint_copy_again_field_to_reply(functions: Functions, workload: Workload) -> None:
+    """Rule 9: `cordon` and `taint` copy the field `again` to their replies, so that `evict` knows about the drift."""
+    maintenance = workload.create_maintenance(workload.take_node())
+    first_event = functions.run_until_tainted(maintenance)
 
-    cordoned_event = functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, item, data={"again": True}))
+    cordoned_event = functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, maintenance, data={"again": True}))
     assert cordoned_event is not None
     tainted_event = functions.invoke("taint", cordoned_event)
 

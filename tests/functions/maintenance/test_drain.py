@@ -1,4 +1,4 @@
-"""Tests of `spec.drain` on a real API server: evicted pods, refused pods and changes of the spec (DRN-1a)."""
+"""Tests for `spec.drain` on a real API server: evicted pods, blocked pods and changes to the spec (DRN-1a)."""
 
 from __future__ import annotations
 
@@ -43,29 +43,31 @@ def delete_permission(idle_cluster: LocalCluster) -> Iterator[None]:
     idle_cluster.kubectl("delete", "-f", manifest)
 
 
-def run_evict_and_status(functions: Functions, item: Object, event: BaseCloudEvent | None = None) -> BaseCloudEvent:
+def run_evict_and_status(
+    functions: Functions, maintenance: Object, event: BaseCloudEvent | None = None
+) -> BaseCloudEvent:
     """Run `evict` and then `status` on its reply; return the reply."""
-    reply = functions.invoke("evict", event or build_own_event(events.PODS_GONE, item))
+    reply = functions.invoke("evict", event or build_own_event(events.PODS_GONE, maintenance))
     assert reply is not None
     functions.invoke("status", reply)
     return reply
 
 
-def set_drain_spec(workload: Workload, item: Object, drain: Object | None) -> None:
-    workload.client.patch(build_path(item), {"spec": {"drain": drain}})
+def set_drain_spec(workload: Workload, maintenance: Object, drain: Object | None) -> None:
+    workload.client.patch(build_path(maintenance), {"spec": {"drain": drain}})
 
 
-def read_blocked_pods(workload: Workload, item: Object) -> dict[str, tuple[str, str]]:
+def read_blocked_pods(workload: Workload, maintenance: Object) -> dict[str, tuple[str, str]]:
     """Return the blocked pods in the status, as pod name → (reason, message)."""
-    blocked_pods = workload.read_maintenance(item)["status"]["blockedPods"]
+    blocked_pods = workload.read_maintenance(maintenance)["status"]["blockedPods"]
     return {pod["name"]: (pod["reason"], pod["message"]) for pod in blocked_pods}
 
 
-def get_evicted_names(reply: BaseCloudEvent) -> set[str]:
+def get_evicted_pod_names(reply: BaseCloudEvent) -> set[str]:
     return {pod["name"] for pod in require_data(reply)["evicted"]}
 
 
-def await_pods_gone(workload: Workload, *pods: str) -> None:
+def wait_until_pods_are_gone(workload: Workload, *pods: str) -> None:
     workload.wait_for_collection(
         f"/api/v1/namespaces/{workload.namespace}/pods", lambda current: not set(pods) & set(current)
     )
@@ -80,12 +82,12 @@ def await_pods_gone(workload: Workload, *pods: str) -> None:
         ("ignoreDaemonSets", "agent", "IgnoreDaemonSets", DAEMONSET_MESSAGE),
     ],
 )
-def test_pod_refused_by_flag_is_blocked(
+def test_pod_is_blocked_if_drain_flag_forbids_its_eviction(
     functions: Functions, workload: Workload, flag: str, pod_kind: str, reason: str, message: str
 ) -> None:
-    """DRN-1a, rule 8: a pod that a flag refuses is blocked with the remedy, and the other pods are evicted.
+    """DRN-1a, rule 8: a pod whose eviction a drain flag forbids is blocked, and the other pods are evicted.
 
-    Ticks emit an event for it only after the spec has changed.
+    The status names the remedy. A tick emits an event for the pod only after the spec has changed.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
@@ -93,16 +95,16 @@ def test_pod_refused_by_flag_is_blocked(
     agent = workload.create_daemonset("agent", node)["metadata"]["name"]
     pod = agent if pod_kind == "agent" else pod_kind
     other_pods = {"bare", "scratch"} - {pod} if flag != "force" else set[str]()
-    item = workload.create_maintenance(node, drain={flag: False})
+    maintenance = workload.create_maintenance(node, drain={flag: False})
 
-    first_event = run_evict_and_status(functions, item, functions.run_until_tainted(item))
-    await_pods_gone(workload, *other_pods)
-    run_evict_and_status(functions, item)
-    status = workload.read_maintenance(item)["status"]
+    first_event = run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
+    wait_until_pods_are_gone(workload, *other_pods)
+    run_evict_and_status(functions, maintenance)
+    status = workload.read_maintenance(maintenance)["status"]
     ticks = [functions.invoke("resync", build_tick()) for _ in range(3)]
 
-    blocked_pods = read_blocked_pods(workload, item)
-    assert get_evicted_names(first_event) == other_pods
+    blocked_pods = read_blocked_pods(workload, maintenance)
+    assert get_evicted_pod_names(first_event) == other_pods
     assert blocked_pods[pod] == (reason, message)
     assert set(blocked_pods) == {"bare", "scratch"} - other_pods | {pod}
     assert (status["phase"], set(status["pendingPods"])) == ("Running", set(blocked_pods))
@@ -110,7 +112,7 @@ def test_pod_refused_by_flag_is_blocked(
     assert message in status["lastError"]
     assert ticks == [None, None, None]
 
-    set_drain_spec(workload, item, {flag: True})
+    set_drain_spec(workload, maintenance, {flag: True})
     tainted_event = functions.invoke("resync", build_tick())
     assert tainted_event is not None
     assert tainted_event.get_type() == events.NODE_TAINTED
@@ -120,71 +122,75 @@ def test_pod_refused_by_flag_is_blocked(
     if pod_kind == "agent":
         assert reply.get_type() == events.NODE_DRAINED
     else:
-        assert get_evicted_names(reply) == set(blocked_pods)
-        await_pods_gone(workload, *blocked_pods)
-        run_evict_and_status(functions, item)
-    assert workload.read_maintenance(item)["status"]["phase"] == "Succeeded"
-    assert workload.read_maintenance(item)["status"]["blockedPods"] == []
+        assert get_evicted_pod_names(reply) == set(blocked_pods)
+        wait_until_pods_are_gone(workload, *blocked_pods)
+        run_evict_and_status(functions, maintenance)
+    assert workload.read_maintenance(maintenance)["status"]["phase"] == "Succeeded"
+    assert workload.read_maintenance(maintenance)["status"]["blockedPods"] == []
 
 
 @proves("DRN-1a")
-def test_refused_pod_causes_no_writes(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rules 2 and 8: no eviction is sent for a refused pod, and repeated passes do not write the status again."""
+def test_pod_blocked_by_drain_flag_causes_no_writes(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Rules 2 and 8: no eviction is sent for a pod that a flag blocks, and repeated passes do not rewrite status."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
-    item = workload.create_maintenance(node, drain={"force": False})
-    run_evict_and_status(functions, item, functions.run_until_tainted(item))
-    version = workload.read_maintenance(item)["metadata"]["resourceVersion"]
+    maintenance = workload.create_maintenance(node, drain={"force": False})
+    run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
+    version = workload.read_maintenance(maintenance)["metadata"]["resourceVersion"]
 
-    replies = [run_evict_and_status(functions, item) for _ in range(3)]
+    replies = [run_evict_and_status(functions, maintenance) for _ in range(3)]
 
     assert [reply.get_type() for reply in replies] == [events.PODS_EVICTED] * 3
     assert not any(reply.get_attributes().get("more") for reply in replies)
-    assert workload.read_maintenance(item)["metadata"]["resourceVersion"] == version
+    assert workload.read_maintenance(maintenance)["metadata"]["resourceVersion"] == version
     assert audit.list_evictions() == []
 
 
 @proves("DRN-1a")
-def test_unselected_pods_are_ignored(functions: Functions, workload: Workload) -> None:
+def test_pods_outside_pod_selector_are_ignored(functions: Functions, workload: Workload) -> None:
     """DRN-1a, DRN-5: pods outside `podSelector` are neither pending nor evicted; a changed selector takes effect."""
     node = workload.take_node()
     workload.create_bare_pods(node, "launcher", labels={"kubevirt.io": "virt-launcher"})
     workload.create_bare_pods(node, "other", "third")
-    item = workload.create_maintenance(node, drain={"podSelector": "kubevirt.io in (virt-launcher)"})
+    maintenance = workload.create_maintenance(node, drain={"podSelector": "kubevirt.io in (virt-launcher)"})
 
-    first_event = run_evict_and_status(functions, item, functions.run_until_tainted(item))
-    await_pods_gone(workload, "launcher")
-    assert run_evict_and_status(functions, item).get_type() == events.NODE_DRAINED
-    status = workload.read_maintenance(item)["status"]
+    first_event = run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
+    wait_until_pods_are_gone(workload, "launcher")
+    assert run_evict_and_status(functions, maintenance).get_type() == events.NODE_DRAINED
+    status = workload.read_maintenance(maintenance)["status"]
     tick_reply = functions.invoke("resync", build_tick())
-    set_drain_spec(workload, item, {"podSelector": "!kubevirt.io", "force": False})
+    set_drain_spec(workload, maintenance, {"podSelector": "!kubevirt.io", "force": False})
     tainted_event = functions.invoke("resync", build_tick())
     assert tainted_event is not None
-    run_evict_and_status(functions, item, tainted_event)
-    running_status = workload.read_maintenance(item)["status"]
-    set_drain_spec(workload, item, {"podSelector": "none=here", "force": False})
+    run_evict_and_status(functions, maintenance, tainted_event)
+    running_status = workload.read_maintenance(maintenance)["status"]
+    set_drain_spec(workload, maintenance, {"podSelector": "none=here", "force": False})
     next_event = functions.invoke("resync", build_tick())
     assert next_event is not None
-    drained_event = run_evict_and_status(functions, item, next_event)
+    drained_event = run_evict_and_status(functions, maintenance, next_event)
 
-    assert get_evicted_names(first_event) == {"launcher"}
+    assert get_evicted_pod_names(first_event) == {"launcher"}
     assert (status["phase"], status["totalpods"], status["evictionPods"]) == ("Succeeded", 3, 1)
     assert tick_reply is None
     assert (running_status["phase"], set(running_status["pendingPods"])) == ("Running", {"other", "third"})
     assert drained_event.get_type() == events.NODE_DRAINED
-    assert workload.read_maintenance(item)["status"]["phase"] == "Succeeded"
+    assert workload.read_maintenance(maintenance)["status"]["phase"] == "Succeeded"
     assert functions.invoke("resync", build_tick()) is None
 
 
 @proves("DRN-1a")
-def test_eviction_carries_grace_period(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """DRN-1a: evictions carry `gracePeriodSeconds`; with -1 they carry none, so the pod's own applies."""
+def test_evictions_contain_grace_period_of_drain_spec(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """DRN-1a: evictions contain the spec's `gracePeriodSeconds`; -1 omits it, so the pod's own value applies."""
     for drain, options in (({"gracePeriodSeconds": 7}, {"gracePeriodSeconds": 7}), ({"gracePeriodSeconds": -1}, {})):
         node, name = workload.take_node(), f"bare-{len(options)}"
         workload.create_bare_pods(node, name)
-        item = workload.create_maintenance(node, drain=drain)
+        maintenance = workload.create_maintenance(node, drain=drain)
 
-        assert get_evicted_names(run_evict_and_status(functions, item, functions.run_until_tainted(item))) == {name}
+        assert get_evicted_pod_names(
+            run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
+        ) == {name}
 
         (entry,) = audit.list_evictions(name)
         delete_options = entry["requestObject"]["deleteOptions"]
@@ -192,19 +198,19 @@ def test_eviction_carries_grace_period(functions: Functions, workload: Workload,
 
 
 @proves("DRN-1a")
-def test_forbidden_deletion_is_blocked_with_remedy(functions: Functions, workload: Workload) -> None:
-    """DRN-1a: without the right to delete pods, `disableEviction` blocks the pod with the remedy until it is unset."""
+def test_pod_is_blocked_with_remedy_if_its_deletion_is_forbidden(functions: Functions, workload: Workload) -> None:
+    """DRN-1a: without the right to delete pods, `disableEviction` blocks the pod until the flag is unset."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
-    item = workload.create_maintenance(node, drain={"disableEviction": True})
+    maintenance = workload.create_maintenance(node, drain={"disableEviction": True})
 
-    run_evict_and_status(functions, item, functions.run_until_tainted(item))
-    reason, message = read_blocked_pods(workload, item)["bare"]
+    run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
+    reason, message = read_blocked_pods(workload, maintenance)["bare"]
     tick_reply = functions.invoke("resync", build_tick())
-    set_drain_spec(workload, item, None)
+    set_drain_spec(workload, maintenance, None)
     tainted_event = functions.invoke("resync", build_tick())
     assert tainted_event is not None
-    reply = run_evict_and_status(functions, item, tainted_event)
+    reply = run_evict_and_status(functions, maintenance, tainted_event)
 
     assert reason == "DisableEviction"
     assert 'cannot delete resource "pods"' in message
@@ -212,23 +218,23 @@ def test_forbidden_deletion_is_blocked_with_remedy(functions: Functions, workloa
         "add manifests/components/deleting to the installation, or unset spec.drain.disableEviction"
     )
     assert tick_reply is None
-    assert get_evicted_names(reply) == {"bare"}
+    assert get_evicted_pod_names(reply) == {"bare"}
 
 
 @proves("DRN-1a")
 @pytest.mark.usefixtures("delete_permission")
 def test_disable_eviction_deletes_pod(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """DRN-1a: with `disableEviction`, `evict` deletes the pod by uid with its grace period, in spite of its budget."""
+    """DRN-1a: with `disableEviction`, `evict` deletes the pod by uid with its grace period, despite its budget."""
     node, labels = workload.take_node(), {"app": "db"}
     (pod,) = workload.create_bare_pods(node, "db", labels=labels)
     workload.create_budget("db", labels, 1, expected_healthy=1)
-    item = workload.create_maintenance(node, drain={"disableEviction": True, "gracePeriodSeconds": 1})
-    tainted_event = functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node, drain={"disableEviction": True, "gracePeriodSeconds": 1})
+    tainted_event = functions.run_until_tainted(maintenance)
 
-    reply = run_evict_and_status(functions, item, tainted_event)
+    reply = run_evict_and_status(functions, maintenance, tainted_event)
 
     (entry,) = [entry for entry in audit.list_writes_by() if entry["objectRef"]["resource"] == "pods"]
-    assert get_evicted_names(reply) == {"db"}
+    assert get_evicted_pod_names(reply) == {"db"}
     assert entry["verb"] == "delete"
     delete_options = entry["requestObject"]
     assert delete_options["preconditions"]["uid"] == pod["metadata"]["uid"]
@@ -238,21 +244,23 @@ def test_disable_eviction_deletes_pod(functions: Functions, workload: Workload, 
 
 @proves("DRN-1a")
 def test_stuck_terminating_pod_is_skipped(functions: Functions, workload: Workload) -> None:
-    """DRN-1a: a terminating pod is pending until `skipWaitForDeleteTimeoutSeconds` have passed, and ignored then."""
+    """DRN-1a: a terminating pod is pending until `skipWaitForDeleteTimeoutSeconds` have passed, and is then ignored."""
     node = workload.take_node()
     workload.create_bare_pods(node, "stuck", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 1, "gracePeriodSeconds": 1})
+    maintenance = workload.create_maintenance(
+        node, drain={"skipWaitForDeleteTimeoutSeconds": 1, "gracePeriodSeconds": 1}
+    )
 
-    run_evict_and_status(functions, item, functions.run_until_tainted(item))
-    pending = workload.read_maintenance(item)["status"]["pendingPods"]
+    run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
+    pending = workload.read_maintenance(maintenance)["status"]["pendingPods"]
     await_ready(
         "the end of the wait",
-        lambda: run_evict_and_status(functions, item).get_type() == events.NODE_DRAINED,
+        lambda: run_evict_and_status(functions, maintenance).get_type() == events.NODE_DRAINED,
         workload.local_cluster.servers,
     )
 
     assert pending == ["stuck"]
-    assert workload.read_maintenance(item)["status"]["phase"] == "Succeeded"
+    assert workload.read_maintenance(maintenance)["status"]["phase"] == "Succeeded"
     workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/stuck", {"metadata": {"finalizers": None}})
 
 
@@ -266,17 +274,17 @@ def test_orphaned_daemonset_pod_needs_force(functions: Functions, workload: Work
     daemonset = f"/apis/apps/v1/namespaces/{workload.namespace}/daemonsets/agent"
     workload.client.run(workload.client.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
     workload.wait_for_object(daemonset, lambda current: current is None)
-    # the owner's DaemonSet is gone; its unknown API group keeps the garbage collector from deleting the pod
+    # the DaemonSet is gone; the unknown API group of the owner keeps the garbage collector from deleting the pod
     workload.client.patch(
         pod, {"metadata": {**finalizers, "ownerReferences": [{**owner, "apiVersion": "gone.example.com/v1"}]}}
     )
-    item = workload.create_maintenance(node, drain={"force": False})
+    maintenance = workload.create_maintenance(node, drain={"force": False})
 
-    run_evict_and_status(functions, item, functions.run_until_tainted(item))
-    status = workload.read_maintenance(item)["status"]
+    run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
+    status = workload.read_maintenance(maintenance)["status"]
     tick_reply = functions.invoke("resync", build_tick())
 
     assert (status["phase"], status["pendingPods"]) == ("Running", [agent])
-    assert read_blocked_pods(workload, item) == {agent: ("Force", NO_CONTROLLER_MESSAGE)}
+    assert read_blocked_pods(workload, maintenance) == {agent: ("Force", NO_CONTROLLER_MESSAGE)}
     assert tick_reply is None
     workload.client.patch(pod, {"metadata": {"finalizers": None}})

@@ -1,4 +1,4 @@
-"""Tests of which event a maintenance waits for, as truth tables on plain dicts."""
+"""Tests for determining the event that a maintenance waits for, as truth tables on plain dicts."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ LEASE_LOST_RELEASED = {**LEASE_LOST, "metadata": {**LEASE_LOST["metadata"], **RE
 OTHER_NODE = {**OTHER, "spec": {"nodeName": "node-2"}}
 
 
-def build_lease(item: Object, age: timedelta = timedelta()) -> Object:
-    return leases.build_lease("node-1", item, NOW - age)
+def build_lease(maintenance: Object, age: timedelta = timedelta()) -> Object:
+    return leases.build_lease("node-1", maintenance, NOW - age)
 
 
-def build_snapshot(item: Object, lease: Object | None = None, node: Object | None = None) -> ResyncSnapshot:
-    return ResyncSnapshot([item], {"node-1": node} if node else {}, {"node-1": lease} if lease else {})
+def build_snapshot(maintenance: Object, lease: Object | None = None, node: Object | None = None) -> ResyncSnapshot:
+    return ResyncSnapshot([maintenance], {"node-1": node} if node else {}, {"node-1": lease} if lease else {})
 
 
 @pytest.mark.parametrize(
-    ("item", "snapshot", "expected"),
+    ("maintenance", "snapshot", "expected"),
     [
         pytest.param(NEW, ResyncSnapshot([NEW], None, None), events.MAINTENANCE_PENDING, id="new, nothing listed"),
         pytest.param(BEGUN, ResyncSnapshot([BEGUN], None, {}), RequiredRead.UNAVAILABLE, id="nodes not listed"),
@@ -153,13 +153,13 @@ def build_snapshot(item: Object, lease: Object | None = None, node: Object | Non
         ),
     ],
 )
-def test_due_event_from_lists(item: Object, snapshot: ResyncSnapshot, expected: DueEvent) -> None:
-    """X-3: `find_due_event` returns the event, or the read that must decide, from the lists alone."""
-    assert find_due_event(item, snapshot, NOW) == expected
+def test_find_due_event_uses_only_lists(maintenance: Object, snapshot: ResyncSnapshot, expected: DueEvent) -> None:
+    """X-3: `find_due_event` uses only the lists, and returns the due event or the read that must determine it."""
+    assert find_due_event(maintenance, snapshot, NOW) == expected
 
 
 @pytest.mark.parametrize(
-    ("item", "node", "lease", "expected"),
+    ("maintenance", "node", "lease", "expected"),
     [
         pytest.param(BEGUN, None, build_lease(BEGUN), "", id="node gone"),
         pytest.param(
@@ -214,9 +214,11 @@ def test_due_event_from_lists(item: Object, snapshot: ResyncSnapshot, expected: 
         ),
     ],
 )
-def test_due_event_on_node(item: Object, node: Object | None, lease: Object | None, expected: DueEvent) -> None:
+def test_find_due_event_on_node_returns_event_for_node_state(
+    maintenance: Object, node: Object | None, lease: Object | None, expected: DueEvent
+) -> None:
     """X-3, NMO-19: `find_due_event_on_node` returns the event that the state of the node requires."""
-    assert find_due_event_on_node(item, node, lease, NOW) == expected
+    assert find_due_event_on_node(maintenance, node, lease, NOW) == expected
 
 
 RUNNING = make_maintenance({"phase": "Running", "lastUpdate": "2026-01-02T03:04:04Z"})
@@ -226,24 +228,26 @@ OVERDUE_AGE = timedelta(minutes=46)
 
 
 @pytest.mark.parametrize(
-    ("item", "lease", "expected"),
+    ("maintenance", "lease", "expected"),
     [
-        pytest.param(RUNNING, build_lease(RUNNING, OVERDUE_AGE), events.MAINTENANCE_PENDING, id="due"),
-        pytest.param(RUNNING, build_lease(RUNNING), "", id="not due"),
+        pytest.param(RUNNING, build_lease(RUNNING, OVERDUE_AGE), events.MAINTENANCE_PENDING, id="renewal due"),
+        pytest.param(RUNNING, build_lease(RUNNING), "", id="renewal not due"),
         pytest.param(RUNNING, build_lease(OTHER, OVERDUE_AGE), "", id="other holder"),
         pytest.param(RUNNING, None, "", id="no lease"),
         pytest.param(RUNNING_REMOVED_METADATA, build_lease(RUNNING, OVERDUE_AGE), "", id="not begun"),
-        pytest.param(RUNNING_DELETED, build_lease(RUNNING, OVERDUE_AGE), "", id="terminating pod"),
+        pytest.param(RUNNING_DELETED, build_lease(RUNNING, OVERDUE_AGE), "", id="deleted"),
     ],
 )
-def test_maintenance_in_flight_waits_for_lease_only(item: Object, lease: Object | None, expected: DueEvent) -> None:
-    """NMO-27a, rule 11: a maintenance in flight waits only for the renewal of its lease, once that is due."""
-    lists = ResyncSnapshot([item] * 20, {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease} if lease else {})
+def test_only_lease_renewal_is_due_while_event_is_in_flight(
+    maintenance: Object, lease: Object | None, expected: DueEvent
+) -> None:
+    """NMO-27a, rule 11: while an event of a maintenance is in flight, only the renewal of its lease can be due."""
+    snapshot = ResyncSnapshot([maintenance] * 20, {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease} if lease else {})
 
-    assert find_due_event(item, lists, NOW) == expected
+    assert find_due_event(maintenance, snapshot, NOW) == expected
 
 
-def test_missing_owner_reference_is_due() -> None:
+def test_begin_is_due_if_owner_reference_is_missing() -> None:
     """X-3, NMO-20: a maintenance whose owner reference was removed waits for `begin`, which sets it again."""
     without_owner = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
 
@@ -255,64 +259,75 @@ def test_missing_owner_reference_is_due() -> None:
     )
 
 
-def build_written(seconds: float, *, deleted: float | None = None, written: float | None = None) -> Object:
-    """Build a begun maintenance with these ages of creation, deletion and last status write, in seconds."""
-    ages_by_field = {"creationTimestamp": seconds, "deletionTimestamp": deleted}
-    item = make_maintenance(
-        {"phase": "Running"} if written is None else {"phase": "Running", "lastUpdate": format_ago(written)}
+def build_maintenance_with_ages(
+    created: float, *, deleted: float | None = None, written: float | None = None
+) -> Object:
+    """Build a begun maintenance that was created, deleted and last written this many seconds ago."""
+    ages_by_field = {"creationTimestamp": created, "deletionTimestamp": deleted}
+    maintenance = make_maintenance(
+        {"phase": "Running"} if written is None else {"phase": "Running", "lastUpdate": format_seconds_ago(written)}
     )
-    item["metadata"] |= {name: format_ago(value) for name, value in ages_by_field.items() if value is not None}
-    return item
+    maintenance["metadata"] |= {
+        name: format_seconds_ago(value) for name, value in ages_by_field.items() if value is not None
+    }
+    return maintenance
 
 
-def format_ago(seconds: float) -> str:
+def format_seconds_ago(seconds: float) -> str:
     return (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @pytest.mark.parametrize(
-    ("item", "queue_seconds", "expected"),
+    ("maintenance", "queue_seconds", "is_in_flight"),
     [
-        pytest.param(build_written(100, written=0), 0, True, id="written now"),
-        pytest.param(build_written(100, written=4), 0, True, id="written a moment ago"),
-        pytest.param(build_written(100, written=5), 0, False, id="written five seconds ago"),
-        pytest.param(build_written(100, written=5), 1, True, id="written five seconds ago, others active"),
-        pytest.param(build_written(100, written=6), 1, False, id="written long ago"),
-        pytest.param(build_written(100, written=-1), 9, False, id="written in the future"),
-        pytest.param(build_written(0), 0, False, id="new, few active"),
-        pytest.param(build_written(3), 9, True, id="new, many active"),
-        pytest.param(build_written(9), 9, False, id="not new"),
-        pytest.param(build_written(100, deleted=0, written=0), 0, False, id="deleted, few active"),
-        pytest.param(build_written(100, deleted=3, written=50), 9, True, id="deleted, many active"),
-        pytest.param(build_written(100, deleted=9, written=0), 9, False, id="deleted long ago"),
+        pytest.param(build_maintenance_with_ages(100, written=0), 0, True, id="written now"),
+        pytest.param(build_maintenance_with_ages(100, written=4), 0, True, id="written a moment ago"),
+        pytest.param(build_maintenance_with_ages(100, written=5), 0, False, id="written five seconds ago"),
+        pytest.param(
+            build_maintenance_with_ages(100, written=5), 1, True, id="written five seconds ago, others active"
+        ),
+        pytest.param(build_maintenance_with_ages(100, written=6), 1, False, id="written long ago"),
+        pytest.param(build_maintenance_with_ages(100, written=-1), 9, False, id="written in the future"),
+        pytest.param(build_maintenance_with_ages(0), 0, False, id="new, few active"),
+        pytest.param(build_maintenance_with_ages(3), 9, True, id="new, many active"),
+        pytest.param(build_maintenance_with_ages(9), 9, False, id="not new"),
+        pytest.param(build_maintenance_with_ages(100, deleted=0, written=0), 0, False, id="deleted, few active"),
+        pytest.param(build_maintenance_with_ages(100, deleted=3, written=50), 9, True, id="deleted, many active"),
+        pytest.param(build_maintenance_with_ages(100, deleted=9, written=0), 9, False, id="deleted long ago"),
         pytest.param(make_maintenance(), 9, False, id="no timestamps"),
     ],
 )
-def test_recently_written_maintenance_is_in_flight(item: Object, queue_seconds: float, expected: bool) -> None:
-    """Rule 9: a maintenance is in flight for some time after its last write, and longer if others are queued."""
-    assert has_event_in_flight(item, NOW, queue_seconds) is expected
+def test_event_counts_as_in_flight_for_some_time_after_last_write(
+    maintenance: Object, queue_seconds: float, is_in_flight: bool
+) -> None:
+    """Rule 9: an event counts as in flight for some time after the last write, and longer if others are queued."""
+    assert has_event_in_flight(maintenance, NOW, queue_seconds) is is_in_flight
 
 
 @pytest.mark.parametrize(
-    ("item", "expected"),
+    ("maintenance", "expected"),
     [(OTHER_DELETED, events.MAINTENANCE_RESTORE_PENDING), (OTHER_RELEASED, "")],
     ids=["deleted", "released"],
 )
-def test_deleted_maintenance_waits_for_restore(item: Object, expected: DueEvent) -> None:
+def test_deleted_maintenance_waits_for_restore(maintenance: Object, expected: DueEvent) -> None:
     """X-3: a deleted maintenance waits for `restore` as long as it has our finalizer."""
-    later = NOW + timedelta(seconds=30)
+    now = NOW + timedelta(seconds=30)
 
-    assert find_due_event(item, build_snapshot(item, build_lease(item), NODE_IN_MAINTENANCE), later) == expected
+    assert (
+        find_due_event(maintenance, build_snapshot(maintenance, build_lease(maintenance), NODE_IN_MAINTENANCE), now)
+        == expected
+    )
 
 
-@pytest.mark.parametrize(("at_work", "seconds"), [(10, 0.0), (11, 0.3), (20, 3.0), (500, 60.0)])
-def test_queue_seconds_grow_with_active_maintenances(at_work: int, seconds: float) -> None:
+@pytest.mark.parametrize(("active_count", "seconds"), [(10, 0.0), (11, 0.3), (20, 3.0), (500, 60.0)])
+def test_queue_seconds_grow_with_active_maintenances(active_count: int, seconds: float) -> None:
     """Rule 9: the queue time grows with the number of maintenances in progress, up to one minute.
 
     Deleted maintenances count; succeeded and failed ones do not.
     """
-    items = [make_maintenance({"phase": "Running"})] * (at_work - 1) + [OTHER_DELETED, BEGUN, FAILED]
+    maintenances = [make_maintenance({"phase": "Running"})] * (active_count - 1) + [OTHER_DELETED, BEGUN, FAILED]
 
-    assert ResyncSnapshot(items, {}, {}).queue_seconds == pytest.approx(seconds)
+    assert ResyncSnapshot(maintenances, {}, {}).queue_seconds == pytest.approx(seconds)
 
 
 LEASED_REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
@@ -347,17 +362,17 @@ LABELLED_REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1"
         (ResyncSnapshot([], {"node-1": NODE_IN_MAINTENANCE}, None), []),
     ],
     ids=[
-        *("labelled", "labelled by hand", "leased", "both", "kept by others", "of another node"),
+        *("labelled", "labelled by hand", "leased", "labelled and leased", "released", "maintenance of other node"),
         *(
-            "another's",
-            "being given back",
-            "another waits",
-            "another gave up",
-            "its own, to be given back",
-            "its own, given up and over",
+            "other maintenance",
+            "other maintenance deleted",
+            "other maintenance new",
+            "other maintenance lost lease",
+            "own maintenance lost lease",
+            "own maintenance lost lease and was released",
             "another tool's lease",
         ),
-        *("a group not listed", "nodes not listed", "leases not listed"),
+        *("API group not listed", "nodes not listed", "leases not listed"),
     ],
 )
 def test_orphaned_nodes_and_leases_are_found(
@@ -367,7 +382,7 @@ def test_orphaned_nodes_and_leases_are_found(
     assert find_orphans(snapshot) == expected
 
 
-def test_recreated_node_is_not_due() -> None:
+def test_no_event_is_due_for_recreated_node() -> None:
     """NMO-20: a node whose uid differs from the recorded one does not belong to the maintenance."""
     maintenance = make_maintenance(SUCCEEDED_STATUS)
     maintenance["metadata"]["ownerReferences"] = [{"kind": "Node", "uid": "of-the-old-node"}]
@@ -376,7 +391,7 @@ def test_recreated_node_is_not_due() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "pods", "expected"),
+    ("maintenance", "pods", "expected"),
     [
         (BEGUN, [], ""),
         (make_maintenance({"phase": "Succeeded", "conditions": UNCORDONED_CONDITIONS}), [], events.NODE_TAINTED),
@@ -402,99 +417,114 @@ def test_recreated_node_is_not_due() -> None:
         "terminating and late pod",
     ],
 )
-def test_due_event_by_pods(item: Object, pods: list[Object], expected: str) -> None:
-    """X-3: `find_due_event_by_pods` asks for a pass if a pod may leave, or if the status lacks the finished drain."""
-    assert find_due_event_by_pods(item, pods, NOW) == expected
+def test_find_due_event_by_pods_returns_event_for_pod_states(
+    maintenance: Object, pods: list[Object], expected: str
+) -> None:
+    """X-3: `find_due_event_by_pods` requests a pass if a pod may leave, or if the status lacks the finished drain."""
+    assert find_due_event_by_pods(maintenance, pods, NOW) == expected
 
 
 REPORTED_POD = {"namespace": "ns", "name": "pod", "reason": "Force", "message": "", "budget": ""}
 WITHOUT_FORCE = {"force": False}
 
 
-def build_draining(drain: Object, *blocked: Object, phase: str = "Running", observed_generation: int = 1) -> Object:
-    """Build a maintenance of generation 1 with this `spec.drain`; its status has observed `observed_generation`."""
+def build_draining_maintenance(
+    drain: Object, *blocked: Object, phase: str = "Running", observed_generation: int = 1
+) -> Object:
+    """Build a maintenance of generation 1 with this `spec.drain`; its status has this `observedGeneration`."""
     conditions = [
         *CORDONED_CONDITIONS,
         {"type": "Drained", "status": "False", "observedGeneration": observed_generation},
     ]
-    item = make_maintenance({"phase": phase, "blockedPods": list(blocked), "conditions": conditions})
-    return {**item, "spec": {**item["spec"], "drain": drain}}
+    maintenance = make_maintenance({"phase": phase, "blockedPods": list(blocked), "conditions": conditions})
+    return {**maintenance, "spec": {**maintenance["spec"], "drain": drain}}
 
 
 @pytest.mark.parametrize(
-    ("item", "pods", "expected"),
+    ("maintenance", "pods", "expected"),
     [
-        pytest.param(build_draining(WITHOUT_FORCE, REPORTED_POD), [make_pod()], "", id="reported"),
-        pytest.param(build_draining(WITHOUT_FORCE), [make_pod()], events.NODE_TAINTED, id="not reported"),
-        pytest.param(build_draining({}, REPORTED_POD), [make_pod()], events.NODE_TAINTED, id="allowed now"),
+        pytest.param(build_draining_maintenance(WITHOUT_FORCE, REPORTED_POD), [make_pod()], "", id="reported"),
+        pytest.param(build_draining_maintenance(WITHOUT_FORCE), [make_pod()], events.NODE_TAINTED, id="not reported"),
+        pytest.param(build_draining_maintenance({}, REPORTED_POD), [make_pod()], events.NODE_TAINTED, id="allowed now"),
         pytest.param(
-            build_draining(WITHOUT_FORCE, REPORTED_POD, observed_generation=0),
+            build_draining_maintenance(WITHOUT_FORCE, REPORTED_POD, observed_generation=0),
             [make_pod()],
             events.NODE_TAINTED,
             id="spec changed",
         ),
         pytest.param(
-            build_draining(WITHOUT_FORCE, REPORTED_POD),
+            build_draining_maintenance(WITHOUT_FORCE, REPORTED_POD),
             [make_pod(), make_pod("web", owner="Job")],
             events.NODE_TAINTED,
             id="other pod due",
         ),
         pytest.param(
-            build_draining(WITHOUT_FORCE, REPORTED_POD),
+            build_draining_maintenance(WITHOUT_FORCE, REPORTED_POD),
             [make_pod(), make_pod("web", owner="Job", deletionTimestamp="2026-01-02T03:04:06Z")],
             "",
             id="other pod terminating",
         ),
         pytest.param(
-            build_draining({"podSelector": "a=b"}, REPORTED_POD),
+            build_draining_maintenance({"podSelector": "a=b"}, REPORTED_POD),
             [make_pod()],
             events.NODE_TAINTED,
             id="no pod selected any more",
         ),
         pytest.param(
-            build_draining({"podSelector": "a=b"}, phase="Succeeded", observed_generation=0),
+            build_draining_maintenance({"podSelector": "a=b"}, phase="Succeeded", observed_generation=0),
             [make_pod()],
             "",
             id="no pod selected",
         ),
-        pytest.param(build_draining({"podSelector": "a="}, phase="Succeeded"), [make_pod()], "", id="drained"),
+        pytest.param(
+            build_draining_maintenance({"podSelector": "a="}, phase="Succeeded"), [make_pod()], "", id="drained"
+        ),
     ],
 )
-def test_due_event_by_pods_with_drain_flags(item: Object, pods: list[Object], expected: str) -> None:
-    """DRN-1a, rule 8: a refused pod that the status reports causes no pass; a changed spec does."""
-    assert find_due_event_by_pods(item, pods, NOW) == expected
+def test_no_event_is_due_for_reported_pod_that_drain_flag_blocks(
+    maintenance: Object, pods: list[Object], expected: str
+) -> None:
+    """DRN-1a, rule 8: a pod that a drain flag blocks causes no pass once the status reports it; a changed spec does."""
+    assert find_due_event_by_pods(maintenance, pods, NOW) == expected
 
 
-def test_reported_orphaned_daemonset_pod_is_not_due() -> None:
-    """DRN-1a, NMO-7: a refused orphaned DaemonSet pod that the status reports causes no pass until it is allowed."""
+def test_no_event_is_due_for_reported_orphaned_daemonset_pod() -> None:
+    """DRN-1a, NMO-7: an orphaned DaemonSet pod that is reported as blocked causes no pass until the spec allows it."""
     reported_pod = {**REPORTED_POD, "name": "agent"}
 
     assert (
-        find_due_event_by_pods(build_draining(WITHOUT_FORCE, reported_pod), [make_pod("agent", owner="DaemonSet")], NOW)
+        find_due_event_by_pods(
+            build_draining_maintenance(WITHOUT_FORCE, reported_pod), [make_pod("agent", owner="DaemonSet")], NOW
+        )
         == ""
     )
     assert (
-        find_due_event_by_pods(build_draining({}, reported_pod), [make_pod("agent", owner="DaemonSet")], NOW)
+        find_due_event_by_pods(
+            build_draining_maintenance({}, reported_pod), [make_pod("agent", owner="DaemonSet")], NOW
+        )
         == events.NODE_TAINTED
     )
 
 
 @pytest.mark.parametrize("last_update", ["yesterday", "2026-01-02T03:03:00.5+00:00", 7])
-def test_last_update_in_other_format_is_tolerated(last_update: object) -> None:
-    """X-3: a `lastUpdate` in another format does not stop the tick."""
-    item = make_maintenance({"phase": "Running", "lastUpdate": last_update})
+def test_last_update_in_unexpected_format_is_tolerated(last_update: object) -> None:
+    """X-3: a `lastUpdate` in an unexpected format does not stop the tick."""
+    maintenance = make_maintenance({"phase": "Running", "lastUpdate": last_update})
 
-    assert find_due_event(item, build_snapshot(item, build_lease(item), NODE_IN_MAINTENANCE), NOW) is RequiredRead.PODS
+    assert (
+        find_due_event(maintenance, build_snapshot(maintenance, build_lease(maintenance), NODE_IN_MAINTENANCE), NOW)
+        is RequiredRead.PODS
+    )
 
 
 @pytest.mark.parametrize("field", ["spec", "status"])
 def test_malformed_maintenance_does_not_stop_tick(field: str) -> None:
     """X-3: a maintenance whose spec or status is not an object does not stop the tick for others."""
     malformed = {**OTHER, field: "x"}
-    lists = ResyncSnapshot([malformed, BEGUN], {"node-1": NODE_IN_MAINTENANCE}, {"node-1": build_lease(BEGUN)})
+    snapshot = ResyncSnapshot([malformed, BEGUN], {"node-1": NODE_IN_MAINTENANCE}, {"node-1": build_lease(BEGUN)})
 
-    MaintenanceCollector().update(lists.maintenances)
+    MaintenanceCollector().update(snapshot.maintenances)
 
-    assert find_due_event(BEGUN, lists, NOW) is RequiredRead.PODS
-    assert find_orphans(lists) == []
-    assert isinstance(find_due_event(malformed, lists, NOW), str | RequiredRead)
+    assert find_due_event(BEGUN, snapshot, NOW) is RequiredRead.PODS
+    assert find_orphans(snapshot) == []
+    assert isinstance(find_due_event(malformed, snapshot, NOW), str | RequiredRead)

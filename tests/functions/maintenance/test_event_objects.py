@@ -1,4 +1,4 @@
-"""Tests of how an event names its NodeMaintenance and node, and of the errors for malformed data."""
+"""Tests for parsing the NodeMaintenance and the node of an event, and for the errors on malformed data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_event(data: Mapping[str, Any]) -> CloudEvent:
     return CloudEvent(attributes, dict(data))
 
 
-def test_maintenance_is_reference_or_data() -> None:
+def test_maintenance_is_parsed_from_reference_or_object() -> None:
     """X-4: our own events refer to the maintenance; those of ApiServerSource contain the whole object."""
     maintenance = make_maintenance()
     uid, name = maintenance["metadata"]["uid"], maintenance["metadata"]["name"]
@@ -47,7 +47,7 @@ def test_maintenance_is_reference_or_data() -> None:
         ({**REFERENCE, "apiVersion": "v1"}, f"apiVersion v1 is not one of {', '.join(GROUPS)}"),
     ],
 )
-def test_malformed_maintenance_reference_is_named(maintenance: object, message: str) -> None:
+def test_error_names_malformed_field_of_maintenance_reference(maintenance: object, message: str) -> None:
     """X-6: the error names the missing or malformed field of the maintenance."""
     with pytest.raises(BadEvent) as error:
         parse_reference(build_event({"maintenance": maintenance}))
@@ -75,8 +75,8 @@ def test_invalid_node_name_is_rejected(node: object) -> None:
         pytest.param(build_added({**make_maintenance(), "spec": "none"}), "-", id="object without spec"),
     ],
 )
-def test_failure_names_step_maintenance_and_node(cause: CloudEvent, node: str) -> None:
-    """NMO-13: the failure event names step, maintenance and node for every kind of event, and truncates the error."""
+def test_failure_event_names_step_maintenance_and_node(cause: CloudEvent, node: str) -> None:
+    """NMO-13: the failure event names step, maintenance and node whatever its cause, and truncates the error."""
     (reply,) = build_step_failed("cordon", cause, "x" * 10**5, waits=True)
 
     data, reference = require_data(reply), parse_reference(cause)
@@ -89,19 +89,19 @@ def test_failure_names_step_maintenance_and_node(cause: CloudEvent, node: str) -
 
 @pytest.mark.parametrize("data", [{}, {"kind": "Node", "metadata": {"name": "node-1"}}], ids=["a tick", "a node"])
 def test_failure_without_maintenance_raises_retry(data: Mapping[str, Any]) -> None:
-    """X-6: a failure without a maintenance raises `Retry`, since no status can hold it."""
+    """X-6: a failure without a maintenance raises `Retry`, since it cannot be written to a status."""
     with pytest.raises(Retry, match="no right"):
         build_step_failed("resync", build_event(data), "no right")
 
 
 @proves("NMO-17", "NMO-17a", "KNM-5", "C5")
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-def test_log_line_has_operator_fields(group: ApiGroup, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_line_has_fields_of_replaced_operator(group: ApiGroup, caplog: pytest.LogCaptureFixture) -> None:
     """NMO-17, NMO-17a, KNM-5: a log line has the fields of the replaced operator's lines, and additional ones."""
-    item = {**make_maintenance(), "apiVersion": group.api_version}
+    maintenance = {**make_maintenance(), "apiVersion": group.api_version}
 
     with caplog.at_level("INFO", logger=log.name):
-        log_about("cordon Node: node-1", item, pod="shop/web")
+        log_about("cordon Node: node-1", maintenance, pod="shop/web")
 
     (record,) = caplog.records
     assert record.message == "cordon Node: node-1"

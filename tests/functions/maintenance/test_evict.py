@@ -1,4 +1,4 @@
-"""Tests of `evict` on a real API server, with the controller that maintains the budgets' status."""
+"""Tests for `evict` on a real API server, with the controller that maintains the budgets' status."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
 
 
-def get_names(pods: list[Any]) -> set[str]:
+def get_pod_names(pods: list[Any]) -> set[str]:
     return {pod["name"] for pod in pods}
 
 
-def run_evict(functions: Functions, item: Object) -> BaseCloudEvent:
+def run_evict(functions: Functions, maintenance: Object) -> BaseCloudEvent:
     """Run `evict` for the latest state of the node and return its reply."""
-    reply = functions.invoke("evict", build_own_event(events.PODS_GONE, item))
+    reply = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
     assert reply is not None
     return reply
 
 
-def await_pods_gone(workload: Workload, *pods: str) -> None:
+def wait_until_pods_are_gone(workload: Workload, *pods: str) -> None:
     workload.wait_for_collection(
         f"/api/v1/namespaces/{workload.namespace}/pods", lambda current: not set(pods) & set(current)
     )
@@ -60,8 +60,8 @@ def test_pods_are_evicted_once_with_preconditions(functions: Functions, workload
         workload.create_bare_pods(node, "scratch", empty_dir=True)[0],
     )
     (owned,) = workload.create_deployment("web", node, 1)
-    item = workload.create_maintenance(node)
-    tainted_event = functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(maintenance)
     writes = len(audit.list_writes_by())
 
     reply = functions.invoke("evict", tainted_event)
@@ -80,10 +80,10 @@ def test_pods_are_evicted_once_with_preconditions(functions: Functions, workload
     assert sent_options == {
         name: {"preconditions": {"uid": uids[name], "resourceVersion": versions[name]}} for name in uids
     }
-    await_pods_gone(workload, "bare", "scratch", owned["metadata"]["name"])
+    wait_until_pods_are_gone(workload, "bare", "scratch", owned["metadata"]["name"])
 
 
-def test_an_eviction_follows_cordon_and_taint(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_eviction_follows_cordon_and_taint(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-5: in the audit log, the last patch of the node precedes the first eviction."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
@@ -104,14 +104,14 @@ def test_missing_cordon_or_taint_prevents_evictions(
     """NMO-5: if the cordon or the taint is missing, `evict` emits `node.drifted` and evicts no pod."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
     if missing == "cordon":
         workload.local_cluster.kubectl("uncordon", node)
     else:
         workload.local_cluster.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
 
-    reply = functions.invoke("evict", build_own_event(events.NODE_TAINTED, item))
+    reply = functions.invoke("evict", build_own_event(events.NODE_TAINTED, maintenance))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
@@ -121,33 +121,33 @@ def test_missing_cordon_or_taint_prevents_evictions(
 
 @proves("X-6")
 @pytest.mark.parametrize("event_type", evict.HINT_TYPES)
-def test_hint_for_uncordoned_node_is_ignored(
+def test_evict_ignores_hint_for_uncordoned_node(
     functions: Functions, workload: Workload, audit: AuditLog, event_type: str
 ) -> None:
     """Rule 9: `evict` ignores a hint about an uncordoned node, since it would bypass the cooldown of `guard`."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
     workload.local_cluster.kubectl("uncordon", node)
 
-    assert functions.invoke("evict", build_own_event(event_type, item)) is None
+    assert functions.invoke("evict", build_own_event(event_type, maintenance)) is None
     assert audit.list_evictions() == []
 
 
-def test_node_drained_is_emitted_again_after_recordon(functions: Functions, workload: Workload) -> None:
-    """NMO-13: if the status reports a drained node as uncordoned, `node.drained` is emitted again after the cordon."""
+def test_node_drained_is_reemitted_after_node_is_cordoned_again(functions: Functions, workload: Workload) -> None:
+    """NMO-13: if the status reports a drained node as uncordoned, the next cordon leads to another `node.drained`."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    maintenance = workload.create_maintenance(node)
+    drained_event = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
     functions.invoke("status", drained_event)
     workload.local_cluster.kubectl("uncordon", node)
-    failure_event = functions.invoke("evict", build_own_event(events.NODE_TAINTED, item, data={"again": True}))
+    failure_event = functions.invoke("evict", build_own_event(events.NODE_TAINTED, maintenance, data={"again": True}))
     assert failure_event is not None
     functions.invoke("status", failure_event)
-    uncordoned_maintenance = workload.read_maintenance(item)
+    uncordoned_maintenance = workload.read_maintenance(maintenance)
     assert uncordoned_maintenance["status"]["lastError"] == require_data(failure_event)["error"]
-    cordoned_event = functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, item))
+    cordoned_event = functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, maintenance))
     assert cordoned_event is not None
     tainted_event = functions.invoke("taint", cordoned_event)
     assert tainted_event is not None
@@ -157,17 +157,19 @@ def test_node_drained_is_emitted_again_after_recordon(functions: Functions, work
     functions.invoke("status", second_drained_event)
 
     assert [m.get_phase(uncordoned_maintenance), m.is_reported_cordoned(uncordoned_maintenance)] == ["Succeeded", False]
-    recordoned_maintenance = workload.read_maintenance(item)
+    recordoned_maintenance = workload.read_maintenance(maintenance)
     assert m.is_reported_drained(recordoned_maintenance)
     assert m.get_last_error(recordoned_maintenance) == ""
-    assert functions.invoke("evict", build_own_event(events.NODE_TAINTED, item)) is None
+    assert functions.invoke("evict", build_own_event(events.NODE_TAINTED, maintenance)) is None
 
 
-def test_repeated_uncordon_fails(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_evict_emits_step_failed_if_node_is_uncordoned_twice(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """Rule 9: if the node is uncordoned again after its second cordon, `evict` emits `maintenance.step_failed`."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    tainted_event = functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(maintenance)
 
     workload.local_cluster.kubectl("uncordon", node)
     drifted_event = functions.invoke("evict", tainted_event)
@@ -185,12 +187,12 @@ def test_repeated_uncordon_fails(functions: Functions, workload: Workload, audit
         f'node "{node}": another client reverted the cordon or the taint twice'
     )
     functions.invoke("status", failure_event)
-    assert workload.read_maintenance(item)["status"]["lastError"] == require_data(failure_event)["error"]
+    assert workload.read_maintenance(maintenance)["status"]["lastError"] == require_data(failure_event)["error"]
     assert audit.list_evictions() == []
 
 
 @proves("NMO-7", "NMO-9")
-def test_daemonset_and_mirror_pods_stay(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_daemonset_and_mirror_pods_are_not_evicted(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-7, NMO-9, DRN-3: a node with only a DaemonSet pod and a mirror pod counts as drained."""
     node = workload.take_node()
     workload.create_daemonset("agent", node)
@@ -215,9 +217,9 @@ def test_orphaned_daemonset_pod_is_evicted(functions: Functions, workload: Workl
     pod_path = f"/api/v1/namespaces/{workload.namespace}/pods/{pod['metadata']['name']}"
     # restore the reference to the deleted DaemonSet; the finalizer keeps the pod from being garbage-collected
     workload.client.patch(pod_path, {"metadata": {"ownerReferences": [owner], "finalizers": ["example.com/hold"]}})
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
-    reply = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    reply = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
 
     assert reply.get_type() == events.PODS_EVICTED
     pending = workload.client.get(pod_path)["metadata"]
@@ -227,7 +229,7 @@ def test_orphaned_daemonset_pod_is_evicted(functions: Functions, workload: Workl
 
 @proves("NMO-9")
 def test_finished_pods_are_evicted(functions: Functions, workload: Workload) -> None:
-    """NMO-9: a pod that has run to completion is evicted, too."""
+    """NMO-9: a pod that has run to completion is also evicted."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "done")
     workload.client.patch(
@@ -240,14 +242,14 @@ def test_finished_pods_are_evicted(functions: Functions, workload: Workload) -> 
 
     reply = functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
 
-    assert get_names(require_data(reply)["evicted"]) == {"done"}
-    await_pods_gone(workload, pod["metadata"]["name"])
+    assert get_pod_names(require_data(reply)["evicted"]) == {"done"}
+    wait_until_pods_are_gone(workload, pod["metadata"]["name"])
 
 
-def test_latest_state_is_listed_before_node_drained(
+def test_evict_lists_latest_state_before_it_emits_node_drained(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
-    """NMO-10: if the cache shows no pod, `evict` lists the latest state before it reports a drained node."""
+    """NMO-10: if the cached pod list is empty, `evict` lists the latest state before it reports a drained node."""
     node = workload.take_node()
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
     workload.create_bare_pods(node, f"late-{node}")
@@ -263,15 +265,15 @@ def test_latest_state_is_listed_before_node_drained(
     assert len(audit.list_evictions(f"late-{node}")) == 1
 
 
-def test_node_drained_carries_pods_version(functions: Functions, workload: Workload) -> None:
-    """NMO-10: `node.drained` carries the resourceVersion of the list without pods."""
+def test_node_drained_event_contains_pod_list_resource_version(functions: Functions, workload: Workload) -> None:
+    """NMO-10: `node.drained` contains the resourceVersion of the empty pod list."""
     reply = functions.run_chain(workload.create_maintenance(workload.take_node()), "begin", "cordon", "taint", "evict")
 
     assert reply.get_type() == events.NODE_DRAINED
     assert int(require_data(reply)["podsVersion"]) > 0
 
 
-def test_deferred_pods_cause_pass_only_after_progress() -> None:
+def test_deferred_pods_cause_another_pass_only_if_batch_made_progress() -> None:
     """NMO-6, rule 9: deferred pods cause another pass if the batch made progress, and are blocked otherwise."""
     deferred_pod = samples.make_pod("left")
     with_progress, without_progress = (
@@ -281,18 +283,18 @@ def test_deferred_pods_cause_pass_only_after_progress() -> None:
 
     assert evict._defer_undecided(with_progress, samples.make_maintenance())
     assert not evict._defer_undecided(without_progress, samples.make_maintenance())
-    assert [item.reason for item in with_progress.blocked + without_progress.blocked] == ["NoTime"]
+    assert [pod.reason for pod in with_progress.blocked + without_progress.blocked] == ["NoTime"]
 
 
 def test_terminating_pod_is_not_evicted_again(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2, NMO-6: a second pass does not evict a terminating pod again; `node.drained` follows when it is gone."""
     node = workload.take_node()
     workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.invoke("evict", functions.run_until_tainted(item))
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("evict", functions.run_until_tainted(maintenance))
     first_evictions = audit.list_evictions("slow")
 
-    second_reply = run_evict(functions, item)
+    second_reply = run_evict(functions, maintenance)
 
     assert second_reply.get_type() == events.PODS_EVICTED
     assert require_data(second_reply)["evicted"] == []
@@ -303,8 +305,8 @@ def test_terminating_pod_is_not_evicted_again(functions: Functions, workload: Wo
         entry["responseStatus"]["code"] < 300 for entry in first_evictions if entry["responseStatus"]["code"] != 409
     ] == [True]
     workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/slow", {"metadata": {"finalizers": []}})
-    await_pods_gone(workload, "slow")
-    assert run_evict(functions, item).get_type() == events.NODE_DRAINED
+    wait_until_pods_are_gone(workload, "slow")
+    assert run_evict(functions, maintenance).get_type() == events.NODE_DRAINED
 
 
 def test_concurrent_passes_evict_each_pod_once(functions: Functions, workload: Workload, audit: AuditLog) -> None:
@@ -340,7 +342,7 @@ def test_conflicting_eviction_is_retried(functions: Functions, workload: Workloa
 
     batch = workload.client.run(evict_batch(workload.client.api, plan_evictions([pod], [])))
 
-    assert [item["uid"] for item in batch.evicted] == [pod["metadata"]["uid"]]
+    assert [evicted_pod["uid"] for evicted_pod in batch.evicted] == [pod["metadata"]["uid"]]
     assert [entry["responseStatus"]["code"] for entry in audit.list_evictions("busy")] == [409, 201]
 
 
@@ -349,7 +351,7 @@ def test_late_conflict_is_not_retried(
 ) -> None:
     """Rule 12: a conflict that arrives late is not retried in the same pass.
 
-    After a slow webhook the maintenance may have ended, and only the next pass reads it again.
+    After a slow webhook, the maintenance may have ended; only the next pass reads it again.
     """
     (pod,) = workload.create_bare_pods(workload.take_node(), "slow")
     workload.client.patch(build_pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
@@ -357,18 +359,18 @@ def test_late_conflict_is_not_retried(
 
     batch = workload.client.run(evict_batch(workload.client.api, plan_evictions([pod], [])))
     (updated_pod,) = [workload.client.get(build_pod_path(pod))]
-    again = workload.client.run(evict_batch(workload.client.api, plan_evictions([updated_pod], [])))
+    second_batch = workload.client.run(evict_batch(workload.client.api, plan_evictions([updated_pod], [])))
 
-    assert [item.reason for item in batch.blocked] == ["Changing"]
-    assert [item["uid"] for item in again.evicted] == [pod["metadata"]["uid"]]
+    assert [blocked_pod.reason for blocked_pod in batch.blocked] == ["Changing"]
+    assert [evicted_pod["uid"] for evicted_pod in second_batch.evicted] == [pod["metadata"]["uid"]]
     assert [entry["responseStatus"]["code"] for entry in audit.list_evictions("slow")] == [409, 201]
 
 
 @proves("X-6")
 def test_budget_limits_evictions(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-6, X-6: of three pods with a budget that needs two, one is evicted.
+    """NMO-6, X-6: if a budget requires two of three pods, only one pod is evicted.
 
-    The others are blocked with the budget's name and counts.
+    The other pods are blocked, with the budget's name and counts.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", "c", labels={"app": "db"})
@@ -377,40 +379,42 @@ def test_budget_limits_evictions(functions: Functions, workload: Workload, audit
     reply = functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
 
     data = require_data(reply)
-    evicted, blocked = get_names(data["evicted"]), {item["name"]: item for item in data["blocked"]}
+    evicted, blocked = get_pod_names(data["evicted"]), {pod["name"]: pod for pod in data["blocked"]}
     assert len(evicted) == 1
     assert set(blocked) == {"a", "b", "c"} - evicted
     assert len(audit.list_evictions()) == 1
-    for item in blocked.values():
-        assert (item["reason"], item["budget"]) == ("DisruptionBudget", "keep-two")
-        assert (item["healthy"], item["needed"]) == (2, 2)  # the evicted pod no longer counts
+    for pod in blocked.values():
+        assert (pod["reason"], pod["budget"]) == ("DisruptionBudget", "keep-two")
+        assert (pod["healthy"], pod["needed"]) == (2, 2)  # the evicted pod no longer counts
     assert "keep-two needs 2 healthy pods and has 2" in data["error"]
 
 
 @proves("X-6")
-def test_exhausted_budget_gets_no_eviction(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_no_eviction_is_sent_for_pod_with_exhausted_budget(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """NMO-6, X-6: no eviction is sent for a pod whose budget allows none, and the other pods are evicted."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", labels={"app": "db"})
     workload.create_bare_pods(node, "free")
     workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
 
-    first_event = functions.invoke("evict", functions.run_until_tainted(item))
-    await_pods_gone(workload, "free")
-    second = run_evict(functions, item)
+    first_event = functions.invoke("evict", functions.run_until_tainted(maintenance))
+    wait_until_pods_are_gone(workload, "free")
+    second = run_evict(functions, maintenance)
 
     assert first_event is not None
-    assert get_names(require_data(first_event)["evicted"]) == {"free"}
+    assert get_pod_names(require_data(first_event)["evicted"]) == {"free"}
     for reply in (first_event, second):
-        assert [item["message"] for item in require_data(reply)["blocked"]] == [
+        assert [pod["message"] for pod in require_data(reply)["blocked"]] == [
             "budget keep-all needs 1 healthy pods and has 1"
         ]
     assert audit.list_evictions("a") == []
 
 
 def test_pod_with_two_budgets_is_blocked(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-6: a pod with two budgets is blocked with both names, and the other pods are evicted.
+    """NMO-6: a pod with two budgets is blocked, with the names of both, and the other pods are evicted.
 
     The API server would answer 500 to its eviction.
     """
@@ -423,7 +427,7 @@ def test_pod_with_two_budgets_is_blocked(functions: Functions, workload: Workloa
     reply = functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
 
     (blocked,) = require_data(reply)["blocked"]
-    assert get_names(require_data(reply)["evicted"]) == {"free"}
+    assert get_pod_names(require_data(reply)["evicted"]) == {"free"}
     assert (blocked["name"], blocked["reason"], blocked["budget"]) == ("twice", "MultipleBudgets", "one, two")
     assert len(audit.list_evictions()) == 1
 
@@ -451,10 +455,10 @@ def test_pod_in_terminating_namespace_is_blocked(
 
 
 @proves("NMO-6")
-def test_deleted_pod_counts_as_gone(
+def test_pods_deleted_before_eviction_are_not_reported(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
-    """NMO-6: pods that were deleted before their eviction are neither evicted, blocked nor an error."""
+    """NMO-6: pods that were deleted before their eviction are reported neither as evicted nor as blocked."""
     node = workload.take_node()
     pods = workload.create_bare_pods(node, *(f"pod-{number}-{node}" for number in range(5)))
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
@@ -485,8 +489,8 @@ def test_pod_rejected_by_busy_server_is_in_next_batch(
     """NMO-6, rule 9: a pod that a busy API server rejected is evicted by the next batch, without a backoff."""
     node = workload.take_node()
     workload.create_bare_pods(node, f"first-{node}", f"second-{node}")
-    item = workload.create_maintenance(node)
-    tainted_event = functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(maintenance)
     busy = Fault(429, "too many requests", 1)
     fault_proxy.inject(lambda request: busy if request == "create pods/eviction 1" else None)
 
@@ -498,7 +502,7 @@ def test_pod_rejected_by_busy_server_is_in_next_batch(
     assert [response.headers.get("ce-more") for response in (first, second)] == ["true", None]
     assert [(data["blocked"], data["error"]) for data in replies] == [([], "")] * 2
     assert [len(data["evicted"]) for data in replies] == [1, 1]
-    assert get_names(replies[0]["evicted"] + replies[1]["evicted"]) == {f"first-{node}", f"second-{node}"}
+    assert get_pod_names(replies[0]["evicted"] + replies[1]["evicted"]) == {f"first-{node}", f"second-{node}"}
 
 
 def test_busy_server_causes_no_further_pass(
@@ -521,10 +525,10 @@ def test_busy_server_causes_no_further_pass(
 def test_failed_pod_list_is_ignored_for_deleted_maintenance(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
-    """X-2: a failed list of pods is ignored if the maintenance is being deleted, so the event is not retried."""
-    item = workload.create_maintenance(workload.take_node())
-    tainted_event = functions.run_until_tainted(item)
-    workload.delete(m.build_path(item))
+    """X-2: a failed pod list request is ignored if the maintenance is being deleted, so the event is not retried."""
+    maintenance = workload.create_maintenance(workload.take_node())
+    tainted_event = functions.run_until_tainted(maintenance)
+    workload.delete(m.build_path(maintenance))
     fault_proxy.inject(lambda request: Fault(500, "no list") if request.startswith("list pods") else None)
 
     response = proxied_functions.post("evict", tainted_event)
@@ -534,7 +538,7 @@ def test_failed_pod_list_is_ignored_for_deleted_maintenance(
     assert (response.status_code, list_count > 0) == (204, True)
 
 
-def test_daemonsets_are_read_only_without_other_pods(functions: Functions, workload: Workload) -> None:
+def test_evict_reads_daemonsets_only_if_no_other_pod_may_leave(functions: Functions, workload: Workload) -> None:
     """Rule 8, NMO-7: `evict` reads DaemonSets only if no other pod may leave."""
     node = workload.take_node()
     workload.create_daemonset("agent", node)
@@ -545,11 +549,11 @@ def test_daemonsets_are_read_only_without_other_pods(functions: Functions, workl
         reply = functions.invoke("evict", tainted_event)
 
     assert reply is not None
-    assert get_names(require_data(reply)["evicted"]) == {"bare"}
+    assert get_pod_names(require_data(reply)["evicted"]) == {"bare"}
     assert not [request for request in requests if "daemonsets" in request]
 
 
-def test_replayed_eviction_is_not_counted(functions: Functions, workload: Workload) -> None:
+def test_replayed_eviction_is_not_counted_in_metrics(functions: Functions, workload: Workload) -> None:
     """docs/observability.md: the metrics count an eviction, but not its replay."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
@@ -572,7 +576,7 @@ POD_NAMES = [f"pod-{number}" for number in range(30)]
 
 
 @pytest.fixture
-def node_with_thirty_pods(functions: Functions, workload: Workload) -> BaseCloudEvent:
+def tainted_event_for_thirty_pods(functions: Functions, workload: Workload) -> BaseCloudEvent:
     """Return `node.tainted` for a node with thirty pods."""
     node = workload.take_node()
     workload.create_bare_pods(node, *POD_NAMES)
@@ -581,7 +585,7 @@ def node_with_thirty_pods(functions: Functions, workload: Workload) -> BaseCloud
 
 @pytest.mark.slow
 def test_thirty_pods_are_evicted_concurrently(
-    functions: Functions, node_with_thirty_pods: BaseCloudEvent, audit: AuditLog
+    functions: Functions, tainted_event_for_thirty_pods: BaseCloudEvent, audit: AuditLog
 ) -> None:
     """NMO-6: thirty pods without a budget are evicted in under a second, each by one request.
 
@@ -590,8 +594,8 @@ def test_thirty_pods_are_evicted_concurrently(
     evicted: set[str] = set()
     start_time = time.monotonic()
     for _ in range(len(POD_NAMES)):
-        reply = functions.invoke("evict", node_with_thirty_pods)
-        evicted |= get_names(require_data(reply)["evicted"]) if reply else set()
+        reply = functions.invoke("evict", tainted_event_for_thirty_pods)
+        evicted |= get_pod_names(require_data(reply)["evicted"]) if reply else set()
         if evicted == set(POD_NAMES):
             break
     seconds = time.monotonic() - start_time
@@ -638,33 +642,35 @@ def test_blocked_pods_are_logged(functions: Functions, workload: Workload, caplo
 
 
 @pytest.mark.parametrize("version_field", ["podsVersion", "budgetsVersion"])
-def test_state_older_than_hint_gets_503(functions: Functions, workload: Workload, version_field: str) -> None:
+def test_evict_answers_503_if_state_is_older_than_hint(
+    functions: Functions, workload: Workload, version_field: str
+) -> None:
     """Rule 1: `evict` answers 503 and evicts no pod if the API server's state is older than the hint's."""
     node = workload.take_node()
     pod = workload.create_bare_pods(node, "stays")[0]
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
     future_version = str(int(pod["metadata"]["resourceVersion"]) + 10**6)
 
     response = functions.post(
-        "evict", build_own_event(events.BUDGET_OPENED, item, data={version_field: future_version})
+        "evict", build_own_event(events.BUDGET_OPENED, maintenance, data={version_field: future_version})
     )
 
     assert response.status_code == 503
     assert not workload.client.get(build_pod_path(pod))["metadata"].get("deletionTimestamp")
 
 
-def test_hint_with_version_saves_second_list(functions: Functions, workload: Workload) -> None:
+def test_hint_with_resource_version_saves_second_pod_list(functions: Functions, workload: Workload) -> None:
     """Rule 8: `evict` lists pods only once if the hint names the state in which the last pod is gone."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
     version = workload.read_node(node)["metadata"]["resourceVersion"]
     list_counts = []
 
     for data in ({"podsVersion": version}, {}):
         with count_requests(functions.clusters["evict"].api) as requests:
-            reply = functions.invoke("evict", build_own_event(events.PODS_GONE, item, data=data))
+            reply = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance, data=data))
         assert reply is not None
         assert reply.get_type() == events.NODE_DRAINED
         list_counts.append(requests[f"GET {PODS_PATH}"])

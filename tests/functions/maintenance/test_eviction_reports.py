@@ -1,4 +1,4 @@
-"""Tests of undecided evictions (no answer, conflict, busy server) and of merged replies (rules 8 and 9)."""
+"""Tests for undecided evictions (no response, conflict, busy server) and for merged replies (rules 8 and 9)."""
 
 from __future__ import annotations
 
@@ -24,43 +24,45 @@ from tests.kube.samples import make_maintenance, make_pod
 NEW_MAINTENANCE = make_maintenance({})
 
 
-def build_blocked(name: str, reason: str) -> BlockedPod:
+def build_blocked_pod(name: str, reason: str) -> BlockedPod:
     return BlockedPod({"namespace": "ns", "name": name, "uid": f"ns-{name}-uid"}, reason, "why")
 
 
-def build_maintenance_with_blocked(name: str, reason: str) -> Object:
+def build_maintenance_with_blocked_pod(name: str, reason: str) -> Object:
     """Build a maintenance whose status reports this pod as blocked."""
     return make_maintenance({"blockedPods": [{"namespace": "ns", "name": name, "reason": reason}]})
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
 def test_undecided_eviction_is_retried_after_progress(reason: str) -> None:
-    """Undecided evictions are not blocked and cause another pass if the batch evicted another pod."""
-    batch = EvictionResult(evicted=[{"uid": "x"}], blocked=[build_blocked("a", reason), build_blocked("b", "Error")])
+    """Check that a pod with an undecided eviction is retried, not blocked, if the batch evicted another pod."""
+    batch = EvictionResult(
+        evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", reason), build_blocked_pod("b", "Error")]
+    )
 
     assert _defer_undecided(batch, NEW_MAINTENANCE)
-    assert [item.reason for item in batch.blocked] == ["Error"]
+    assert [pod.reason for pod in batch.blocked] == ["Error"]
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
 def test_undecided_eviction_is_blocked_without_progress(reason: str) -> None:
-    """Undecided evictions are blocked if the batch evicted no pod."""
-    batch = EvictionResult(blocked=[build_blocked("a", reason)])
+    """Check that a pod with an undecided eviction is blocked if the batch evicted no pod."""
+    batch = EvictionResult(blocked=[build_blocked_pod("a", reason)])
 
     assert not _defer_undecided(batch, NEW_MAINTENANCE)
-    assert [item.reason for item in batch.blocked] == [reason]
+    assert [pod.reason for pod in batch.blocked] == [reason]
 
 
 def test_blocked_pod_stays_blocked() -> None:
-    """Pods that were blocked before stay blocked while others are evicted, so that their backoff grows."""
-    batch = EvictionResult(evicted=[{"uid": "x"}], blocked=[build_blocked("a", "NoAnswer")])
+    """Check that a pod that was already blocked stays blocked while others are evicted, so that its backoff grows."""
+    batch = EvictionResult(evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", "NoAnswer")])
 
-    assert not _defer_undecided(batch, build_maintenance_with_blocked("a", "NoAnswer"))
-    assert [item.reason for item in batch.blocked] == ["NoAnswer"]
+    assert not _defer_undecided(batch, build_maintenance_with_blocked_pod("a", "NoAnswer"))
+    assert [pod.reason for pod in batch.blocked] == ["NoAnswer"]
 
 
 def test_deferred_pod_is_retried_only_after_progress() -> None:
-    """Deferred pods cause another pass only if the batch made progress; otherwise they are blocked as `NoTime`."""
+    """Check that a deferred pod causes another pass only after progress, and is otherwise blocked as NoTime."""
     with_progress, without_progress = (
         EvictionResult(already_gone=[{"uid": "x"}], deferred=[make_pod("a")]),
         EvictionResult(deferred=[make_pod("a")]),
@@ -68,19 +70,19 @@ def test_deferred_pod_is_retried_only_after_progress() -> None:
 
     assert _defer_undecided(with_progress, NEW_MAINTENANCE)
     assert not _defer_undecided(without_progress, NEW_MAINTENANCE)
-    assert [(item.pod["name"], item.reason) for item in without_progress.blocked] == [("a", "NoTime")]
+    assert [(blocked.pod["name"], blocked.reason) for blocked in without_progress.blocked] == [("a", "NoTime")]
 
 
-def test_own_pod_of_evict_has_own_message() -> None:
-    """Check that evict's own pod is blocked with the message that evictions on other nodes are not answered yet."""
+def test_pod_that_runs_evict_is_blocked_with_its_own_message() -> None:
+    """Check that the pod that runs `evict` is blocked, with a message about evictions on other nodes."""
     batch = EvictionResult(deferred=[make_pod("a"), make_pod("b")])
 
     assert not _defer_undecided(batch, NEW_MAINTENANCE, "b")
-    assert [item.message for item in batch.blocked] == [NO_TIME_MESSAGE, OWN_POD_MESSAGE]
+    assert [pod.message for pod in batch.blocked] == [NO_TIME_MESSAGE, OWN_POD_MESSAGE]
 
 
-def test_eviction_in_flight_causes_no_pass() -> None:
-    """Evictions in flight alone cause no further pass; deferred pods next to them do."""
+def test_eviction_in_flight_causes_no_further_pass() -> None:
+    """Check that an eviction in flight causes no further pass, unless a pod is also deferred."""
     assert not _defer_undecided(EvictionResult(in_flight=[{"uid": "x"}]), NEW_MAINTENANCE)
     assert _defer_undecided(EvictionResult(in_flight=[{"uid": "x"}], deferred=[make_pod("a")]), NEW_MAINTENANCE)
 
@@ -111,7 +113,7 @@ def merge_replies(*replies: BaseCloudEvent, more: bool = False) -> BaseCloudEven
 
 
 def test_batches_merge_into_one_reply() -> None:
-    """Rule 8: the merged reply has all evicted pods, all refusals that still hold, and each error once."""
+    """Rule 8: the merged reply contains all evicted pods, all refusals that still apply, and each error once."""
     refusal_with_backoff = build_refusal("b", "too busy", retryAfter="2026-01-02T03:04:05Z")
     first = build_reply("a", blocked=[refusal_with_backoff, build_refusal("c", "earlier")], error="too busy")
     last = build_reply("d", blocked=[build_refusal("e", "forbidden")], error="forbidden")
@@ -125,8 +127,8 @@ def test_batches_merge_into_one_reply() -> None:
     assert (reply.get_source(), reply.get_extension("more")) == (events.SOURCE_PREFIX + "evict", None)
 
 
-def test_latest_outcome_of_pod_counts() -> None:
-    """Rule 9: of several outcomes of one pod, the merged reply has only the latest."""
+def test_merged_reply_contains_latest_outcome_of_pod() -> None:
+    """Rule 9: if a pod has several outcomes, the merged reply contains only the latest one."""
     refusals_with_backoff = [build_refusal(uid, "too busy", retryAfter="2026-01-02T03:04:05Z") for uid in ("a", "b")]
 
     data = require_data(
@@ -139,8 +141,8 @@ def test_latest_outcome_of_pod_counts() -> None:
     assert (data["blocked"], data["error"]) == ([build_refusal("b", "forbidden")], "forbidden")
 
 
-def test_request_for_another_pass_is_kept() -> None:
-    """Rule 8: the merged reply asks for another pass if the last batch does, or if a later batch failed."""
+def test_merged_reply_keeps_request_for_another_pass() -> None:
+    """Rule 8: the merged reply requests another pass if the last batch does, or if a later batch failed."""
     failure = events.build_event(
         events.MAINTENANCE_STEP_FAILED, "evict", REFERENCE, "node-1", cause=HINT, data={"error": "x"}
     )
@@ -155,7 +157,7 @@ def test_request_for_another_pass_is_kept() -> None:
 
 
 def test_refusals_fit_in_event() -> None:
-    """X-6: a reply with many long refusals stays within the size limit of an event and leaves out the rest."""
+    """X-6: a reply with many long refusals omits some of them to stay within the size limit of an event."""
     pods = [
         {"namespace": "ns", "name": f"pod-{number}", "uid": f"{prefix}{number}"}
         for prefix in "ab"
@@ -181,7 +183,7 @@ def test_refusals_fit_in_event() -> None:
 
 
 def test_refusals_in_event_are_independent_of_order() -> None:
-    """Rule 9: the event holds the same pods in any order of refusals, since an omitted pod loses its backoff."""
+    """Rule 9: the event contains the same pods in any order of refusals, since an omitted pod loses its backoff."""
     long_message = "\N{PILE OF POO}" * 1024
     blocked = [
         BlockedPod({"namespace": "ns", "name": f"pod-{number:03}", "uid": str(number)}, "Error", long_message)
@@ -197,7 +199,7 @@ def test_refusals_in_event_are_independent_of_order() -> None:
 
 
 def test_snapshot_omits_oversized_pods() -> None:
-    """X-6: the snapshot leaves out the remaining pods if their finalizers are too long for an event."""
+    """X-6: the snapshot omits the remaining pods if their finalizers are too long for an event."""
     oversized_pods = [make_pod("a", finalizers=[f"example.com/{'x' * 60}"] * 6000)]
 
     assert (

@@ -27,17 +27,17 @@ from tests.functions.conftest import Functions, is_transient_error, run_behind_f
 from tests.functions.event_builders import build_own_event, build_updated
 from tests.functions.maintenance.scenarios import (
     Scenario,
-    begin,
-    begin_duplicate,
-    cordon,
-    evict,
-    evict_drained,
-    guard,
-    restore,
-    resync_node,
-    resync_pods,
-    status,
-    taint,
+    prepare_begin,
+    prepare_cordon,
+    prepare_duplicate_begin,
+    prepare_evict,
+    prepare_evict_on_drained_node,
+    prepare_guard,
+    prepare_restore,
+    prepare_resync_with_node_read,
+    prepare_resync_with_pod_read,
+    prepare_status,
+    prepare_taint,
 )
 from tests.proofs import proves
 from tests.workload import Workload
@@ -61,57 +61,61 @@ RETRYABLE_FAULTS = ("500", "503", "429", "429, Retry-After", "409", "reset", "si
 DEADLINE_SECONDS = 1.5
 """Deadline for a step's API requests; a request without a response takes this long."""
 MAX_LATE_RESPONSES = 10
-"""Maximum number of 503 responses without an injected fault, as a busy machine may cause them."""
+"""Maximum number of 503 responses without an injected fault, which a busy machine may cause."""
 LIST_MAINTENANCES = "list nodemaintenances"
 CHAIN_STEPS = ("cordon", "taint")
 """Steps that consume only events of other steps."""
 INSTALL_LEASE_REQUESTS = ("create selfsubjectreviews", "get leases")
-"""Requests by which the other steps determine whether their install is active, unless the answer is cached."""
+"""Requests by which all steps but `CHAIN_STEPS` determine whether their install is active, unless that is cached."""
 SCENARIOS: dict[str, tuple[Scenario, str, set[str]]] = {
     "begin": (
-        *(begin, events.MAINTENANCE_BEGUN),
+        *(prepare_begin, events.MAINTENANCE_BEGUN),
         {
             *("get nodemaintenances", "get nodes", "list pods", "get daemonsets"),
             *("create leases", "patch nodemaintenances"),
         },
     ),
-    "begin, again": (begin_duplicate, events.MAINTENANCE_BEGUN, {"get nodemaintenances", "get nodes", "get leases"}),
-    "cordon": (cordon, events.NODE_CORDONED, {"get nodemaintenances", "get nodes", "patch nodes"}),
-    "taint": (taint, events.NODE_TAINTED, {"get nodemaintenances", "get nodes", "patch nodes"}),
+    "begin, again": (
+        prepare_duplicate_begin,
+        events.MAINTENANCE_BEGUN,
+        {"get nodemaintenances", "get nodes", "get leases"},
+    ),
+    "cordon": (prepare_cordon, events.NODE_CORDONED, {"get nodemaintenances", "get nodes", "patch nodes"}),
+    "taint": (prepare_taint, events.NODE_TAINTED, {"get nodemaintenances", "get nodes", "patch nodes"}),
     "evict": (
-        *(evict, events.PODS_EVICTED),
+        *(prepare_evict, events.PODS_EVICTED),
         {
             *("get nodemaintenances", "get nodes", "list pods", "list poddisruptionbudgets"),
             *("create pods/eviction",),
         },
     ),
     "evict, drained": (
-        *(evict_drained, events.NODE_DRAINED),
+        *(prepare_evict_on_drained_node, events.NODE_DRAINED),
         {"get nodemaintenances", "get nodes", "list pods", "get daemonsets"},
     ),
     "status": (
-        *(status, ""),
+        *(prepare_status, ""),
         {"get nodemaintenances", "get nodes", "list pods", "patch nodemaintenances/status", "create events"},
     ),
     "restore": (
-        *(restore, events.NODE_RESTORED),
+        *(prepare_restore, events.NODE_RESTORED),
         {
             *("get nodemaintenances", "get nodes", LIST_MAINTENANCES, "patch nodes", "get leases", "delete leases"),
             *("patch nodemaintenances", "create events"),
         },
     ),
-    "guard": (guard, events.NODE_DRIFTED, {LIST_MAINTENANCES, "get nodes", "list events", "create events"}),
+    "guard": (prepare_guard, events.NODE_DRIFTED, {LIST_MAINTENANCES, "get nodes", "list events", "create events"}),
     "resync, at a node": (
-        *(resync_node, events.NODE_DRIFTED),
+        *(prepare_resync_with_node_read, events.NODE_DRIFTED),
         {LIST_MAINTENANCES, "list nodes", "list leases", "get nodes"},
     ),
     "resync, at pods": (
-        resync_pods,
+        prepare_resync_with_pod_read,
         events.NODE_TAINTED,
         {LIST_MAINTENANCES, "list nodes", "list leases", "list pods"},
     ),
 }
-"""Scenario → its preparation, the final reply's event type, and the requests that the step sends."""
+"""Scenario name → function that prepares it, event type of the final reply, and requests that the step sends."""
 KUBERNETES_EVENT_REQUESTS = {"list events", "create events", "patch events"}
 """Requests about Kubernetes Events; their failure does not affect the step."""
 EVICTION_REQUESTS = {"create pods/eviction"}
@@ -134,10 +138,15 @@ PARTIAL_LISTS = {
     ("resync", "list nodes"),
     ("resync", "list leases"),
 }
-"""Lists whose refusal is logged, while the step uses the other lists."""
+"""List requests whose rejection is logged, while the step continues with the other lists."""
 
 
-LASTING_FAILURES = {begin: "get nodes", taint: "patch nodes", evict: "list pods", restore: "patch nodes"}
+LASTING_FAILURES = {
+    prepare_begin: "get nodes",
+    prepare_taint: "patch nodes",
+    prepare_evict: "list pods",
+    prepare_restore: "patch nodes",
+}
 """Scenario → a request that may fail for a long time."""
 
 
@@ -160,15 +169,15 @@ def fail_each_request_once(
     prepare_event: Callable[[], BaseCloudEvent],
     post: Callable[[BaseCloudEvent], TestResponse],
 ) -> Iterator[tuple[str, TestResponse]]:
-    """Post an event repeatedly; each time another request fails, and finally none.
+    """Post an event repeatedly, and yield each failed request and its response; the last request is "" (no failure).
 
     After a success, the scenario is prepared again. The client retries a read whose connection broke, so a reset breaks
-    all requests of that kind. A busy machine may cause a 503 without a fault; a broker would deliver that event again.
+    all requests of that kind. After a 503 that a busy machine caused without a fault, the event is posted again.
     """
     failed_requests: list[str] = []
     event, late_responses_left = prepare_event(), MAX_LATE_RESPONSES
 
-    def rule(request: str) -> Fault | None:
+    def choose_fault(request: str) -> Fault | None:
         request = request.rpartition(" ")[0] if fault is CONNECTION_RESET else request
         if request in failed_requests or failed_now not in ([], [request]):
             return None
@@ -177,7 +186,7 @@ def fail_each_request_once(
 
     while True:
         failed_now: list[str] = []
-        fault_proxy.inject(rule)
+        fault_proxy.inject(choose_fault)
         response = post(event)
         fault_proxy.stop_faults()
         failed_requests += failed_now
@@ -227,7 +236,7 @@ def second_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[L
 @pytest.mark.abreast
 @pytest.mark.usefixtures("short_deadline", "workload")
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_request_without_response_gets_503(
+def test_steps_answer_503_if_request_gets_no_response(
     functions: Functions, idle_cluster: LocalCluster, second_cluster: tuple[LocalCluster, Functions], scenario: str
 ) -> None:
     """X-6: a step answers 503 if a request gets no response.
@@ -254,7 +263,7 @@ def check_each_failed_request(
     scenario: str,
     fault_kind: str,
 ) -> None:
-    """Make each request of a scenario fail in this way, and check the step's responses."""
+    """Make each request of a scenario fail with this kind of fault, and check the step's responses."""
     prepare, expected_type, expected_requests = SCENARIOS[scenario]
     step = scenario.partition(",")[0]
     requests, response = set(), None
@@ -280,10 +289,10 @@ def check_each_failed_request(
 
 
 def check_response(step: str, request: str, fault_kind: str, response: TestResponse) -> None:
-    """Assert that the step may respond like this when the request fails in this way."""
+    """Assert that the response is valid for a step whose request failed with this kind of fault."""
     assert "DisruptionBudget" not in response.text
     if not request or request in KUBERNETES_EVENT_REQUESTS or (step, request) in SINGLE_READS:
-        # a request without a response leaves no time for later ones, and so may a slow machine
+        # a request without a response, or a slow machine, may leave no time for later requests
         is_late = (fault_kind == "silence" and response.status_code == 503) or is_transient_error(response)
         assert is_late or response.status_code in (200, 204)
     elif request in EVICTION_REQUESTS:
@@ -309,11 +318,11 @@ def check_response(step: str, request: str, fault_kind: str, response: TestRespo
 @pytest.mark.parametrize(
     ("prepare", "failing_request", "fault_kind"),
     [
-        *((cordon, "patch nodes", kind) for kind in RETRYABLE_FAULTS),
+        *((prepare_cordon, "patch nodes", kind) for kind in RETRYABLE_FAULTS),
         *((scenario, name, "500") for scenario, name in LASTING_FAILURES.items()),
     ],
 )
-def test_lasting_failure_is_reported_until_cured(
+def test_lasting_failure_is_reported_until_resolved(
     functions: Functions,
     proxied_functions: Functions,
     workload: Workload,
@@ -323,8 +332,8 @@ def test_lasting_failure_is_reported_until_cured(
     failing_request: str,
     fault_kind: str,
 ) -> None:
-    """X-6, NMO-13: a lasting failure gets 503, is later reported in the status, and the step succeeds once cured."""
-    step = prepare.__name__
+    """X-6, NMO-13: a lasting failure causes 503 and is later reported in the status, until it is resolved."""
+    step = prepare.__name__.removeprefix("prepare_")
     event = prepare(functions, workload)
     fault_proxy.inject(lambda request: FAULTS[fault_kind] if request.rpartition(" ")[0] == failing_request else None)
 
@@ -333,7 +342,7 @@ def test_lasting_failure_is_reported_until_cured(
     failure_event = parse_reply(proxied_functions.post(step, event))
     assert failure_event is not None
     functions.invoke("status", failure_event)
-    item = workload.read_maintenance(get_maintenance_reference(event))
+    maintenance = workload.read_maintenance(get_maintenance_reference(event))
     monkeypatch.undo()
     fault_proxy.stop_faults()
     final_reply = parse_reply(proxied_functions.post(step, event))
@@ -342,13 +351,13 @@ def test_lasting_failure_is_reported_until_cured(
     assert failure_event.get_type() == events.MAINTENANCE_STEP_FAILED
     error = require_data(failure_event)["error"]
     assert error
-    assert item["status"]["lastError"] == (f"{UNRESTORED_PREFIX}{error}" if step == "restore" else error)
+    assert maintenance["status"]["lastError"] == (f"{UNRESTORED_PREFIX}{error}" if step == "restore" else error)
     assert final_reply is not None
     assert final_reply.get_type() != events.MAINTENANCE_STEP_FAILED
 
 
 def get_maintenance_reference(event: BaseCloudEvent) -> Object:
-    """Return those fields of the event's maintenance that are needed to read it again."""
+    """Return the fields of the event's maintenance that are needed to read it."""
     data = require_data(event)
     if data.get("kind") == "NodeMaintenance":
         return dict(data)
@@ -360,11 +369,11 @@ def get_maintenance_reference(event: BaseCloudEvent) -> Object:
 def test_busy_server_delays_next_eviction(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
-    """X-6: a 429 of flow control blocks the pod as Busy with the server's message, until its backoff has passed."""
+    """X-6: a flow-control 429 blocks the pod as Busy, with the server's message, until its backoff has passed."""
     node = workload.take_node()
     workload.create_bare_pods(node, f"bare-{node}")
-    item = workload.create_maintenance(node)
-    tainted_event = functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(maintenance)
     fault_proxy.inject(
         lambda request: FAULTS["429, Retry-After"] if request.startswith("create pods/eviction") else None
     )
@@ -372,8 +381,8 @@ def test_busy_server_delays_next_eviction(
     reply = parse_reply(proxied_functions.post("evict", tainted_event))
     assert reply is not None
     functions.invoke("status", reply)
-    first_status = workload.read_maintenance(item)["status"]
-    second_reply = parse_reply(proxied_functions.post("evict", build_own_event(events.NODE_TAINTED, item)))
+    first_status = workload.read_maintenance(maintenance)["status"]
+    second_reply = parse_reply(proxied_functions.post("evict", build_own_event(events.NODE_TAINTED, maintenance)))
 
     (blocked,) = first_status["blockedPods"]
     assert (blocked["reason"], FAULT_MESSAGE in blocked["message"]) == ("Busy", True)
@@ -384,16 +393,18 @@ def test_busy_server_delays_next_eviction(
 
 
 @proves("X-6")
-@pytest.mark.parametrize("status", [404, 409, 429, 500])
+@pytest.mark.parametrize("status_code", [404, 409, 429, 500])
 def test_webhook_refusal_of_eviction_is_reported(
-    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status: int
+    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status_code: int
 ) -> None:
     """X-6: a webhook's refusal blocks the pod with the webhook's message, whatever its HTTP status."""
     node = workload.take_node()
     workload.create_bare_pods(node, f"bare-{node}")
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
     denial = f'admission webhook "w.example.com" denied the request: {FAULT_MESSAGE}'
-    fault_proxy.inject(lambda request: Fault(status, denial) if request.startswith("create pods/eviction") else None)
+    fault_proxy.inject(
+        lambda request: Fault(status_code, denial) if request.startswith("create pods/eviction") else None
+    )
 
     reply = parse_reply(proxied_functions.post("evict", tainted_event))
 
@@ -403,14 +414,14 @@ def test_webhook_refusal_of_eviction_is_reported(
 
 
 @proves("X-6", "NMO-4")
-@pytest.mark.parametrize("status", [404, 409, 422])
+@pytest.mark.parametrize("status_code", [404, 409, 422])
 def test_webhook_refusal_of_node_patch_is_reported(
-    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status: int
+    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status_code: int
 ) -> None:
     """X-6: a webhook's refusal of a node patch is reported with the webhook's message and not retried."""
     begun_event = functions.run_begin(workload.create_maintenance(workload.take_node()))
     denial = f'admission webhook "w.example.com" denied the request: {FAULT_MESSAGE}'
-    fault_proxy.inject(lambda request: Fault(status, denial) if request.startswith("patch nodes") else None)
+    fault_proxy.inject(lambda request: Fault(status_code, denial) if request.startswith("patch nodes") else None)
 
     reply = parse_reply(proxied_functions.post("cordon", begun_event))
 
@@ -420,7 +431,7 @@ def test_webhook_refusal_of_node_patch_is_reported(
 
 
 @proves("X-6")
-def test_refused_finalizer_of_successor_gets_503(
+def test_restore_answers_503_if_policy_rejects_finalizer_of_successor(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
     """X-6, X-7: `restore` answers 503 with the reason if a policy rejects the finalizer of the next maintenance."""

@@ -1,4 +1,4 @@
-"""Tests of `guard` on a real API server."""
+"""Tests for `guard` on a real API server."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ from tests.workload import AuditLog, Workload, summarize_writes
 
 def create_active_maintenance(functions: Functions, workload: Workload, node: str, group: ApiGroup = MEDIK8S) -> Object:
     """Create a maintenance whose node is cordoned and tainted, and whose status reports that."""
-    item = workload.create_maintenance(node, group)
-    functions.run_until_tainted(item)
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, item))
-    item = workload.read_maintenance(item)
-    assert m.get_condition(item, "Cordoned")["status"] == "True"
-    return item
+    maintenance = workload.create_maintenance(node, group)
+    functions.run_until_tainted(maintenance)
+    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
+    maintenance = workload.read_maintenance(maintenance)
+    assert m.get_condition(maintenance, "Cordoned")["status"] == "True"
+    return maintenance
 
 
-def test_uncordoned_node_is_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-3, NMO-5: for a node uncordoned by hand, `guard` emits `node.drifted` and records a Warning."""
+def test_guard_emits_node_drifted_for_uncordoned_node(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
+    """NMO-3, NMO-5: for a node that was uncordoned by hand, `guard` emits `node.drifted` and records a Warning."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("uncordon", node)
     writes = len(audit.list_writes_by())
 
@@ -47,12 +49,15 @@ def test_uncordoned_node_is_drift(functions: Functions, workload: Workload, audi
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(maintenance).as_data()
     assert [(verb, kind) for verb, kind, _ in summarize_writes(audit.list_writes_by()[writes:])] == [
         ("create", "events")
     ]
     description = workload.local_cluster.kubectl("describe", "node", node).stdout
-    assert f'node "{node}" was uncordoned or untainted during maintenance "{item["metadata"]["name"]}"' in description
+    assert (
+        f'node "{node}" was uncordoned or untainted during maintenance "{maintenance["metadata"]["name"]}"'
+        in description
+    )
     (warning_event,) = workload.client.list(
         EVENTS_PATH, field_selector=f"involvedObject.name={node},reason={CORDONED_AGAIN_REASON}"
     )["items"]
@@ -60,13 +65,13 @@ def test_uncordoned_node_is_drift(functions: Functions, workload: Workload, audi
 
 
 @proves("X-2")
-def test_coalesced_hint_loses_no_drift(functions: Functions, workload: Workload) -> None:
-    """Drift that the first pass found is emitted even if a hint causes a second pass.
+def test_drift_of_first_pass_is_emitted_despite_coalesced_hint(functions: Functions, workload: Workload) -> None:
+    """Check that drift found by the first pass is emitted even if a hint causes a second pass.
 
-    The second pass finds that it is recorded already, and emits nothing itself.
+    The second pass finds the drift already recorded, and emits nothing itself.
     """
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("uncordon", node)
     hint = build_node_updated(workload.read_node(node))
 
@@ -75,42 +80,44 @@ def test_coalesced_hint_loses_no_drift(functions: Functions, workload: Workload)
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(maintenance).as_data()
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-def test_missing_taint_is_drift(functions: Functions, workload: Workload, group: ApiGroup) -> None:
-    """NMO-4, X-7: `guard` emits `node.drifted` if the drain taint was removed by hand, for every API group."""
+def test_guard_emits_node_drifted_for_removed_drain_taint(
+    functions: Functions, workload: Workload, group: ApiGroup
+) -> None:
+    """NMO-4, X-7: `guard` emits `node.drifted` if the drain taint of any API group was removed by hand."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node, group)
+    maintenance = create_active_maintenance(functions, workload, node, group)
     workload.local_cluster.kubectl("taint", "node", node, f"{group.drain_taint}:NoSchedule-")
 
     reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(maintenance).as_data()
 
 
 @pytest.mark.parametrize("label", ["of-an-earlier-one", ""])
-def test_drift_is_found_with_any_label_value(functions: Functions, workload: Workload, label: str) -> None:
-    """Rule 10: `guard` finds the node's maintenance even if the label has another value or none."""
+def test_guard_detects_drift_whatever_the_label_value(functions: Functions, workload: Workload, label: str) -> None:
+    """Rule 10: `guard` finds the node's maintenance even if the label has a different value or none."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("uncordon", node)
     workload.local_cluster.kubectl("label", "--overwrite", "node", node, f"{MAINTENANCE_LABEL}={label}")
 
     reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
 
     assert reply is not None
-    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(maintenance).as_data()
 
 
-def test_one_list_between_cordon_and_taint(functions: Functions, workload: Workload) -> None:
+def test_guard_sends_one_list_request_between_cordon_and_taint(functions: Functions, workload: Workload) -> None:
     """Rule 10: between cordon and taint, `guard` sends only one list request.
 
-    In each drain an update arrives then, because the controller manager adds its own taint. The test caches that this
-    install is active, which is otherwise read once a minute.
+    In each drain, the controller manager then adds its own taint, which causes an update event. The test caches that
+    this install is active, which is otherwise read once a minute.
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])
     node = workload.take_node()
@@ -123,10 +130,10 @@ def test_one_list_between_cordon_and_taint(functions: Functions, workload: Workl
     assert requests == {f"GET {MEDIK8S.path}": 1}
 
 
-def test_removed_label_is_drift(functions: Functions, workload: Workload) -> None:
+def test_guard_treats_removed_label_as_drift(functions: Functions, workload: Workload) -> None:
     """Rule 10: `guard` treats a removed label, which arrives as a deletion of the node, as drift."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     before = workload.read_node(node)
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
@@ -138,18 +145,18 @@ def test_removed_label_is_drift(functions: Functions, workload: Workload) -> Non
     cordoned_event = functions.invoke("cordon", reply)
     assert cordoned_event is not None
     functions.invoke("taint", cordoned_event)
-    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == item["metadata"]["uid"]
+    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == maintenance["metadata"]["uid"]
     assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
-    assert not m.is_deleting(workload.read_maintenance(item))
+    assert not m.is_deleting(workload.read_maintenance(maintenance))
 
 
-def test_repeated_drift_backs_off(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 9: `guard` answers repeated drift once and then backs off for as long as the drift has lasted.
+def test_guard_backs_off_on_repeated_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Rule 9: `guard` reacts to repeated drift once, and then backs off for as long as the drift has lasted.
 
-    Another controller may remove the label each time. During the backoff the drift is left to the tick.
+    Another controller may remove the label each time. During the backoff, only a tick repairs the drift.
     """
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     labelled_node = workload.read_node(node)
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
     writes = len(audit.list_writes_by())
@@ -166,12 +173,12 @@ def test_repeated_drift_backs_off(functions: Functions, workload: Workload, audi
     assert reply_in_backoff is None  # drift has lasted for 69 seconds, so the backoff is 60 seconds
     set_drift_event_age(workload, node, first_seconds_ago=21, last_seconds_ago=11)
     assert functions.invoke("guard", build_node_deleted(labelled_node)) is not None
-    assert not m.is_deleting(workload.read_maintenance(item))
+    assert not m.is_deleting(workload.read_maintenance(maintenance))
 
 
 @pytest.mark.slow
 @proves("X-6")
-def test_uncountable_drift_emits_nothing(
+def test_guard_emits_nothing_if_it_cannot_count_drift(
     proxied_functions: Functions, fault_proxy: FaultProxy, functions: Functions, workload: Workload
 ) -> None:
     """Rule 9: `guard` emits nothing if it cannot write the Event that counts the repeated drift."""
@@ -188,16 +195,16 @@ def test_uncountable_drift_emits_nothing(
 
 
 def create_two_maintenances(workload: Workload, node: str) -> list[Object]:
-    """Create two maintenances of a node and return them in list order: by age in seconds, then by uid."""
+    """Create two maintenances for a node and return them in list order: by age in seconds, then by uid."""
     return list(sort_by_age([workload.create_maintenance(node), workload.create_maintenance(node)]))
 
 
-def mark_begun(workload: Workload, item: Object, *, is_cordoned: bool) -> None:
-    """Mark a maintenance as begun although another one has the node; report it as cordoned if `is_cordoned` is set."""
-    node = workload.read_node(item["spec"]["nodeName"])
+def mark_as_begun(workload: Workload, maintenance: Object, *, is_cordoned: bool) -> None:
+    """Mark a maintenance as begun even if another one holds the node; with `is_cordoned`, report it as cordoned."""
+    node = workload.read_node(maintenance["spec"]["nodeName"])
     workload.client.patch(
-        m.build_path(item),
-        m.build_begin_patch(workload.read_maintenance(item), node, {"totalpods": 0, "evictionPods": 0}),
+        m.build_path(maintenance),
+        m.build_begin_patch(workload.read_maintenance(maintenance), node, {"totalpods": 0, "evictionPods": 0}),
     )
     if is_cordoned:
         now = format_time(datetime.now(timezone.utc))
@@ -208,43 +215,47 @@ def mark_begun(workload: Workload, item: Object, *, is_cordoned: bool) -> None:
             "message": "m",
             "lastTransitionTime": now,
         }
-        workload.client.patch(f"{m.build_path(item)}/status", {"status": {"conditions": [condition]}})
-    version = workload.read_maintenance(item)["metadata"]["resourceVersion"]
-    workload.client.run(
-        workload.client.api.list(m.get_group(item).path, resource_version=version)
-    )  # waits until the cache has it
+        workload.client.patch(f"{m.build_path(maintenance)}/status", {"status": {"conditions": [condition]}})
+    version = workload.read_maintenance(maintenance)["metadata"]["resourceVersion"]
+    # wait until the API server's watch cache contains the change
+    workload.client.run(workload.client.api.list(m.get_group(maintenance).path, resource_version=version))
 
 
 @pytest.mark.parametrize("reason", ["not cordoned yet", "emitted a moment ago"])
-def test_second_maintenance_is_checked_after_first(functions: Functions, workload: Workload, reason: str) -> None:
+def test_guard_checks_second_maintenance_if_first_causes_no_event(
+    functions: Functions, workload: Workload, reason: str
+) -> None:
     """X-7: if `guard` emits nothing for one maintenance of a node, it still checks the other one.
 
     The first one is not cordoned yet, or its drift was emitted a moment ago.
     """
     node = workload.take_node()
     first, second = create_two_maintenances(workload, node)
-    mark_begun(workload, first, is_cordoned=reason == "emitted a moment ago")
+    mark_as_begun(workload, first, is_cordoned=reason == "emitted a moment ago")
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}={second['metadata']['uid']}")
     hint = build_node_updated(workload.read_node(node))
     first_replies = [] if reason == "not cordoned yet" else guard(hint, functions.clusters["guard"])
-    mark_begun(workload, second, is_cordoned=True)
+    mark_as_begun(workload, second, is_cordoned=True)
 
     replies = guard(hint, functions.clusters["guard"])
 
     assert [require_data(event)["maintenance"]["uid"] for event in (*first_replies, *replies)] == [
-        item["metadata"]["uid"] for item in ([first, second] if first_replies else [second])
+        maintenance["metadata"]["uid"] for maintenance in ([first, second] if first_replies else [second])
     ]
 
 
-def test_deleted_node_ends_second_maintenance(functions: Functions, workload: Workload) -> None:
+def test_guard_deletes_second_maintenance_of_deleted_node(functions: Functions, workload: Workload) -> None:
     """NMO-20: `guard` deletes the second maintenance of a deleted node even if the first one is already gone."""
     node = workload.take_node()
     first, second = create_two_maintenances(workload, node)
-    for item in (first, second):
-        mark_begun(workload, item, is_cordoned=True)
+    for maintenance in (first, second):
+        mark_as_begun(workload, maintenance, is_cordoned=True)
         # this API version is not served, so the garbage collector keeps the maintenance
-        owner = {**workload.read_maintenance(item)["metadata"]["ownerReferences"][0], "apiVersion": "example.com/v1"}
-        workload.client.patch(m.build_path(item), {"metadata": {"ownerReferences": [owner]}})
+        owner = {
+            **workload.read_maintenance(maintenance)["metadata"]["ownerReferences"][0],
+            "apiVersion": "example.com/v1",
+        }
+        workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": [owner]}})
     hint = build_node_deleted(workload.read_node(node))
     workload.delete(f"/api/v1/nodes/{node}")
 
@@ -257,22 +268,24 @@ def test_deleted_node_ends_second_maintenance(functions: Functions, workload: Wo
     assert m.is_deleting(workload.read_maintenance(second))
 
 
-@pytest.mark.parametrize("deleted", [False, True], ids=["updated", "deleted"])
-def test_deletion_lists_latest_state(functions: Functions, workload: Workload, deleted: bool) -> None:
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["updated", "is_deleted"])
+def test_guard_lists_latest_state_after_node_deletion(
+    functions: Functions, workload: Workload, is_deleted: bool
+) -> None:
     """Rule 1: `guard` lists the latest state after a deletion, and the cached state after an update.
 
-    The cache may still have the maintenance whose restored node has just lost its label.
+    The cache may still contain the maintenance whose restored node has just lost its label.
     """
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("uncordon", node)
-    hint = (build_node_deleted if deleted else build_node_updated)(workload.read_node(node))
+    hint = (build_node_deleted if is_deleted else build_node_updated)(workload.read_node(node))
 
     with record_list_requests(functions.clusters["guard"].api) as requests:
         functions.invoke("guard", hint)
 
-    versions = {request.version for request in requests if request.path == m.get_group(item).path}
-    assert versions == ({""} if deleted else {"0"})
+    versions = {request.version for request in requests if request.path == m.get_group(maintenance).path}
+    assert versions == ({""} if is_deleted else {"0"})
 
 
 def set_drift_event_age(workload: Workload, node: str, *, first_seconds_ago: int, last_seconds_ago: int) -> None:
@@ -286,13 +299,13 @@ def set_drift_event_age(workload: Workload, node: str, *, first_seconds_ago: int
     workload.client.patch(f"{EVENTS_PATH}/{event['metadata']['name']}", patch)
 
 
-def test_restored_node_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_guard_ignores_restored_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """Rule 10: `guard` ignores the deletion event that `restore` causes by removing the label."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     before = workload.read_node(node)
-    workload.delete(m.build_path(item))
-    functions.invoke("restore", build_updated(workload.read_maintenance(item)))
+    workload.delete(m.build_path(maintenance))
+    functions.invoke("restore", build_updated(workload.read_maintenance(maintenance)))
     writes = len(audit.list_writes_by())
 
     assert functions.invoke("guard", build_node_deleted(before)) is None
@@ -300,36 +313,36 @@ def test_restored_node_is_ignored(functions: Functions, workload: Workload, audi
 
 
 @proves("NMO-20")
-def test_replaced_node_ends_maintenance(functions: Functions, workload: Workload) -> None:
+def test_guard_deletes_maintenance_of_replaced_node(functions: Functions, workload: Workload) -> None:
     """NMO-20: `guard` deletes the maintenance of a deleted node even if a new node has its name."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     before = workload.read_node(node)
     workload.delete(f"/api/v1/nodes/{node}")
     workload.client.create("/api/v1/nodes", {"metadata": {"name": node}})
 
     assert functions.invoke("guard", build_node_deleted(before)) is None
 
-    assert m.is_deleting(workload.read_maintenance(item))
+    assert m.is_deleting(workload.read_maintenance(maintenance))
     assert not workload.read_node(node)["spec"].get("unschedulable")
 
 
-def test_missing_owner_reference_needs_missing_node(functions: Functions, workload: Workload) -> None:
-    """NMO-20: `guard` deletes a maintenance without owner reference only if no node has the name."""
+def test_guard_deletes_maintenance_without_owner_only_if_node_is_gone(functions: Functions, workload: Workload) -> None:
+    """NMO-20: `guard` deletes a maintenance without an owner reference only if no node with that name exists."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
-    workload.client.patch(m.build_path(item), {"metadata": {"ownerReferences": []}})
+    maintenance = create_active_maintenance(functions, workload, node)
+    workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": []}})
     before = workload.read_node(node)
 
     functions.invoke("guard", build_node_deleted(before))
-    alive = not m.is_deleting(workload.read_maintenance(item))
+    is_kept = not m.is_deleting(workload.read_maintenance(maintenance))
     workload.delete(f"/api/v1/nodes/{node}")
     functions.invoke("guard", build_node_deleted(before))
 
-    assert (alive, m.is_deleting(workload.read_maintenance(item))) == (True, True)
+    assert (is_kept, m.is_deleting(workload.read_maintenance(maintenance))) == (True, True)
 
 
-def test_node_without_drift_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_guard_ignores_node_without_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: `guard` ignores an update of a node without drift, and an outdated event about it."""
     node = workload.take_node()
     before = workload.read_node(node)
@@ -341,11 +354,11 @@ def test_node_without_drift_is_ignored(functions: Functions, workload: Workload,
     assert len(audit.list_writes_by()) == writes
 
 
-def test_uncordoned_node_at_begin_is_not_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: a node whose maintenance has begun but not yet cordoned it has not drifted."""
+def test_guard_ignores_node_that_is_not_cordoned_yet(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """X-2: a node that is not cordoned yet, because its maintenance has just begun, has not drifted."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.invoke("status", functions.run_begin(item))
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(maintenance))
     writes = len(audit.list_writes_by())
 
     assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
@@ -353,8 +366,8 @@ def test_uncordoned_node_at_begin_is_not_drift(functions: Functions, workload: W
 
 
 @proves("DRN-6")
-def test_manual_cordon_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """DRN-6: `guard` does not react to a cordon by hand on a node without a maintenance."""
+def test_guard_ignores_manual_cordon(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """DRN-6: `guard` does not react to a manual cordon of a node without a maintenance."""
     node = workload.take_node()
     for command in ("cordon", "uncordon"):
         workload.local_cluster.kubectl(command, node)
@@ -363,50 +376,52 @@ def test_manual_cordon_is_ignored(functions: Functions, workload: Workload, audi
     assert audit.list_writes_by() == []
 
 
-def test_deleted_node_ends_maintenance(functions: Functions, workload: Workload) -> None:
+def test_guard_deletes_maintenance_of_deleted_node(functions: Functions, workload: Workload) -> None:
     """NMO-20: `guard` deletes the maintenance of a deleted node, and `restore` releases it."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     before = workload.read_node(node)
     workload.delete(f"/api/v1/nodes/{node}")
 
     assert functions.invoke("guard", build_node_deleted(before)) is None
 
-    item = workload.read_maintenance(item)
-    assert m.is_deleting(item)
-    functions.invoke("restore", build_updated(item))
+    maintenance = workload.read_maintenance(maintenance)
+    assert m.is_deleting(maintenance)
+    functions.invoke("restore", build_updated(maintenance))
     assert (
-        workload.client.list(m.get_group(item).path, field_selector=f"metadata.name={item['metadata']['name']}")[
-            "items"
-        ]
+        workload.client.list(
+            m.get_group(maintenance).path, field_selector=f"metadata.name={maintenance['metadata']['name']}"
+        )["items"]
         == []
     )
 
 
-def test_outdated_deletion_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: an outdated deletion of an earlier node of that name does not end the new node's maintenance."""
+def test_guard_ignores_outdated_node_deletion(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """X-2: an outdated deletion event for an earlier node with that name does not end the new node's maintenance."""
     node = workload.take_node()
     old_node = {**workload.read_node(node)}
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     writes = len(audit.list_writes_by())
 
     functions.invoke(
         "guard", build_node_deleted({**old_node, "metadata": {**old_node["metadata"], "uid": "of-an-older-node"}})
     )
 
-    assert not m.is_deleting(workload.read_maintenance(item))
+    assert not m.is_deleting(workload.read_maintenance(maintenance))
     assert len(audit.list_writes_by()) == writes
 
 
-def test_unbegun_maintenance_survives_node_deletion(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_guard_keeps_unbegun_maintenance_of_deleted_node(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """NMO-22: `guard` does not delete a maintenance that never began when its node is deleted."""
     node = workload.take_node()
     before = workload.read_node(node)
-    item = workload.create_maintenance(node, KUBEVIRT)
+    maintenance = workload.create_maintenance(node, KUBEVIRT)
 
     functions.invoke("guard", build_node_deleted(before))
 
-    assert not m.is_deleting(workload.read_maintenance(item))
+    assert not m.is_deleting(workload.read_maintenance(maintenance))
     assert audit.list_writes_by() == []
 
 
@@ -419,7 +434,7 @@ def test_unbegun_maintenance_survives_node_deletion(functions: Functions, worklo
         ({"spec": {"taints": 1, "unschedulable": True}}, "the Node in data"),
     ],
 )
-def test_malformed_node_gets_400(functions: Functions, change: Object, message: str) -> None:
+def test_guard_answers_400_to_malformed_node(functions: Functions, change: Object, message: str) -> None:
     """X-6: `guard` answers 400 to an event with a malformed Node and names the field."""
     node = {
         "apiVersion": "v1",

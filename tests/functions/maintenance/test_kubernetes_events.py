@@ -1,4 +1,4 @@
-"""Tests of the Kubernetes Events that `kubectl describe` shows for a maintenance and its node."""
+"""Tests for the Kubernetes Events that `kubectl describe` shows for a maintenance and its node."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group
 
 
 def list_own_events(workload: Workload, kind: str, name: str) -> dict[str, Object]:
-    """Return our Events about an object by reason; each reason occurs once."""
-    events = workload.client.list(EVENTS_PATH, field_selector=f"involvedObject.kind={kind},involvedObject.name={name}")[
-        "items"
-    ]
-    own_events = [item for item in events if item["source"].get("component") == "node-maintenance"]
-    assert len({item["reason"] for item in own_events}) == len(own_events)
-    return {item["reason"]: item for item in own_events}
+    """Return our Events about an object, as reason → Event; each reason must occur only once."""
+    all_events = workload.client.list(
+        EVENTS_PATH, field_selector=f"involvedObject.kind={kind},involvedObject.name={name}"
+    )["items"]
+    own_events = [event for event in all_events if event["source"].get("component") == "node-maintenance"]
+    assert len({event["reason"] for event in own_events}) == len(own_events)
+    return {event["reason"]: event for event in own_events}
 
 
 def build_kubelet_event(node: str, reason: str) -> Object:
@@ -56,17 +56,21 @@ def build_kubelet_event(node: str, reason: str) -> Object:
     }
 
 
-def describe_events(workload: Workload, item: Object) -> str:
+def describe_events(workload: Workload, maintenance: Object) -> str:
     """Return the Events that `kubectl describe` prints for a maintenance."""
-    kind = f"nodemaintenances.{m.get_group(item).api_version.split('/')[0]}"
-    return workload.local_cluster.kubectl("describe", kind, item["metadata"]["name"]).stdout.partition("\nEvents:")[2]
+    kind = f"nodemaintenances.{m.get_group(maintenance).api_version.split('/')[0]}"
+    return workload.local_cluster.kubectl("describe", kind, maintenance["metadata"]["name"]).stdout.partition(
+        "\nEvents:"
+    )[2]
 
 
-def run_to_success(functions: Functions, workload: Workload, node: str, group: ApiGroup) -> Object:
-    """Run all steps of a maintenance of an empty node, and return the maintenance after its success."""
-    item = run_steps_with_status(functions, workload, workload.create_maintenance(node, group, reason="new disk"))
-    assert item["status"]["phase"] == "Succeeded"
-    return item
+def create_succeeded_maintenance(functions: Functions, workload: Workload, node: str, group: ApiGroup) -> Object:
+    """Create a maintenance for an empty node, run all its steps, and return it when it has succeeded."""
+    maintenance = run_steps_with_status(
+        functions, workload, workload.create_maintenance(node, group, reason="new disk")
+    )
+    assert maintenance["status"]["phase"] == "Succeeded"
+    return maintenance
 
 
 @proves("NMO-27")
@@ -76,25 +80,28 @@ def test_progress_is_recorded_on_maintenance_and_node(
 ) -> None:
     """NMO-27: `kubectl describe` of maintenance and node shows BeginMaintenance and SucceedMaintenance once."""
     node = workload.take_node()
-    item = run_to_success(functions, workload, node, group)
+    maintenance = create_succeeded_maintenance(functions, workload, node, group)
 
-    for text in (describe_events(workload, item), workload.local_cluster.kubectl("describe", "node", node).stdout):
+    for text in (
+        describe_events(workload, maintenance),
+        workload.local_cluster.kubectl("describe", "node", node).stdout,
+    ):
         assert text.count("BeginMaintenance") == text.count("SucceedMaintenance") == 1
         assert "Begin a node maintenance: new disk" in text
         assert "Node maintenance was succeeded" in text
 
 
 @proves("OSV-12", "OSV-12a")
-def test_cordon_is_recorded_once_next_to_kubelet_event(functions: Functions, workload: Workload) -> None:
-    """OSV-12, OSV-12a: CordonNode is recorded once on the node, apart from the kubelet's own Event."""
+def test_cordon_event_is_recorded_once_besides_kubelet_event(functions: Functions, workload: Workload) -> None:
+    """OSV-12, OSV-12a: CordonNode is recorded once on the node, besides the kubelet's own Event."""
     node = workload.take_node()
-    item = run_to_success(functions, workload, node, next(iter(GROUPS.values())))
+    maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
 
-    functions.invoke("cordon", build_own_event(events.MAINTENANCE_BEGUN, item))
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
+    functions.invoke("cordon", build_own_event(events.MAINTENANCE_BEGUN, maintenance))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
 
     workload.client.create(EVENTS_PATH, build_kubelet_event(node, "NodeNotSchedulable"))
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
 
     description = workload.local_cluster.kubectl("describe", "node", node).stdout
     assert description.count("Cordon a node") == description.count("CordonNode") == 1
@@ -106,22 +113,22 @@ def test_cordon_is_recorded_once_next_to_kubelet_event(functions: Functions, wor
 def test_uncordon_and_removal_are_recorded(functions: Functions, workload: Workload) -> None:
     """NMO-27, OSV-12: `restore` records UncordonNode on the node, and RemovedMaintenance on node and maintenance."""
     node = workload.take_node()
-    item = run_to_success(functions, workload, node, next(iter(GROUPS.values())))
-    workload.delete(m.build_path(item))
+    maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
+    workload.delete(m.build_path(maintenance))
 
-    functions.invoke("restore", build_updated(workload.read_maintenance(item)))
+    functions.invoke("restore", build_updated(workload.read_maintenance(maintenance)))
 
-    name = item["metadata"]["name"]
+    name = maintenance["metadata"]["name"]
     events_by_reason = list_own_events(workload, "Node", node)
     assert {UNCORDON_REASON, REMOVE_REASON} <= events_by_reason.keys()
     assert {reason: events_by_reason[reason]["message"] for reason in (SUCCEED_REASON, REMOVE_REASON)} == {
         reason: EVENT_MESSAGES[reason] for reason in (SUCCEED_REASON, REMOVE_REASON)
     }
-    assert {item["type"] for item in events_by_reason.values()} == {"Normal"}
+    assert {event["type"] for event in events_by_reason.values()} == {"Normal"}
     assert "NodeSchedulable" not in events_by_reason
     assert (
         list_own_events(workload, "NodeMaintenance", name)[REMOVE_REASON]["involvedObject"]["uid"]
-        == item["metadata"]["uid"]
+        == maintenance["metadata"]["uid"]
     )
     text = workload.local_cluster.kubectl("describe", "node", node).stdout
     assert text.count("Uncordon a node") == text.count("Removed a node maintenance") == 1
@@ -130,13 +137,13 @@ def test_uncordon_and_removal_are_recorded(functions: Functions, workload: Workl
 @proves("NMO-27")
 def test_failure_is_recorded_as_warning(functions: Functions, workload: Workload) -> None:
     """NMO-27, NMO-19: FailedMaintenance is a Warning with the error; the same failure is not recorded again."""
-    item = workload.create_maintenance("no-such-node")
+    maintenance = workload.create_maintenance("no-such-node")
     for _ in range(2):
-        failure_event = functions.invoke("begin", build_added(item))
+        failure_event = functions.invoke("begin", build_added(maintenance))
         assert failure_event is not None
         functions.invoke("status", failure_event)
 
-    events_by_reason = list_own_events(workload, "NodeMaintenance", item["metadata"]["name"])
+    events_by_reason = list_own_events(workload, "NodeMaintenance", maintenance["metadata"]["name"])
     assert (set(events_by_reason), events_by_reason[FAIL_REASON]["type"], events_by_reason[FAIL_REASON]["count"]) == (
         {FAIL_REASON},
         "Warning",
@@ -146,30 +153,34 @@ def test_failure_is_recorded_as_warning(functions: Functions, workload: Workload
 
 
 @proves("OSV-12")
-def test_redelivered_event_records_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_redelivered_event_records_no_kubernetes_event(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """NMO-27, OSV-12, X-2: a redelivered event writes no Kubernetes Event."""
     node = workload.take_node()
-    item = run_to_success(functions, workload, node, next(iter(GROUPS.values())))
+    maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
     before = len(audit.list_writes_by())
 
-    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, item))
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
-    functions.invoke("cordon", build_own_event(events.MAINTENANCE_BEGUN, item))
+    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, maintenance))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
+    functions.invoke("cordon", build_own_event(events.MAINTENANCE_BEGUN, maintenance))
 
     assert summarize_writes(audit.list_writes_by()[before:]) == []
 
 
-def test_repeated_event_is_counted(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_repeated_success_increments_count_of_kubernetes_event(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """OSV-12: a second success increments the count of SucceedMaintenance; BeginMaintenance keeps count 1."""
     node = workload.take_node()
-    item = run_to_success(functions, workload, node, next(iter(GROUPS.values())))
+    maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
     workload.create_bare_pods(node, "late")
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, item, data={"blocked": []}))
+    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance, data={"blocked": []}))
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/late")
     workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
     before = len(audit.list_writes_by())
 
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
 
     events_by_reason = list_own_events(workload, "Node", node)
     assert (events_by_reason[SUCCEED_REASON]["count"], events_by_reason[BEGIN_REASON]["count"]) == (2, 1)
@@ -181,11 +192,11 @@ def test_repeated_event_is_counted(functions: Functions, workload: Workload, aud
 
 def test_rejected_kubernetes_event_is_logged(workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     """NMO-27: a Kubernetes Event that the API server rejects is logged and raises no error."""
-    item = workload.create_maintenance("n")
+    maintenance = workload.create_maintenance("n")
     unprivileged_client = SyncClient(str(workload.local_cluster.ensure_kubeconfig(UNPRIVILEGED)))
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        record_node_event("n", UNCORDON_REASON, "text", item, unprivileged_client, event_type="Normal")
+        record_node_event("n", UNCORDON_REASON, "text", maintenance, unprivileged_client, event_type="Normal")
     unprivileged_client.close()
 
     (line,) = [record.message for record in caplog.records]

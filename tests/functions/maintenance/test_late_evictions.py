@@ -1,4 +1,4 @@
-"""Tests of evictions that are granted after their pass has ended: each is recorded in the journal."""
+"""Tests for evictions that are granted after their pass has ended: each is recorded in the journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def evict_client(
 ) -> FlaskClient:
     """Return a test client of `evict`, which publishes its attempts to `attempts_receiver`.
 
-    The functions that prepare the node are created before, so they publish no attempts.
+    The functions that prepare the node are created earlier, so they publish no attempts.
     """
     for step in ("begin", "cordon", "taint"):
         functions.clients[step]
@@ -53,12 +53,12 @@ def evict_client(
     return create_app(functions.clusters["evict"]).test_client()
 
 
-def list_evicted_names(attempts_receiver: Receiver) -> list[list[str]]:
+def list_evicted_pod_names(attempts_receiver: Receiver) -> list[list[str]]:
     """Return the names of the evicted pods in each published attempt."""
-    return [get_evicted_names(attempt) for attempt in parse_received_attempts(attempts_receiver)]
+    return [get_evicted_pod_names(attempt) for attempt in parse_received_attempts(attempts_receiver)]
 
 
-def get_evicted_names(attempt: Attempt) -> list[str]:
+def get_evicted_pod_names(attempt: Attempt) -> list[str]:
     return [pod["name"] for reply in attempt.replies for pod in reply["data"].get("evicted", [])]
 
 
@@ -73,7 +73,7 @@ def test_late_evictions_are_published_at_process_end(
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Late evictions are published as a reply to their own event when the process ends."""
+    """Check that late evictions are published as a reply to their own event when the process ends."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -82,8 +82,8 @@ def test_late_evictions_are_published_at_process_end(
     response = evict_client.post("/evict", data=message.body, headers=message.headers)
     late_evictions.close()
 
-    attempts_receiver.wait_until(lambda: len(list_evicted_names(attempts_receiver)) == 2)
-    first, last = list_evicted_names(attempts_receiver)
+    attempts_receiver.wait_until(lambda: len(list_evicted_pod_names(attempts_receiver)) == 2)
+    first, last = list_evicted_pod_names(attempts_receiver)
     assert (response.headers["ce-type"], first, sorted(last)) == (events.PODS_EVICTED, [], ["a", "b"])
     assert read_evicted_count() - count_before == 2
     late_evictions.close()
@@ -97,7 +97,7 @@ def test_late_evictions_are_published_after_delay(
     workload: Workload,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Late evictions of a node are published together after some time if no pass of this process follows."""
+    """Check that a node's late evictions are published together after a while if this process runs no further pass."""
     monkeypatch.setattr(eviction_tracker, "EVICTION_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(eviction_tracker, "OUTCOME_TTL_SECONDS", 0.5)
     node = workload.take_node()
@@ -106,8 +106,8 @@ def test_late_evictions_are_published_after_delay(
 
     evict_client.post("/evict", data=message.body, headers=message.headers)
 
-    attempts_receiver.wait_until(lambda: len(list_evicted_names(attempts_receiver)) == 2)
-    assert sorted(list_evicted_names(attempts_receiver)[-1]) == ["a", "b"]
+    attempts_receiver.wait_until(lambda: len(list_evicted_pod_names(attempts_receiver)) == 2)
+    assert sorted(list_evicted_pod_names(attempts_receiver)[-1]) == ["a", "b"]
 
 
 def test_dry_run_publishes_no_late_evictions(
@@ -117,24 +117,24 @@ def test_dry_run_publishes_no_late_evictions(
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Dry runs publish no late evictions."""
+    """Check that a dry run publishes no late evictions."""
     message = build_replay_message(functions, workload, dry_run=True)
 
     evict_client.post("/evict", data=message.body, headers=message.headers)
     late_evictions.close()
 
-    attempts_receiver.wait_until(lambda: len(list_evicted_names(attempts_receiver)) == 1)
-    assert list_evicted_names(attempts_receiver) == [[]]
+    attempts_receiver.wait_until(lambda: len(list_evicted_pod_names(attempts_receiver)) == 1)
+    assert list_evicted_pod_names(attempts_receiver) == [[]]
 
 
-def test_replay_during_drain_keeps_drains_evictions(
+def test_replay_during_drain_does_not_report_drains_evictions(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Replays during a drain do not report its evictions, which are published for their own event and counted."""
+    """Check that a replay during a drain does not report the drain's evictions, which belong to another event."""
     node, may_evict = workload.take_node(), threading.Event()
     (pod,) = workload.create_bare_pods(node, "a")
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -146,7 +146,7 @@ def test_replay_during_drain_keeps_drains_evictions(
         may_evict.set()
     late_evictions.close()
 
-    assert_published_once(attempts_receiver)
+    assert_eviction_is_published_once(attempts_receiver)
     assert read_evicted_count() - count_before == 1
 
 
@@ -159,7 +159,7 @@ def test_replay_does_not_report_drains_late_evictions(
     workload: Workload,
     finalizers: tuple[str, ...],
 ) -> None:
-    """Replays do not report the drain's late evictions, even if the replay finds no pod."""
+    """Check that a replay does not report the drain's late evictions, even if it finds no pod."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "a", finalizers=finalizers)
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -175,7 +175,7 @@ def test_replay_does_not_report_drains_late_evictions(
     evict_client.post("/evict", data=replay_message.body, headers=replay_message.headers)
     late_evictions.close()
 
-    assert_published_once(attempts_receiver)
+    assert_eviction_is_published_once(attempts_receiver)
     assert read_evicted_count() - count_before == 1
 
 
@@ -186,7 +186,7 @@ def test_replay_publishes_own_late_evictions(
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Replays publish the late evictions that they sent themselves; the metrics do not count them."""
+    """Check that a replay publishes its own late evictions, and that the metrics do not count them."""
     message = build_replay_message(functions, workload, dry_run=False)
     count_before = read_evicted_count()
 
@@ -194,7 +194,9 @@ def test_replay_publishes_own_late_evictions(
     late_evictions.close()
 
     attempts_receiver.wait_until(lambda: len(parse_received_attempts(attempts_receiver)) == 2)
-    assert [(attempt.replay, get_evicted_names(attempt)) for attempt in parse_received_attempts(attempts_receiver)] == [
+    assert [
+        (attempt.replay, get_evicted_pod_names(attempt)) for attempt in parse_received_attempts(attempts_receiver)
+    ] == [
         ("again", []),
         ("again", ["a"]),
     ]
@@ -212,11 +214,11 @@ def build_replay_message(functions: Functions, workload: Workload, *, dry_run: b
     )
 
 
-def assert_published_once(attempts_receiver: Receiver) -> None:
-    """Assert that three attempts are published, and that only one, which is not a replay's, names the pod."""
+def assert_eviction_is_published_once(attempts_receiver: Receiver) -> None:
+    """Assert that three attempts are published, and that only the drain's, not the replay's, names the evicted pod."""
     attempts_receiver.wait_until(lambda: len(parse_received_attempts(attempts_receiver)) == 3)
     assert sorted(
-        (attempt.replay, get_evicted_names(attempt)) for attempt in parse_received_attempts(attempts_receiver)
+        (attempt.replay, get_evicted_pod_names(attempt)) for attempt in parse_received_attempts(attempts_receiver)
     ) == [
         ("", []),
         ("", ["a"]),

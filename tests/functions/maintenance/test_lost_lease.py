@@ -1,4 +1,4 @@
-"""Tests of a maintenance whose lease another tool took: it counts failed renewals and restores its node (NMO-27a)."""
+"""Tests that failed lease renewals are counted, and that the node is restored after too many of them (NMO-27a)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_node_deleted, build_tick, build_updated
 from tests.functions.maintenance.test_faults import parse_reply
-from tests.functions.maintenance.test_states import deliver_all, run_all_steps
+from tests.functions.maintenance.test_states import deliver_event_and_replies, run_all_steps
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
 
@@ -28,16 +28,16 @@ FOREIGN_LEASE_PATCH = {
 }
 
 
-def create_with_lost_lease(functions: Functions, workload: Workload, ticks: int) -> Object:
-    """Create a drained maintenance, give its lease to another tool, and run `ticks` ticks; return the maintenance."""
+def create_maintenance_with_lost_lease(functions: Functions, workload: Workload, tick_count: int) -> Object:
+    """Create a drained maintenance, give its lease to another tool, run `tick_count` ticks; return the maintenance."""
     node = workload.take_node()
-    item = run_all_steps(functions, workload.create_maintenance(node))
+    maintenance = run_all_steps(functions, workload.create_maintenance(node))
     workload.client.patch(leases.build_lease_path(node), FOREIGN_LEASE_PATCH)
-    for _ in range(ticks):
+    for _ in range(tick_count):
         pending_event = functions.invoke("resync", build_tick())
         assert pending_event is not None
-        deliver_all(functions, pending_event)
-    return item
+        deliver_event_and_replies(functions, pending_event)
+    return maintenance
 
 
 def is_restored(node: Object) -> bool:
@@ -54,19 +54,19 @@ def is_restored(node: Object) -> bool:
 def test_fourth_failed_renewal_restores_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-27a: three failed renewals are tolerated; after the fourth the phase is Failed and the node is restored.
 
-    The error has the wording of [SRC]. Later events change nothing.
+    The error has the wording of the replaced operator. Later events change nothing.
     """
-    item = create_with_lost_lease(functions, workload, 3)
-    node = item["spec"]["nodeName"]
-    status_after_three = workload.read_maintenance(item)["status"]
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 3)
+    node = maintenance["spec"]["nodeName"]
+    status_after_three = workload.read_maintenance(maintenance)["status"]
     assert (status_after_three["phase"], status_after_three["errorOnLeaseCount"]) == (m.SUCCEEDED, 3)
     assert "held by self-node-remediation" in status_after_three["lastError"]
     assert is_in_maintenance(workload.read_node(node), DRAIN_TAINT_KEY)
 
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
-    deliver_all(functions, pending_event)
-    failed_maintenance = workload.read_maintenance(item)
+    deliver_event_and_replies(functions, pending_event)
+    failed_maintenance = workload.read_maintenance(maintenance)
     failed_status = failed_maintenance["status"]
     assert (failed_status["phase"], failed_status["errorOnLeaseCount"]) == (m.FAILED, 4)
     assert failed_status["lastError"] == "maintenance failed: lease could not be extended after 4 attempts"
@@ -83,56 +83,58 @@ def test_fourth_failed_renewal_restores_node(functions: Functions, workload: Wor
     assert lease["spec"]["holderIdentity"] == "self-node-remediation"
     writes = len(audit.list_writes_by())
     for event in (build_updated(failed_maintenance), build_node_deleted(workload.read_node(node)), pending_event):
-        deliver_all(functions, event)
+        deliver_event_and_replies(functions, event)
     assert functions.invoke("resync", build_tick()) is None
     assert summarize_writes(audit.list_writes_by()[writes:]) == []
 
 
 @pytest.mark.parametrize("skipped_step", ["status", "restore"])
-def test_tick_makes_up_for_lost_event(functions: Functions, workload: Workload, skipped_step: str) -> None:
-    """X-3, NMO-27a: a tick makes up for a lost event to `status` or `restore`."""
-    item = create_with_lost_lease(functions, workload, 3)
+def test_tick_replaces_lost_event_to_status_or_restore(
+    functions: Functions, workload: Workload, skipped_step: str
+) -> None:
+    """X-3, NMO-27a: a tick replaces an event to `status` or `restore` that was lost."""
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 3)
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
     if skipped_step == "restore":
-        deliver_all(functions, pending_event)
+        deliver_event_and_replies(functions, pending_event)
     else:
         functions.invoke("begin", pending_event)
 
     for _ in range(2):
         next_event = functions.invoke("resync", build_tick())
         if next_event is not None:
-            deliver_all(functions, next_event)
+            deliver_event_and_replies(functions, next_event)
 
-    assert workload.read_maintenance(item)["status"]["phase"] == m.FAILED
-    assert is_restored(workload.read_node(item["spec"]["nodeName"]))
+    assert workload.read_maintenance(maintenance)["status"]["phase"] == m.FAILED
+    assert is_restored(workload.read_node(maintenance["spec"]["nodeName"]))
 
 
-def test_successful_renewal_clears_count(functions: Functions, workload: Workload) -> None:
+def test_successful_renewal_clears_error_count(functions: Functions, workload: Workload) -> None:
     """NMO-27a: a renewal that succeeds clears the count and the error."""
-    item = create_with_lost_lease(functions, workload, 2)
-    node = item["spec"]["nodeName"]
-    assert workload.read_maintenance(item)["status"]["errorOnLeaseCount"] == 2
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 2)
+    node = maintenance["spec"]["nodeName"]
+    assert workload.read_maintenance(maintenance)["status"]["errorOnLeaseCount"] == 2
     workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(node)))
 
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
     assert pending_event.get_type() == events.MAINTENANCE_PENDING
-    deliver_all(functions, pending_event)
+    deliver_event_and_replies(functions, pending_event)
 
-    status = workload.read_maintenance(item)["status"]
+    status = workload.read_maintenance(maintenance)["status"]
     assert status["phase"] == m.SUCCEEDED
     assert not {"errorOnLeaseCount", "lastError"} & status.keys()
-    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), item)
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), maintenance)
     assert functions.invoke("resync", build_tick()) is None
 
 
 def test_forbidden_renewal_is_reported(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
-    """NMO-13: a forbidden renewal is reported for a drained node too, and cleared once the right is granted."""
-    item = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
-    workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(item["spec"]["nodeName"])))
+    """NMO-13: a forbidden renewal is reported even for a drained node, and cleared once the right is granted."""
+    maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
+    workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(maintenance["spec"]["nodeName"])))
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
     fault_proxy.inject(
@@ -141,19 +143,19 @@ def test_forbidden_renewal_is_reported(
 
     failure_event = parse_reply(proxied_functions.post("begin", pending_event))
     assert failure_event is not None
-    deliver_all(functions, failure_event)
+    deliver_event_and_replies(functions, failure_event)
 
-    status = workload.read_maintenance(item)["status"]
+    status = workload.read_maintenance(maintenance)["status"]
     assert (status["phase"], status["lastError"]) == (m.SUCCEEDED, "cannot create leases")
     next_event = functions.invoke("resync", build_tick())
     assert next_event is not None
-    deliver_all(functions, next_event)
-    assert not m.get_last_error(workload.read_maintenance(item))
+    deliver_event_and_replies(functions, next_event)
+    assert not m.get_last_error(workload.read_maintenance(maintenance))
 
 
 @proves("NMO-22")
-def test_deleted_lease_returns_to_holder(functions: Functions, workload: Workload) -> None:
-    """Rule 11: a deleted lease goes back to the maintenance that has the node, not to the one that waits for it."""
+def test_deleted_lease_is_recreated_for_holder(functions: Functions, workload: Workload) -> None:
+    """Rule 11: a deleted lease is recreated for the maintenance that holds the node, not for the one that waits."""
     node = workload.take_node()
     first, second = (
         run_all_steps(functions, workload.create_maintenance(node, group)) for group in (MEDIK8S, KUBEVIRT)
@@ -164,16 +166,16 @@ def test_deleted_lease_returns_to_holder(functions: Functions, workload: Workloa
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
     assert pending_event.get_extension("maintenance") == first["metadata"]["uid"]
-    deliver_all(functions, pending_event)
+    deliver_event_and_replies(functions, pending_event)
 
     assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), first)
     assert workload.read_maintenance(second) == waiting_maintenance
     assert functions.invoke("resync", build_tick()) is None
 
 
-def test_redelivered_failure_counts_once(functions: Functions, workload: Workload) -> None:
+def test_redelivered_renewal_failure_is_counted_once(functions: Functions, workload: Workload) -> None:
     """X-2: a redelivered event does not increase the count of failed renewals."""
-    item = create_with_lost_lease(functions, workload, 0)
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 0)
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
     failure_event = functions.invoke("begin", pending_event)
@@ -182,82 +184,82 @@ def test_redelivered_failure_counts_once(functions: Functions, workload: Workloa
     for _ in range(5):
         functions.invoke("status", failure_event)
 
-    assert workload.read_maintenance(item)["status"]["errorOnLeaseCount"] == 1
+    assert workload.read_maintenance(maintenance)["status"]["errorOnLeaseCount"] == 1
 
 
-def test_late_failure_is_ignored(functions: Functions, workload: Workload) -> None:
+def test_late_renewal_failure_is_ignored(functions: Functions, workload: Workload) -> None:
     """X-2: a fourth failure that reaches `status` after a successful renewal changes nothing."""
-    item = create_with_lost_lease(functions, workload, 3)
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 3)
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
     late_event = functions.invoke("begin", pending_event)
     assert late_event is not None
-    workload.delete(leases.build_lease_path(item["spec"]["nodeName"]))
-    deliver_all(functions, pending_event)
-    renewed = workload.read_maintenance(item)["status"]
+    workload.delete(leases.build_lease_path(maintenance["spec"]["nodeName"]))
+    deliver_event_and_replies(functions, pending_event)
+    renewed = workload.read_maintenance(maintenance)["status"]
 
     functions.invoke("status", late_event)
 
-    assert workload.read_maintenance(item)["status"] == renewed
+    assert workload.read_maintenance(maintenance)["status"] == renewed
     assert renewed["phase"] == m.SUCCEEDED
     assert "errorOnLeaseCount" not in renewed
 
 
-@pytest.mark.parametrize("ticks", [0, 3], ids=["late failure", "lost success"])
-def test_tick_clears_outdated_renewal_error(functions: Functions, workload: Workload, ticks: int) -> None:
+@pytest.mark.parametrize("tick_count", [0, 3], ids=["late failure", "lost success"])
+def test_tick_clears_outdated_renewal_error(functions: Functions, workload: Workload, tick_count: int) -> None:
     """X-3, NMO-27a: the next tick clears an outdated renewal error while the maintenance holds its lease.
 
     The next renewal is due only half an hour later, and another failure would restore the node.
     """
-    item = create_with_lost_lease(functions, workload, ticks)
+    maintenance = create_maintenance_with_lost_lease(functions, workload, tick_count)
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
     late_event = functions.invoke("begin", pending_event)
     assert late_event is not None
-    workload.delete(leases.build_lease_path(item["spec"]["nodeName"]))
-    if ticks:
+    workload.delete(leases.build_lease_path(maintenance["spec"]["nodeName"]))
+    if tick_count:
         functions.invoke("begin", pending_event)  # the reply is lost
     else:
-        deliver_all(functions, pending_event)
+        deliver_event_and_replies(functions, pending_event)
         functions.invoke("status", late_event)
-    assert workload.read_maintenance(item)["status"]["errorOnLeaseCount"] == max(ticks, 1)
+    assert workload.read_maintenance(maintenance)["status"]["errorOnLeaseCount"] == max(tick_count, 1)
 
     next_event = functions.invoke("resync", build_tick())
     assert next_event is not None
-    deliver_all(functions, next_event)
+    deliver_event_and_replies(functions, next_event)
 
-    assert not {"errorOnLeaseCount", "lastError"} & workload.read_maintenance(item)["status"].keys()
+    assert not {"errorOnLeaseCount", "lastError"} & workload.read_maintenance(maintenance)["status"].keys()
     assert functions.invoke("resync", build_tick()) is None
 
 
 @pytest.mark.slow
-def test_deletion_leaves_restored_node_unchanged(functions: Functions, workload: Workload) -> None:
+def test_deletion_after_lost_lease_does_not_change_restored_node(functions: Functions, workload: Workload) -> None:
     """NMO-27a: deleting a maintenance that lost its lease does not change the restored node."""
-    item = create_with_lost_lease(functions, workload, 4)
-    node = item["spec"]["nodeName"]
-    deliver_all(functions, build_updated(workload.read_maintenance(item)))
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
+    node = maintenance["spec"]["nodeName"]
+    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
     workload.local_cluster.kubectl("cordon", node)
 
-    workload.delete(m.build_path(item))
-    deliver_all(functions, build_updated(workload.read_maintenance(item)))
+    workload.delete(m.build_path(maintenance))
+    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
 
     assert is_cordoned(workload.read_node(node))
-    assert m.build_path(item).rpartition("/")[2] not in {
-        remaining["metadata"]["name"] for remaining in workload.client.list(m.get_group(item).path)["items"]
+    assert m.build_path(maintenance).rpartition("/")[2] not in {
+        remaining["metadata"]["name"] for remaining in workload.client.list(m.get_group(maintenance).path)["items"]
     }
     assert workload.client.get(leases.build_lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
 
 
 def test_deletion_restores_node_without_label(functions: Functions, workload: Workload) -> None:
-    """Rule 11: a node that `restore` skipped because its label was missing is restored at the deletion."""
-    item = create_with_lost_lease(functions, workload, 4)
-    node = item["spec"]["nodeName"]
+    """Rule 11: a node that `restore` skipped because its label was missing is restored after the deletion."""
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
+    node = maintenance["spec"]["nodeName"]
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
-    deliver_all(functions, build_updated(workload.read_maintenance(item)))
+    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
     assert is_cordoned(workload.read_node(node))
 
-    workload.delete(m.build_path(item))
-    deliver_all(functions, build_updated(workload.read_maintenance(item)))
+    workload.delete(m.build_path(maintenance))
+    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
 
     assert is_restored(workload.read_node(node))
 
@@ -268,29 +270,29 @@ def test_tick_restores_node_after_lost_lease_and_finalizer(functions: Functions,
 
     Another finalizer keeps the object.
     """
-    item = create_with_lost_lease(functions, workload, 4)
-    node = item["spec"]["nodeName"]
-    workload.client.patch(m.build_path(item), {"metadata": {"finalizers": ["example.com/hold"]}})
-    workload.delete(m.build_path(item))
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
+    node = maintenance["spec"]["nodeName"]
+    workload.client.patch(m.build_path(maintenance), {"metadata": {"finalizers": ["example.com/hold"]}})
+    workload.delete(m.build_path(maintenance))
 
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
-    deliver_all(functions, pending_event)
+    deliver_event_and_replies(functions, pending_event)
 
     assert is_restored(workload.read_node(node))
     assert workload.client.get(leases.build_lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
     assert functions.invoke("resync", build_tick()) is None
 
 
-def test_steps_stop_after_lease_loss(functions: Functions, workload: Workload) -> None:
+def test_steps_do_nothing_after_lease_is_lost(functions: Functions, workload: Workload) -> None:
     """NMO-27a: after the lease is lost, `cordon`, `taint` and `evict` do nothing."""
-    item = create_with_lost_lease(functions, workload, 4)
-    node = item["spec"]["nodeName"]
-    deliver_all(functions, build_updated(workload.read_maintenance(item)))
+    maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
+    node = maintenance["spec"]["nodeName"]
+    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
 
     consumed = {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED, "evict": events.NODE_TAINTED}
     for step, kind in consumed.items():
-        event = events.build_event(kind, "test", events.ObjectReference.from_object(item), node, seed=step)
+        event = events.build_event(kind, "test", events.ObjectReference.from_object(maintenance), node, seed=step)
         assert functions.invoke(step, event) is None
 
     assert is_restored(workload.read_node(node))
@@ -298,23 +300,23 @@ def test_steps_stop_after_lease_loss(functions: Functions, workload: Workload) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["deleted", "removed"])
-def test_lost_lease_excludes_from_succession(functions: Functions, workload: Workload, end: str) -> None:
-    """X-7: a maintenance that lost its lease is not a successor: the node is restored after the next one."""
-    first = create_with_lost_lease(functions, workload, 4)
+def test_maintenance_with_lost_lease_is_not_successor(functions: Functions, workload: Workload, end: str) -> None:
+    """X-7: a maintenance that lost its lease is not a successor: the node is restored when the next one ends."""
+    first = create_maintenance_with_lost_lease(functions, workload, 4)
     node = first["spec"]["nodeName"]
-    deliver_all(functions, build_updated(workload.read_maintenance(first)))
+    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(first)))
     workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(node)))
     second = run_all_steps(functions, workload.create_maintenance(node))
     assert is_in_maintenance(workload.read_node(node), DRAIN_TAINT_KEY)
 
     if end == "deleted":
         workload.delete(m.build_path(second))
-        deliver_all(functions, build_updated(workload.read_maintenance(second)))
+        deliver_event_and_replies(functions, build_updated(workload.read_maintenance(second)))
     else:
         workload.remove_maintenance(second)
         pending_event = functions.invoke("resync", build_tick())
         assert pending_event is not None
-        deliver_all(functions, pending_event)
+        deliver_event_and_replies(functions, pending_event)
 
     assert is_restored(workload.read_node(node))
     assert functions.invoke("resync", build_tick()) is None

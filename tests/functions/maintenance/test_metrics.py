@@ -1,4 +1,4 @@
-"""Tests of the metrics that status writes and ticks update; a replay updates none."""
+"""Tests for the metrics that status writes and ticks update; a replay updates no metric."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ ReadValue = Callable[[], float]
 
 
 def read_metric(name: str, **labels: str) -> float:
-    """Return a metric's value, 0 if it has no sample yet."""
+    """Return a metric's value, or 0 if it has no sample yet."""
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-def format_ago(seconds: float) -> str:
+def format_seconds_ago(seconds: float) -> str:
     return format_time(NOW - timedelta(seconds=seconds))
 
 
-def build_with_status(**status: object) -> Object:
+def build_maintenance_with_status(**status: object) -> Object:
     return {**make_maintenance(), "status": status}
 
 
@@ -51,9 +51,9 @@ def collect_samples(collector: MaintenanceCollector) -> dict[tuple[str, ...], fl
 
 
 def test_drain_time_starts_at_first_status() -> None:
-    """Drain time is measured from the first Drained=False condition, or from the creation if the status is empty."""
-    draining = build_with_status(
-        conditions=[{"type": "Drained", "status": "False", "lastTransitionTime": format_ago(90)}]
+    """Check that drain time starts with the first condition Drained=False, or at the creation without a status."""
+    draining = build_maintenance_with_status(
+        conditions=[{"type": "Drained", "status": "False", "lastTransitionTime": format_seconds_ago(90)}]
     )
     before = read_metric("nodemaintenance_drain_seconds_sum", phase="Succeeded")
 
@@ -61,20 +61,20 @@ def test_drain_time_starts_at_first_status() -> None:
     metrics.observe_status_write(draining, {"drainProgress": 50}, NOW)
     without_status = {
         **make_maintenance(),
-        "metadata": {**make_maintenance()["metadata"], "creationTimestamp": format_ago(7)},
+        "metadata": {**make_maintenance()["metadata"], "creationTimestamp": format_seconds_ago(7)},
     }
     metrics.observe_status_write(without_status, {"phase": "Succeeded"}, NOW)
 
     assert read_metric("nodemaintenance_drain_seconds_sum", phase="Succeeded") - before == 97
 
 
-def test_blocked_time_is_observed_at_its_end() -> None:
-    """Blocked time is observed by reason as soon as a pod is unblocked, and not earlier."""
-    still_blocked = {**BLOCKED_POD, "name": "web-2", "since": format_ago(500)}
+def test_blocked_time_is_observed_when_pod_is_unblocked() -> None:
+    """Check that blocked time is observed, by reason, when a pod is unblocked, and not earlier."""
+    still_blocked = {**BLOCKED_POD, "name": "web-2", "since": format_seconds_ago(500)}
     before = read_metric("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget")
 
     metrics.observe_status_write(
-        build_with_status(blockedPods=[{**BLOCKED_POD, "since": format_ago(120)}, still_blocked]),
+        build_maintenance_with_status(blockedPods=[{**BLOCKED_POD, "since": format_seconds_ago(120)}, still_blocked]),
         {"blockedPods": [still_blocked]},
         NOW,
     )
@@ -83,12 +83,12 @@ def test_blocked_time_is_observed_at_its_end() -> None:
 
 
 def test_future_start_time_counts_as_zero() -> None:
-    """Durations with a start time in the future, from a clock that is ahead, are observed as zero."""
+    """Check that a duration whose start time is in the future, because a clock is ahead, is observed as zero."""
     blocked = "nodemaintenance_blocked_seconds"
     drains = "nodemaintenance_drain_seconds"
     histograms = [(drains, {"phase": "Succeeded"}), (blocked, {"reason": "DisruptionBudget"})]
-    future_maintenance = build_with_status(blockedPods=[{**BLOCKED_POD, "since": format_ago(-60)}])
-    future_maintenance["metadata"] = {**future_maintenance["metadata"], "creationTimestamp": format_ago(-60)}
+    future_maintenance = build_maintenance_with_status(blockedPods=[{**BLOCKED_POD, "since": format_seconds_ago(-60)}])
+    future_maintenance["metadata"] = {**future_maintenance["metadata"], "creationTimestamp": format_seconds_ago(-60)}
     before = [read_metric(f"{name}_{part}", **labels) for name, labels in histograms for part in ("sum", "count")]
 
     metrics.observe_status_write(future_maintenance, {"phase": "Succeeded", "blockedPods": []}, NOW)
@@ -100,28 +100,35 @@ def test_future_start_time_counts_as_zero() -> None:
 def test_budget_label_is_empty_without_budget() -> None:
     """docs/observability.md: the budget label is empty for a pod that no budget blocks."""
     collector = MaintenanceCollector()
-    blocked_pod = {"namespace": "shop", "name": "web-1", "reason": "Forbidden", "since": format_ago(30)}
+    blocked_pod = {"namespace": "shop", "name": "web-1", "reason": "Forbidden", "since": format_seconds_ago(30)}
 
     collector.update(
-        [build_with_status(phase="Running", blockedPods=[blocked_pod, {**blocked_pod, "name": "web-2", "budget": ""}])]
+        [
+            build_maintenance_with_status(
+                phase="Running", blockedPods=[blocked_pod, {**blocked_pod, "name": "web-2", "budget": ""}]
+            )
+        ]
     )
 
     assert collect_samples(collector)["blocked_pods", make_maintenance()["spec"]["nodeName"], "", "Forbidden"] == 2
 
 
-def test_tick_replaces_snapshot() -> None:
-    """Metrics of a tick show phases and blocked pods, without those of earlier ticks.
+def test_tick_replaces_metrics_of_earlier_ticks() -> None:
+    """Check that a tick exports the current phases and blocked pods, and nothing from earlier ticks.
 
-    Pods of a maintenance that lost its lease are not shown either.
+    It does not export the pods of a maintenance that lost its lease.
     """
     collector = MaintenanceCollector()
     assert collect_samples(collector) == {}
 
-    blocked = [{**BLOCKED_POD, "since": format_ago(30)}, {**BLOCKED_POD, "name": "web-2", "since": format_ago(90)}]
+    blocked = [
+        {**BLOCKED_POD, "since": format_seconds_ago(30)},
+        {**BLOCKED_POD, "name": "web-2", "since": format_seconds_ago(90)},
+    ]
     collector.update(
         [
-            build_with_status(phase="Running", blockedPods=blocked),
-            build_with_status(phase="Succeeded"),
+            build_maintenance_with_status(phase="Running", blockedPods=blocked),
+            build_maintenance_with_status(phase="Succeeded"),
             make_maintenance(),
         ]
     )
@@ -135,14 +142,17 @@ def test_tick_replaces_snapshot() -> None:
         **{"Failed": 0, "Ending": 0},
     }
 
-    lease_lost = build_with_status(phase="Failed", errorOnLeaseCount=4, blockedPods=blocked)
-    collector.update([build_with_status(phase="Succeeded"), lease_lost])
+    lease_lost = build_maintenance_with_status(phase="Failed", errorOnLeaseCount=4, blockedPods=blocked)
+    collector.update([build_maintenance_with_status(phase="Succeeded"), lease_lost])
 
     assert not [key for key in collect_samples(collector) if key[0].startswith("blocked")]
 
 
-def test_expired_snapshot_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots that are too old show only the time of the last tick, since another replica may receive the ticks."""
+def test_expired_snapshot_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an expired snapshot exports only the time of the last tick.
+
+    Another replica may receive the ticks.
+    """
     collector = MaintenanceCollector()
     collector.update([make_maintenance()])
     monkeypatch.setattr(metrics, "SNAPSHOT_TTL_SECONDS", -1.0)
@@ -151,8 +161,8 @@ def test_expired_snapshot_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SNAPSHOT_TTL_SECONDS == 60
 
 
-def test_replays_are_not_counted(functions: Functions, workload: Workload) -> None:
-    """Drains, resync events, redelivered events and dead letters are counted; replays are not."""
+def test_replays_are_not_counted_in_metrics(functions: Functions, workload: Workload) -> None:
+    """Check that drains, resync events, redelivered events and dead letters are counted, and that replays are not."""
 
     def read_metrics() -> list[float]:
         return [
@@ -163,9 +173,9 @@ def test_replays_are_not_counted(functions: Functions, workload: Workload) -> No
         ]
 
     before = read_metrics()
-    item = workload.create_maintenance(workload.take_node())
+    new_maintenance = workload.create_maintenance(workload.take_node())
     functions.post("resync", build_tick())
-    maintenance = run_steps_with_status(functions, workload, item)
+    maintenance = run_steps_with_status(functions, workload, new_maintenance)
     event = build_tick()
     dead_letter = CloudEvent({**event.get_attributes(), "knativeerrordest": "http://cordon/"}, event.get_data())
     for recorded_event in (event, event, dead_letter):
@@ -176,7 +186,7 @@ def test_replays_are_not_counted(functions: Functions, workload: Workload) -> No
         new_value - old_value for new_value, old_value in zip(after, before, strict=True)
     )
     assert (drains, redelivered, dead_letters) == (1, 1, 1)
-    assert resync_events >= 1  # other tests' maintenances may wait, too
+    assert resync_events >= 1  # maintenances of other tests may also be due
 
     functions.post("resync", replay_extensions.add_replay_extensions(build_tick(), "r", dry_run=True))
     functions.post(
@@ -189,11 +199,14 @@ def test_replays_are_not_counted(functions: Functions, workload: Workload) -> No
 
 def test_deleted_maintenance_counts_as_ending() -> None:
     """docs/observability.md: a deleted maintenance counts as Ending, and not under its phase."""
-    item = build_with_status(phase="Succeeded")
-    deleted_item = {**item, "metadata": {**item["metadata"], "deletionTimestamp": format_ago(1)}}
+    maintenance = build_maintenance_with_status(phase="Succeeded")
+    deleted_maintenance = {
+        **maintenance,
+        "metadata": {**maintenance["metadata"], "deletionTimestamp": format_seconds_ago(1)},
+    }
     collector = MaintenanceCollector()
 
-    collector.update([item, deleted_item])
+    collector.update([maintenance, deleted_maintenance])
 
     phases = {labels[1]: count for labels, count in collect_samples(collector).items() if labels[0] == "maintenances"}
     assert (phases["Succeeded"], phases["Ending"]) == (1, 1)
@@ -214,7 +227,9 @@ def test_evictions_are_counted_by_outcome() -> None:
 def test_gauges_have_documented_labels() -> None:
     """docs/observability.md: the gauges have the labels that alerts use."""
     collector = MaintenanceCollector()
-    collector.update([build_with_status(phase="Running", blockedPods=[{**BLOCKED_POD, "since": format_ago(60)}])])
+    collector.update(
+        [build_maintenance_with_status(phase="Running", blockedPods=[{**BLOCKED_POD, "since": format_seconds_ago(60)}])]
+    )
 
     labels = {sample.name: set(sample.labels) for metric in collector.collect() for sample in metric.samples}
 

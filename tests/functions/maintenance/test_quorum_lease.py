@@ -36,7 +36,7 @@ QUORUM_REQUESTS = (
     *("get leases", "create leases", "patch leases"),
     *("list nodes", "get poddisruptionbudgets", "list nodemaintenances"),
 )
-"""Additional requests of `begin` on a control-plane node; the quorum lease exists or not."""
+"""Additional requests of `begin` for a control-plane node, with or without an existing quorum lease."""
 FAULTS = {
     "500": Fault(500, "fault injected by the test"),
     "503": Fault(503, "fault injected by the test"),
@@ -48,7 +48,7 @@ REFUSAL_PREFIX = "can not put master/control-plane node into maintenance at this
 
 @pytest.fixture
 def control_plane_nodes(workload: Workload, admin_client: SyncClient, clean_cluster: None) -> Iterator[list[str]]:
-    """Yield the names of three control-plane nodes; after the test they are ordinary nodes again."""
+    """Yield the names of three control-plane nodes, and remove their control-plane label after the test."""
     names = [workload.take_node() for _ in range(3)]
     for name in names:
         admin_client.patch(build_node_path(name), {"metadata": {"labels": {quorum.CONTROL_PLANE_LABELS[0]: ""}}})
@@ -65,7 +65,7 @@ def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @proves("NMO-18", "NMO-23")
-def test_second_control_plane_node_fails(
+def test_begin_rejects_second_control_plane_node(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], audit: AuditLog
 ) -> None:
     first, second = (
@@ -81,11 +81,11 @@ def test_second_control_plane_node_fails(
     assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
     assert not m.get_finalizers(workload.read_maintenance(second))
     second_writes = [entry for entry in summarize_writes(audit.list_writes_by()) if control_plane_nodes[1] in entry[2]]
-    assert second_writes == []  # neither its lease nor its node is written
+    assert second_writes == []  # neither the lease nor the node is written
 
 
 @proves("NMO-23")
-def test_next_control_plane_node_begins_after_release(
+def test_begin_accepts_next_control_plane_node_after_release_of_first(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     first, second = (
@@ -101,10 +101,10 @@ def test_next_control_plane_node_begins_after_release(
 
 
 @proves("NMO-23", "NMO-27a")
-def test_next_control_plane_node_begins_after_lease_loss(
+def test_begin_accepts_next_control_plane_node_after_lost_lease_and_restore(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
-    """Nodes of a maintenance that lost its lease count as disrupted until `restore` has restored them."""
+    """Check that the node of a maintenance that lost its lease counts as disrupted until `restore` has restored it."""
     first, second = (
         workload.create_maintenance(control_plane_nodes[0]),
         workload.create_maintenance(control_plane_nodes[1]),
@@ -143,43 +143,46 @@ def test_copied_metadata_does_not_count_as_begun(
 
 
 @proves("NMO-23")
-def test_one_of_concurrent_maintenances_begins(
+def test_only_one_of_concurrent_maintenances_begins(
     functions: Functions, workload: Workload, control_plane_nodes: list[str]
 ) -> None:
-    """Concurrent calls of `begin` start one maintenance; the others wait for the quorum lease and then fail."""
-    items = [workload.create_maintenance(name) for name in control_plane_nodes]
+    """Check that concurrent calls of `begin` start one maintenance.
 
-    def begin_until_decided(item: m.Maintenance) -> str:
+    The others wait for the quorum lease and then fail.
+    """
+    maintenances = [workload.create_maintenance(name) for name in control_plane_nodes]
+
+    def begin_until_decided(maintenance: m.Maintenance) -> str:
         while True:
-            response = functions.post("begin", build_added(dict(item)))
+            response = functions.post("begin", build_added(dict(maintenance)))
             if response.status_code != 503:
                 return str(response.headers["ce-type"])
 
     with ThreadPoolExecutor(3) as pool:
-        event_types = sorted(pool.map(begin_until_decided, items))
+        event_types = sorted(pool.map(begin_until_decided, maintenances))
 
     assert event_types == [events.MAINTENANCE_BEGUN, events.MAINTENANCE_STEP_FAILED, events.MAINTENANCE_STEP_FAILED]
-    assert sum(m.has_begun(workload.read_maintenance(item)) for item in items) == 1
+    assert sum(m.has_begun(workload.read_maintenance(maintenance)) for maintenance in maintenances) == 1
 
 
-def test_held_quorum_lease_gets_503(
+def test_begin_answers_503_while_quorum_lease_is_held(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     """Check that `begin` answers 503 while another maintenance holds the quorum lease, until that lease expires."""
     holder = workload.create_maintenance(control_plane_nodes[0])
     admin_client.create(LEASES_PATH, quorum.build_lease(holder, datetime.now(timezone.utc)))
-    item = workload.create_maintenance(control_plane_nodes[1])
+    maintenance = workload.create_maintenance(control_plane_nodes[1])
 
-    response = functions.post("begin", build_added(item))
+    response = functions.post("begin", build_added(maintenance))
     assert (response.status_code, "control-plane node" in response.text) == (503, True)
 
     admin_client.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
-    functions.run_begin(item)
+    functions.run_begin(maintenance)
     assert admin_client.get(quorum.LEASE_PATH)["spec"].get("holderIdentity") is None
 
 
 @proves("NMO-23")
-def test_quorum_lease_taken_concurrently_gets_503(
+def test_begin_answers_503_if_quorum_lease_is_taken_concurrently(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     """Check that `begin` answers 503 if another maintenance takes over the expired quorum lease first."""
@@ -189,7 +192,7 @@ def test_quorum_lease_taken_concurrently_gets_503(
     other_spec = quorum.build_lease(workload.create_maintenance(control_plane_nodes[1]), datetime.now(timezone.utc))[
         "spec"
     ]
-    item = workload.create_maintenance(control_plane_nodes[2])
+    maintenance = workload.create_maintenance(control_plane_nodes[2])
 
     with run_before_request(
         functions.clusters["begin"],
@@ -197,10 +200,10 @@ def test_quorum_lease_taken_concurrently_gets_503(
         quorum.LEASE_PATH,
         lambda: admin_client.patch(quorum.LEASE_PATH, {"spec": other_spec}),
     ):
-        assert functions.post("begin", build_added(item)).status_code == 503
+        assert functions.post("begin", build_added(maintenance)).status_code == 503
 
     assert admin_client.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == other_spec["holderIdentity"]
-    assert not m.has_begun(workload.read_maintenance(item))
+    assert not m.has_begun(workload.read_maintenance(maintenance))
 
 
 @proves("NMO-23")
@@ -212,16 +215,16 @@ def test_expired_quorum_lease_is_taken_over_and_released(
         LEASES_PATH, quorum.build_lease(workload.create_maintenance(control_plane_nodes[0]), datetime.now(timezone.utc))
     )
     expire_quorum_lease(admin_client)
-    item = workload.create_maintenance(control_plane_nodes[1])
+    maintenance = workload.create_maintenance(control_plane_nodes[1])
     holders: list[str] = []
 
     def record_holder() -> None:
         holders.append(admin_client.get(quorum.LEASE_PATH)["spec"]["holderIdentity"])
 
-    with run_before_request(functions.clusters["begin"], "PATCH", m.build_path(item), record_holder):
-        functions.run_begin(item)
+    with run_before_request(functions.clusters["begin"], "PATCH", m.build_path(maintenance), record_holder):
+        functions.run_begin(maintenance)
 
-    assert holders == [quorum.build_lease(item, datetime.now(timezone.utc))["spec"]["holderIdentity"]]
+    assert holders == [quorum.build_lease(maintenance, datetime.now(timezone.utc))["spec"]["holderIdentity"]]
     assert admin_client.get(quorum.LEASE_PATH)["spec"].get("holderIdentity") is None
 
 
@@ -234,7 +237,7 @@ def test_quorum_lease_of_other_holder_is_not_released(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Check that `begin` does not release a quorum lease that another maintenance has taken over."""
-    item = workload.create_maintenance(control_plane_nodes[0])
+    maintenance = workload.create_maintenance(control_plane_nodes[0])
     other_spec = quorum.build_lease(workload.create_maintenance(control_plane_nodes[1]), datetime.now(timezone.utc))[
         "spec"
     ]
@@ -245,7 +248,7 @@ def test_quorum_lease_of_other_holder_is_not_released(
         quorum.LEASE_PATH,
         lambda: admin_client.patch(quorum.LEASE_PATH, {"spec": other_spec}),
     ):
-        functions.run_begin(item)
+        functions.run_begin(maintenance)
 
     assert admin_client.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == other_spec["holderIdentity"]
     (line,) = [record for record in caplog.records if record.name == "functions"]
@@ -257,12 +260,12 @@ def test_begun_maintenance_needs_no_quorum_lease(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     """Check that `begin` needs no quorum lease for a maintenance in progress."""
-    item = workload.create_maintenance(control_plane_nodes[0])
-    functions.run_begin(item)
+    maintenance = workload.create_maintenance(control_plane_nodes[0])
+    functions.run_begin(maintenance)
     other_lease = quorum.build_lease(workload.create_maintenance(control_plane_nodes[1]), datetime.now(timezone.utc))
     admin_client.patch(quorum.LEASE_PATH, {"spec": other_lease["spec"]})
 
-    assert functions.run_begin(item).get_type() == events.MAINTENANCE_BEGUN
+    assert functions.run_begin(maintenance).get_type() == events.MAINTENANCE_BEGUN
 
 
 @pytest.mark.slow
@@ -270,7 +273,7 @@ def test_begun_maintenance_needs_no_quorum_lease(
 @pytest.mark.usefixtures("short_deadline")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("failed_request", QUORUM_REQUESTS)
-def test_failed_quorum_check_begins_nothing(
+def test_second_maintenance_does_not_begin_if_quorum_check_fails(
     functions: Functions,
     proxied_functions: Functions,
     fault_proxy: FaultProxy,
@@ -302,14 +305,14 @@ def test_failed_quorum_check_begins_nothing(
 
 @pytest.mark.slow
 @proves("NMO-23", "X-2")
-@pytest.mark.parametrize("writes", [1, 2, 3])
+@pytest.mark.parametrize("write_count", [1, 2, 3])
 def test_killed_begin_resumes_on_redelivery(
     functions: Functions,
     workload: Workload,
     control_plane_nodes: list[str],
     admin_client: SyncClient,
     idle_cluster: LocalCluster,
-    writes: int,
+    write_count: int,
 ) -> None:
     """Check that `begin`, killed between two writes, continues on redelivery, and that etcd keeps its quorum.
 
@@ -327,13 +330,13 @@ def test_killed_begin_resumes_on_redelivery(
         "tests.functions.maintenance.killed_begin",
         str(kubeconfig),
         m.build_path(first),
-        str(writes),
+        str(write_count),
     ]
 
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert result.returncode == -signal.SIGKILL, result.stderr
-    assert m.has_begun(workload.read_maintenance(first)) is (writes == 3)
+    assert m.has_begun(workload.read_maintenance(first)) is (write_count == 3)
     assert functions.post("begin", build_added(second)).status_code == 503
     assert functions.run_begin(first).get_type() == events.MAINTENANCE_BEGUN
     expire_quorum_lease(admin_client)
@@ -343,7 +346,7 @@ def test_killed_begin_resumes_on_redelivery(
 
 
 def ensure_install_lease(admin_client: SyncClient) -> None:
-    """Create the install Lease if it is missing; otherwise the process under test would write it first."""
+    """Create the install Lease if it is missing, because the process under test would otherwise write it first."""
     if admin_client.run(get_or_none(admin_client.api.get(install_lease.LEASE_PATH))) is None:
         account = install_lease.ServiceAccount(access.NAMESPACE, "begin")
         admin_client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))

@@ -1,4 +1,4 @@
-"""Tests of parsing the blocked pods in an event: valid fields are kept, a malformed field is named."""
+"""Tests for parsing the blocked pods in an event: valid fields are kept, and an error names the malformed field."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ COMPLETE_POD = {
 }
 
 
-def parse_blocked(value: Any) -> list[Object] | None:
+def parse_blocked_field(value: Any) -> list[Object] | None:
     attributes = {"id": "1", "source": "/test", "type": events.PODS_EVICTED, "datacontenttype": "application/json"}
     return parse_blocked_pods(CloudEvent(attributes, {"blocked": value}))
 
 
 def test_known_fields_are_kept() -> None:
-    """NMO-9: fields that the status has are kept unchanged, and other fields are dropped."""
-    assert parse_blocked([MINIMAL_POD, {**COMPLETE_POD, "other": 1}]) == [MINIMAL_POD, COMPLETE_POD]
+    """NMO-9: known fields are kept unchanged, and unknown fields are dropped."""
+    assert parse_blocked_field([MINIMAL_POD, {**COMPLETE_POD, "other": 1}]) == [MINIMAL_POD, COMPLETE_POD]
 
 
 def test_missing_list_differs_from_empty_list() -> None:
-    """NMO-9: a missing list gives None, which keeps the status's list; an empty list clears it."""
-    assert parse_blocked(None) is None
-    assert parse_blocked([]) == []
+    """NMO-9: a missing list is parsed as None, which keeps the list in the status; an empty list clears it."""
+    assert parse_blocked_field(None) is None
+    assert parse_blocked_field([]) == []
 
 
 @pytest.mark.parametrize("value", [{}, "web-1", 1])
 def test_blocked_must_be_list(value: object) -> None:
-    """X-6: a value that is not a list is rejected with the field's name."""
+    """X-6: a value that is not a list is rejected; the error names the field."""
     with pytest.raises(BadEvent, match=r"^data\.blocked is not a list"):
-        parse_blocked(value)
+        parse_blocked_field(value)
 
 
 def test_blocked_pod_must_be_object() -> None:
-    """X-6: an entry that is not an object is rejected with the field's name."""
+    """X-6: an entry that is not an object is rejected; the error names the field."""
     with pytest.raises(BadEvent, match=r"^data\.blocked contains an item that is not an object"):
-        parse_blocked([MINIMAL_POD, "web-1"])
+        parse_blocked_field([MINIMAL_POD, "web-1"])
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def test_blocked_pod_must_be_object() -> None:
         *(("retryAfter", value) for value in ("soon", "", None)),
     ],
 )
-def test_malformed_field_is_named(field: str, value: object) -> None:
-    """X-6, NMO-9: a malformed field is rejected with its name, since the API server would reject the status."""
+def test_error_names_malformed_field(field: str, value: object) -> None:
+    """X-6, NMO-9: a malformed field is rejected by name, since the API server would reject the status."""
     with pytest.raises(BadEvent) as error:
-        parse_blocked([{**COMPLETE_POD, field: value}])
+        parse_blocked_field([{**COMPLETE_POD, field: value}])
 
     assert str(error.value).startswith(f"{field} of a pod in data.blocked")
 
 
 @pytest.mark.parametrize("field", MINIMAL_POD)
-def test_missing_required_field_is_named(field: str) -> None:
-    """NMO-9: a missing required field is rejected with its name."""
+def test_error_names_missing_required_field(field: str) -> None:
+    """NMO-9: the error names a missing required field."""
     with pytest.raises(BadEvent) as error:
-        parse_blocked([{name: value for name, value in MINIMAL_POD.items() if name != field}])
+        parse_blocked_field([{name: value for name, value in MINIMAL_POD.items() if name != field}])
 
     assert str(error.value).startswith(f"{field} of a pod in data.blocked")

@@ -1,4 +1,4 @@
-"""Tests of `restore` on a real API server."""
+"""Tests for `restore` on a real API server."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group
 
 def create_active_maintenance(functions: Functions, workload: Workload, node: str, group: ApiGroup = MEDIK8S) -> Object:
     """Create a maintenance whose node is cordoned and tainted."""
-    item = workload.create_maintenance(node, group)
-    functions.run_until_tainted(item)
-    return workload.read_maintenance(item)
+    maintenance = workload.create_maintenance(node, group)
+    functions.run_until_tainted(maintenance)
+    return workload.read_maintenance(maintenance)
 
 
-def request_deletion(workload: Workload, item: Object) -> Object:
+def request_deletion(workload: Workload, maintenance: Object) -> Object:
     """Request the deletion of the maintenance and return it."""
-    workload.delete(m.build_path(item))
-    return workload.read_maintenance(item)
+    workload.delete(m.build_path(maintenance))
+    return workload.read_maintenance(maintenance)
 
 
-def is_gone(workload: Workload, item: Object) -> bool:
-    listed = workload.client.list(m.get_group(item).path, field_selector=f"metadata.name={item['metadata']['name']}")
+def is_gone(workload: Workload, maintenance: Object) -> bool:
+    listed = workload.client.list(
+        m.get_group(maintenance).path, field_selector=f"metadata.name={maintenance['metadata']['name']}"
+    )
     return not listed["items"]
 
 
@@ -61,7 +63,7 @@ def is_restored(node: Object | None) -> bool:
 @every_group
 @pytest.mark.parametrize(
     "build_event",
-    [build_updated, lambda item: build_own_event(events.MAINTENANCE_RESTORE_PENDING, item)],
+    [build_updated, lambda maintenance: build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)],
     ids=["hint", "resync"],
 )
 def test_restore_undoes_maintenance(
@@ -72,15 +74,15 @@ def test_restore_undoes_maintenance(
     It releases the maintenance and emits `node.restored`.
     """
     node = workload.take_node()
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node, group))
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node, group))
 
-    reply = functions.invoke("restore", build_event(item))
+    reply = functions.invoke("restore", build_event(maintenance))
 
     assert reply is not None
     assert (reply.get_type(), require_data(reply)["node"]) == (events.NODE_RESTORED, node)
     assert is_restored(workload.read_node(node))
     assert MAINTENANCE_LABEL not in workload.read_node(node)["metadata"]["labels"]
-    assert is_gone(workload, item)
+    assert is_gone(workload, maintenance)
     assert (
         workload.client.list(leases.LEASES_PATH, field_selector=f"metadata.name={leases.build_lease_name(node)}")[
             "items"
@@ -90,8 +92,8 @@ def test_restore_undoes_maintenance(
 
 
 @proves("NMO-14")
-def test_foreign_taints_and_labels_are_kept(functions: Functions, workload: Workload) -> None:
-    """NMO-14, KNM-4: `restore` keeps foreign taints and labels, and removes ours whatever their value."""
+def test_restore_keeps_foreign_taints_and_labels(functions: Functions, workload: Workload) -> None:
+    """NMO-14, KNM-4: `restore` keeps foreign taints and labels, and removes our drain taint whatever its value."""
     node = workload.take_node()
     workload.local_cluster.kubectl(
         "taint", "node", node, "medik8s.io/drain=by-hand:NoSchedule", "example.com/theirs=1:NoSchedule"
@@ -99,9 +101,9 @@ def test_foreign_taints_and_labels_are_kept(functions: Functions, workload: Work
     workload.local_cluster.kubectl("taint", "node", node, "medik8s.io/drain=other:PreferNoSchedule")
     workload.local_cluster.kubectl("label", "node", node, "example.com/theirs=1")
     labels = workload.read_node(node)["metadata"]["labels"]
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node))
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
 
-    functions.invoke("restore", build_updated(item))
+    functions.invoke("restore", build_updated(maintenance))
 
     after = workload.read_node(node)
     taints = {(taint["key"], taint.get("value"), taint["effect"]) for taint in after["spec"]["taints"]}
@@ -113,25 +115,25 @@ def test_foreign_taints_and_labels_are_kept(functions: Functions, workload: Work
 
 
 @proves("KNM-4", "C4")
-def test_drain_taint_with_value_is_removed(functions: Functions, workload: Workload) -> None:
-    """Drain taints that existed with a value before the maintenance are removed at its end, too."""
+def test_restore_removes_preexisting_drain_taint_with_value(functions: Functions, workload: Workload) -> None:
+    """Check that `restore` also removes a drain taint that had been set with a value before the maintenance."""
     node = workload.take_node()
     workload.local_cluster.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node, KUBEVIRT))
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node, KUBEVIRT))
 
-    functions.invoke("restore", build_updated(item))
+    functions.invoke("restore", build_updated(maintenance))
 
     assert is_restored(workload.read_node(node))
 
 
 @proves("NMO-27b")
-def test_all_labels_are_removed_without_maintenance_label(functions: Functions, workload: Workload) -> None:
+def test_restore_removes_other_labels_if_maintenance_label_is_missing(functions: Functions, workload: Workload) -> None:
     """NMO-27b: `restore` removes the other labels even if the maintenance label was removed by hand."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
-    functions.invoke("restore", build_updated(request_deletion(workload, item)))
+    functions.invoke("restore", build_updated(request_deletion(workload, maintenance)))
 
     assert is_restored(workload.read_node(node))
     assert (
@@ -140,29 +142,29 @@ def test_all_labels_are_removed_without_maintenance_label(functions: Functions, 
     )
 
 
-def delete_without_restore(workload: Workload, item: Object) -> None:
+def delete_without_restore(workload: Workload, maintenance: Object) -> None:
     """Remove the finalizer of the maintenance and delete it, so that `restore` does not run."""
-    workload.remove_maintenance(item)
+    workload.remove_maintenance(maintenance)
 
 
 @proves("X-7")
 @pytest.mark.parametrize("steps", [("begin",), ("begin", "cordon", "taint")], ids=["begun", "cordoned"])
-def test_taint_of_vanished_maintenance_is_removed(
+def test_restore_removes_taint_of_vanished_maintenance(
     functions: Functions, workload: Workload, steps: tuple[str, ...]
 ) -> None:
     """NMO-14: `restore` also removes the drain taint of an earlier maintenance that vanished."""
     node = workload.take_node()
     delete_without_restore(workload, create_active_maintenance(functions, workload, node, KUBEVIRT))
-    item = workload.create_maintenance(node)
-    functions.run_chain(item, *steps)
+    maintenance = workload.create_maintenance(node)
+    functions.run_chain(maintenance, *steps)
 
-    functions.invoke("restore", build_updated(request_deletion(workload, workload.read_maintenance(item))))
+    functions.invoke("restore", build_updated(request_deletion(workload, workload.read_maintenance(maintenance))))
 
     assert is_restored(workload.read_node(node))
 
 
 @proves("X-7")
-def test_taint_for_waiting_maintenance_is_not_kept(functions: Functions, workload: Workload) -> None:
+def test_restore_keeps_no_taint_for_waiting_maintenance(functions: Functions, workload: Workload) -> None:
     """NMO-14: `restore` does not keep a drain taint for a maintenance that only waits for the node."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node, KUBEVIRT)
@@ -181,10 +183,10 @@ def test_restore_writes_no_pod(functions: Functions, workload: Workload, audit: 
     """OSV-6, X-1: `restore` writes the node, the maintenance, the lease and Events, and no pod."""
     node = workload.take_node()
     workload.create_bare_pods(node, "stays")
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node))
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
     writes = len(audit.list_writes_by())
 
-    functions.invoke("restore", build_updated(item))
+    functions.invoke("restore", build_updated(maintenance))
 
     kinds = [(verb, kind) for verb, kind, _ in summarize_writes(audit.list_writes_by()[writes:])]
     assert kinds == [
@@ -198,23 +200,23 @@ def test_restore_writes_no_pod(functions: Functions, workload: Workload, audit: 
     assert "Uncordon a node" in workload.local_cluster.kubectl("describe", "node", node).stdout
 
 
-def test_edited_maintenance_gets_503(functions: Functions, workload: Workload) -> None:
-    """X-6: `restore` answers 503 if the maintenance was edited since it was read, and succeeds when retried."""
-    item = request_deletion(workload, create_active_maintenance(functions, workload, workload.take_node()))
+def test_restore_answers_503_if_maintenance_was_edited(functions: Functions, workload: Workload) -> None:
+    """X-6: `restore` answers 503 if the maintenance was edited after `restore` read it, and succeeds when retried."""
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, workload.take_node()))
 
     def edit_maintenance() -> None:
-        workload.client.patch(m.build_path(item), {"metadata": {"labels": {"edited": "yes"}}})
+        workload.client.patch(m.build_path(maintenance), {"metadata": {"labels": {"edited": "yes"}}})
 
-    with run_before_request(functions.clusters["restore"], "PATCH", m.build_path(item), edit_maintenance):
-        response = functions.post("restore", build_updated(item))
+    with run_before_request(functions.clusters["restore"], "PATCH", m.build_path(maintenance), edit_maintenance):
+        response = functions.post("restore", build_updated(maintenance))
     assert (response.status_code, "finalizer" in response.text) == (503, True)
-    functions.invoke("restore", build_updated(item))
+    functions.invoke("restore", build_updated(maintenance))
 
-    assert is_gone(workload, item)
+    assert is_gone(workload, maintenance)
 
 
 @proves("OSV-12")
-def test_uncordon_event_is_normal(functions: Functions, workload: Workload) -> None:
+def test_uncordon_event_has_type_normal(functions: Functions, workload: Workload) -> None:
     """OSV-12: the Event for a restored node has the type Normal."""
     node = workload.take_node()
     functions.invoke(
@@ -226,15 +228,15 @@ def test_uncordon_event_is_normal(functions: Functions, workload: Workload) -> N
 
 def list_uncordon_event_types(workload: Workload, node: str) -> list[str]:
     """Return the types of the node's UncordonNode Events."""
-    events = workload.client.list(EVENTS_PATH, field_selector=f"involvedObject.name={node},reason={UNCORDON_REASON}")[
-        "items"
-    ]
-    return [item["type"] for item in events]
+    uncordon_events = workload.client.list(
+        EVENTS_PATH, field_selector=f"involvedObject.name={node},reason={UNCORDON_REASON}"
+    )["items"]
+    return [event["type"] for event in uncordon_events]
 
 
 @proves("X-7", "OSV-12")
-def test_handover_records_no_uncordon(functions: Functions, workload: Workload) -> None:
-    """X-7, OSV-12: no UncordonNode is recorded if the node stays cordoned for its next maintenance."""
+def test_handover_records_no_uncordon_event(functions: Functions, workload: Workload) -> None:
+    """X-7, OSV-12: no UncordonNode Event is recorded if the node stays cordoned for its next maintenance."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node, KUBEVIRT)
     workload.create_maintenance(node)
@@ -246,13 +248,13 @@ def test_handover_records_no_uncordon(functions: Functions, workload: Workload) 
 
 
 @proves("NMO-14")
-def test_foreign_drain_taint_is_kept(functions: Functions, workload: Workload) -> None:
-    """NMO-14: `restore` keeps another group's drain taint that the maintenance did not set."""
+def test_restore_keeps_foreign_drain_taint_of_other_group(functions: Functions, workload: Workload) -> None:
+    """NMO-14: `restore` keeps another API group's drain taint, which the maintenance did not set."""
     node = workload.take_node()
     workload.local_cluster.kubectl("taint", "node", node, "kubevirt.io/drain=by-hand:NoSchedule")
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node))
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
 
-    functions.invoke("restore", build_updated(item))
+    functions.invoke("restore", build_updated(maintenance))
 
     taints = {(taint["key"], taint.get("value")) for taint in workload.read_node(node)["spec"]["taints"]}
     assert ("kubevirt.io/drain", "by-hand") in taints
@@ -261,12 +263,12 @@ def test_foreign_drain_taint_is_kept(functions: Functions, workload: Workload) -
 
 @proves("X-7")
 def test_maintenance_of_other_node_is_not_successor(functions: Functions, workload: Workload) -> None:
-    """X-7: a maintenance of another node is not a successor and gets no finalizer."""
+    """X-7: a maintenance for another node is not a successor and gets no finalizer."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     other_maintenance = workload.create_maintenance(workload.take_node())
 
-    reply = functions.invoke("restore", build_updated(request_deletion(workload, item)))
+    reply = functions.invoke("restore", build_updated(request_deletion(workload, maintenance)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_RESTORED
@@ -275,7 +277,7 @@ def test_maintenance_of_other_node_is_not_successor(functions: Functions, worklo
 
 
 @proves("X-7")
-def test_taint_is_kept_for_next_maintenance_only(functions: Functions, workload: Workload) -> None:
+def test_restore_keeps_taint_of_next_maintenance_only(functions: Functions, workload: Workload) -> None:
     """X-7, NMO-14: `restore` keeps only the drain taint of the next maintenance, not of those after it."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node, KUBEVIRT)
@@ -294,44 +296,47 @@ def test_taint_is_kept_for_next_maintenance_only(functions: Functions, workload:
     assert KUBEVIRT.drain_taint not in {taint["key"] for taint in workload.read_node(node)["spec"]["taints"]}
 
 
-def test_update_without_deletion_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_restore_ignores_update_without_deletion(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: `restore` ignores events about a maintenance that is not being deleted, such as status updates."""
-    item = create_active_maintenance(functions, workload, workload.take_node())
+    maintenance = create_active_maintenance(functions, workload, workload.take_node())
     writes = len(audit.list_writes_by())
 
-    assert functions.invoke("restore", build_updated(item)) is None
-    assert functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, item)) is None
+    assert functions.invoke("restore", build_updated(maintenance)) is None
+    assert functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)) is None
     assert len(audit.list_writes_by()) == writes
 
 
-def test_status_update_triggers_no_restore(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 9: a status update that reports a failed restore does not trigger another one; only a tick does.
+def test_status_update_does_not_trigger_restore(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Rule 9: a status update that reports a failed restore does not trigger another restore; only a tick does.
 
-    Otherwise a webhook whose message changes each time would cause an endless loop.
+    Otherwise, a webhook whose message changes each time would cause an endless loop.
     """
-    item = request_deletion(workload, create_active_maintenance(functions, workload, workload.take_node()))
-    reported = {**item, "status": {**item.get("status", {}), "lastError": f"{UNRESTORED_PREFIX}refused at 12:00:01"}}
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, workload.take_node()))
+    reported = {
+        **maintenance,
+        "status": {**maintenance.get("status", {}), "lastError": f"{UNRESTORED_PREFIX}refused at 12:00:01"},
+    }
     writes = len(audit.list_writes_by())
 
     assert functions.invoke("restore", build_updated(reported)) is None
     assert len(audit.list_writes_by()) == writes
 
-    functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, item))
+    functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance))
 
-    assert is_gone(workload, item)
+    assert is_gone(workload, maintenance)
 
 
-def test_duplicate_event_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: a duplicate event does nothing, even if a new maintenance has the same name."""
+def test_restore_ignores_duplicate_event(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """X-2: `restore` ignores a duplicate event, even if a new maintenance has the same name."""
     node = workload.take_node()
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node))
-    event = build_updated(item)
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
+    event = build_updated(maintenance)
     functions.invoke("restore", event)
     writes = len(audit.list_writes_by())
 
     assert functions.invoke("restore", event) is None
-    body = {"apiVersion": item["apiVersion"], "kind": item["kind"], "spec": item["spec"]}
-    recreated = workload.client.create(MEDIK8S.path, {**body, "metadata": {"name": item["metadata"]["name"]}})
+    body = {"apiVersion": maintenance["apiVersion"], "kind": maintenance["kind"], "spec": maintenance["spec"]}
+    recreated = workload.client.create(MEDIK8S.path, {**body, "metadata": {"name": maintenance["metadata"]["name"]}})
     workload.delete(m.build_path(recreated))
 
     assert functions.invoke("restore", event) is None
@@ -339,13 +344,13 @@ def test_duplicate_event_is_ignored(functions: Functions, workload: Workload, au
 
 
 @proves("NMO-15")
-def test_name_is_reusable_after_restore(functions: Functions, workload: Workload) -> None:
+def test_maintenance_name_is_reusable_after_restore(functions: Functions, workload: Workload) -> None:
     """NMO-15: a new maintenance with the same name can begin right after the restore."""
     node = workload.take_node()
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node))
-    functions.invoke("restore", build_updated(item))
-    body = {"apiVersion": item["apiVersion"], "kind": item["kind"], "spec": item["spec"]}
-    recreated = workload.client.create(MEDIK8S.path, {**body, "metadata": {"name": item["metadata"]["name"]}})
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
+    functions.invoke("restore", build_updated(maintenance))
+    body = {"apiVersion": maintenance["apiVersion"], "kind": maintenance["kind"], "spec": maintenance["spec"]}
+    recreated = workload.client.create(MEDIK8S.path, {**body, "metadata": {"name": maintenance["metadata"]["name"]}})
 
     reply = functions.invoke("begin", build_added(recreated))
 
@@ -354,54 +359,54 @@ def test_name_is_reusable_after_restore(functions: Functions, workload: Workload
 
 
 @proves("NMO-14", "C22")
-def test_manual_cordon_is_removed(functions: Functions, workload: Workload) -> None:
+def test_restore_removes_manual_cordon(functions: Functions, workload: Workload) -> None:
     """NMO-14, C22: `restore` also removes a cordon that was set by hand before the maintenance."""
     node = workload.take_node()
     workload.local_cluster.kubectl("cordon", node)
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node))
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
 
-    functions.invoke("restore", build_updated(item))
+    functions.invoke("restore", build_updated(maintenance))
 
     assert not workload.read_node(node)["spec"].get("unschedulable")
 
 
 @proves("NMO-16")
-def test_old_operators_finalizer_is_removed(functions: Functions, workload: Workload) -> None:
-    """NMO-16: `restore` removes the replaced operator's finalizer and keeps those of others."""
+def test_restore_removes_replaced_operators_finalizer(functions: Functions, workload: Workload) -> None:
+    """NMO-16: `restore` removes the replaced operator's finalizer and keeps other finalizers."""
     node = workload.take_node()
-    item = workload.create_maintenance(node, finalizers=["foregroundDeleteNodeMaintenance", "example.com/hold"])
+    maintenance = workload.create_maintenance(node, finalizers=["foregroundDeleteNodeMaintenance", "example.com/hold"])
     workload.local_cluster.kubectl("cordon", node)
-    item = request_deletion(workload, item)
+    maintenance = request_deletion(workload, maintenance)
 
-    functions.invoke("restore", build_updated(item))
+    functions.invoke("restore", build_updated(maintenance))
 
-    assert workload.read_maintenance(item)["metadata"]["finalizers"] == ["example.com/hold"]
+    assert workload.read_maintenance(maintenance)["metadata"]["finalizers"] == ["example.com/hold"]
     assert not workload.read_node(node)["spec"].get("unschedulable")
-    workload.client.patch(m.build_path(item), {"metadata": {"finalizers": []}})
+    workload.client.patch(m.build_path(maintenance), {"metadata": {"finalizers": []}})
 
 
 @proves("NMO-14")
-def test_maintenance_of_deleted_node_is_released(functions: Functions, workload: Workload) -> None:
+def test_restore_releases_maintenance_of_deleted_node(functions: Functions, workload: Workload) -> None:
     """NMO-14, NMO-20: `restore` releases a maintenance whose node is deleted."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
+    maintenance = create_active_maintenance(functions, workload, node)
     workload.delete(f"/api/v1/nodes/{node}")
-    item = request_deletion(workload, item)
+    maintenance = request_deletion(workload, maintenance)
 
-    reply = functions.invoke("restore", build_updated(item))
+    reply = functions.invoke("restore", build_updated(maintenance))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_RESTORED
-    assert is_gone(workload, item)
+    assert is_gone(workload, maintenance)
 
 
 @pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
 def test_node_is_handed_over_to_second_maintenance(
     functions: Functions, workload: Workload, second_group: ApiGroup
 ) -> None:
-    """X-7, NMO-22: after the first maintenance ends, the node stays cordoned and goes to the second one.
+    """X-7, NMO-22: when the first maintenance ends, the node stays cordoned and is handed over to the second one.
 
-    The end of the second one restores it.
+    When the second one ends, the node is restored.
     """
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node)
@@ -431,10 +436,10 @@ def test_node_is_handed_over_to_second_maintenance(
 
 @proves("X-7")
 @pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
-def test_deleted_successor_restores_node(
+def test_node_is_restored_if_successor_is_deleted_before_it_begins(
     functions: Functions, workload: Workload, audit: AuditLog, second_group: ApiGroup
 ) -> None:
-    """X-7: a successor that is deleted before it begins restores the node."""
+    """X-7: if the successor is deleted before it begins, its deletion restores the node."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node)
     second = workload.create_maintenance(node, second_group)
@@ -455,8 +460,10 @@ def test_deleted_successor_restores_node(
 
 @proves("X-7")
 @pytest.mark.parametrize("removal", ["before begin", "during begin"])
-def test_vanished_successor_restores_node(functions: Functions, workload: Workload, removal: str) -> None:
-    """X-7: if the successor vanished, `begin` emits `maintenance.restore_pending`; the node needs no tick.
+def test_node_is_restored_without_tick_if_successor_vanished(
+    functions: Functions, workload: Workload, removal: str
+) -> None:
+    """X-7: `begin` emits `maintenance.restore_pending` if the successor vanished, so the restore needs no tick.
 
     The API server may ignore a finalizer that is written during a deletion.
     """
@@ -483,12 +490,14 @@ def test_vanished_successor_restores_node(functions: Functions, workload: Worklo
     assert functions.invoke("begin", pending_event) is None
 
 
-@pytest.mark.parametrize("state", ["chosen", "foreign finalizer"])
-def test_successor_deleted_before_finalizer_is_skipped(functions: Functions, workload: Workload, state: str) -> None:
+@pytest.mark.parametrize("finalizers", [[], ["example.com/hold"]], ids=["no finalizer", "foreign finalizer"])
+def test_successor_deleted_before_it_gets_finalizer_is_skipped(
+    functions: Functions, workload: Workload, finalizers: list[str]
+) -> None:
     """X-7: a maintenance that is deleted before it gets our finalizer is not a successor; the node is restored."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node)
-    second = workload.create_maintenance(node, finalizers=["example.com/hold"] if state == "foreign finalizer" else [])
+    second = workload.create_maintenance(node, finalizers=finalizers)
     event, client = build_updated(request_deletion(workload, first)), functions.clusters["restore"]
 
     with run_before_request(client, "PATCH", m.build_path(second), lambda: workload.delete(m.build_path(second))):
@@ -498,10 +507,10 @@ def test_successor_deleted_before_finalizer_is_skipped(functions: Functions, wor
     assert reply.get_type() == events.NODE_RESTORED
     assert is_restored(workload.read_node(node))
     assert is_gone(workload, first)
-    assert state == "chosen" or workload.read_maintenance(second)["metadata"]["finalizers"] == ["example.com/hold"]
+    assert not finalizers or workload.read_maintenance(second)["metadata"]["finalizers"] == finalizers
 
 
-def test_edited_successor_takes_over(functions: Functions, workload: Workload) -> None:
+def test_successor_edited_before_it_gets_finalizer_takes_over(functions: Functions, workload: Workload) -> None:
     """X-7: a successor that is edited before it gets our finalizer is read again and takes over."""
     node = workload.take_node()
     event = build_updated(request_deletion(workload, create_active_maintenance(functions, workload, node)))
@@ -520,8 +529,8 @@ def test_edited_successor_takes_over(functions: Functions, workload: Workload) -
 
 
 @proves("X-2")
-def test_late_duplicate_keeps_successors_node(functions: Functions, workload: Workload) -> None:
-    """X-2: a late duplicate does not change the node of a maintenance that began meanwhile."""
+def test_late_duplicate_does_not_restore_successors_node(functions: Functions, workload: Workload) -> None:
+    """X-2: a late duplicate does not change the node of a maintenance that has begun in the meantime."""
     node = workload.take_node()
     event = build_updated(request_deletion(workload, create_active_maintenance(functions, workload, node)))
     successors: list[Object] = []
@@ -540,11 +549,11 @@ def test_late_duplicate_keeps_successors_node(functions: Functions, workload: Wo
 
 
 @proves("X-2")
-def test_late_duplicate_keeps_successors_lease(functions: Functions, workload: Workload) -> None:
-    """X-2: a lease that another holder takes over between read and deletion is not deleted."""
+def test_late_duplicate_does_not_delete_successors_lease(functions: Functions, workload: Workload) -> None:
+    """X-2: `restore` does not delete a lease that another holder takes over between its read and its delete request."""
     node = workload.take_node()
-    item = create_active_maintenance(functions, workload, node)
-    event, path = build_updated(request_deletion(workload, item)), leases.build_lease_path(node)
+    maintenance = create_active_maintenance(functions, workload, node)
+    event, path = build_updated(request_deletion(workload, maintenance)), leases.build_lease_path(node)
 
     with run_before_request(functions.clusters["restore"], "DELETE", path, lambda: take_over_lease(workload, path)):
         functions.invoke("restore", event)
@@ -558,7 +567,7 @@ def take_over_lease(workload: Workload, path: str) -> None:
 
 
 @proves("NMO-20")
-def test_replaced_node_is_not_uncordoned(functions: Functions, workload: Workload) -> None:
+def test_restore_does_not_uncordon_replacement_node(functions: Functions, workload: Workload) -> None:
     """NMO-20: `restore` does not uncordon a node that replaced the original one between read and write."""
     node = workload.take_node()
     event = build_updated(request_deletion(workload, create_active_maintenance(functions, workload, node)))
@@ -573,7 +582,9 @@ def test_replaced_node_is_not_uncordoned(functions: Functions, workload: Workloa
     assert workload.read_node(node)["spec"]["unschedulable"] is True
 
 
-def test_unbegun_maintenance_changes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_deletion_of_unbegun_maintenance_does_not_change_node(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """NMO-22: the deletion of a maintenance that never began does not change the node."""
     node = workload.take_node()
     create_active_maintenance(functions, workload, node)
@@ -594,28 +605,28 @@ def test_unbegun_maintenance_changes_nothing(functions: Functions, workload: Wor
 def test_interrupted_restore_is_completed(functions: Functions, workload: Workload) -> None:
     """X-5: `restore` removes the finalizer if an earlier attempt restored only the node."""
     node = workload.take_node()
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node))
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
     workload.local_cluster.kubectl("uncordon", node)
     workload.local_cluster.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
 
-    functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, item))
+    functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance))
 
-    assert is_gone(workload, item)
+    assert is_gone(workload, maintenance)
 
 
-def test_restore_is_logged(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-17, NMO-17a, KNM-5: `restore` logs each change with the messages of both documents."""
+def test_restore_logs_each_change(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
+    """NMO-17, NMO-17a, KNM-5: `restore` logs each change with the messages that both specifications require."""
     node = workload.take_node()
-    item = request_deletion(workload, create_active_maintenance(functions, workload, node))
+    maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
     caplog.clear()
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        functions.invoke("restore", build_updated(item))
+        functions.invoke("restore", build_updated(maintenance))
 
     assert [record.message for record in caplog.records] == [
         "Reconciling NodeMaintenance",
         f"Maintenance taints will be removed from node {node}",
         f"Applying medik8s.io/drain taint remove on Node: {node}",
         f"uncordon Node: {node}",
-        f"NodeMaintenance Object: /{item['metadata']['name']} Deleted ",
+        f"NodeMaintenance Object: /{maintenance['metadata']['name']} Deleted ",
     ]

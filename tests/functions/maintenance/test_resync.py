@@ -1,4 +1,4 @@
-"""Tests of `resync` on a real API server."""
+"""Tests for `resync` on a real API server."""
 
 from __future__ import annotations
 
@@ -41,23 +41,26 @@ def broker_sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     running.close()
 
 
-def decode_received(sink: Receiver) -> list[BaseCloudEvent]:
+def decode_received_events(sink: Receiver) -> list[BaseCloudEvent]:
     """Return the events that were posted to the sink."""
     return [decode_event(request.headers, request.body) for request in sink.requests]
 
 
-def run_tick(functions: Functions, item: Object) -> list[str]:
-    """Run a tick and return the type of its reply, which may refer only to this maintenance."""
+def run_tick(functions: Functions, maintenance: Object) -> list[str]:
+    """Invoke `resync` with a tick, and return the type of its reply in a list, or [] without a reply.
+
+    A reply must refer to this maintenance.
+    """
     reply = functions.invoke("resync", build_tick())
     if reply is None:
         return []
-    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(maintenance).as_data()
     return [reply.get_type()]
 
 
 @proves("X-3")
 @pytest.mark.usefixtures("clean_cluster")
-def test_tick_emits_awaited_event_per_state(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_tick_emits_event_that_each_state_waits_for(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-3, X-5: for each state of a maintenance, a tick emits exactly the event that the maintenance waits for.
 
     A `resync` whose install already holds the install Lease writes nothing.
@@ -65,30 +68,30 @@ def test_tick_emits_awaited_event_per_state(functions: Functions, workload: Work
     INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
     steps = []
 
-    steps.append(run_tick(functions, item))
-    begun_event = functions.invoke("begin", build_added(item))
+    steps.append(run_tick(functions, maintenance))
+    begun_event = functions.invoke("begin", build_added(maintenance))
     assert begun_event is not None
-    steps.append(run_tick(functions, item))
+    steps.append(run_tick(functions, maintenance))
     cordoned_event = functions.invoke("cordon", begun_event)
     assert cordoned_event is not None
     tainted_event = functions.invoke("taint", cordoned_event)
     assert tainted_event is not None
-    steps.append(run_tick(functions, item))
+    steps.append(run_tick(functions, maintenance))
     functions.invoke("evict", tainted_event)
     workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
-    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, item))
+    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
     assert drained_event is not None
     functions.invoke("status", drained_event)
-    steps.append(run_tick(functions, item))
+    steps.append(run_tick(functions, maintenance))
     workload.create_bare_pods(node, "late")
-    steps.append(run_tick(functions, item))
-    workload.delete(m.build_path(item))
-    steps.append(run_tick(functions, item))
-    functions.invoke("restore", build_updated(workload.read_maintenance(item)))
-    steps.append(run_tick(functions, item))
+    steps.append(run_tick(functions, maintenance))
+    workload.delete(m.build_path(maintenance))
+    steps.append(run_tick(functions, maintenance))
+    functions.invoke("restore", build_updated(workload.read_maintenance(maintenance)))
+    steps.append(run_tick(functions, maintenance))
 
     assert steps == [
         [events.MAINTENANCE_PENDING],
@@ -103,55 +106,55 @@ def test_tick_emits_awaited_event_per_state(functions: Functions, workload: Work
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_maintenance_in_flight_gets_no_event(
+def test_tick_emits_nothing_for_maintenance_with_event_in_flight(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-3: a tick emits nothing for a maintenance in flight, and emits at once for a new one."""
+    """X-3: a tick emits nothing for a maintenance whose last event is in flight, but emits at once for a new one."""
     node = workload.take_node()
     workload.create_bare_pods(node, "pod")
-    item = workload.create_maintenance(node)
+    maintenance = workload.create_maintenance(node)
     monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 3600)
-    before_begin = run_tick(functions, item)
-    functions.run_until_tainted(item)
-    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, item))
+    before_begin = run_tick(functions, maintenance)
+    functions.run_until_tainted(maintenance)
+    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, maintenance))
 
-    in_flight = run_tick(functions, item)
+    in_flight = run_tick(functions, maintenance)
     monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 0)
-    after_flight = run_tick(functions, item)
+    after_flight = run_tick(functions, maintenance)
 
     assert (before_begin, in_flight, after_flight) == ([events.MAINTENANCE_PENDING], [], [events.NODE_TAINTED])
 
 
 @proves("NMO-27a")
 @pytest.mark.usefixtures("clean_cluster")
-def test_due_lease_is_renewed_in_flight(
+def test_tick_requests_renewal_of_due_lease_while_event_is_in_flight(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 11: a tick asks for the renewal of a due lease even if the maintenance is in flight."""
+    """Rule 11: a tick requests the renewal of a due lease even if an event of the maintenance is in flight."""
     node = workload.take_node()
     workload.create_bare_pods(node, "pod")
-    item = workload.create_maintenance(node)
-    functions.invoke("status", functions.run_begin(item))
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(maintenance))
     monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 3600)
     workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
 
-    assert run_tick(functions, item) == [events.MAINTENANCE_PENDING]
+    assert run_tick(functions, maintenance) == [events.MAINTENANCE_PENDING]
 
-    functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
-    assert run_tick(functions, item) == []
+    functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
+    assert run_tick(functions, maintenance) == []
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_terminating_pods_get_no_event(functions: Functions, workload: Workload) -> None:
+def test_tick_emits_nothing_while_all_pods_terminate(functions: Functions, workload: Workload) -> None:
     """X-3: a tick emits nothing while all pods are terminating, and emits an event when a new pod appears."""
     node = workload.take_node()
     workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.invoke("evict", functions.run_until_tainted(item))
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("evict", functions.run_until_tainted(maintenance))
 
-    while_terminating = run_tick(functions, item)
+    while_terminating = run_tick(functions, maintenance)
     workload.create_bare_pods(node, "late")
-    with_new_pod = run_tick(functions, item)
+    with_new_pod = run_tick(functions, maintenance)
 
     assert (while_terminating, with_new_pod) == ([], [events.NODE_TAINTED])
     workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/slow", {"metadata": {"finalizers": []}})
@@ -160,13 +163,13 @@ def test_terminating_pods_get_no_event(functions: Functions, workload: Workload)
 @proves("X-3")
 @pytest.mark.usefixtures("clean_cluster")
 def test_cordon_is_reported_while_pods_terminate(functions: Functions, workload: Workload) -> None:
-    """X-3: if `pods.evicted` was lost, a tick updates the reported cordon before the last pod has ended."""
+    """X-3: if `pods.evicted` was lost, a tick updates the Cordoned condition before the last pod is gone."""
     node = workload.take_node()
     workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.invoke("status", functions.run_begin(item))
-    functions.run_chain(item, "begin", "cordon", "taint", "evict")
-    assert m.get_condition(workload.read_maintenance(item), "Cordoned")["status"] == "False"
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(maintenance))
+    functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
+    assert m.get_condition(workload.read_maintenance(maintenance), "Cordoned")["status"] == "False"
 
     tick_reply = functions.invoke("resync", build_tick())
     assert tick_reply is not None
@@ -174,33 +177,35 @@ def test_cordon_is_reported_while_pods_terminate(functions: Functions, workload:
     assert evicted is not None
     functions.invoke("status", evicted)
 
-    assert m.get_condition(workload.read_maintenance(item), "Cordoned")["status"] == "True"
-    assert run_tick(functions, item) == []
+    assert m.get_condition(workload.read_maintenance(maintenance), "Cordoned")["status"] == "True"
+    assert run_tick(functions, maintenance) == []
     workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/slow", {"metadata": {"finalizers": []}})
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_succeeded_maintenance_gets_no_event(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_tick_emits_nothing_for_succeeded_maintenance(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """X-3: a tick emits nothing for a succeeded maintenance until the renewal of its lease is due."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    maintenance = workload.create_maintenance(node)
+    drained_event = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
     functions.invoke("status", drained_event)
     writes = len(audit.list_writes_by())
 
-    assert [run_tick(functions, item), run_tick(functions, item)] == [[], []]
+    assert [run_tick(functions, maintenance), run_tick(functions, maintenance)] == [[], []]
     assert len(audit.list_writes_by()) == writes
 
     workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
-    assert run_tick(functions, item) == [events.MAINTENANCE_PENDING]
+    assert run_tick(functions, maintenance) == [events.MAINTENANCE_PENDING]
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_missing_label_is_drift(functions: Functions, workload: Workload) -> None:
+def test_tick_emits_node_drifted_if_label_is_missing(functions: Functions, workload: Workload) -> None:
     """Rule 10: a tick emits `node.drifted` for a node that lost its label, until the label is restored."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    maintenance = workload.create_maintenance(node)
+    drained_event = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
     functions.invoke("status", drained_event)
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
@@ -211,17 +216,19 @@ def test_missing_label_is_drift(functions: Functions, workload: Workload) -> Non
     assert cordoned_event is not None
     functions.invoke("taint", cordoned_event)
 
-    assert run_tick(functions, item) == []
-    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == item["metadata"]["uid"]
+    assert run_tick(functions, maintenance) == []
+    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == maintenance["metadata"]["uid"]
 
 
 @pytest.mark.usefixtures("clean_cluster")
-@pytest.mark.parametrize("replaced", [False, True], ids=["gone", "replaced"])
-def test_deleted_node_gets_no_event(functions: Functions, workload: Workload, replaced: bool) -> None:
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["gone", "is_replaced"])
+def test_tick_emits_nothing_if_node_is_deleted_or_replaced(
+    functions: Functions, workload: Workload, is_replaced: bool
+) -> None:
     """NMO-20: a tick emits nothing for a maintenance whose node is deleted or replaced."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
     # this API version is not served, so the garbage collector keeps the maintenance
     owner = {
         "apiVersion": "example.com/v1",
@@ -229,37 +236,40 @@ def test_deleted_node_gets_no_event(functions: Functions, workload: Workload, re
         "name": node,
         "uid": workload.read_node(node)["metadata"]["uid"],
     }
-    workload.client.patch(m.build_path(item), {"metadata": {"ownerReferences": [owner]}})
+    workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": [owner]}})
     workload.delete(f"/api/v1/nodes/{node}")
-    if replaced:
+    if is_replaced:
         workload.client.create("/api/v1/nodes", {"metadata": {"name": node}})
 
-    assert run_tick(functions, item) == []
+    assert run_tick(functions, maintenance) == []
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_failed_maintenance_is_pending_after_node_creation(functions: Functions, workload: Workload) -> None:
-    """NMO-19: a tick emits `maintenance.pending` for a failed maintenance once its unknown node is created."""
-    item = workload.create_maintenance(node := f"late-{workload.namespace}")
-    failure_event = functions.invoke("begin", build_added(item))
+def test_tick_emits_pending_for_failed_maintenance_after_node_creation(
+    functions: Functions, workload: Workload
+) -> None:
+    """NMO-19: a tick emits `maintenance.pending` for a failed maintenance after its missing node is created."""
+    maintenance = workload.create_maintenance(node := f"late-{workload.namespace}")
+    failure_event = functions.invoke("begin", build_added(maintenance))
     assert failure_event is not None
     functions.invoke("status", failure_event)
 
-    before = run_tick(functions, item)
+    before = run_tick(functions, maintenance)
     workload.local_cluster.create_nodes(node)
 
-    assert (before, run_tick(functions, item)) == ([], [events.MAINTENANCE_PENDING])
+    assert (before, run_tick(functions, maintenance)) == ([], [events.MAINTENANCE_PENDING])
 
 
 @proves("X-3")
 @pytest.mark.usefixtures("clean_cluster")
-def test_failed_maintenance_with_lease_is_pending(functions: Functions, workload: Workload) -> None:
-    """X-3, X-6: a tick emits `maintenance.pending` for a failed maintenance that holds its lease already."""
+def test_tick_emits_pending_for_failed_maintenance_that_holds_lease(functions: Functions, workload: Workload) -> None:
+    """X-3, X-6: a tick emits `maintenance.pending` for a failed maintenance that already holds its lease."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    workload.client.create(leases.LEASES_PATH, leases.build_lease(node, item, datetime.now(timezone.utc)))
+    maintenance = workload.create_maintenance(node)
+    workload.client.create(leases.LEASES_PATH, leases.build_lease(node, maintenance, datetime.now(timezone.utc)))
     functions.invoke(
-        "status", build_own_event(events.MAINTENANCE_STEP_FAILED, item, data={"step": "begin", "error": "may not"})
+        "status",
+        build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "begin", "error": "may not"}),
     )
 
     pending_event = functions.invoke("resync", build_tick())
@@ -267,36 +277,38 @@ def test_failed_maintenance_with_lease_is_pending(functions: Functions, workload
     assert pending_event.get_type() == events.MAINTENANCE_PENDING
     functions.invoke("begin", pending_event)
 
-    assert m.has_begun(workload.read_maintenance(item))
+    assert m.has_begun(workload.read_maintenance(maintenance))
 
 
 @proves("X-3")
 @pytest.mark.usefixtures("clean_cluster")
 @pytest.mark.parametrize("removed_field", ["finalizers", "annotations", "ownerReferences"])
-def test_removed_metadata_is_pending(functions: Functions, workload: Workload, removed_field: str) -> None:
+def test_tick_emits_pending_for_maintenance_with_removed_metadata(
+    functions: Functions, workload: Workload, removed_field: str
+) -> None:
     """X-3: a tick emits `maintenance.pending` for a maintenance with removed metadata, until `begin` restores it."""
-    item = workload.create_maintenance(workload.take_node())
-    drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    maintenance = workload.create_maintenance(workload.take_node())
+    drained_event = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
     functions.invoke("status", drained_event)
-    workload.client.patch(m.build_path(item), {"metadata": {removed_field: None}})
+    workload.client.patch(m.build_path(maintenance), {"metadata": {removed_field: None}})
 
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
     assert pending_event.get_type() == events.MAINTENANCE_PENDING
     functions.invoke("begin", pending_event)
 
-    assert run_tick(functions, item) == []
+    assert run_tick(functions, maintenance) == []
 
 
 @proves("X-3", "NMO-19")
 @pytest.mark.usefixtures("clean_cluster")
-def test_removed_metadata_and_deleted_node_fail(functions: Functions, workload: Workload) -> None:
-    """X-3, NMO-19: a maintenance without metadata whose node is deleted fails, and ticks emit nothing more for it."""
+def test_maintenance_with_removed_metadata_and_deleted_node_fails(functions: Functions, workload: Workload) -> None:
+    """X-3, NMO-19: a maintenance with removed metadata and a deleted node fails; later ticks emit nothing for it."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.invoke("status", functions.run_begin(item))
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(maintenance))
     workload.client.patch(
-        m.build_path(item), {"metadata": dict.fromkeys(["finalizers", "annotations", "ownerReferences"])}
+        m.build_path(maintenance), {"metadata": dict.fromkeys(["finalizers", "annotations", "ownerReferences"])}
     )
     workload.delete(f"/api/v1/nodes/{node}")
 
@@ -307,14 +319,16 @@ def test_removed_metadata_and_deleted_node_fail(functions: Functions, workload: 
     functions.invoke("status", failure_event)
 
     assert (
-        m.get_phase(workload.read_maintenance(item)),
-        node in m.get_last_error(workload.read_maintenance(item)),
+        m.get_phase(workload.read_maintenance(maintenance)),
+        node in m.get_last_error(workload.read_maintenance(maintenance)),
     ) == (m.FAILED, True)
-    assert run_tick(functions, item) == []
+    assert run_tick(functions, maintenance) == []
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_second_maintenance_is_pending_after_first(functions: Functions, workload: Workload) -> None:
+def test_tick_emits_pending_for_second_maintenance_only_after_first_is_gone(
+    functions: Functions, workload: Workload
+) -> None:
     """NMO-22, X-7: a tick emits nothing for a second maintenance until the first one is gone."""
     node = workload.take_node()
     first, second = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
@@ -332,10 +346,10 @@ def test_second_maintenance_is_pending_after_first(functions: Functions, workloa
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_forbidden_group_has_no_orphans(
+def test_nodes_of_forbidden_api_group_are_not_treated_as_orphaned(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
-    """X-6, rule 4: a tick emits events for the other groups if one group cannot be listed.
+    """X-6, rule 4: if one API group cannot be listed, a tick emits events for the maintenances of the other groups.
 
     The nodes of that group are not treated as orphaned.
     """
@@ -352,10 +366,10 @@ def test_forbidden_group_has_no_orphans(
 @proves("X-6")
 @pytest.mark.usefixtures("clean_cluster")
 @pytest.mark.parametrize("failed_request", ["list nodemaintenances", "list nodes", "list leases"])
-def test_list_without_response_gets_503(
+def test_resync_answers_503_if_list_request_fails(
     proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, failed_request: str
 ) -> None:
-    """X-6: if a list gets no response, the function answers 503 and emits nothing."""
+    """X-6: if a list request fails, `resync` answers 503 and emits nothing."""
     workload.create_maintenance(workload.take_node())
     fault_proxy.inject(lambda request: Fault(500, "no answer") if request.startswith(failed_request) else None)
 
@@ -396,23 +410,25 @@ def test_replay_does_not_advance_rotation(
     ("draining_count", "succeeded_count", "read_counts"),
     [(30, 30, (15, 5)), (30, 2, (18, 2)), (30, 0, (20, 0)), (4, 30, (4, 16)), (4, 3, (4, 3))],
 )
-def test_reads_are_shared_by_drains_and_succeeded(
+def test_pod_reads_are_divided_between_draining_and_succeeded_maintenances(
     draining_count: int, succeeded_count: int, read_counts: tuple[int, int]
 ) -> None:
-    """Rule 10: a tick reads the pods of twenty nodes, drains first; up to five reads are for succeeded ones."""
+    """Rule 10: a tick reads the pods of up to twenty nodes, active drains first; five reads are for drained nodes."""
     phases = ["Running"] * draining_count + ["Succeeded"] * succeeded_count
-    items = [
+    maintenances = [
         {**make_maintenance({"phase": phase}), "metadata": {**make_maintenance()["metadata"], "uid": f"uid-{number}"}}
         for number, phase in enumerate(phases)
     ]
 
-    selected_phases = [m.get_phase(item) for item in resync._select_for_pod_read(items, resync.ReadRotations())]
+    selected_phases = [
+        m.get_phase(maintenance) for maintenance in resync._select_for_pod_read(maintenances, resync.ReadRotations())
+    ]
 
     assert (selected_phases.count("Running"), selected_phases.count("Succeeded")) == read_counts
 
 
 def test_malformed_maintenance_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """X-3: a malformed maintenance is logged and gets no event, and does not stop the tick for others."""
+    """X-3: a malformed maintenance is logged and gets no event; it does not stop the tick for the others."""
     malformed, now = make_maintenance({"phase": "Running"}), datetime.now(timezone.utc)
     lease = leases.build_lease("node-1", malformed, now)
     lease["spec"]["renewTime"] = "soon"
@@ -431,9 +447,9 @@ def test_malformed_maintenance_is_logged(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_several_events_are_posted_to_sink(functions: Functions, workload: Workload, broker_sink: Receiver) -> None:
-    """X-3: several events are posted to K_SINK, because an HTTP response can carry only one."""
-    items = [
+def test_resync_posts_several_events_to_k_sink(functions: Functions, workload: Workload, broker_sink: Receiver) -> None:
+    """X-3: several events are posted to K_SINK, because an HTTP response can contain only one."""
+    maintenances = [
         workload.create_maintenance(workload.take_node()),
         workload.create_maintenance(workload.take_node(), KUBEVIRT),
     ]
@@ -441,18 +457,18 @@ def test_several_events_are_posted_to_sink(functions: Functions, workload: Workl
     response = functions.post("resync", build_tick())
 
     assert response.status_code == 204
-    assert {event.get_extension("maintenance") for event in decode_received(broker_sink)} == {
-        item["metadata"]["uid"] for item in items
+    assert {event.get_extension("maintenance") for event in decode_received_events(broker_sink)} == {
+        maintenance["metadata"]["uid"] for maintenance in maintenances
     }
-    assert {event.get_type() for event in decode_received(broker_sink)} == {events.MAINTENANCE_PENDING}
+    assert {event.get_type() for event in decode_received_events(broker_sink)} == {events.MAINTENANCE_PENDING}
     assert len({request.client_port for request in broker_sink.requests}) == 1
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_unreachable_sink_gets_503(
+def test_resync_answers_503_if_k_sink_is_unreachable_or_unset(
     functions: Functions, workload: Workload, broker_sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-6: a tick with several events answers 503 if K_SINK is unreachable or unset."""
+    """X-6: `resync` answers 503 if it has several events, and K_SINK is unreachable or unset."""
     for _ in range(2):
         workload.create_maintenance(workload.take_node())
     broker_sink.close()
@@ -467,16 +483,16 @@ def test_unreachable_sink_gets_503(
 
 
 @pytest.mark.usefixtures("clean_cluster")
-@pytest.mark.parametrize("name", ["a,b", "a=b", "a\\b", "a b", "x/y", "x?y", "..", ".", "a\n"])
+@pytest.mark.parametrize("node_name", ["a,b", "a=b", "a\\b", "a b", "x/y", "x?y", "..", ".", "a\n"])
 def test_invalid_node_name_does_not_stop_tick(
-    functions: Functions, workload: Workload, broker_sink: Receiver, name: str
+    functions: Functions, workload: Workload, broker_sink: Receiver, node_name: str
 ) -> None:
-    """X-3: a maintenance with an invalid node name does not stop the tick for others."""
-    invalid, valid = workload.create_maintenance(name), workload.create_maintenance(workload.take_node())
+    """X-3: a maintenance with an invalid node name does not stop the tick for other maintenances."""
+    invalid, valid = workload.create_maintenance(node_name), workload.create_maintenance(workload.take_node())
 
     assert functions.post("resync", build_tick()).status_code == 204
 
-    assert {event.get_extension("maintenance") for event in decode_received(broker_sink)} == {
+    assert {event.get_extension("maintenance") for event in decode_received_events(broker_sink)} == {
         invalid["metadata"]["uid"],
         valid["metadata"]["uid"],
     }

@@ -1,9 +1,9 @@
-"""Tests of `resync` with many maintenances, with malformed ones, and with too little time."""
+"""Tests for `resync` with many maintenances, with malformed ones, and with too little time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
@@ -42,21 +42,21 @@ SUCCEEDED_STATUS = {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z", 
 
 
 @pytest.fixture
-def succeeded_maintenances(workload: Workload) -> Iterator[Any]:
+def create_succeeded_maintenances(workload: Workload) -> Iterator[Callable[[int], list[str]]]:
     """Yield a function that creates the given number of succeeded maintenances with nodes and leases.
 
     The nodes and leases are deleted after the test.
     """
     names: list[str] = []
 
-    def create_succeeded(count: int) -> list[str]:
+    def create_maintenances(count: int) -> list[str]:
         added = [f"resting-{number}" for number in range(len(names), len(names) + count)]
         names.extend(added)
         for chunk in _split_into_chunks(added):
-            workload.client.gather_all(*(_create_succeeded(workload.client.api, name) for name in chunk))
+            workload.client.gather_all(*(_create_succeeded_maintenance(workload.client.api, name) for name in chunk))
         return added
 
-    yield create_succeeded
+    yield create_maintenances
     paths = [path for name in names for path in (f"/api/v1/nodes/{name}", leases.build_lease_path(name))]
     for chunk in _split_into_chunks(paths):
         workload.client.gather_all(*(workload.client.api.request("DELETE", path) for path in chunk))
@@ -67,43 +67,49 @@ def _split_into_chunks(names: list[str], size: int = 50) -> list[list[str]]:
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-async def _create_succeeded(api: Api, name: str) -> None:
+async def _create_succeeded_maintenance(api: Api, name: str) -> None:
     """Create a node under maintenance, its lease, and its maintenance, which succeeded long ago."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": name}}
-    item = await api.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
-    metadata = {"name": name, "labels": {MAINTENANCE_LABEL: item["metadata"]["uid"]}}
+    maintenance = await api.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
+    metadata = {"name": name, "labels": {MAINTENANCE_LABEL: maintenance["metadata"]["uid"]}}
     spec = make_node(*DRAIN_TAINTS, cordoned=True)["spec"]
     node = await api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
-    item = {**item, "apiVersion": MEDIK8S.api_version}
-    await api.patch(m.build_path(item), m.build_begin_patch(item, node, {"totalpods": 1, "evictionPods": 1}))
-    await api.patch(f"{m.build_path(item)}/status", {"status": SUCCEEDED_STATUS})
-    await api.create(leases.LEASES_PATH, leases.build_lease(name, item, datetime.now(timezone.utc)))
+    maintenance = {**maintenance, "apiVersion": MEDIK8S.api_version}
+    await api.patch(
+        m.build_path(maintenance), m.build_begin_patch(maintenance, node, {"totalpods": 1, "evictionPods": 1})
+    )
+    await api.patch(f"{m.build_path(maintenance)}/status", {"status": SUCCEEDED_STATUS})
+    await api.create(leases.LEASES_PATH, leases.build_lease(name, maintenance, datetime.now(timezone.utc)))
 
 
-def test_request_count_is_independent_of_succeeded(functions: Functions, succeeded_maintenances: Any) -> None:
+def test_request_count_is_independent_of_succeeded(
+    functions: Functions, create_succeeded_maintenances: Callable[[int], list[str]]
+) -> None:
     """Rule 10: a tick sends as many requests for 300 succeeded maintenances as for 50, and emits nothing.
 
-    These are five lists and the reads of pods.
+    A tick sends five list requests, and reads the pods of a limited number of nodes.
     """
     api = functions.clusters["resync"].api
-    costs = []
+    request_counts = []
     INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])  # caches this install's account
     for count in (50, 250):
-        succeeded_maintenances(count)
+        create_succeeded_maintenances(count)
         INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])  # caches that this install is active
         with count_requests(api) as requests:
             assert functions.invoke("resync", build_tick()) is None
-        costs.append(requests)
+        request_counts.append(requests)
 
-    assert costs[0] == costs[1]
-    assert costs[1].pop(f"GET {PODS_PATH}") == MAX_READS_PER_TICK
-    assert costs[1].total() == 5
+    assert request_counts[0] == request_counts[1]
+    assert request_counts[1].pop(f"GET {PODS_PATH}") == MAX_READS_PER_TICK
+    assert request_counts[1].total() == 5
 
 
 @proves("X-3")
-def test_late_pod_is_found_by_rotation(functions: Functions, succeeded_maintenances: Any, workload: Workload) -> None:
+def test_late_pod_is_found_by_rotation(
+    functions: Functions, create_succeeded_maintenances: Callable[[int], list[str]], workload: Workload
+) -> None:
     """X-3: a late pod on one of 50 nodes with succeeded maintenances is found within three ticks."""
-    names = succeeded_maintenances(50)
+    names = create_succeeded_maintenances(50)
     pod = build_pod(names[33], "late")
     workload.client.create(f"/api/v1/namespaces/{workload.namespace}/pods", pod)
 
@@ -163,7 +169,7 @@ def test_forbidden_lists_do_not_stop_tick(
     assert [record.fields for record in caplog.records if hasattr(record, "fields")][-1] == {"left": 1}
 
 
-def test_tick_without_time_emits_known_events(
+def test_tick_that_cannot_list_pods_in_time_emits_other_events(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule 10: a tick that cannot list pods in time emits the other events and leaves the rest to the next tick."""
@@ -184,7 +190,7 @@ def test_tick_without_time_emits_known_events(
         new_maintenance["metadata"]["uid"],
     )
     assert [record.fields for record in caplog.records if hasattr(record, "fields")][-1] == {"left": 1}
-    assert {item.get_type() for item in resync(build_tick(), cluster)} == {
+    assert {emitted_event.get_type() for emitted_event in resync(build_tick(), cluster)} == {
         events.MAINTENANCE_PENDING,
         events.NODE_TAINTED,
     }
@@ -192,7 +198,7 @@ def test_tick_without_time_emits_known_events(
 
 @contextmanager
 def delay_pod_lists(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Delay this client's lists of pods until the caller's deadline."""
+    """Delay this client's list requests for pods until the caller's deadline."""
     send_request = client.api.request
 
     async def request(method: str, path: str, **options: Any) -> Object:
@@ -205,7 +211,7 @@ def delay_pod_lists(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield
 
 
-def test_tick_without_any_list_raises_unavailable(functions: Functions) -> None:
+def test_tick_without_time_for_any_list_raises_unavailable(functions: Functions) -> None:
     """X-6: a tick without time for any list raises `Unavailable`."""
     with set_deadline(0.0), pytest.raises(Unavailable):
         resync(build_tick(), functions.clusters["resync"])

@@ -1,4 +1,4 @@
-"""Tests of `status` on a real API server."""
+"""Tests for `status` on a real API server."""
 
 from __future__ import annotations
 
@@ -35,20 +35,23 @@ FOREIGN_LEASE_SPEC = {
 }
 
 
-def run_steps_with_status(functions: Functions, workload: Workload, item: Object) -> Object:
-    """Run each step once with `status` after it, and return the maintenance."""
-    event: BaseCloudEvent = build_added(item)
+def run_steps_with_status(functions: Functions, workload: Workload, maintenance: Object) -> Object:
+    """Run each step once, each followed by `status`, and return the maintenance."""
+    event: BaseCloudEvent = build_added(maintenance)
     for step in ("begin", "cordon", "taint", "evict"):
         reply = functions.invoke(step, event)
         assert reply is not None
         functions.invoke("status", reply)
         event = reply
-    return workload.read_maintenance(item)
+    return workload.read_maintenance(maintenance)
 
 
-def get_conditions(item: Object) -> dict[str, tuple[str, str]]:
+def get_conditions(maintenance: Object) -> dict[str, tuple[str, str]]:
     """Return the conditions in the status, as type → (status, reason)."""
-    return {condition["type"]: (condition["status"], condition["reason"]) for condition in item["status"]["conditions"]}
+    return {
+        condition["type"]: (condition["status"], condition["reason"])
+        for condition in maintenance["status"]["conditions"]
+    }
 
 
 @proves("X-1", "KNM-2", "KNM-3")
@@ -58,44 +61,44 @@ def test_first_status_reports_counts_and_pending_pods(
 ) -> None:
     """NMO-10, NMO-11, KNM-2, KNM-3, OSV-13, X-1: the first status reports Running, the counts and pending pods.
 
-    It has both spellings of the total and is written once, with two Events.
+    It contains both spellings of `totalPods`, and is written once, with two Events.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     workload.create_bare_pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
-    item = workload.create_maintenance(node, group)
-    begun_event = functions.run_begin(item)
+    maintenance = workload.create_maintenance(node, group)
+    begun_event = functions.run_begin(maintenance)
     writes = len(audit.list_writes_by())
 
     assert functions.invoke("status", begun_event) is None
 
-    item = workload.read_maintenance(item)
-    status = item["status"]
+    maintenance = workload.read_maintenance(maintenance)
+    status = maintenance["status"]
     assert (status["phase"], status["drainProgress"]) == ("Running", 0)
     assert (status["totalpods"], status["totalPods"], status["evictionPods"]) == (3, 3, 2)
     assert (status["pendingPods"], status["pendingCount"]) == (["a", "b"], 2)
     assert status["pendingPodsRefs"] == [{"namespace": workload.namespace, "name": name} for name in ("a", "b")]
     assert "lastError" not in status
     assert status["lastUpdate"].endswith("Z")
-    assert get_conditions(item) == {"Cordoned": ("False", "NotCordoned"), "Drained": ("False", "Draining")}
+    assert get_conditions(maintenance) == {"Cordoned": ("False", "NotCordoned"), "Drained": ("False", "Draining")}
     status_write, *event_writes = summarize_writes(audit.list_writes_by()[writes:])
-    assert status_write == ("patch", "nodemaintenances/status", item["metadata"]["name"])
+    assert status_write == ("patch", "nodemaintenances/status", maintenance["metadata"]["name"])
     assert [write[:2] for write in event_writes] == [("create", "events")] * 2
 
 
 @proves("NMO-10", "NMO-11")
-def test_drained_node_succeeds(functions: Functions, workload: Workload) -> None:
-    """NMO-10, NMO-11: a drained node has phase Succeeded, progress 100 and no pending pods; the counts stay."""
+def test_maintenance_of_drained_node_succeeds(functions: Functions, workload: Workload) -> None:
+    """NMO-10, NMO-11: after the drain, the phase is Succeeded, the progress 100 and no pod pending; the counts stay."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
-    item = run_steps_with_status(functions, workload, workload.create_maintenance(node))
+    maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(node))
     workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
 
-    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, item))
+    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
     assert drained_event is not None
     functions.invoke("status", drained_event)
 
-    after = workload.read_maintenance(item)
+    after = workload.read_maintenance(maintenance)
     status = after["status"]
     assert (status["phase"], status["drainProgress"], status["pendingPods"]) == ("Succeeded", 100, [])
     assert (status["totalpods"], status["evictionPods"]) == (2, 2)
@@ -104,35 +107,35 @@ def test_drained_node_succeeds(functions: Functions, workload: Workload) -> None
         "wait",
         "--for=condition=Drained",
         "--timeout=5s",
-        f"nodemaintenances.nodemaintenance.medik8s.io/{_get_name(item)}",
+        f"nodemaintenances.nodemaintenance.medik8s.io/{_get_name(maintenance)}",
     )
 
 
-def _get_name(item: Object) -> str:
-    return str(item["metadata"]["name"])
+def _get_name(maintenance: Object) -> str:
+    return str(maintenance["metadata"]["name"])
 
 
-def test_node_without_pods_succeeds(functions: Functions, workload: Workload) -> None:
-    """NMO-10: a node without pods to evict succeeds at once."""
-    item = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
+def test_maintenance_of_node_without_pods_succeeds_at_once(functions: Functions, workload: Workload) -> None:
+    """NMO-10: the maintenance of a node without pods to evict succeeds at once."""
+    maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
 
-    status = item["status"]
+    status = maintenance["status"]
     assert (status["phase"], status["evictionPods"], status["drainProgress"]) == ("Succeeded", 0, 100)
 
 
 @proves("NMO-12")
-def test_redelivered_event_writes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-12, X-2: a redelivered event writes nothing."""
+def test_status_writes_nothing_for_redelivered_event(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """NMO-12, X-2: `status` writes nothing for a redelivered event."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    begun_event = functions.run_begin(item)
+    maintenance = workload.create_maintenance(node)
+    begun_event = functions.run_begin(maintenance)
     functions.invoke("status", begun_event)
-    before, writes = workload.read_maintenance(item), len(audit.list_writes_by())
+    before, writes = workload.read_maintenance(maintenance), len(audit.list_writes_by())
 
     functions.invoke("status", begun_event)
 
-    assert workload.read_maintenance(item) == before
+    assert workload.read_maintenance(maintenance) == before
     assert len(audit.list_writes_by()) == writes
 
 
@@ -143,17 +146,17 @@ def test_repeated_passes_of_blocked_drain_write_nothing(
     node = workload.take_node()
     workload.create_bare_pods(node, "a", labels={"app": "db"})
     workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
-    item = run_steps_with_status(functions, workload, workload.create_maintenance(node))
+    maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(node))
     writes = len(audit.list_writes_by())
 
     for _ in range(2):
         for kind in (events.NODE_TAINTED, events.PODS_GONE):
-            reply = functions.invoke("evict", build_own_event(kind, item))
+            reply = functions.invoke("evict", build_own_event(kind, maintenance))
             assert reply is not None
             functions.invoke("status", reply)
 
     assert summarize_writes(audit.list_writes_by()[writes:]) == []
-    assert workload.read_maintenance(item) == item
+    assert workload.read_maintenance(maintenance) == maintenance
 
 
 @proves("NMO-13", "C20")
@@ -162,34 +165,34 @@ def test_blocked_pod_is_reported_and_cleared(functions: Functions, workload: Wor
     node = workload.take_node()
     workload.create_bare_pods(node, "a", labels={"app": "db"})
     workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
-    item = run_steps_with_status(functions, workload, workload.create_maintenance(node))
-    (blocked,) = item["status"]["blockedPods"]
+    maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(node))
+    (blocked,) = maintenance["status"]["blockedPods"]
     assert (blocked["name"], blocked["reason"], blocked["budget"]) == ("a", "DisruptionBudget", "keep-all")
     assert (blocked["healthy"], blocked["needed"]) == (1, 1)
-    assert item["status"]["lastError"] == f"{workload.namespace}/a: {blocked['message']}"
-    assert get_conditions(item)["Drained"] == ("False", "Blocked")
+    assert maintenance["status"]["lastError"] == f"{workload.namespace}/a: {blocked['message']}"
+    assert get_conditions(maintenance)["Drained"] == ("False", "Blocked")
 
     workload.delete(f"/apis/policy/v1/namespaces/{workload.namespace}/poddisruptionbudgets/keep-all")
     workload.wait_for_collection(
         f"/apis/policy/v1/namespaces/{workload.namespace}/poddisruptionbudgets", lambda budgets: not budgets
     )
-    functions.invoke("evict", build_own_event(events.PODS_GONE, item))
+    functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
     workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
-    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, item))
+    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
     assert drained_event is not None
     functions.invoke("status", drained_event)
 
-    status = workload.read_maintenance(item)["status"]
+    status = workload.read_maintenance(maintenance)["status"]
     assert (status["phase"], status["blockedPods"]) == ("Succeeded", [])
     assert "lastError" not in status
 
 
-def test_progress_never_decreases(functions: Functions, workload: Workload) -> None:
+def test_drain_progress_never_decreases(functions: Functions, workload: Workload) -> None:
     """NMO-10, NMO-12: `drainProgress` never decreases, even if new pods appear."""
     node = workload.take_node()
     names = [f"pod-{number}" for number in range(4)]
     workload.create_bare_pods(node, *names)
-    item = create_begun(functions, workload, node)
+    maintenance = create_begun_maintenance(functions, workload, node)
     progress = []
     for name in [*names[:2], "", *names[2:]]:
         path = f"/api/v1/namespaces/{workload.namespace}/pods"
@@ -198,30 +201,30 @@ def test_progress_never_decreases(functions: Functions, workload: Workload) -> N
             workload.wait_for_object(f"{path}/{name}", lambda pod: pod is None)
         else:
             workload.create_bare_pods(node, "late", "later")
-        functions.invoke("status", build_own_event(events.PODS_EVICTED, item))
-        status = workload.read_maintenance(item)["status"]
+        functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
+        status = workload.read_maintenance(maintenance)["status"]
         progress.append((status["drainProgress"], len(status["pendingPods"])))
 
     assert progress == [(25, 3), (50, 2), (50, 4), (50, 3), (50, 2)]
 
 
-def create_begun(functions: Functions, workload: Workload, node: str) -> Object:
-    item = workload.create_maintenance(node)
-    functions.invoke("status", functions.run_begin(item))
-    return workload.read_maintenance(item)
+def create_begun_maintenance(functions: Functions, workload: Workload, node: str) -> Object:
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(maintenance))
+    return workload.read_maintenance(maintenance)
 
 
 @proves("NMO-22", "C6")
-def test_unbegun_maintenance_is_failed(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-19, NMO-22, C6: a maintenance that cannot begin has phase Failed with the reason, written only once."""
-    item = workload.create_maintenance("nowhere")
-    failure_event = functions.invoke("begin", build_added(item))
+def test_maintenance_that_cannot_begin_is_failed(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """NMO-19, NMO-22, C6: a maintenance that cannot begin has phase Failed and the reason, written only once."""
+    maintenance = workload.create_maintenance("nowhere")
+    failure_event = functions.invoke("begin", build_added(maintenance))
     assert failure_event is not None
 
     functions.invoke("status", failure_event)
     functions.invoke("status", failure_event)
 
-    status = workload.read_maintenance(item)["status"]
+    status = workload.read_maintenance(maintenance)["status"]
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "nowhere" not found')
     assert [write[1] for write in summarize_writes(audit.list_writes_by())] == [
         "nodemaintenances/status",
@@ -264,71 +267,74 @@ def test_late_begin_failure_is_ignored(functions: Functions, workload: Workload,
 
 @proves("NMO-13", "C20")
 def test_failed_step_keeps_phase_running(functions: Functions, workload: Workload) -> None:
-    """NMO-5, NMO-13: an error of `cordon` is in `lastError`, the phase stays Running, and a later success clears it."""
+    """NMO-5, NMO-13: `lastError` contains the error of `cordon` until a later success, and the phase stays Running."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
-    item = create_begun(functions, workload, node)
+    maintenance = create_begun_maintenance(functions, workload, node)
 
     functions.invoke(
-        "status", build_own_event(events.MAINTENANCE_STEP_FAILED, item, data={"step": "cordon", "error": "no right"})
+        "status",
+        build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "cordon", "error": "no right"}),
     )
-    status_with_error = workload.read_maintenance(item)["status"]
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, item))
+    status_with_error = workload.read_maintenance(maintenance)["status"]
+    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
 
     assert (status_with_error["phase"], status_with_error["lastError"]) == ("Running", "no right")
-    assert "lastError" not in workload.read_maintenance(item)["status"]
+    assert "lastError" not in workload.read_maintenance(maintenance)["status"]
 
 
-def test_late_node_drained_does_not_succeed(functions: Functions, workload: Workload) -> None:
+def test_late_node_drained_does_not_set_succeeded(functions: Functions, workload: Workload) -> None:
     """X-2: a late `node.drained` does not set Succeeded while a pod remains."""
     node = workload.take_node()
-    item = create_begun(functions, workload, node)
+    maintenance = create_begun_maintenance(functions, workload, node)
     workload.create_bare_pods(node, "late")
 
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
 
-    status = workload.read_maintenance(item)["status"]
+    status = workload.read_maintenance(maintenance)["status"]
     assert (status["phase"], status["pendingPods"]) == ("Running", ["late"])
 
 
-def test_deleted_maintenance_gets_no_status(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+def test_status_writes_nothing_for_deleted_maintenance(
+    functions: Functions, workload: Workload, audit: AuditLog
+) -> None:
     """X-2: `status` writes nothing for a maintenance that is being deleted."""
     node = workload.take_node()
-    item = create_begun(functions, workload, node)
+    maintenance = create_begun_maintenance(functions, workload, node)
     workload.create_bare_pods(node, "a")
-    workload.delete(m.build_path(item))
+    workload.delete(m.build_path(maintenance))
     writes = len(audit.list_writes_by())
 
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, item))
+    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
 
     assert len(audit.list_writes_by()) == writes
 
 
-def test_restore_error_is_written_during_deletion(functions: Functions, workload: Workload) -> None:
+def test_only_restore_errors_are_written_during_deletion(functions: Functions, workload: Workload) -> None:
     """NMO-13: for a maintenance that is being deleted, `status` writes only errors of `restore`."""
-    item = create_begun(functions, workload, workload.take_node())
-    workload.delete(m.build_path(item))
+    maintenance = create_begun_maintenance(functions, workload, workload.take_node())
+    workload.delete(m.build_path(maintenance))
 
     last_errors = []
     for step, error in (("evict", "too late"), ("restore", "no right"), ("cordon", "too late")):
         functions.invoke(
-            "status", build_own_event(events.MAINTENANCE_STEP_FAILED, item, data={"step": step, "error": error})
+            "status", build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": step, "error": error})
         )
-        last_errors.append(m.get_last_error(workload.read_maintenance(item)))
+        last_errors.append(m.get_last_error(workload.read_maintenance(maintenance)))
 
     assert last_errors == ["", f"{UNRESTORED_PREFIX}no right", f"{UNRESTORED_PREFIX}no right"]
 
 
 @proves("X-6")
-def test_concurrent_events_are_written_together(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-6, design rule 8: concurrent events about one status are written together, without a conflict."""
+def test_concurrent_events_share_status_writes(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """X-6, design rule 8: concurrent events about one maintenance share status writes, which do not conflict."""
     node = workload.take_node()
-    item = create_begun(functions, workload, node)
+    maintenance = create_begun_maintenance(functions, workload, node)
     writes, statuses = len(audit.list_writes_by()), []
 
     def post_event(number: int) -> None:
         event = build_own_event(
-            events.MAINTENANCE_STEP_FAILED, item, data={"step": "evict", "error": f"error {number}"}
+            events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": f"error {number}"}
         )
         statuses.append(functions.post("status", event).status_code)
 
@@ -342,10 +348,10 @@ def test_concurrent_events_are_written_together(functions: Functions, workload: 
     assert statuses == [204] * 12
     assert set(write_codes) == {200}
     assert len(write_codes) < 12
-    assert workload.read_maintenance(item)["status"]["lastError"].startswith("error ")
+    assert workload.read_maintenance(maintenance)["status"]["lastError"].startswith("error ")
 
 
-def test_phase_is_logged(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
+def test_new_phase_is_logged(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     """NMO-17: `status` logs a new phase."""
     node = workload.take_node()
     begun_event = functions.run_begin(workload.create_maintenance(node))
@@ -365,25 +371,29 @@ def test_stale_cache_does_not_revoke_success(
     (deleted_pod,) = workload.create_bare_pods(node, f"gone-{node}")
     workload.delete(build_pod_path(deleted_pod))
     workload.wait_for_object(build_pod_path(deleted_pod), lambda current: current is None)
-    item = run_steps_with_status(functions, workload, workload.create_maintenance(node))
+    maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(node))
     writes = len(audit.list_writes_by())
     stale_list = Fault(200, body={"items": [deleted_pod], "metadata": {"resourceVersion": "1"}})
     fault_proxy.inject(lambda request: stale_list if request == "list pods 1" else None)
 
-    response = proxied_functions.post("status", build_own_event(events.PODS_EVICTED, item))
+    response = proxied_functions.post("status", build_own_event(events.PODS_EVICTED, maintenance))
 
     list_count = fault_proxy.request_counts["list pods"]
     fault_proxy.stop_faults()
     assert (response.status_code, list_count) == (204, 2)
-    assert workload.read_maintenance(item)["status"]["phase"] == "Succeeded"
+    assert workload.read_maintenance(maintenance)["status"]["phase"] == "Succeeded"
     assert len(audit.list_writes_by()) == writes
 
 
-@pytest.mark.parametrize("pods_version", ["", "1"], ids=["no state", "a state"])
-def test_pods_are_listed_at_events_version(functions: Functions, workload: Workload, pods_version: str) -> None:
+@pytest.mark.parametrize("pods_version", ["", "1"], ids=["without version", "with version"])
+def test_status_lists_pods_at_resource_version_of_event(
+    functions: Functions, workload: Workload, pods_version: str
+) -> None:
     """Rule 1: `status` lists pods that are at least as new as the state named in the event."""
-    item = create_begun(functions, workload, workload.take_node())
-    event = build_own_event(events.PODS_EVICTED, item, data={"podsVersion": pods_version} if pods_version else {})
+    maintenance = create_begun_maintenance(functions, workload, workload.take_node())
+    event = build_own_event(
+        events.PODS_EVICTED, maintenance, data={"podsVersion": pods_version} if pods_version else {}
+    )
 
     with record_list_requests(functions.clusters["status"].api) as requests:
         functions.invoke("status", event)
@@ -391,7 +401,7 @@ def test_pods_are_listed_at_events_version(functions: Functions, workload: Workl
     assert [request.version for request in requests if request.path == PODS_PATH] == [pods_version or "0"]
 
 
-def test_snapshot_saves_requests(functions: Functions, workload: Workload) -> None:
+def test_event_snapshot_saves_requests(functions: Functions, workload: Workload) -> None:
     """Check that `status` sends two requests after `begin` and `evict`, because it uses the event's snapshot.
 
     After `node.drained` it also lists the pods, but does not read the node.
@@ -399,9 +409,9 @@ def test_snapshot_saves_requests(functions: Functions, workload: Workload) -> No
     INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
-    item, api = workload.create_maintenance(node), functions.clusters["status"].api
+    maintenance, api = workload.create_maintenance(node), functions.clusters["status"].api
     steps: list[tuple[BaseCloudEvent, int]] = []
-    event: BaseCloudEvent = build_added(item)
+    event: BaseCloudEvent = build_added(maintenance)
     for step in ("begin", "cordon", "taint", "evict", "evict"):
         reply = functions.invoke(step, event)
         assert reply is not None
@@ -412,27 +422,27 @@ def test_snapshot_saves_requests(functions: Functions, workload: Workload) -> No
         event = reply
         if step == "evict":
             workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
-            event = build_own_event(events.PODS_GONE, item)
+            event = build_own_event(events.PODS_GONE, maintenance)
 
     kinds = [events.MAINTENANCE_BEGUN, events.PODS_EVICTED, events.NODE_DRAINED]
     assert [(reply.get_type(), count) for reply, count in steps] == list(zip(kinds, (2, 2, 3), strict=True))
-    after = workload.read_maintenance(item)
+    after = workload.read_maintenance(maintenance)
     assert after["status"]["phase"] == "Succeeded"
     assert get_conditions(after) == {"Cordoned": ("True", "Cordoned"), "Drained": ("True", "Drained")}
 
 
 @proves("X-2")
-def test_outdated_snapshot_is_ignored(functions: Functions, workload: Workload) -> None:
+def test_outdated_event_snapshot_is_ignored(functions: Functions, workload: Workload) -> None:
     """X-2, rule 1: `status` ignores an event's snapshot that precedes another write, and reads pods and node again."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.invoke("status", functions.run_begin(item))
-    late_event = functions.invoke("evict", functions.run_until_tainted(item))
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(maintenance))
+    late_event = functions.invoke("evict", functions.run_until_tainted(maintenance))
     assert late_event is not None
     functions.invoke("status", late_event)
     functions.invoke(
-        "status", build_own_event(events.MAINTENANCE_STEP_FAILED, item, data={"step": "evict", "error": "one"})
+        "status", build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": "one"})
     )
     pod_path = f"/api/v1/namespaces/{workload.namespace}/pods/a"
     workload.client.patch(pod_path, {"metadata": {"finalizers": None}})
@@ -441,28 +451,30 @@ def test_outdated_snapshot_is_ignored(functions: Functions, workload: Workload) 
 
     functions.invoke("status", late_event)
 
-    status = workload.read_maintenance(item)["status"]
+    status = workload.read_maintenance(maintenance)["status"]
     assert status["pendingPods"] == ["b"]
-    assert get_conditions(workload.read_maintenance(item))["Cordoned"] == ("False", "NotCordoned")
+    assert get_conditions(workload.read_maintenance(maintenance))["Cordoned"] == ("False", "NotCordoned")
     workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/b", {"metadata": {"finalizers": None}})
 
 
-@pytest.mark.parametrize("is_foreign_write", [False, True], ids=["our own write", "another's write"])
-def test_snapshot_before_own_write_is_used(functions: Functions, workload: Workload, is_foreign_write: bool) -> None:
-    """Check that `status` uses a snapshot after which only this process has written the status.
+@pytest.mark.parametrize("is_foreign_write", [False, True], ids=["own write", "foreign write"])
+def test_event_snapshot_is_used_if_only_this_process_has_written_since(
+    functions: Functions, workload: Workload, is_foreign_write: bool
+) -> None:
+    """Check that `status` uses an event's snapshot if only this process has written the status since.
 
-    It then needs two requests. A change by another writer makes the snapshot outdated (X-2).
+    It then sends only two requests. A change by another writer makes the snapshot outdated (X-2).
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])
     node, api = workload.take_node(), functions.clusters["status"].api
     workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    begun_event = functions.run_begin(item)
-    late_event = functions.invoke("evict", functions.run_until_tainted(item))
+    maintenance = workload.create_maintenance(node)
+    begun_event = functions.run_begin(maintenance)
+    late_event = functions.invoke("evict", functions.run_until_tainted(maintenance))
     assert late_event is not None
     functions.invoke("status", begun_event)
     if is_foreign_write:
-        workload.client.patch(m.build_path(item), {"metadata": {"annotations": {"somebody": "else"}}})
+        workload.client.patch(m.build_path(maintenance), {"metadata": {"annotations": {"somebody": "else"}}})
 
     with count_requests(api) as requests:
         functions.invoke("status", late_event)
@@ -470,47 +482,52 @@ def test_snapshot_before_own_write_is_used(functions: Functions, workload: Workl
     assert sum(count for request, count in requests.items() if "/events" not in request) == (
         4 if is_foreign_write else 2
     )
-    assert workload.read_maintenance(item)["status"]["pendingPods"] == ["a", "b"]
-    assert get_conditions(workload.read_maintenance(item))["Cordoned"] == ("True", "Cordoned")
+    assert workload.read_maintenance(maintenance)["status"]["pendingPods"] == ["a", "b"]
+    assert get_conditions(workload.read_maintenance(maintenance))["Cordoned"] == ("True", "Cordoned")
     for name in ("a", "b"):
         workload.client.patch(
             f"/api/v1/namespaces/{workload.namespace}/pods/{name}", {"metadata": {"finalizers": None}}
         )
 
 
-def test_pods_gone_does_not_read_node(functions: Functions, workload: Workload) -> None:
-    """Check that `status` sends three requests for `pods.gone`: it does not read the node, whose cordon is guarded."""
+def test_status_does_not_read_node_for_pods_gone(functions: Functions, workload: Workload) -> None:
+    """Check that `status` sends three requests for `pods.gone`, without reading the node: `guard` checks its cordon."""
     INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
-    item = run_steps_with_status(functions, workload, workload.create_maintenance(node))
+    maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(node))
     pod_path = f"/api/v1/namespaces/{workload.namespace}/pods/a"
     workload.client.patch(pod_path, {"metadata": {"finalizers": None}})
     workload.wait_for_object(pod_path, lambda pod: pod is None)
 
     with count_requests(functions.clusters["status"].api) as requests:
-        functions.invoke("status", build_own_event(events.PODS_GONE, item))
+        functions.invoke("status", build_own_event(events.PODS_GONE, maintenance))
 
-    assert requests == {f"GET {m.build_path(item)}": 1, f"GET {PODS_PATH}": 1, f"PATCH {m.build_path(item)}/status": 1}
-    after = workload.read_maintenance(item)
+    assert requests == {
+        f"GET {m.build_path(maintenance)}": 1,
+        f"GET {PODS_PATH}": 1,
+        f"PATCH {m.build_path(maintenance)}/status": 1,
+    }
+    after = workload.read_maintenance(maintenance)
     assert after["status"]["pendingPods"] == ["b"]
     assert get_conditions(after)["Cordoned"] == ("True", "Cordoned")
     workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/b", {"metadata": {"finalizers": None}})
 
 
 @proves("OSV-12")
-def test_cordon_is_recorded_once(functions: Functions, workload: Workload) -> None:
-    """OSV-12: CordonNode is recorded with the first status that reports the cordon, and not again."""
+def test_cordon_node_event_is_recorded_once(functions: Functions, workload: Workload) -> None:
+    """OSV-12: the Event CordonNode is recorded with the first status that reports the cordon, and not again."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
-    item = create_begun(functions, workload, node)
+    maintenance = create_begun_maintenance(functions, workload, node)
     assert CORDON_REASON not in list_node_events(workload, node)
-    functions.run_chain(item, "begin", "cordon", "taint")
+    functions.run_chain(maintenance, "begin", "cordon", "taint")
 
     counts = []
     for error in ("one", "another"):
         functions.invoke(
-            "status", build_own_event(events.MAINTENANCE_STEP_FAILED, item, data={"step": "evict", "error": error})
+            "status",
+            build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": error}),
         )
         cordon_event = list_node_events(workload, node)[CORDON_REASON]
         counts.append((cordon_event["type"], cordon_event.get("count", 1)))
@@ -522,11 +539,11 @@ def test_cordon_is_recorded_once(functions: Functions, workload: Workload) -> No
 
 
 def list_node_events(workload: Workload, node: str) -> dict[str, Object]:
-    """Return the Events about a node by reason."""
-    events = workload.client.list(EVENTS_PATH, field_selector=f"involvedObject.kind=Node,involvedObject.name={node}")[
-        "items"
-    ]
-    return {item["reason"]: item for item in events}
+    """Return the Events about a node, as reason → Event."""
+    node_events = workload.client.list(
+        EVENTS_PATH, field_selector=f"involvedObject.kind=Node,involvedObject.name={node}"
+    )["items"]
+    return {event["reason"]: event for event in node_events}
 
 
 @pytest.mark.slow
@@ -535,28 +552,29 @@ def test_large_status_is_truncated_and_stored(functions: Functions, workload: Wo
     """NMO-12, NMO-13: a status with 250 blocked pods, long names and long messages is truncated and stored."""
     node = workload.take_node()
     names = [f"{number:03}-{'x' * 249}" for number in range(250)]
-    item = workload.create_maintenance(node, name="m" * 253)
-    functions.invoke("status", functions.run_begin(item))  # records BeginMaintenance before the slow writes
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node, name="m" * 253)
+    functions.invoke("status", functions.run_begin(maintenance))  # records BeginMaintenance before the slow writes
+    functions.run_until_tainted(maintenance)
     workload.create_bare_pods(node, *names, ready=False)
-    long_message = "a webhook that likes to talk " * 1000
+    long_message = "a webhook's long message " * 1000
     refusals = [
         {"namespace": workload.namespace, "name": name, "reason": "Error", "message": long_message[:6000]}
         for name in names
     ]
 
-    evicted_event = build_own_event(events.PODS_EVICTED, item, data={"blocked": refusals, "error": long_message})
+    evicted_event = build_own_event(events.PODS_EVICTED, maintenance, data={"blocked": refusals, "error": long_message})
     codes = [functions.post("status", evicted_event).status_code for _ in range(5)]  # a busy server may cause a 503
 
     assert set(codes) <= {204, 503}
     assert 204 in codes
-    status = workload.read_maintenance(item)["status"]
+    status = workload.read_maintenance(maintenance)["status"]
     assert (status["pendingCount"], status["pendingPods"]) == (250, names)
     assert len(status["blockedPods"]) == 250
     assert status["blockedPods"][0]["message"].endswith("more characters)")
     assert status["lastError"].endswith("more characters)")
     functions.invoke(
-        "status", build_own_event(events.MAINTENANCE_STEP_FAILED, item, data={"step": "evict", "error": long_message})
+        "status",
+        build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": long_message}),
     )
     recorded_events = workload.client.list(
         "/api/v1/namespaces/default/events", field_selector=f"involvedObject.name={'m' * 253}"
@@ -569,8 +587,8 @@ def test_any_rfc3339_time_is_accepted(functions: Functions, workload: Workload, 
     """NMO-12: `evict`, `status` and `guard` accept a status with times in any format of RFC 3339."""
     node = workload.take_node()
     (held_pod,) = workload.create_bare_pods(node, f"held-{node}", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
     entry = {"namespace": workload.namespace, "name": f"held-{node}", "reason": "Error", "message": "m"}
     condition = {
         "type": "Cordoned",
@@ -581,14 +599,14 @@ def test_any_rfc3339_time_is_accepted(functions: Functions, workload: Workload, 
     }
     status = {"lastUpdate": timestamp, "blockedPods": [{**entry, "since": timestamp, "retryAfter": timestamp}]}
     workload.client.patch(
-        f"{m.build_path(item)}/status", {"status": {**status, "phase": "Running", "conditions": [condition]}}
+        f"{m.build_path(maintenance)}/status", {"status": {**status, "phase": "Running", "conditions": [condition]}}
     )
 
-    reply = functions.invoke("evict", build_own_event(events.NODE_TAINTED, item))
+    reply = functions.invoke("evict", build_own_event(events.NODE_TAINTED, maintenance))
     assert reply is not None
     functions.invoke("status", reply)
 
     assert [pod["name"] for pod in require_data(reply)["evicted"]] == [f"held-{node}"]
-    assert workload.read_maintenance(item)["status"]["blockedPods"] == []
+    assert workload.read_maintenance(maintenance)["status"]["blockedPods"] == []
     assert functions.post("guard", build_node_updated(workload.read_node(node))).status_code == 204
     workload.client.patch(build_pod_path(held_pod), {"metadata": {"finalizers": []}})

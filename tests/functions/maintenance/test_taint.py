@@ -1,4 +1,4 @@
-"""Tests of `taint` on a real API server."""
+"""Tests for `taint` on a real API server."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_taint_adds_group_taints(functions: Functions, workload: Workload, audit
     assert summarize_writes(audit.list_writes_by()[writes:]) == [("patch", "nodes", node)]
 
 
-def test_redelivered_event_writes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: a redelivered event writes nothing and gets the same reply."""
+def test_taint_writes_nothing_for_redelivered_event(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """X-2: `taint` writes nothing for a redelivered event, and returns the same reply."""
     node = workload.take_node()
     cordoned_event = functions.run_chain(workload.create_maintenance(node), "begin", "cordon")
     first_event = functions.invoke("taint", cordoned_event)
@@ -59,8 +59,8 @@ def test_redelivered_event_writes_nothing(functions: Functions, workload: Worklo
 
 
 @proves("NMO-4", "KNM-4", "C4")
-def test_drain_taint_with_value_is_kept(functions: Functions, workload: Workload) -> None:
-    """NMO-4, KNM-4, C4: an existing drain taint with a value is not changed."""
+def test_taint_does_not_change_existing_drain_taint_with_value(functions: Functions, workload: Workload) -> None:
+    """NMO-4, KNM-4, C4: `taint` does not change an existing drain taint that has a value."""
     node = workload.take_node()
     workload.local_cluster.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
 
@@ -73,8 +73,8 @@ def test_drain_taint_with_value_is_kept(functions: Functions, workload: Workload
 
 
 @proves("NMO-4")
-def test_foreign_taints_keep_their_place(functions: Functions, workload: Workload) -> None:
-    """NMO-4: existing taints keep their order and precede ours, even our key with another effect."""
+def test_existing_taints_keep_their_order(functions: Functions, workload: Workload) -> None:
+    """NMO-4: existing taints keep their order and precede ours, even one with our key and a different effect."""
     node = workload.take_node()
     foreign_taints = [
         "example.com/b=2:NoSchedule",
@@ -93,7 +93,9 @@ def test_foreign_taints_keep_their_place(functions: Functions, workload: Workloa
 
 
 @proves("X-6", "NMO-4")
-def test_concurrent_taints_are_kept(functions: Functions, workload: Workload, idle_cluster: LocalCluster) -> None:
+def test_concurrently_added_taints_are_kept(
+    functions: Functions, workload: Workload, idle_cluster: LocalCluster
+) -> None:
     """NMO-4, X-6: no taint is lost while another writer adds taints to the same node."""
     node = workload.take_node()
     cordoned_event = functions.run_chain(workload.create_maintenance(node), "begin", "cordon")
@@ -122,7 +124,7 @@ def test_concurrent_taints_are_kept(functions: Functions, workload: Workload, id
 
 @proves("DRN-13", "NMO-17", "NMO-17a")
 @every_group
-def test_taints_are_logged(
+def test_taint_logs_added_taints_once(
     functions: Functions, workload: Workload, group: ApiGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
     """NMO-17, NMO-17a, DRN-13: `taint` logs the added taints once, as JSON in the order of document 002."""
@@ -134,7 +136,9 @@ def test_taints_are_logged(
         functions.invoke("taint", cordoned_event)
         functions.invoke("taint", cordoned_event)
 
-    added = ",".join(f'{{"key":"{each}","effect":"NoSchedule"}}' for each in ("node.kubernetes.io/unschedulable", key))
+    added = ",".join(
+        f'{{"key":"{taint_key}","effect":"NoSchedule"}}' for taint_key in ("node.kubernetes.io/unschedulable", key)
+    )
     assert [record.message for record in caplog.records] == [
         f"Maintenance taints will be added to node {node}",
         f"Taints: [{added}] will be added to node {node}",

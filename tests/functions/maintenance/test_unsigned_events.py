@@ -1,4 +1,4 @@
-"""Tests of forged events: an event without the product's signature changes neither a status nor the journal."""
+"""Tests for forged events: an event without the product's signature changes neither a status nor the journal."""
 
 from __future__ import annotations
 
@@ -48,35 +48,35 @@ def test_unsigned_event_does_not_change_status(
     """X-2: `status` answers 403 to an unsigned event and writes nothing."""
     node = workload.take_node()
     workload.create_bare_pods(node, "web", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.invoke("status", functions.run_begin(item))
-    before, writes = workload.read_maintenance(item), len(audit.list_writes_by())
+    maintenance = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(maintenance))
+    before, writes = workload.read_maintenance(maintenance), len(audit.list_writes_by())
 
-    response = functions.post("status", build_own_event(event_type, item, data=data))
+    response = functions.post("status", build_own_event(event_type, maintenance, data=data))
 
     assert response.status_code == 403
-    assert workload.read_maintenance(item) == before
+    assert workload.read_maintenance(maintenance) == before
     assert len(audit.list_writes_by()) == writes
 
 
 @pytest.mark.parametrize("event_type", [events.PODS_GONE, events.PODS_ADDED, events.NODE_TAINTED, events.PODS_EVICTED])
-def test_unsigned_hint_starts_no_pass(
+def test_unsigned_hint_does_not_start_pass(
     functions: Functions, workload: Workload, audit: AuditLog, event_type: str
 ) -> None:
     """Rule 8: `evict` answers 403 to an unsigned hint and evicts no pod."""
     node = workload.take_node()
     workload.create_bare_pods(node, "web", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
 
-    response = functions.post("evict", build_own_event(event_type, item))
+    response = functions.post("evict", build_own_event(event_type, maintenance))
 
     assert response.status_code == 403
     assert audit.list_evictions() == []
 
 
 def post_replay(functions: Functions, step: str, event: BaseCloudEvent) -> TestResponse:
-    """Post the event and ask for the replies of its replay."""
+    """Post a replayed event, with an `Accept` header that requests the replies in the response."""
     message = encode_binary(event)
     return functions.clients[step].post(
         f"/{step}", data=message.body, headers={**message.headers, "accept": BATCH_CONTENT_TYPE}
@@ -102,12 +102,12 @@ def test_dry_run_replies_are_unsigned(functions: Functions, workload: Workload, 
     """X-2: the replies of a dry run are not signed, so no function accepts them as new events."""
     node = workload.take_node()
     workload.create_bare_pods(node, "web", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.run_chain(item, "begin", *(["cordon", "taint"] if step == "evict" else []))
+    maintenance = workload.create_maintenance(node)
+    functions.run_chain(maintenance, "begin", *(["cordon", "taint"] if step == "evict" else []))
     response = post_replay(
         functions,
         step,
-        replay_extensions.add_replay_extensions(build_own_event(EVENT_TYPES[step], item), "r1", dry_run=True),
+        replay_extensions.add_replay_extensions(build_own_event(EVENT_TYPES[step], maintenance), "r1", dry_run=True),
     )
     assert response.status_code == 200
 
@@ -122,12 +122,12 @@ def test_replay_requires_signature_and_signs_replies(functions: Functions, workl
     """X-2: a replay without `dryrun` requires a signed event, and its replies are signed."""
     node = workload.take_node()
     workload.create_bare_pods(node, "web", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    tainted_event = functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(maintenance)
 
     unsigned, signed = (
         post_replay(functions, "evict", replay_extensions.add_replay_extensions(event, "r1", dry_run=False))
-        for event in (build_own_event(events.NODE_TAINTED, item), tainted_event)
+        for event in (build_own_event(events.NODE_TAINTED, maintenance), tainted_event)
     )
 
     assert (unsigned.status_code, signed.status_code) == (403, 200)
@@ -149,25 +149,25 @@ def test_begun_field_is_copied_from_signed_hint_only(functions: Functions, workl
 
 def test_signed_failure_is_written_to_status(functions: Functions, workload: Workload) -> None:
     """NMO-13: `status` accepts a step's signed failure event and writes its error."""
-    item = workload.create_maintenance("nowhere")
-    failure_event = functions.invoke("begin", build_added(item))
+    maintenance = workload.create_maintenance("nowhere")
+    failure_event = functions.invoke("begin", build_added(maintenance))
     assert failure_event is not None
 
     functions.invoke("status", failure_event)
 
-    assert workload.read_maintenance(item)["status"]["lastError"] == 'nodes "nowhere" not found'
+    assert workload.read_maintenance(maintenance)["status"]["lastError"] == 'nodes "nowhere" not found'
 
 
 @pytest.mark.parametrize("node", ["a,b=c", "call this number", "..", "x" * 300])
-def test_invalid_node_name_gets_400(functions: Functions, workload: Workload, node: str) -> None:
+def test_steps_answer_400_to_invalid_node_name(functions: Functions, workload: Workload, node: str) -> None:
     """X-2: a step answers 400 to an invalid node name, so that no signed error message quotes it."""
-    item = workload.create_maintenance(workload.take_node())
-    functions.run_begin(item)
-    hint = build_own_event(events.NODE_TAINTED, {**item, "spec": {"nodeName": node}})
+    maintenance = workload.create_maintenance(workload.take_node())
+    functions.run_begin(maintenance)
+    hint = build_own_event(events.NODE_TAINTED, {**maintenance, "spec": {"nodeName": node}})
 
     for step in ("cordon", "taint", "evict"):
         forged = build_own_event(
-            {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED}.get(step, hint.get_type()), item
+            {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED}.get(step, hint.get_type()), maintenance
         )
         response = functions.post(step, sign_event(type(forged)(forged.get_attributes(), hint.get_data())))
         assert response.status_code == 400
@@ -177,9 +177,9 @@ def test_future_resource_version_is_not_awaited(functions: Functions, workload: 
     """X-6: an unsigned hint with a future resourceVersion gets 403; a dry run ignores the resourceVersion."""
     node = workload.take_node()
     workload.create_bare_pods(node, "web", finalizers=("example.com/hold",))
-    item = workload.create_maintenance(node)
-    functions.run_chain(item, "begin", "cordon", "taint")
-    hint = build_own_event(events.PODS_GONE, item, data={"podsVersion": "9" * 18})
+    maintenance = workload.create_maintenance(node)
+    functions.run_chain(maintenance, "begin", "cordon", "taint")
+    hint = build_own_event(events.PODS_GONE, maintenance, data={"podsVersion": "9" * 18})
 
     responses = [
         functions.post("evict", event)
@@ -190,10 +190,10 @@ def test_future_resource_version_is_not_awaited(functions: Functions, workload: 
     assert [entry["requestURI"].partition("?")[2] for entry in audit.list_evictions()] == ["dryRun=All"]
 
 
-def test_unsigned_history_is_rejected(functions: Functions, workload: Workload) -> None:
+def test_record_rejects_unsigned_attempts_and_events(functions: Functions, workload: Workload) -> None:
     """X-6: `record` rejects unsigned attempts, and unsigned events whose source is the product."""
-    item = workload.create_maintenance("nowhere")
-    forged_event, api_server_event = build_own_event(events.NODE_DRAINED, item), build_updated(item)
+    maintenance = workload.create_maintenance("nowhere")
+    forged_event, api_server_event = build_own_event(events.NODE_DRAINED, maintenance), build_updated(maintenance)
     attempt = Attempt(
         api_server_event.get_source(),
         api_server_event.get_id(),

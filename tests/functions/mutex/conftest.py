@@ -1,4 +1,4 @@
-"""Fixtures and helpers for the tests of the mutex's steps; each test's objects are deleted after it."""
+"""Fixtures and helpers for the tests of the upgrade mutex's steps. Each test's objects are deleted afterwards."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ TICK_LIST_PATHS = (
 CONTAINER: Object = {"name": "mutex", "image": "fake"}
 
 
-def build_job_spec(**pod: Any) -> Object:
+def build_job_spec(**pod_spec_fields: Any) -> Object:
     """Build the spec of a Job with one pod, which no kubelet runs because no node matches its selector."""
-    spec = {"containers": [CONTAINER], "restartPolicy": "Never", "nodeSelector": {"nobody": "here"}, **pod}
+    spec = {"containers": [CONTAINER], "restartPolicy": "Never", "nodeSelector": {"nobody": "here"}, **pod_spec_fields}
     return {"template": {"spec": spec}, "backoffLimit": 0}
 
 
@@ -79,7 +79,7 @@ class UpgradeScenario:
         self.target = self.create_object(TARGET_KIND, "all", {"machineConfigPools": ["blue"]})
         references = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
         self.run_config = self.create_object(RUN_KIND, "example", {"canary": {"name": "canary"}, **references})
-        self.original_pool_specs = {each: self.read_pool(each)["spec"] for each in ("blue", "canary")}
+        self.original_pool_specs = {name: self.read_pool(name)["spec"] for name in ("blue", "canary")}
 
     def create_object(self, kind: str, name: str, spec: Object) -> Object:
         """Create a mutex object of this kind and return it."""
@@ -87,13 +87,13 @@ class UpgradeScenario:
         return self.administrator_client.create(build_collection_path(kind, DEFAULT_NAMESPACE), body)
 
     def add_pool(self, name: str) -> None:
-        """Add another pool without nodes to the target."""
+        """Create a pool without nodes and add it to the target."""
         self.administrator_client.create(pools.POOLS_PATH, build_pool(name, {WORKER_LABEL: "", "role": name}))
         spec = {"machineConfigPools": ["blue", name]}
         self.target = self.administrator_client.patch(build_object_path(self.target), {"spec": spec})
 
-    def create_other_active_run(self, **more: Object | str) -> Object:
-        """Create another run config with an active run over other pools, and return it."""
+    def create_other_active_run(self, **record_fields: Object | str) -> Object:
+        """Create another run config with an active run on other pools, and return it."""
         references = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
         run_config = self.create_object(RUN_KIND, "other", {"canary": {"name": "another"}, **references})
         record: Object = {
@@ -105,7 +105,7 @@ class UpgradeScenario:
             "pools": {},
             "order": [],
             "nodes": {},
-            **more,
+            **record_fields,
         }
         return self.administrator_client.patch(
             f"{build_object_path(run_config)}/status", {"status": {"record": record}}
@@ -118,7 +118,7 @@ class UpgradeScenario:
         )
 
     def patch_node_labels(self, node: str, labels: Object) -> None:
-        """Patch labels of a node."""
+        """Patch a node's labels."""
         self.administrator_client.patch(build_node_path(node), {"metadata": {"labels": labels}})
 
     def delete_node(self, node: str, *, recreate: bool = False) -> None:
@@ -132,9 +132,9 @@ class UpgradeScenario:
             labels.pop(RUN_LABEL, None)
             self.administrator_client.create(NODES_PATH, {"metadata": {"name": node, "labels": labels}})
 
-    def read_object(self, item: Object) -> Object:
+    def read_object(self, mutex_object: Object) -> Object:
         """Return the current state of an object."""
-        return self.administrator_client.get(build_object_path(item))
+        return self.administrator_client.get(build_object_path(mutex_object))
 
     def read_status(self) -> Object:
         """Return the status of the run config."""
@@ -142,7 +142,7 @@ class UpgradeScenario:
         return status
 
     def write_record(self, change: Object) -> None:
-        """Patch the run's record, as a step does that the test leaves out."""
+        """Patch the run's record in place of a step that the test skips."""
         self.administrator_client.patch(f"{build_object_path(self.run_config)}/status", {"status": {"record": change}})
 
     def read_pool(self, name: str) -> Object:
@@ -169,19 +169,19 @@ class UpgradeScenario:
         self.functions.invoke("check-target", build_resource_event(events.RESOURCE_ADDED, self.target, TARGET_KIND))
 
     def build_event(self, event_type: str, node: str = "", item: Object | None = None) -> CloudEvent:
-        """Build an event of a step about the run, or about another object."""
+        """Build an event about the run, or about another object, as a step would emit it."""
         reference = ObjectReference.from_object(item or self.run_config)
         return events.build_event(event_type, "test", reference, node, seed=str(next(EVENT_NUMBERS)))
 
     def run_step(self, step: str, event_type: str) -> str:
-        """Run a step with an event about the run; return the type of its reply, "" for none."""
+        """Run a step with an event about the run, and return the type of its reply, or "" if it has none."""
         reply = self.functions.invoke(step, self.build_event(event_type))
         return reply.get_type() if reply else ""
 
     def run_steps(self, *steps: str) -> BaseCloudEvent:
         """Run the steps in order and return the last reply.
 
-        The first step gets a `run.check_pending`, each other one the previous reply.
+        The first step receives a `run.check_pending` event, and each later step receives the previous reply.
         """
         event: BaseCloudEvent = self.build_event(events.RUN_CHECK_PENDING)
         for step in steps:
@@ -233,8 +233,8 @@ class UpgradeScenario:
     def delete_all(self) -> None:
         """Delete all objects of the upgrade, and remove its labels from the nodes."""
         for kind in (RUN_KIND, TARGET_KIND, RULE_KIND):
-            for item in self.administrator_client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
-                path = build_path(kind, DEFAULT_NAMESPACE, item["metadata"]["name"])
+            for mutex_object in self.administrator_client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
+                path = build_path(kind, DEFAULT_NAMESPACE, mutex_object["metadata"]["name"])
                 self.administrator_client.patch(path, {"metadata": {"finalizers": None}})
                 self._remove(path)
         self._remove(build_jobs_path(DEFAULT_NAMESPACE))
@@ -257,14 +257,14 @@ class UpgradeScenario:
 CANARY_EXPRESSIONS = [{"key": "isCanary", "operator": "Exists"}]
 
 
-def build_rule_spec(**more: Any) -> Object:
+def build_rule_spec(**spec_fields: Any) -> Object:
     """Build the spec of a rule with a main Job and a cleanup Job."""
     return {
         "jobName": "only",
         "jobNamespace": DEFAULT_NAMESPACE,
         "jobSpec": build_job_spec(),
         "cleanUpJobSpec": build_job_spec(),
-        **more,
+        **spec_fields,
     }
 
 
@@ -286,5 +286,5 @@ def upgrade(
 
 @pytest.fixture
 def audit_after_setup(upgrade: UpgradeScenario, audit: AuditLog) -> AuditLog:
-    """Return an audit of the API server's writes after the upgrade's objects were created."""
+    """Return the audit log of the writes that follow the creation of the upgrade's objects."""
     return audit

@@ -1,4 +1,4 @@
-"""Tests of `await-version`, which decides when a released node's upgrade is complete."""
+"""Tests for `await-version`, which decides when a released node's upgrade is complete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_AGO = "2026-01-01T00:00:00Z"
 def test_only_desired_version_completes_upgrade(upgrade: UpgradeScenario) -> None:
     """Check that only the desired version completes the upgrade.
 
-    With an older or a newer version the step waits, and the condition states which it is.
+    Otherwise the step waits, and the condition states whether the node's version is older or newer.
     """
     name = upgrade.advance_to_release()
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
@@ -40,7 +40,7 @@ def test_only_desired_version_completes_upgrade(upgrade: UpgradeScenario) -> Non
 def test_run_halts_after_timeout_and_retry_resumes_it(
     upgrade: UpgradeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that the run halts when the time limit is over, and an administrator's retry resumes it with more time."""
+    """Check that the run halts when the time limit expires, and that an administrator's retry resumes it."""
     upgrade.advance_to_release()
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", "0")
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == events.RUN_HALTED
@@ -66,9 +66,10 @@ def test_run_halts_after_timeout_and_retry_resumes_it(
 def test_node_is_on_hold_while_it_cannot_be_upgraded(
     upgrade: UpgradeScenario, monkeypatch: pytest.MonkeyPatch, desired_version: str, state: str, message: str
 ) -> None:
-    """Check that a node is on hold while no version is desired, or the control plane has not reached it.
+    """Check that a node is on hold while no version is desired, or the control plane has not reached the desired one.
 
-    The hold has no time limit. A tick triggers its report once, and after the hold the node has its full time again.
+    The hold has no time limit. A tick triggers the report of the hold once. After the hold, the node has its full time
+    again.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
@@ -93,7 +94,8 @@ def test_node_is_on_hold_while_it_cannot_be_upgraded(
 def test_time_limit_restarts_after_invalid_config(upgrade: UpgradeScenario) -> None:
     """Check that a released node has its full time again after its run config was not valid.
 
-    Here the canary was paused, so the node could not be upgraded. A check of a run that stayed valid extends no time.
+    Here the canary was paused, so the node could not be upgraded. A check of a run config that stayed valid does not
+    extend the time.
     """
     name = upgrade.advance_to_release()
     canary = pools.build_pool_path("canary")
@@ -112,10 +114,10 @@ def test_time_limit_restarts_after_invalid_config(upgrade: UpgradeScenario) -> N
 @pytest.mark.slow
 @proves("MUT-45")
 def test_node_with_desired_version_is_done_before_control_plane(upgrade: UpgradeScenario) -> None:
-    """Check that a node with the desired version is done although the control plane's update is not complete.
+    """Check that a node with the desired version is done even if the control plane's update is not complete.
 
-    The machine-config-operator may upgrade nodes before the last operator of an update. A tick finds this, on hold or
-    not.
+    The machine-config-operator may upgrade nodes before an update reaches the last cluster operator. A tick detects
+    such a node even while it is on hold.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
@@ -137,7 +139,7 @@ RUN_CONFIGS_PATH = (
 def test_relabelled_node_is_released_again(upgrade: UpgradeScenario) -> None:
     """Check that a node that another client labelled again is released again.
 
-    Otherwise it would wait in a paused pool.
+    Otherwise it would stay in a paused pool.
     """
     name = upgrade.advance_to_release()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
@@ -148,8 +150,8 @@ def test_relabelled_node_is_released_again(upgrade: UpgradeScenario) -> None:
 
 @pytest.mark.slow
 @proves("MUT-45", "X-3")
-def test_node_relabelled_within_seconds_is_left_to_tick(upgrade: UpgradeScenario) -> None:
-    """Check that a node labelled again within seconds of its release is left to the tick.
+def test_node_relabelled_within_seconds_is_released_at_next_tick(upgrade: UpgradeScenario) -> None:
+    """Check that a node labelled again within seconds of its release is not released again before the next tick.
 
     Otherwise `await-version` and `release-node` would keep triggering each other. The condition reports the other
     client.
@@ -168,16 +170,16 @@ def test_node_relabelled_within_seconds_is_left_to_tick(upgrade: UpgradeScenario
 
 @pytest.mark.slow
 @proves("MUT-45", "X-3")
-@pytest.mark.parametrize("is_held", [True, False])
-def test_relabelled_node_has_full_time_after_release(upgrade: UpgradeScenario, is_held: bool) -> None:
+@pytest.mark.parametrize("is_on_hold", [True, False])
+def test_relabelled_node_has_full_time_after_next_release(upgrade: UpgradeScenario, is_on_hold: bool) -> None:
     """Check that a node that was labelled again has its full time after its next release.
 
-    This holds if it was on hold before, and however long it waits for the release. Meanwhile a tick emits one event.
+    This is true even if it was on hold before, and however long it waits. A tick during the wait emits one event.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
-    if is_held:
+    if is_on_hold:
         upgrade.cvo.set_desired_version("4.16.5", "Partial", reached=NEW_VERSION)
         assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
     upgrade.patch_node_labels(name, {RULE_NODE_LABEL: ""})
@@ -194,7 +196,7 @@ def test_relabelled_node_has_full_time_after_release(upgrade: UpgradeScenario, i
 
 @pytest.mark.slow
 @proves("MUT-45", "MUT-1")
-def test_rejected_read_uses_up_no_time_of_node_on_hold(
+def test_rejected_read_does_not_use_up_time_of_node_on_hold(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
     """Check that a rejected read of the node does not use up the time of a node on hold.
@@ -222,20 +224,20 @@ def test_rejected_read_uses_up_no_time_of_node_on_hold(
     ("first_version", "second_version", "desired"),
     [("4.16.3", "4.16.3", "4.16.3"), ("4.16.5", "4.16.5", "4.16.5"), ("4.16.5", "4.16.3", "4.16.3")],
 )
-def test_run_is_finished_for_oldest_version_of_its_nodes(
+def test_finished_run_records_oldest_version_of_its_nodes(
     upgrade: UpgradeScenario, first_version: str, second_version: str, desired: str
 ) -> None:
-    """Check that a run counts as finished for the oldest version that its nodes have reached.
+    """Check that the record of a finished run contains the oldest version that its nodes have reached.
 
-    If its first version, or a later one, is desired afterwards, that is another run.
+    If a later version is desired afterwards, another run begins.
     """
     name, second_name = upgrade.advance_to_release(), upgrade.nodes[1]
-    let_node_reach_version(upgrade, name, first_version)
+    simulate_node_upgrade(upgrade, name, first_version)
     upgrade.write_record({"released": None, "nodes": {name: {"cleanedAt": LONG_AGO}}})
     jobs = upgrade.read_status()["record"]["nodes"][name]["jobs"]
     upgrade.write_record({"released": second_name, "nodes": {second_name: {"releasedAt": LONG_AGO, "jobs": jobs}}})
     upgrade.patch_node_labels(second_name, {RULE_NODE_LABEL: None})
-    let_node_reach_version(upgrade, second_name, second_version)
+    simulate_node_upgrade(upgrade, second_name, second_version)
     assert upgrade.read_status()["record"]["desired"] == desired
     upgrade.write_record({"released": None, "nodes": {second_name: {"cleanedAt": LONG_AGO}}})
     assert upgrade.run_step("restore-pools", events.RUN_NODES_DONE) == events.RUN_RESTORED
@@ -244,8 +246,8 @@ def test_run_is_finished_for_oldest_version_of_its_nodes(
     assert upgrade.run_step("detect-upgrade", events.RUN_VALIDATED) == events.UPGRADE_DETECTED
 
 
-def let_node_reach_version(upgrade: UpgradeScenario, name: str, version: str) -> None:
-    """Set the desired version, and let the released node reach it."""
+def simulate_node_upgrade(upgrade: UpgradeScenario, name: str, version: str) -> None:
+    """Set the desired version, and simulate the released node's upgrade to it."""
     upgrade.cvo.set_desired_version(version)
     upgrade.patch_node_labels(name, {VERSION_LABEL: version})
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
@@ -254,7 +256,7 @@ def let_node_reach_version(upgrade: UpgradeScenario, name: str, version: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["soon", "-1", "1e9"])
 def test_invalid_upgrade_timeout_is_rejected_at_start(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that an invalid `MUTEX_UPGRADE_SECONDS` ends the process at its start; the error names the setting."""
+    """Check that an invalid `MUTEX_UPGRADE_SECONDS` ends the process at startup; the error names the variable."""
     from functions.app import select_functions
 
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", seconds)

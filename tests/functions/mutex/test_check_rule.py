@@ -1,4 +1,4 @@
-"""Tests of `check-rule`, which asks the API server by a dry run whether it accepts a rule's Jobs."""
+"""Tests for `check-rule`, which checks by a dry run whether the API server accepts a rule's Jobs."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def check_rule(upgrade: UpgradeScenario, rule: Object) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("spec", "message"), [case[1:] for case in INVALID_RULE_SPECS], ids=[case[0] for case in INVALID_RULE_SPECS]
 )
-def test_invalid_rule_gets_message_and_is_valid_once_corrected(
+def test_invalid_rule_reports_api_server_message_until_corrected(
     upgrade: UpgradeScenario, audit_after_setup: AuditLog, spec: Object, message: str
 ) -> None:
-    """Check that an invalid rule gets the API server's message, and is valid once it is corrected.
+    """Check that an invalid rule's condition contains the API server's message, and that a corrected rule is valid.
 
     The step creates nothing, and writes only the rule's status.
     """
@@ -63,8 +63,8 @@ def test_invalid_rule_gets_message_and_is_valid_once_corrected(
 
 
 @proves("MUT-10")
-def test_null_field_counts_as_absent(upgrade: UpgradeScenario) -> None:
-    """Check that a null field in the Job's spec counts as absent, as it does for the API server."""
+def test_null_field_of_job_spec_is_treated_as_absent(upgrade: UpgradeScenario) -> None:
+    """Check that a null field in the Job's spec is treated as absent, as by the API server."""
     rule = upgrade.create_object(
         RULE_KIND, "nulls", build_rule_spec(jobSpec=build_job_spec(affinity={"nodeAffinity": None}))
     )
@@ -108,13 +108,13 @@ def test_crd_rejects_invalid_rule(upgrade: UpgradeScenario, spec: dict[str, Any]
         upgrade.create_object(RULE_KIND, "refused", rule_spec)
 
 
-def test_own_status_write_is_ignored(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """X-2: The step ignores the update event of its own status write; the first event gets the reply `rule.checked`."""
-    first_event = upgrade.functions.invoke(
+def test_check_rule_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
+    """X-2: The step replies `rule.checked` to the first event, and ignores the update event of its own status write."""
+    first_reply = upgrade.functions.invoke(
         "check-rule", build_resource_event(events.RESOURCE_ADDED, upgrade.rule, RULE_KIND)
     )
-    assert first_event is not None
-    assert first_event.get_type() == events.RULE_CHECKED
+    assert first_reply is not None
+    assert first_reply.get_type() == events.RULE_CHECKED
     count = len(audit_after_setup.list_writes_by())
     assert (
         upgrade.functions.invoke(

@@ -1,4 +1,4 @@
-"""Tests of `check-run`, which checks that all objects named by a run config exist and are valid."""
+"""Tests for `check-run`, which checks that all objects named by a run config exist and are valid."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def test_missing_canary_and_canary_in_target_are_reported(upgrade: UpgradeScenar
     """Check that the condition reports a missing canary, and one that is also a target's pool."""
     upgrade.check_rule_and_target()
     spec = upgrade.run_config["spec"]
-    with_missing_canary = upgrade.create_object(RUN_KIND, "absent", {**spec, "canary": {"name": "none"}})
-    assert "MachineConfigPool none not found" in check_run(upgrade, with_missing_canary)[1]
-    with_target_as_canary = upgrade.create_object(RUN_KIND, "doubled", {**spec, "canary": {"name": "blue"}})
-    assert "is also in a target" in check_run(upgrade, with_target_as_canary)[1]
+    run_config_with_missing_canary = upgrade.create_object(RUN_KIND, "absent", {**spec, "canary": {"name": "none"}})
+    assert "MachineConfigPool none not found" in check_run(upgrade, run_config_with_missing_canary)[1]
+    run_config_with_target_as_canary = upgrade.create_object(RUN_KIND, "doubled", {**spec, "canary": {"name": "blue"}})
+    assert "is also in a target" in check_run(upgrade, run_config_with_target_as_canary)[1]
     assert check_run(upgrade)[0] == "True"
 
 
 @proves("MUT-30")
 def test_missing_and_invalid_rules_and_targets_are_named(upgrade: UpgradeScenario) -> None:
-    """Check that the condition names each missing or invalid rule and target, and that both lists must not be empty.
+    """Check that the condition names each missing or invalid rule and target, and each empty list.
 
     Without a rule, no label would keep the nodes from being upgraded.
     """
     references = {"mutexRules": [{"name": "other"}], "mutexTargets": [{"name": "all"}]}
-    run = upgrade.create_object(RUN_KIND, "bad", {"canary": {"name": "canary"}, **references})
-    status, message = check_run(upgrade, run)
+    invalid_run_config = upgrade.create_object(RUN_KIND, "bad", {"canary": {"name": "canary"}, **references})
+    status, message = check_run(upgrade, invalid_run_config)
     assert status == "False"
     assert "spec.mutexRules: node-upgrade-mutex-operator/other not found" in message
     assert "spec.mutexTargets: node-upgrade-mutex-operator/all is not validated yet" in message
@@ -73,12 +73,12 @@ def test_missing_and_invalid_rules_and_targets_are_named(upgrade: UpgradeScenari
     )
     upgrade.check_rule_and_target()
     assert "spec.mutexRules: node-upgrade-mutex-operator/only is invalid: spec.jobSpec:" in check_run(upgrade)[1]
-    empty = upgrade.create_object(
+    empty_run_config = upgrade.create_object(
         RUN_KIND, "empty", {"canary": {"name": "canary"}, "mutexRules": [], "mutexTargets": []}
     )
-    message_of_empty = check_run(upgrade, empty)[1]
-    assert "spec.mutexRules: the list is empty" in message_of_empty
-    assert "spec.mutexTargets: the list is empty" in message_of_empty
+    empty_config_message = check_run(upgrade, empty_run_config)[1]
+    assert "spec.mutexRules: the list is empty" in empty_config_message
+    assert "spec.mutexTargets: the list is empty" in empty_config_message
 
 
 @proves("MUT-30", "MUT-51")
@@ -100,7 +100,7 @@ def test_deleted_rule_of_active_run_is_reported(upgrade: UpgradeScenario) -> Non
     assert upgrade.resync_by_tick() == []
 
 
-def test_own_status_write_is_ignored(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
+def test_check_run_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """X-2: The step ignores the update event of its own status write, and reacts only to a user's changes."""
     upgrade.check_rule_and_target()
     check_run(upgrade)
@@ -127,8 +127,8 @@ def test_crd_rejects_invalid_run_config(upgrade: UpgradeScenario, spec: Object) 
         upgrade.create_object(RUN_KIND, "refused", run_spec)
 
 
-def test_deleted_run_config_with_active_run_gets_run_ended(upgrade: UpgradeScenario) -> None:
-    """MUT-51: If a run config is deleted during a run, the reply to its update event is `run.restore_pending`."""
+def test_deletion_of_run_config_with_active_run_triggers_restore(upgrade: UpgradeScenario) -> None:
+    """MUT-51: The step replies `run.restore_pending` if the run config is deleted during a run."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.run(
         upgrade.administrator_client.api.request("DELETE", build_object_path(upgrade.run_config))

@@ -1,4 +1,4 @@
-"""Tests of `check-target`, which lists the nodes of a target's pools."""
+"""Tests for `check-target`, which lists the nodes of a target's pools."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check_target(upgrade: UpgradeScenario, target: Object) -> Object:
 def test_nodes_of_all_pools_are_listed_once(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """Check that the status lists the nodes of all pools, each node once, by the pools' labels and expressions.
 
-    The list has the order of the pools, then that of the names. A new node of a pool is added, and nothing else is
-    written.
+    The nodes are sorted by the order of their pools, then by name. A node that joins a pool is added to the list. The
+    step writes nothing else.
     """
     expressions: list[Object] = [
         {"key": "role", "operator": "In", "values": ["blue"]},
@@ -38,9 +38,11 @@ def test_nodes_of_all_pools_are_listed_once(upgrade: UpgradeScenario, audit_afte
     target = upgrade.create_object(TARGET_KIND, "two", {"machineConfigPools": ["second", "blue"]})
     assert check_target(upgrade, target)["status"]["nodes"] == [upgrade.nodes[1], upgrade.nodes[0]]
     upgrade.patch_node_labels(upgrade.nodes[1], {"isCanary": ""})
-    condition = check_target(upgrade, target)
-    assert condition["status"]["nodes"] == upgrade.nodes
-    assert {each["reason"] for each in condition["status"]["conditions"]} == {"MachineConfigPoolFetchSucceeded"}
+    checked_target = check_target(upgrade, target)
+    assert checked_target["status"]["nodes"] == upgrade.nodes
+    assert {condition["reason"] for condition in checked_target["status"]["conditions"]} == {
+        "MachineConfigPoolFetchSucceeded"
+    }
     upgrade.patch_node_labels(upgrade.nodes[1], {"isCanary": None})
     assert {entry["objectRef"]["resource"] for entry in audit_after_setup.list_writes_by()} == {"mutextargets"}
 
@@ -52,10 +54,10 @@ def test_target_with_missing_pool_is_invalid(upgrade: UpgradeScenario) -> None:
     The condition names the pool.
     """
     target = upgrade.create_object(TARGET_KIND, "late", {"machineConfigPools": ["blue", "green"]})
-    condition = check_target(upgrade, target)
-    assert condition["status"]["nodes"] == []
-    assert get_condition(condition, "ValidConfig")["reason"] == "MachineConfigPoolFetchFailed"
-    assert "green" in get_condition(condition, "ValidConfig")["message"]
+    checked_target = check_target(upgrade, target)
+    assert checked_target["status"]["nodes"] == []
+    assert get_condition(checked_target, "ValidConfig")["reason"] == "MachineConfigPoolFetchFailed"
+    assert "green" in get_condition(checked_target, "ValidConfig")["message"]
     upgrade.administrator_client.create(pools.POOLS_PATH, build_pool("green", {"role": "green"}))
     assert get_condition(check_target(upgrade, target), "ValidConfig")["status"] == "True"
 
@@ -67,7 +69,7 @@ def test_crd_rejects_target_without_pools(upgrade: UpgradeScenario, spec: Object
         upgrade.create_object(TARGET_KIND, "refused", spec)
 
 
-def test_own_status_write_is_ignored(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
+def test_check_target_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """X-2: The step ignores the update event of its own status write."""
     check_target(upgrade, upgrade.target)
     count = len(audit_after_setup.list_writes_by())

@@ -1,4 +1,4 @@
-"""Tests of `claim-pools`, which claims the pools and records their original state before anything is changed."""
+"""Tests for `claim-pools`, which claims the pools and records their original state before anything is changed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ STEPS_UNTIL_CLAIM = ("check-run", "detect-upgrade", "claim-pools")
 
 @proves("MUT-34", "MUT-44")
 def test_record_contains_original_state(upgrade: UpgradeScenario) -> None:
-    """Check that the record contains the original selectors and pauses, and the nodes in their order.
+    """Check that the record contains the pools' original `nodeSelector` and `paused`, and the nodes in order.
 
-    The run config gets its finalizer and the pools their claims; no selector is changed.
+    The step adds a finalizer to the run config and a claim to each pool, and changes no selector.
     """
     upgrade.administrator_client.patch(pools.build_pool_path("blue"), {"spec": {"paused": True}})
     upgrade.check_rule_and_target()
@@ -38,7 +38,7 @@ def test_record_contains_original_state(upgrade: UpgradeScenario) -> None:
 
 
 @proves("MUT-44")
-def test_run_waits_for_pool_claimed_by_another(upgrade: UpgradeScenario) -> None:
+def test_run_waits_for_pool_claimed_by_other_run(upgrade: UpgradeScenario) -> None:
     """Check that a run waits for a pool that another run has claimed, and records nothing.
 
     The condition names the other run.
@@ -59,10 +59,10 @@ def test_run_waits_for_pool_claimed_by_another(upgrade: UpgradeScenario) -> None
 
 @proves("MUT-44", "MUT-49", "MUT-35")
 def test_waiting_run_records_nothing(upgrade: UpgradeScenario) -> None:
-    """Check that a run that waits for another run's end records nothing until then.
+    """Check that a run that waits for the end of another run records nothing until then.
 
-    A change that is made while the run waits is therefore part of the original state: here, an administrator's
-    selector.
+    The recorded original state therefore includes changes that are made while the run waits. Here, an administrator
+    changes a selector.
     """
     other_run = upgrade.create_other_active_run(startedAt="2026-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
     upgrade.check_rule_and_target()
@@ -127,18 +127,20 @@ def test_worker_outside_all_targets_is_reported(upgrade: UpgradeScenario) -> Non
     recorded_events = upgrade.administrator_client.list("/api/v1/namespaces/node-upgrade-mutex-operator/events")[
         "items"
     ]
-    assert any(each["reason"] == "WorkersNotGated" and upgrade.nodes[1] in each["message"] for each in recorded_events)
+    assert any(
+        event["reason"] == "WorkersNotGated" and upgrade.nodes[1] in event["message"] for event in recorded_events
+    )
     assert upgrade.administrator_client.get(build_node_path(upgrade.nodes[1]))["metadata"]["labels"]["role"] == "green"
 
 
 @proves("X-2")
-def test_repeated_event_changes_nothing(upgrade: UpgradeScenario) -> None:
+def test_repeated_event_gets_same_reply_and_does_not_change_record(upgrade: UpgradeScenario) -> None:
     """Check that a repeated event gets the same reply and changes nothing in the record."""
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
-    before = upgrade.read_object(upgrade.run_config)["metadata"]["resourceVersion"]
+    resource_version = upgrade.read_object(upgrade.run_config)["metadata"]["resourceVersion"]
     assert upgrade.run_step("claim-pools", events.UPGRADE_DETECTED) == events.POOLS_CLAIMED
-    assert upgrade.read_object(upgrade.run_config)["metadata"]["resourceVersion"] == before
+    assert upgrade.read_object(upgrade.run_config)["metadata"]["resourceVersion"] == resource_version
 
 
 @proves("MUT-49", "MUT-35")
@@ -160,7 +162,7 @@ def test_selectors_edited_by_deleted_run_are_not_recorded_as_original(upgrade: U
 
     record = upgrade.read_status()["record"]
     selectors = {"blue": record["pools"]["blue"]["selector"], "canary": record["canary"]["selector"]}
-    assert selectors == {name: before["nodeSelector"] for name, before in upgrade.original_pool_specs.items()}
+    assert selectors == {name: spec["nodeSelector"] for name, spec in upgrade.original_pool_specs.items()}
     assert record["order"] == upgrade.nodes
 
 
@@ -182,12 +184,12 @@ def test_active_run_gets_its_finalizer_back(upgrade: UpgradeScenario) -> None:
 
 
 @proves("MUT-44")
-def test_runs_are_listed_after_pools(
+def test_claim_pools_lists_pools_before_runs(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the step lists the runs only after the pools.
+    """Check that the step lists the pools before the runs.
 
-    Otherwise a run that claims a pool in between would be taken for one that no longer exists.
+    Otherwise, a run that claims a pool between the two requests would be mistaken for one that no longer exists.
     """
     upgrade.check_rule_and_target()
     event = upgrade.run_steps("check-run", "detect-upgrade")

@@ -1,4 +1,4 @@
-"""Tests of `detect-upgrade`, which compares the versions of the control plane and the workers."""
+"""Tests for `detect-upgrade`, which compares the versions of the control plane and the workers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def detect_upgrade(upgrade: UpgradeScenario) -> tuple[str, dict[str, str]]:
     upgrade.run_steps("check-run")
     reply = upgrade.run_step("detect-upgrade", events.RUN_VALIDATED)
     run = upgrade.read_object(upgrade.run_config)
-    kinds = ("UpgradeChecked", "UpgradeReady", "UpgradeAvailable")
-    return reply, {kind: get_condition(run, kind).get("status", "") for kind in kinds}
+    condition_types = ("UpgradeChecked", "UpgradeReady", "UpgradeAvailable")
+    return reply, {name: get_condition(run, name).get("status", "") for name in condition_types}
 
 
 ALL_TRUE, UPGRADE_NOT_READY = ("True", "True", "True"), ("True", "False", "False")
@@ -29,7 +29,7 @@ ALL_TRUE, UPGRADE_NOT_READY = ("True", "True", "True"), ("True", "False", "False
 
 @proves("MUT-31", "MUT-32", "C26")
 @pytest.mark.parametrize(
-    ("desired_version", "state", "reached_version", "verdicts"),
+    ("desired_version", "state", "reached_version", "expected_statuses"),
     [
         (NEW_VERSION, "Completed", "", ALL_TRUE),
         (NEW_VERSION, "Partial", "", UPGRADE_NOT_READY),
@@ -46,7 +46,7 @@ def test_upgrade_is_available_if_control_plane_is_newer_than_worker(
     desired_version: str,
     state: str,
     reached_version: str,
-    verdicts: tuple[str, str, str],
+    expected_statuses: tuple[str, str, str],
 ) -> None:
     """Check that an upgrade is available if the control plane is at the desired version and a worker is older.
 
@@ -54,16 +54,16 @@ def test_upgrade_is_available_if_control_plane_is_newer_than_worker(
     """
     upgrade.cvo.set_desired_version(desired_version, state, reached_version)
     reply, conditions = detect_upgrade(upgrade)
-    assert tuple(conditions.values()) == verdicts
-    assert (reply == events.UPGRADE_DETECTED) is (verdicts == ALL_TRUE)
+    assert tuple(conditions.values()) == expected_statuses
+    assert (reply == events.UPGRADE_DETECTED) is (expected_statuses == ALL_TRUE)
     assert {entry["objectRef"]["resource"] for entry in audit_after_setup.list_writes_by()} <= {
         *("jobs", "mutexrules", "mutextargets", "mutexrunconfigs")
     }
 
 
 @proves("MUT-31", "MUT-36")
-def test_targets_without_nodes_have_no_upgrade(upgrade: UpgradeScenario) -> None:
-    """Check that targets without a node have no upgrade, even if workers outside the targets are older.
+def test_no_upgrade_is_available_for_targets_without_nodes(upgrade: UpgradeScenario) -> None:
+    """Check that no upgrade is available for targets without nodes, even if workers outside the targets are older.
 
     Otherwise a run would have no nodes to label, and its canary would select all workers.
     """
@@ -77,7 +77,7 @@ def test_targets_without_nodes_have_no_upgrade(upgrade: UpgradeScenario) -> None
 
 @proves("C23")
 def test_cluster_version_may_be_named_cluster(upgrade: UpgradeScenario) -> None:
-    """Check that the step reads the ClusterVersion `cluster` if there is none with the real name `version`."""
+    """Check that the step reads the ClusterVersion `cluster` if none has the usual name `version`."""
     version_path = f"{CLUSTER_VERSIONS_PATH}/version"
     cluster_version = upgrade.administrator_client.get(version_path)
     upgrade.administrator_client.delete(version_path, uid=cluster_version["metadata"]["uid"])
@@ -103,9 +103,9 @@ def write_status(upgrade: UpgradeScenario, name: str, status: Object) -> None:
     upgrade.administrator_client.patch(f"{CLUSTER_VERSIONS_PATH}/{name}/status", json_patch, JSON_PATCH)
 
 
-def strip_for_recreation(item: Object) -> Object:
-    """Return the apiVersion, kind and spec of an object, to create it again."""
-    return {name: item[name] for name in ("apiVersion", "kind", "spec")}
+def strip_for_recreation(manifest: Object) -> Object:
+    """Return only an object's apiVersion, kind and spec, so that it can be created again."""
+    return {name: manifest[name] for name in ("apiVersion", "kind", "spec")}
 
 
 @proves("MUT-2")
@@ -122,8 +122,8 @@ def test_node_without_version_is_reported(upgrade: UpgradeScenario, version: str
 def test_run_without_record_restores_pools_before_next_run(upgrade: UpgradeScenario) -> None:
     """Check that a run that lost its record restores its pools before a new run begins.
 
-    Otherwise the new run would record the edited selectors as the original ones. The new run has another id, so it uses
-    no Job of the lost one.
+    Otherwise the new run would record the edited selectors as the original ones. The new run has a different id, so it
+    reuses no Job of the lost run.
     """
     upgrade.advance_to_jobs()
     lost_run_id = upgrade.read_status()["record"]["id"]

@@ -1,4 +1,4 @@
-"""Tests of `edit-pools`, which edits the selectors of the target pools and of the canary."""
+"""Tests for `edit-pools`, which edits the selectors of the target pools and of the canary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_labelled_node_belongs_to_target_and_released_one_to_canary(upgrade: Upg
     upgrade.advance_to_jobs()
     blue, canary = (upgrade.read_pool(name)["spec"]["nodeSelector"] for name in ("blue", "canary"))
     assert canary["matchLabels"] == upgrade.original_pool_specs["canary"]["nodeSelector"]["matchLabels"]
-    assert [each["operator"] for each in canary["matchExpressions"]] == ["DoesNotExist"]
+    assert [expression["operator"] for expression in canary["matchExpressions"]] == ["DoesNotExist"]
     labels = upgrade.read_node(upgrade.nodes[0])["metadata"]["labels"]
     assert (matches(blue, labels), matches(canary, labels)) == (True, False)
     labels_after_release = {key: value for key, value in labels.items() if not key.startswith("mutexrule.")}
@@ -72,13 +72,13 @@ def test_pool_with_invalid_claim_is_claimed_and_edited_again(upgrade: UpgradeSce
 @pytest.mark.slow
 @proves("MUT-37", "MUT-36", "MUT-1")
 @pytest.mark.parametrize(("rejected_pool", "other_pool"), [("blue", "green"), ("green", "blue")])
-def test_rejected_target_delays_only_canary(
+def test_rejected_target_pool_write_delays_only_canary(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy, rejected_pool: str, other_pool: str
 ) -> None:
-    """Check that a rejected target pool delays the canary, but not another target pool.
+    """Check that a rejected write of a target pool delays the canary, but not another target pool.
 
-    All three are recorded as edited again, so the tick repeats a further change, and no update event does. The
-    condition contains the error.
+    All three pools are recorded as edited again. A further change is therefore repaired at the next tick, and not on
+    the pool's update event. The condition contains the error.
     """
     upgrade.add_pool("green")
     upgrade.advance_to_jobs()
@@ -109,10 +109,10 @@ def test_rejected_target_delays_only_canary(
 
 @pytest.mark.slow
 @proves("MUT-36", "X-6")
-def test_slow_write_of_only_target_may_use_most_time(
+def test_slow_write_of_only_target_pool_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the only target pool to be written may use nearly all of the step's time, since only the canary waits.
+    """Check that the write of the only target pool may use nearly all of the step's time: only the canary waits for it.
 
     An admission webhook may take more than half of that time.
     """
@@ -129,7 +129,7 @@ def test_slow_write_of_only_target_may_use_most_time(
 @proves("MUT-36", "MUT-44")
 @pytest.mark.parametrize("is_label_step_done", [True, False])
 def test_canary_is_not_edited_without_nodes_to_label(upgrade: UpgradeScenario, is_label_step_done: bool) -> None:
-    """Check that the canary is not edited if no node is left to be labelled, and that the pools are restored.
+    """Check that the canary is not edited if no nodes are left to label, and that the pools are restored.
 
     Otherwise the canary would select all workers without a label, and they would be upgraded without a Job.
     """

@@ -1,4 +1,4 @@
-"""Fuzz test of the mutex's steps with invalid event data: they reject or ignore it, and never respond 500 (X-1)."""
+"""Fuzz test for the mutex's steps: they reject or ignore invalid event data, and never respond with 500 (X-1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ pytestmark = pytest.mark.slow
 RESOURCE_EVENT_TYPES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 REFERENCE_EVENT_TYPES = (events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 STEP_AND_EVENT_TYPE_CASES = [
-    (name, kind) for name in sorted(list_steps("mutex")) for kind in FUNCTIONS[name].consumes if kind != events.TICK
+    (step, event_type)
+    for step in sorted(list_steps("mutex"))
+    for event_type in FUNCTIONS[step].consumes
+    if event_type != events.TICK
 ]
 KIND_BY_STEP = {"check-rule": RULE_KIND, "check-target": TARGET_KIND}
 MAX_EXAMPLES = 25
@@ -34,27 +37,27 @@ MAX_EXAMPLES = 25
 def build_valid_event(upgrade: UpgradeScenario, step: str, event_type: str) -> CloudEvent:
     """Build a valid event of this type for the step."""
     object_kind = KIND_BY_STEP.get(step, RUN_KIND)
-    item = upgrade.read_object(
+    mutex_object = upgrade.read_object(
         {RULE_KIND: upgrade.rule, TARGET_KIND: upgrade.target, RUN_KIND: upgrade.run_config}[object_kind]
     )
     if event_type in RESOURCE_EVENT_TYPES:
-        return build_resource_event(event_type, item, object_kind)
+        return build_resource_event(event_type, mutex_object, object_kind)
     if event_type in REFERENCE_EVENT_TYPES:
         return build_resource_event(
             event_type, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "name": "a"}, "Node"
         )
-    return upgrade.build_event(event_type, item=item)
+    return upgrade.build_event(event_type, item=mutex_object)
 
 
 @proves("X-1")
 @pytest.mark.parametrize(
-    ("step", "kind"), STEP_AND_EVENT_TYPE_CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance.")
+    ("step", "event_type"), STEP_AND_EVENT_TYPE_CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance.")
 )
-def test_corrupt_event_data_causes_no_crash(upgrade: UpgradeScenario, step: str, kind: str) -> None:
-    """X-1: A step never crashes on event data in which any field has a value of another type."""
+def test_corrupt_event_data_crashes_no_mutex_step(upgrade: UpgradeScenario, step: str, event_type: str) -> None:
+    """X-1: A step never crashes on event data in which any one field has a value of a different type."""
     upgrade.advance_to_jobs()
-    valid_event = build_valid_event(upgrade, step, kind)
-    post = build_poster(upgrade.functions, step, valid_event, kind)
+    valid_event = build_valid_event(upgrade, step, event_type)
+    post = build_poster(upgrade.functions, step, valid_event, event_type)
     data = json.loads(encode_binary(valid_event).body)
 
     @settings(max_examples=MAX_EXAMPLES, suppress_health_check=list(HealthCheck))

@@ -1,4 +1,4 @@
-"""Tests of `label-nodes`, which labels the nodes of a run so that they are not upgraded."""
+"""Tests for `label-nodes`, which labels the nodes of a run so that they are not upgraded."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_run_with_pause_early_waits_for_control_plane(upgrade: UpgradeScenario, 
 
 
 @proves("MUT-32")
-def test_run_checks_control_plane_again_after_its_wait(upgrade: UpgradeScenario) -> None:
+def test_run_checks_control_plane_again_after_waiting_for_its_turn(upgrade: UpgradeScenario) -> None:
     """Check that a run that waited for its turn checks the control plane again before it labels nodes.
 
     The control plane was upgraded when the run began, but a later version is desired now.
@@ -120,8 +120,8 @@ def test_run_waits_for_control_plane_after_pause_early_is_unset(upgrade: Upgrade
 
 @pytest.mark.slow
 @proves("MUT-43", "X-2")
-def test_a_released_node_is_not_labelled_again(upgrade: UpgradeScenario) -> None:
-    """Check that a late event labels the nodes that still wait, and no released node."""
+def test_late_event_does_not_label_released_node(upgrade: UpgradeScenario) -> None:
+    """Check that a late event labels the nodes that still wait, but not a released node."""
     released_node = upgrade.advance_to_release()
     upgrade.patch_node_labels(upgrade.nodes[1], {RULE_NODE_LABEL: None})
     assert upgrade.run_step("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
@@ -130,20 +130,20 @@ def test_a_released_node_is_not_labelled_again(upgrade: UpgradeScenario) -> None
 
 
 @proves("MUT-33", "MUT-35", "MUT-1")
-@pytest.mark.parametrize("seconds", [0, inf], ids=["time left", "no time left"])
-def test_rejected_node_does_not_block_later_nodes(
+@pytest.mark.parametrize("min_batch_seconds", [0, inf], ids=["time left", "no time left"])
+def test_rejected_node_write_does_not_block_later_nodes(
     upgrade: UpgradeScenario,
     proxied_functions: Functions,
     fault_proxy: FaultProxy,
     monkeypatch: pytest.MonkeyPatch,
-    seconds: float,
+    min_batch_seconds: float,
 ) -> None:
-    """Check that a rejected node does not keep later nodes from being labelled, and that the condition has the error.
+    """Check that a rejected node write does not keep later nodes from being labelled; the condition contains the error.
 
-    If the time was too short for all nodes, the tick continues, and the step emits no event to continue at once.
+    If the step runs out of time, it emits no event to continue at once, and the next tick continues the labelling.
     """
     monkeypatch.setattr(label_nodes, "BATCH_SIZE", 1)
-    monkeypatch.setattr(label_nodes, "MIN_BATCH_SECONDS", seconds)
+    monkeypatch.setattr(label_nodes, "MIN_BATCH_SECONDS", min_batch_seconds)
     upgrade.check_rule_and_target()
     upgrade.run_steps("check-run", "detect-upgrade", "claim-pools", "pause-pools")
     fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch nodes 1" else None)
@@ -151,7 +151,7 @@ def test_rejected_node_does_not_block_later_nodes(
     fault_proxy.stop_faults()
 
     are_labelled = [RULE_NODE_LABEL in upgrade.read_node(name)["metadata"]["labels"] for name in upgrade.nodes]
-    assert are_labelled == [False, seconds == 0]
+    assert are_labelled == [False, min_batch_seconds == 0]
     condition = get_condition(upgrade.read_object(upgrade.run_config), "MutexRulesApplied")
     assert (condition["status"], condition["message"]) == ("False", "a webhook")
     assert "labelledAt" not in upgrade.read_status()["record"]
@@ -180,7 +180,7 @@ def test_hanging_write_does_not_block_later_nodes(
 
 @proves("MUT-35")
 def test_pass_selects_unlabelled_nodes(upgrade: UpgradeScenario) -> None:
-    """Check that a pass selects only nodes that lack a label, so that each pass of a large run labels other nodes."""
+    """Check that a pass selects only nodes without a label, so that each pass of a large run labels different nodes."""
     upgrade.advance_to_jobs()
     upgrade.patch_node_labels(upgrade.nodes[1], {RULE_NODE_LABEL: None})
 

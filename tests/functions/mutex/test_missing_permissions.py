@@ -1,4 +1,4 @@
-"""Tests of steps without a permission: a condition reports it, the run stops, and a tick continues it later (MUT-1)."""
+"""Tests for steps without a permission: a condition reports it, the run stops, and a later tick resumes it (MUT-1)."""
 
 from __future__ import annotations
 
@@ -40,52 +40,61 @@ TRIGGER_BY_STEP = {
 def revoke_permission(
     upgrade: UpgradeScenario, local_cluster: LocalCluster, step: str, resource: str, verb: str
 ) -> Iterator[None]:
-    """Revoke this permission of the step's role, and restore it after the block; each time, wait for the API server."""
+    """Revoke a permission of the step's role during the block; wait until the API server applies each change."""
     path, client = f"{CLUSTER_ROLES_PATH}/nodemaintenance-{step}", upgrade.functions.clusters[step]
     rules = upgrade.administrator_client.get(path)["rules"]
     [group] = [group for rule in rules if resource in rule["resources"] for group in rule["apiGroups"]]
     attributes = {"group": group, "resource": resource, "verb": verb}
     remaining_rules = [
-        {**rule, "verbs": [each for each in rule["verbs"] if each != verb]} if resource in rule["resources"] else rule
+        {**rule, "verbs": [granted for granted in rule["verbs"] if granted != verb]}
+        if resource in rule["resources"]
+        else rule
         for rule in rules
     ]
     try:
         upgrade.administrator_client.patch(path, {"rules": [rule for rule in remaining_rules if rule["verbs"]]})
         await_ready(
-            f"{step} without its right", partial(is_review_result, client, attributes, False), local_cluster.servers
+            f"revoked permission of {step}",
+            partial(has_review_result, client, attributes, False),
+            local_cluster.servers,
         )
         yield
     finally:
         upgrade.administrator_client.patch(path, {"rules": rules})
-        await_ready(f"{step}'s rights", partial(is_review_result, client, attributes, True), local_cluster.servers)
+        await_ready(
+            f"restored permission of {step}",
+            partial(has_review_result, client, attributes, True),
+            local_cluster.servers,
+        )
 
 
-def is_review_result(client: SyncClient, attributes: dict[str, str], allowed: bool) -> bool:
+def has_review_result(client: SyncClient, attributes: dict[str, str], allowed: bool) -> bool:
     """Return whether an access review for the client's account has the result `allowed`."""
     review = client.create(ACCESS_REVIEWS_PATH, {"spec": {"resourceAttributes": attributes}})
     return bool(review["status"]["allowed"]) is allowed
 
 
 @proves("MUT-1", "MUT-33")
-@pytest.mark.parametrize(("step", "resource", "verb", "kind"), REVOKED_PERMISSIONS)
+@pytest.mark.parametrize(("step", "resource", "verb", "condition_type"), REVOKED_PERMISSIONS)
 def test_missing_permission_is_reported_and_run_continues_later(
-    upgrade: UpgradeScenario, idle_cluster: LocalCluster, step: str, resource: str, verb: str, kind: str
+    upgrade: UpgradeScenario, idle_cluster: LocalCluster, step: str, resource: str, verb: str, condition_type: str
 ) -> None:
-    """Check that a rejected step names the verb in its condition, and continues once it has the permission.
+    """Check that the condition of a rejected step names the verb, and that the step continues with the permission.
 
-    No later step is triggered, and none does anything if it is.
+    The step triggers no later step. A later step that is triggered anyway does nothing.
     """
     upgrade.check_rule_and_target()
-    before = BEFORE_JOBS[: BEFORE_JOBS.index(step)]
-    upgrade.run_steps(*before)
+    earlier_steps = BEFORE_JOBS[: BEFORE_JOBS.index(step)]
+    upgrade.run_steps(*earlier_steps)
     with revoke_permission(upgrade, idle_cluster, step, resource, verb):
         assert upgrade.run_step(step, TRIGGER_BY_STEP[step]) == ""
-        condition = get_condition(upgrade.read_object(upgrade.run_config), kind)
+        condition = get_condition(upgrade.read_object(upgrade.run_config), condition_type)
         assert condition["status"] == "False"
         assert f"cannot {verb} resource" in condition["message"]
         if step != "detect-upgrade":  # `claim-pools` checks the versions itself
             later_steps = BEFORE_JOBS[BEFORE_JOBS.index(step) + 1 :]
-            assert [upgrade.run_step(each, TRIGGER_BY_STEP[each]) for each in later_steps] == [""] * len(later_steps)
+            later_replies = [upgrade.run_step(later_step, TRIGGER_BY_STEP[later_step]) for later_step in later_steps]
+            assert later_replies == [""] * len(later_steps)
     tick_events = {reply.get_type() for reply in upgrade.resync_by_tick()}
     assert TRIGGER_BY_STEP[step] in tick_events
     assert upgrade.run_step(step, TRIGGER_BY_STEP[step]) != ""

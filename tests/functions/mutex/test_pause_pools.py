@@ -1,4 +1,4 @@
-"""Tests of `pause-pools`, which pauses the target pools when it is the run's turn."""
+"""Tests for `pause-pools`, which pauses the target pools when it is the run's turn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_target_pool_is_paused_once(upgrade: UpgradeScenario, audit_after_setup:
 def test_already_paused_pool_is_named_and_not_written(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """Check that a pool that was already paused is not written, and is named in the condition.
 
-    A pool that the run has paused itself is not named.
+    A pool that the run itself has paused is not named.
     """
     upgrade.add_pool("green")
     upgrade.administrator_client.patch(pools.build_pool_path("blue"), {"spec": {"paused": True}})
@@ -52,20 +52,20 @@ def test_already_paused_pool_is_named_and_not_written(upgrade: UpgradeScenario, 
 
 
 @proves("MUT-52")
-def test_skip_tls_verify_disables_verification_of_own_run_only(upgrade: UpgradeScenario) -> None:
+def test_skip_tls_verify_disables_verification_for_own_run_only(upgrade: UpgradeScenario) -> None:
     """Check that the step verifies the API server's certificate unless the run sets `skipTLSVerify`.
 
-    The test checks whether the API client has opened its unverified connections.
+    The test detects this by whether the API client has opened unverified connections.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
-    unverified = upgrade.functions.clusters["pause-pools"].api._rest_client.get_unverified()
+    unverified_client = upgrade.functions.clusters["pause-pools"].api._rest_client.get_unverified()
     assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
-    assert not unverified.has_open_sockets
+    assert not unverified_client.has_open_sockets
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"spec": {"skipTLSVerify": True}})
     upgrade.unpause("blue")
     assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
-    assert unverified.has_open_sockets
+    assert unverified_client.has_open_sockets
     assert pools.is_paused(upgrade.read_pool("blue"))
 
 
@@ -87,9 +87,9 @@ def test_pool_claimed_by_other_run_is_not_paused(upgrade: UpgradeScenario) -> No
 
 @proves("MUT-33", "MUT-49")
 def test_replaced_pool_is_claimed_and_paused_again(upgrade: UpgradeScenario) -> None:
-    """Check that a pool that was replaced with its manifest is claimed and paused again; the canary is only claimed.
+    """Check that a pool that a user replaced with its manifest is claimed and paused again.
 
-    The manifest contains neither the claim nor the pause.
+    The manifest contains neither the claim nor the pause. A replaced canary is only claimed.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM, "pause-pools")
@@ -128,7 +128,7 @@ def test_pool_with_invalid_claim_is_claimed_and_paused_again(upgrade: UpgradeSce
 @proves("MUT-33", "MUT-1")
 @pytest.mark.parametrize(("rejected_pool", "other_pool"), [("blue", "green"), ("green", "blue")])
 @pytest.mark.parametrize("steps", [STEPS_UNTIL_CLAIM, BEFORE_JOBS], ids=["before the run", "during the run"])
-def test_rejected_pool_does_not_block_others(
+def test_rejected_pool_write_does_not_block_other_pools(
     upgrade: UpgradeScenario,
     proxied_functions: Functions,
     fault_proxy: FaultProxy,
@@ -136,10 +136,11 @@ def test_rejected_pool_does_not_block_others(
     rejected_pool: str,
     other_pool: str,
 ) -> None:
-    """Check that a rejected pool does not keep another one from being paused, and that the condition has the error.
+    """Check that a rejected write of one pool does not keep another pool from being paused.
 
-    During a run both are recorded as paused again, so the tick repeats a further change, and no update event does. At
-    the beginning no node is labelled before all pools are paused.
+    The condition contains the error. During a run, both pools are recorded as paused again. A further change is
+    therefore repaired at the next tick, and not on the pool's update event. At the beginning of a run, no node is
+    labelled before all pools are paused.
     """
     upgrade.add_pool("green")
     upgrade.check_rule_and_target()
@@ -181,7 +182,7 @@ def test_conflict_is_retried_at_once(
 ) -> None:
     """Check that a conflict makes the broker redeliver the event, even if another pool was rejected before.
 
-    A rejection alone would be left to the next tick.
+    A rejection alone would be retried only at the next tick.
     """
     upgrade.add_pool("green")
     upgrade.advance_to_jobs()
@@ -197,7 +198,7 @@ def test_conflict_is_retried_at_once(
 
 @pytest.mark.slow
 @proves("MUT-33", "X-6")
-def test_hanging_write_does_not_block_other_pools(
+def test_hanging_write_does_not_block_pausing_other_pools(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
     """Check that a pool whose write hangs does not keep the others from being paused and recorded.
@@ -218,10 +219,10 @@ def test_hanging_write_does_not_block_other_pools(
 
 @pytest.mark.slow
 @proves("MUT-33", "X-6")
-def test_slow_write_of_only_pool_may_use_most_time(
+def test_slow_write_of_only_unpaused_pool_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the only pool to be written may use nearly all of the step's time; a paused pool does not count.
+    """Check that the write of the only unpaused pool may use nearly all of the step's time.
 
     An admission webhook may take more than half of that time.
     """
@@ -240,10 +241,10 @@ def test_slow_write_of_only_pool_may_use_most_time(
     [{"startedAt": "2026-01-01T00:00:00Z"}, {"startedAt": "2099-01-01T00:00:00Z", "turnAt": "2026-01-01T00:00:00Z"}],
     ids=["earlier start", "has turn"],
 )
-def test_run_waits_for_active_run_over_other_pools(upgrade: UpgradeScenario, record_fields: dict[str, str]) -> None:
-    """Check that a run waits for an active run over other pools, and continues when that is finished.
+def test_run_waits_for_active_run_on_other_pools(upgrade: UpgradeScenario, record_fields: dict[str, str]) -> None:
+    """Check that a run waits for an active run on other pools, and continues when that run is finished.
 
-    No pool is paused meanwhile, and the condition names the other run.
+    During the wait, no pool is paused, and the condition names the other run.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
@@ -264,8 +265,8 @@ def test_run_waits_for_active_run_over_other_pools(upgrade: UpgradeScenario, rec
 
 
 @proves("MUT-44")
-def test_concurrent_runs_that_take_turn_withdraw(upgrade: UpgradeScenario) -> None:
-    """Check that of two runs that take the turn at the same time both withdraw.
+def test_runs_that_take_turn_concurrently_both_withdraw(upgrade: UpgradeScenario) -> None:
+    """Check that if two runs take the turn at the same time, both withdraw.
 
     Each run sees the other when it checks all runs again. At the next tick, the run that began first takes the turn.
     """

@@ -1,4 +1,4 @@
-"""Tests of the requirements documents' objects against the real CRDs of OpenShift and KubeVirt.
+"""Tests that the real CRDs of OpenShift and KubeVirt accept the objects of the requirements documents.
 
 The CRDs reject a ClusterVersion without `spec.clusterID`, which document 004 does not mention. They reject one whose
 `status.history` is a string (C23), a pool whose `paused` is a string, and a virtual machine without a template. They
@@ -30,7 +30,7 @@ CLUSTER_VERSION: Object = {
     "metadata": {"name": "cluster"},
     "spec": {"clusterID": "00000000-0000-4000-8000-000000000000", "desiredUpdate": {"version": "4.16.4"}},
 }
-"""ClusterVersion with the name that document 004 uses, and the field that it reads."""
+"""ClusterVersion with the name and the field that document 004 uses."""
 VM_DISKS = [{"name": name, "disk": {"bus": "virtio"}} for name in ("containerdisk", "cloudinitdisk")]
 VM_TEMPLATE_SPEC: Object = {
     "domain": {"devices": {"disks": VM_DISKS}, "resources": {"requests": {"memory": "64M"}}},
@@ -41,28 +41,28 @@ VM_TEMPLATE_SPEC: Object = {
 }
 
 
-def build_virtual_machine(version: str = "v1", **spec: Any) -> Object:
-    """Build the documented VirtualMachine `testvm`, with these fields in its spec besides the template."""
+def build_virtual_machine(version: str = "v1", **spec_fields: Any) -> Object:
+    """Build the documented VirtualMachine `testvm`, with additional fields in its spec."""
     template = {"metadata": {"labels": {"kubevirt.io/domain": "testvm"}}, "spec": VM_TEMPLATE_SPEC}
     metadata = {"name": "testvm", "namespace": "default"}
     return {
         "apiVersion": f"kubevirt.io/{version}",
         "kind": "VirtualMachine",
         "metadata": metadata,
-        "spec": {"template": template, **spec},
+        "spec": {"template": template, **spec_fields},
     }
 
 
-def create_dry_run(cluster: LocalCluster, item: Object) -> str:
-    """Create an object by a dry run that rejects unknown fields; return kubectl's output."""
+def create_by_dry_run(cluster: LocalCluster, manifest: Object) -> str:
+    """Create an object by a dry run that rejects unknown fields, and return kubectl's output."""
     arguments = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
-    done = cluster.kubectl(*arguments, input=json.dumps(item), check=False)
-    return done.stdout + done.stderr
+    result = cluster.kubectl(*arguments, input=json.dumps(manifest), check=False)
+    return result.stdout + result.stderr
 
 
 @proves("5, top")
 @pytest.mark.parametrize(
-    "item",
+    "manifest",
     [
         pytest.param(CANARY_SAMPLE, id="the canary of 004"),
         pytest.param(CLUSTER_VERSION, id="the ClusterVersion of 004"),
@@ -72,14 +72,14 @@ def create_dry_run(cluster: LocalCluster, item: Object) -> str:
         pytest.param(build_virtual_machine(runStrategy="Running"), id="the run strategy of 003"),
     ],
 )
-def test_documented_object_is_accepted(idle_cluster: LocalCluster, item: Object) -> None:
+def test_documented_object_is_accepted(idle_cluster: LocalCluster, manifest: Object) -> None:
     """Check that the CRDs of OpenShift and KubeVirt accept the objects of the requirements documents."""
-    assert f"/{item['metadata']['name']} created (server dry run)\n" in create_dry_run(idle_cluster, item)
+    assert f"/{manifest['metadata']['name']} created (server dry run)\n" in create_by_dry_run(idle_cluster, manifest)
 
 
 @proves("5, top")
 @pytest.mark.parametrize(
-    ("item", "message"),
+    ("manifest", "message"),
     [
         pytest.param(
             {**CLUSTER_VERSION, "spec": {}}, "spec.clusterID: Required value", id="a ClusterVersion without an id"
@@ -87,7 +87,7 @@ def test_documented_object_is_accepted(idle_cluster: LocalCluster, item: Object)
         pytest.param(
             {**CANARY_SAMPLE, "spec": {**CANARY_SAMPLE["spec"], "paused": "false"}},
             "spec.paused: Invalid value",
-            id="a pause as text",
+            id="paused as a string",
         ),
         pytest.param(
             {**build_pool("x", {}), "spec": {"pausd": True}}, 'unknown field "spec.pausd"', id="a typo in a pool"
@@ -97,17 +97,17 @@ def test_documented_object_is_accepted(idle_cluster: LocalCluster, item: Object)
             "spec.template: Required value",
             id="a VM without a template",
         ),
-        pytest.param(build_virtual_machine(running="yes"), "spec.running: Invalid value", id="running as text"),
+        pytest.param(build_virtual_machine(running="yes"), "spec.running: Invalid value", id="running as a string"),
     ],
 )
-def test_invalid_object_is_rejected_by_real_crd(idle_cluster: LocalCluster, item: Object, message: str) -> None:
-    """Check that the real CRDs reject objects that a CRD with preserved unknown fields would accept."""
-    assert message in create_dry_run(idle_cluster, item)
+def test_invalid_object_is_rejected_by_real_crd(idle_cluster: LocalCluster, manifest: Object, message: str) -> None:
+    """Check that the real CRDs reject objects that a CRD that preserves unknown fields would accept."""
+    assert message in create_by_dry_run(idle_cluster, manifest)
 
 
 @proves("5, top", "C23")
-def test_string_as_history_is_rejected(upgrade: UpgradeScenario) -> None:
-    """Check that the real CRD requires a list in `status.history`, which document 004 compares with `Completed`."""
+def test_cluster_version_with_string_as_history_is_rejected(upgrade: UpgradeScenario) -> None:
+    """Check that the real CRD requires a list in `status.history`, although document 004 compares it with a string."""
     status = upgrade.administrator_client.get(f"{CLUSTER_VERSIONS_PATH}/version")["status"]
 
     with pytest.raises(ApiError, match=r"status\.history: Invalid value"):

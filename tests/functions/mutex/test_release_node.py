@@ -1,4 +1,4 @@
-"""Tests of `release-node`, which releases one node when all its Jobs are complete."""
+"""Tests for `release-node`, which releases one node when all its Jobs are complete."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ REPAIR_BY_CHANGE = {"paused": ("pause-pools", events.POOLS_CLAIMED), "edited": (
 
 @pytest.mark.slow
 @proves("MUT-43", "MUT-44")
-def test_labels_are_removed_in_one_write_after_record(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """Check that the node's name is recorded first, and all of its labels are then removed in one write.
+def test_node_labels_are_removed_in_one_write_after_node_is_recorded(
+    upgrade: UpgradeScenario, audit_after_setup: AuditLog
+) -> None:
+    """Check that the node's name is recorded first, and that all its labels are then removed in one write.
 
     The other node keeps its labels. A repeated event causes no write.
     """
@@ -45,10 +47,10 @@ def test_labels_are_removed_in_one_write_after_record(upgrade: UpgradeScenario, 
     assert not is_released(upgrade.read_node(upgrade.nodes[1]))
     assert upgrade.read_status()["record"]["released"] == name
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == events.NODE_RELEASED
-    again = [
+    writes_after_repeated_event = [
         entry for entry in audit_after_setup.list_writes_by() if entry["user"]["username"].endswith(":release-node")
     ]
-    assert len(again) == len(writes)
+    assert len(writes_after_repeated_event) == len(writes)
 
 
 @pytest.mark.slow
@@ -82,12 +84,12 @@ def test_node_is_not_released_before_its_jobs_are_complete(upgrade: UpgradeScena
 
 @pytest.mark.slow
 @proves("MUT-36")
-def test_changed_canary_is_edited_before_release(upgrade: UpgradeScenario) -> None:
+def test_undone_changes_are_repaired_before_release(upgrade: UpgradeScenario) -> None:
     """Check that the labels of other nodes, the canary's selector and a pool's pause are restored before the release.
 
-    The labels come before the canary, which selects nodes without labels.
+    The labels are restored before the canary's selector, because the canary selects nodes without labels.
     """
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     other_node = upgrade.nodes[1]
     upgrade.patch_node_labels(other_node, {build_rule_label(Reference(DEFAULT_NAMESPACE, "only")): None})
     upgrade.administrator_client.patch(
@@ -105,24 +107,24 @@ def test_changed_canary_is_edited_before_release(upgrade: UpgradeScenario) -> No
 @pytest.mark.slow
 @proves("MUT-43", "X-3")
 @pytest.mark.parametrize(
-    ("state", "original_fields", "kind"),
+    ("state", "original_fields", "event_type"),
     [
         ("paused", {"paused": False}, events.POOLS_CLAIMED),
         ("edited", {"nodeSelector": {"matchExpressions": None}}, events.POOLS_PAUSED),
     ],
 )
-def test_pool_changed_back_within_seconds_is_left_to_tick(
-    upgrade: UpgradeScenario, state: str, original_fields: Object, kind: str
+def test_release_waits_for_tick_if_pool_is_changed_back_within_seconds(
+    upgrade: UpgradeScenario, state: str, original_fields: Object, event_type: str
 ) -> None:
-    """Check that a pool that another client changes back within seconds is left to the tick, and no node is released.
+    """Check that no node is released if another client changes a pool back within seconds of its repair.
 
-    Otherwise `release-node` and the repairing step would keep triggering each other. The condition reports the conflict
-    once, until the node is released.
+    The next repair waits for a tick. Otherwise `release-node` and the repairing step would keep triggering each other.
+    The condition reports the conflict only once.
     """
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     path, repair_step = pools.build_pool_path("blue"), REPAIR_BY_CHANGE[state]
     upgrade.administrator_client.patch(path, {"spec": original_fields})
-    assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == kind
+    assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == event_type
     assert upgrade.run_step(*repair_step) != ""
     upgrade.administrator_client.patch(path, {"spec": original_fields})
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
@@ -148,8 +150,8 @@ def test_pool_changed_back_within_seconds_is_left_to_tick(
 @pytest.mark.slow
 @proves("MUT-36")
 def test_no_node_is_released_without_unpaused_canary(upgrade: UpgradeScenario) -> None:
-    """Check that no node is released while the canary is paused or missing, even before `check-run` has noticed it."""
-    advance_to_node_cleared(upgrade)
+    """Check that no node is released while the canary is paused or missing, even before `check-run` detects it."""
+    advance_to_prejobs_done(upgrade)
     upgrade.administrator_client.patch(pools.build_pool_path("canary"), {"spec": {"paused": True}})
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert (
@@ -173,12 +175,12 @@ def test_no_node_is_released_during_control_plane_upgrade(upgrade: UpgradeScenar
 
     The conditions report it, and the node is released when the control plane has reached that version.
     """
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     upgrade.cvo.set_desired_version("4.16.5", "Partial")
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert not is_released(upgrade.read_node(upgrade.nodes[0]))
-    for kind in ("NodeUpgrade", "UpgradeReady"):
-        condition = get_condition(upgrade.read_object(upgrade.run_config), kind)
+    for condition_type in ("NodeUpgrade", "UpgradeReady"):
+        condition = get_condition(upgrade.read_object(upgrade.run_config), condition_type)
         assert (condition["status"], "is Partial, not Completed" in condition["message"]) == ("False", True)
     upgrade.cvo.set_desired_version("4.16.5")
     assert events.NODE_PREJOBS_DONE in [reply.get_type() for reply in upgrade.resync_by_tick()]
@@ -205,11 +207,11 @@ def test_released_node_stays_released(upgrade: UpgradeScenario) -> None:
 @pytest.mark.slow
 @proves("MUT-35")
 def test_node_recreated_before_release_is_dropped(upgrade: UpgradeScenario) -> None:
-    """Check that a node that was recreated before its release is dropped, whatever else would delay the release.
+    """Check that a node that was recreated before its release is dropped, even if the release has to wait.
 
     The recreated node is not part of the run, so no node is recorded as released.
     """
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     name = upgrade.nodes[0]
     upgrade.delete_node(name, recreate=True)
     upgrade.cvo.set_desired_version("4.16.5", "Partial")
@@ -224,9 +226,9 @@ def test_node_recreated_before_release_is_dropped(upgrade: UpgradeScenario) -> N
 def test_node_under_maintenance_is_not_released(upgrade: UpgradeScenario, workload: Workload) -> None:
     """Check that a node under maintenance is released only after the maintenance has ended.
 
-    The condition names the maintenance and its requester. A maintenance of another run counts too.
+    The condition names the maintenance and its requester. Another run's maintenance also delays the release.
     """
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     labels = {RUN_LABEL: f"{upgrade.read_status()['record']['id']}0"}
     maintenance = workload.create_maintenance(
         upgrade.nodes[0], annotations={REQUESTER_ANNOTATION: "alice"}, labels=labels
@@ -243,7 +245,7 @@ def test_node_under_maintenance_is_not_released(upgrade: UpgradeScenario, worklo
 @proves("MUT-44")
 def test_node_of_deleted_maintenance_is_not_released(upgrade: UpgradeScenario) -> None:
     """Check that a node with the label of a deleted maintenance is not released, and that the condition reports it."""
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     upgrade.patch_node_labels(upgrade.nodes[0], {MAINTENANCE_LABEL: "somebody"})
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert (
@@ -254,12 +256,12 @@ def test_node_of_deleted_maintenance_is_not_released(upgrade: UpgradeScenario) -
 
 @pytest.mark.slow
 @proves("MUT-44")
-def test_maintenance_by_own_job_does_not_delay_release(upgrade: UpgradeScenario, workload: Workload) -> None:
+def test_maintenance_requested_by_own_job_does_not_delay_release(upgrade: UpgradeScenario, workload: Workload) -> None:
     """Check that a maintenance that the run's own Job requested does not delay the release.
 
     The Job drains the node before the upgrade, so the release would otherwise wait forever.
     """
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     maintenance = workload.create_maintenance(
         upgrade.nodes[0], labels={RUN_LABEL: upgrade.read_status()["record"]["id"]}
     )
@@ -275,7 +277,7 @@ def test_node_without_run_label_is_released(upgrade: UpgradeScenario) -> None:
 
     Otherwise `release-node` and `await-version` would keep triggering each other.
     """
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     upgrade.patch_node_labels(upgrade.nodes[0], {RUN_LABEL: None})
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == events.NODE_RELEASED
     assert is_released(upgrade.read_node(upgrade.nodes[0]))
@@ -285,12 +287,12 @@ def test_node_without_run_label_is_released(upgrade: UpgradeScenario) -> None:
 
 @pytest.mark.slow
 @proves("MUT-43", "MUT-44")
-def test_node_with_other_runs_label_is_not_recorded(upgrade: UpgradeScenario) -> None:
-    """Check that a node with another run's label is not recorded as released, because its rule labels would stay.
+def test_node_with_other_runs_label_is_not_recorded_as_released(upgrade: UpgradeScenario) -> None:
+    """Check that a node with another run's label is not recorded as released, because its rule labels would remain.
 
     The condition reports it, and no event is emitted.
     """
-    advance_to_node_cleared(upgrade)
+    advance_to_prejobs_done(upgrade)
     upgrade.patch_node_labels(upgrade.nodes[0], {RUN_LABEL: "another"})
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert (
@@ -299,7 +301,7 @@ def test_node_with_other_runs_label_is_not_recorded(upgrade: UpgradeScenario) ->
     assert "releasedAt" not in upgrade.read_status()["record"]["nodes"][upgrade.nodes[0]]
 
 
-def advance_to_node_cleared(upgrade: UpgradeScenario) -> None:
+def advance_to_prejobs_done(upgrade: UpgradeScenario) -> None:
     """Advance the run until its first node may be released."""
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)

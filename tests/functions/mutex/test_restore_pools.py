@@ -1,4 +1,4 @@
-"""Tests of `restore-pools`, which restores the state before the run."""
+"""Tests for `restore-pools`, which restores pools and nodes to their state before the run."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tests.openshift import build_pool
 from tests.proofs import proves
 
 
-def read_specs(upgrade: UpgradeScenario) -> dict[str, Object]:
+def read_pool_specs(upgrade: UpgradeScenario) -> dict[str, Object]:
     return {name: upgrade.read_pool(name)["spec"] for name in ("blue", "canary")}
 
 
 @proves("MUT-51", "MUT-49")
-@pytest.mark.parametrize("count", range(3, len(BEFORE_JOBS) + 1))
-def test_early_deleted_run_restores_everything(upgrade: UpgradeScenario, count: int) -> None:
-    """Check that a run that is deleted before its first Job restores everything, whichever step was the last."""
+@pytest.mark.parametrize("step_count", range(3, len(BEFORE_JOBS) + 1))
+def test_run_deleted_before_first_job_restores_pools_and_nodes(upgrade: UpgradeScenario, step_count: int) -> None:
+    """Check that a run that is deleted before its first Job restores all pools and nodes, whichever step ran last."""
     upgrade.check_rule_and_target()
-    upgrade.run_steps(*BEFORE_JOBS[:count])
+    upgrade.run_steps(*BEFORE_JOBS[:step_count])
     upgrade.administrator_client.run(
         upgrade.administrator_client.api.request("DELETE", build_object_path(upgrade.run_config))
     )
     assert upgrade.run_step("check-run", events.RUN_CHECK_PENDING) == events.RUN_RESTORE_PENDING
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
     assert all(
         is_released(upgrade.read_node(name)) and not get_run_id(upgrade.read_node(name)) for name in upgrade.nodes
     )
@@ -48,13 +48,13 @@ def test_early_deleted_run_restores_everything(upgrade: UpgradeScenario, count: 
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == ""
 
 
-def find_orphan_events(upgrade: UpgradeScenario) -> dict[str, BaseCloudEvent]:
-    """Map the name of each orphaned node to the `run.restore_pending` that a tick emits for it."""
+def get_restore_events_by_orphaned_node(upgrade: UpgradeScenario) -> dict[str, BaseCloudEvent]:
+    """Return, by node name, the `run.restore_pending` event that a tick emits for each orphaned node."""
     restore_events = [reply for reply in upgrade.resync_by_tick() if reply.get_type() == events.RUN_RESTORE_PENDING]
     return {str(reply.get_extension("node")): reply for reply in restore_events}
 
 
-def advance_to_node_cleared(upgrade: UpgradeScenario) -> None:
+def advance_to_prejobs_done(upgrade: UpgradeScenario) -> None:
     """Advance the run until the first node's Jobs are complete, and the node is not released yet."""
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
@@ -74,14 +74,14 @@ def advance_to_all_nodes_done(upgrade: UpgradeScenario) -> None:
 @pytest.mark.slow
 @proves("MUT-51", "MUT-49")
 @pytest.mark.parametrize(
-    ("advance", "stage"), [(advance_to_node_cleared, Stage.PREJOBS_DONE), (advance_to_all_nodes_done, Stage.NODES_DONE)]
+    ("advance", "stage"), [(advance_to_prejobs_done, Stage.PREJOBS_DONE), (advance_to_all_nodes_done, Stage.NODES_DONE)]
 )
-def test_run_deleted_between_nodes_restores_everything(
+def test_run_deleted_between_nodes_restores_pools_and_nodes(
     upgrade: UpgradeScenario, advance: Callable[[UpgradeScenario], None], stage: Stage
 ) -> None:
-    """Check that a run that is deleted between two nodes restores everything, and that late events do nothing.
+    """Check that a run that is deleted between two nodes restores all pools and nodes, and that late events do nothing.
 
-    A run is in these stages only for a moment.
+    A run is only briefly in these stages.
     """
     advance(upgrade)
     assert run_record.compute_stage(upgrade.read_object(upgrade.run_config), lambda rule: True) is stage
@@ -91,7 +91,7 @@ def test_run_deleted_between_nodes_restores_everything(
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert upgrade.run_step("check-run", events.RUN_CHECK_PENDING) == events.RUN_RESTORE_PENDING
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
     assert all(
         is_released(upgrade.read_node(name)) and not get_run_id(upgrade.read_node(name)) for name in upgrade.nodes
     )
@@ -100,8 +100,8 @@ def test_run_deleted_between_nodes_restores_everything(
 
 @pytest.mark.slow
 @proves("MUT-51", "MUT-34")
-def test_deleted_run_keeps_earlier_pause(upgrade: UpgradeScenario) -> None:
-    """Check that after a deletion a pool stays paused that an administrator had paused before the run."""
+def test_pool_paused_before_deleted_run_stays_paused(upgrade: UpgradeScenario) -> None:
+    """Check that a pool that an administrator paused before the run stays paused after the run is deleted."""
     upgrade.administrator_client.patch(build_pool_path("blue"), {"spec": {"paused": True}})
     upgrade.advance_to_jobs()
     upgrade.administrator_client.run(
@@ -113,13 +113,13 @@ def test_deleted_run_keeps_earlier_pause(upgrade: UpgradeScenario) -> None:
 
 
 @proves("X-2", "MUT-44")
-def test_active_run_is_not_restored(upgrade: UpgradeScenario) -> None:
+def test_pools_of_active_run_are_not_restored(upgrade: UpgradeScenario) -> None:
     """Check that neither `run.restore_pending` nor `run.nodes_done` restores the pools of an active run."""
     upgrade.advance_to_jobs()
-    edited = read_specs(upgrade)
+    edited_specs = read_pool_specs(upgrade)
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == ""
     assert upgrade.run_step("restore-pools", events.RUN_NODES_DONE) == ""
-    assert read_specs(upgrade) == edited
+    assert read_pool_specs(upgrade) == edited_specs
     assert has_finalizer(upgrade.read_object(upgrade.run_config))
 
 
@@ -133,12 +133,12 @@ def test_run_without_record_restores_documented_selectors(upgrade: UpgradeScenar
     upgrade.administrator_client.patch(f"{build_object_path(upgrade.run_config)}/status", {"status": {"record": None}})
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
     selectors = {name: upgrade.read_pool(name)["spec"]["nodeSelector"] for name in upgrade.original_pool_specs}
-    assert selectors == {name: before["nodeSelector"] for name, before in upgrade.original_pool_specs.items()}
+    assert selectors == {name: spec["nodeSelector"] for name, spec in upgrade.original_pool_specs.items()}
 
 
 @proves("MUT-49", "MUT-51")
 def test_pool_without_claim_is_restored(upgrade: UpgradeScenario) -> None:
-    """Check that a pool whose claim another client removed during the run is restored too."""
+    """Check that a pool is restored even if another client removed its claim during the run."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(build_pool_path("blue"), {"metadata": {"annotations": None}})
     upgrade.administrator_client.delete(
@@ -147,13 +147,13 @@ def test_pool_without_claim_is_restored(upgrade: UpgradeScenario) -> None:
 
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
 
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
 
 
 @proves("MUT-49", "MUT-51")
 @pytest.mark.parametrize("owner_exists", [False, True])
 def test_pool_with_invalid_claim_is_restored(upgrade: UpgradeScenario, owner_exists: bool) -> None:
-    """Check that a pool is restored although its claim names a run config without a run.
+    """Check that a pool is restored even if its claim names a run config without a run.
 
     A user may have applied a manifest of the pool from an earlier run.
     """
@@ -166,7 +166,7 @@ def test_pool_with_invalid_claim_is_restored(upgrade: UpgradeScenario, owner_exi
 
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
 
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
     assert get_claim_uid(upgrade.read_pool("blue")) == ""
 
 
@@ -194,11 +194,11 @@ def test_stuck_deletion_is_reported_once(
     assert upgrade.read_object(upgrade.run_config)["metadata"]["resourceVersion"] == reported_version
     fault_proxy.stop_faults()
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
 
 
 def delete_run(upgrade: UpgradeScenario) -> str:
-    """Delete the run during its Jobs; return the type of the event that restores it."""
+    """Delete the run while its first Job is due, and return the type of the event that restores the pools."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.delete(
         build_object_path(upgrade.run_config), uid=upgrade.run_config["metadata"]["uid"]
@@ -207,7 +207,7 @@ def delete_run(upgrade: UpgradeScenario) -> str:
 
 
 def complete_run(upgrade: UpgradeScenario) -> str:
-    """Complete the run's last node; return the type of the event that restores the pools."""
+    """Complete the run's last node, and return the type of the event that restores the pools."""
     advance_to_all_nodes_done(upgrade)
     upgrade.run_step("run-job", events.NODE_DONE)
     return events.RUN_NODES_DONE
@@ -217,8 +217,8 @@ def complete_run(upgrade: UpgradeScenario) -> str:
 @proves("MUT-49", "MUT-51", "MUT-1")
 @pytest.mark.parametrize(("rejected_pool", "other_pool"), [("blue", "green"), ("green", "blue")])
 @pytest.mark.parametrize("end_run", [delete_run, complete_run])
-@pytest.mark.parametrize("rejected_write", ["its selector", "its release"])
-def test_rejected_pool_does_not_block_restoring_others(
+@pytest.mark.parametrize("rejected_write", ["selector patch", "release patch"])
+def test_rejected_pool_write_does_not_block_restoring_other_pools(
     upgrade: UpgradeScenario,
     proxied_functions: Functions,
     fault_proxy: FaultProxy,
@@ -227,32 +227,34 @@ def test_rejected_pool_does_not_block_restoring_others(
     rejected_pool: str,
     other_pool: str,
 ) -> None:
-    """Check that a rejected pool does not keep the others from being restored, but delays the end of the run.
+    """Check that a rejected write of one pool does not keep other pools from being restored, but delays the run's end.
 
-    An administrator's later change of a restored pool stays.
+    An administrator's later change of a restored pool is kept.
     """
     upgrade.add_pool("green")
-    before = {**upgrade.original_pool_specs, "green": upgrade.read_pool("green")["spec"]}
+    original_specs = {**upgrade.original_pool_specs, "green": upgrade.read_pool("green")["spec"]}
     trigger = upgrade.build_event(end_run(upgrade))
-    number = {"its selector": 2, "its release": 5}[rejected_write] + sorted((rejected_pool, other_pool)).index(
-        rejected_pool
-    )
-    rejected_request = f"patch machineconfigpools {number}"
+    first_request_number = {"selector patch": 2, "release patch": 5}[rejected_write]
+    request_number = first_request_number + sorted((rejected_pool, other_pool)).index(rejected_pool)
+    rejected_request = f"patch machineconfigpools {request_number}"
     fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == rejected_request else None)
     assert proxied_functions.invoke("restore-pools", trigger) is None
     fault_proxy.stop_faults()
 
-    pools_by_name, claim_uid = {name: upgrade.read_pool(name) for name in before}, upgrade.run_config["metadata"]["uid"]
+    pools_by_name, claim_uid = (
+        {name: upgrade.read_pool(name) for name in original_specs},
+        upgrade.run_config["metadata"]["uid"],
+    )
     assert {name: get_claim_uid(pool) for name, pool in pools_by_name.items()} == {
         "canary": "",
         other_pool: "",
         rejected_pool: claim_uid,
     }
     assert {name: pools_by_name[name]["spec"] for name in ("canary", other_pool)} == {
-        n: before[n] for n in ("canary", other_pool)
+        name: original_specs[name] for name in ("canary", other_pool)
     }
     assert pools_by_name[rejected_pool]["spec"]["paused"] is True
-    assert all(is_released(upgrade.read_node(name)) is (rejected_write == "its release") for name in upgrade.nodes)
+    assert all(is_released(upgrade.read_node(name)) is (rejected_write == "release patch") for name in upgrade.nodes)
     run_config, updated_condition = (
         upgrade.read_object(upgrade.run_config),
         get_condition(upgrade.read_object(upgrade.run_config), "MCPUpdated"),
@@ -266,9 +268,9 @@ def test_rejected_pool_does_not_block_restoring_others(
 
     upgrade.administrator_client.patch(build_pool_path(other_pool), {"spec": {"paused": True}})
     assert upgrade.run_step("restore-pools", str(trigger.get_type())) == events.RUN_RESTORED
-    assert {name: upgrade.read_pool(name)["spec"] for name in before} == {
-        **before,
-        other_pool: {**before[other_pool], "paused": True},
+    assert {name: upgrade.read_pool(name)["spec"] for name in original_specs} == {
+        **original_specs,
+        other_pool: {**original_specs[other_pool], "paused": True},
     }
     assert all(
         is_released(upgrade.read_node(name)) and not get_run_id(upgrade.read_node(name)) for name in upgrade.nodes
@@ -284,7 +286,7 @@ def test_reedited_canary_is_restored_again(
     A canary with that selector would select each node whose labels are removed.
     """
     upgrade.advance_to_jobs()
-    edited = upgrade.read_pool("canary")["spec"]
+    edited_spec = upgrade.read_pool("canary")["spec"]
     upgrade.administrator_client.delete(
         build_object_path(upgrade.run_config), uid=upgrade.run_config["metadata"]["uid"]
     )
@@ -292,16 +294,16 @@ def test_reedited_canary_is_restored_again(
     assert proxied_functions.invoke("restore-pools", upgrade.build_event(events.RUN_RESTORE_PENDING)) is None
     fault_proxy.stop_faults()
     assert list(upgrade.read_status()["record"]["restored"]) == ["canary"]
-    upgrade.administrator_client.patch(build_pool_path("canary"), {"spec": edited})
+    upgrade.administrator_client.patch(build_pool_path("canary"), {"spec": edited_spec})
 
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
 
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
 
 
 @proves("MUT-44", "MUT-49", "MUT-51")
 @pytest.mark.parametrize("end_run", [delete_run, complete_run])
-def test_nothing_is_restored_before_rejected_canary(
+def test_nothing_is_restored_while_canary_write_is_rejected(
     upgrade: UpgradeScenario,
     proxied_functions: Functions,
     fault_proxy: FaultProxy,
@@ -312,36 +314,36 @@ def test_nothing_is_restored_before_rejected_canary(
     The canary would select each node whose labels are removed. A released node would belong to two pools if its own
     pool were restored.
     """
-    kind = end_run(upgrade)
-    edited = read_specs(upgrade)
+    event_type = end_run(upgrade)
+    edited_specs = read_pool_specs(upgrade)
     fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 1" else None)
-    assert proxied_functions.invoke("restore-pools", upgrade.build_event(kind)) is None
+    assert proxied_functions.invoke("restore-pools", upgrade.build_event(event_type)) is None
     fault_proxy.stop_faults()
 
-    assert read_specs(upgrade) == edited
+    assert read_pool_specs(upgrade) == edited_specs
     assert not any(is_released(upgrade.read_node(name)) for name in upgrade.nodes)
-    assert upgrade.run_step("restore-pools", kind) == events.RUN_RESTORED
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert upgrade.run_step("restore-pools", event_type) == events.RUN_RESTORED
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
 
 
 @proves("MUT-49", "MUT-51", "MUT-1")
-def test_rejected_node_does_not_block_restoring_pools(
+def test_rejected_node_write_does_not_block_restoring_pools(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a rejected node does not keep the pools from being restored, but delays the end of the run.
+    """Check that a rejected node write does not keep the pools from being restored, but delays the run's end.
 
-    The selectors are restored first, so the node's labels have no effect any more.
+    The selectors are restored first, so the node's labels no longer have an effect.
     """
-    kind = delete_run(upgrade)
+    event_type = delete_run(upgrade)
     fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch nodes 1" else None)
-    assert proxied_functions.invoke("restore-pools", upgrade.build_event(kind)) is None
+    assert proxied_functions.invoke("restore-pools", upgrade.build_event(event_type)) is None
     fault_proxy.stop_faults()
 
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
     assert {get_claim_uid(upgrade.read_pool(name)) for name in upgrade.original_pool_specs} == {""}
     assert sorted(is_released(upgrade.read_node(name)) for name in upgrade.nodes) == [False, True]
     assert has_finalizer(upgrade.read_object(upgrade.run_config))
-    assert upgrade.run_step("restore-pools", kind) == events.RUN_RESTORED
+    assert upgrade.run_step("restore-pools", event_type) == events.RUN_RESTORED
     assert all(is_released(upgrade.read_node(name)) for name in upgrade.nodes)
 
 
@@ -351,7 +353,7 @@ def test_rejected_node_does_not_block_restoring_pools(
     ("hanging_request", "restored_pools"),
     [("patch machineconfigpools 2", ["canary", "green"]), ("patch nodes 1", ["blue", "canary", "green"])],
 )
-def test_hanging_write_does_not_block_other_pools(
+def test_hanging_write_does_not_block_restoring_other_pools(
     upgrade: UpgradeScenario,
     proxied_functions: Functions,
     fault_proxy: FaultProxy,
@@ -363,34 +365,34 @@ def test_hanging_write_does_not_block_other_pools(
     The broker redelivers the event.
     """
     upgrade.add_pool("green")
-    before = {**upgrade.original_pool_specs, "green": upgrade.read_pool("green")["spec"]}
-    kind = delete_run(upgrade)
+    original_specs = {**upgrade.original_pool_specs, "green": upgrade.read_pool("green")["spec"]}
+    event_type = delete_run(upgrade)
     fault_proxy.inject(lambda request: NO_RESPONSE if request == hanging_request else None)
     for _ in range(MAX_DELIVERIES):
-        assert proxied_functions.post("restore-pools", upgrade.build_event(kind)).status_code == 503
+        assert proxied_functions.post("restore-pools", upgrade.build_event(event_type)).status_code == 503
         if not any(get_claim_uid(upgrade.read_pool(name)) for name in restored_pools):
             break
     fault_proxy.stop_faults()
 
-    assert [name for name in sorted(before) if not get_claim_uid(upgrade.read_pool(name))] == restored_pools
+    assert [name for name in sorted(original_specs) if not get_claim_uid(upgrade.read_pool(name))] == restored_pools
     assert {name: upgrade.read_pool(name)["spec"] for name in restored_pools} == {
-        name: before[name] for name in restored_pools
+        name: original_specs[name] for name in restored_pools
     }
     assert sorted(upgrade.read_status()["record"]["restored"]) == restored_pools
-    assert upgrade.run_step("restore-pools", kind) == events.RUN_RESTORED
+    assert upgrade.run_step("restore-pools", event_type) == events.RUN_RESTORED
 
 
 @proves("MUT-49", "MUT-51", "X-6")
-def test_slow_write_of_canary_may_use_most_time(
+def test_slow_write_of_canary_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
     """Check that the canary's write may use nearly all of the step's time, because the targets wait for it anyway.
 
     An admission webhook may take more than half of that time.
     """
-    kind = delete_run(upgrade)
+    event_type = delete_run(upgrade)
     with fault_proxy.delay_request("patch machineconfigpools 1", API_DEADLINE_SECONDS / 2 + 0.05):
-        proxied_functions.post("restore-pools", upgrade.build_event(kind))
+        proxied_functions.post("restore-pools", upgrade.build_event(event_type))
 
     assert upgrade.read_pool("blue")["spec"]["nodeSelector"] == upgrade.original_pool_specs["blue"]["nodeSelector"]
 
@@ -399,7 +401,7 @@ def test_slow_write_of_canary_may_use_most_time(
 def test_late_event_keeps_next_runs_claim(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a late event does not restore pools that the run config claims for its next run meanwhile."""
+    """Check that a late event does not restore pools that the run config has meanwhile claimed for its next run."""
     upgrade.check_rule_and_target()
     detected_event = upgrade.run_steps("check-run", "detect-upgrade")
     requests: list[str] = []
@@ -432,26 +434,26 @@ def test_late_events_do_not_change_restored_pools(
     upgrade.run_step("run-job", events.NODE_DONE)
     status_patch = {
         "status": {"step": Stage.NODES_DONE.value, "progress": None, "job": None}
-    }  # written at the end of the last node
+    }  # written when the last node is done
     upgrade.administrator_client.patch(f"{build_object_path(upgrade.run_config)}/status", status_patch)
 
-    def repeat_events_before_end(request: str) -> None:
+    def repeat_events_before_last_write(request: str) -> None:
         if request == "patch mutexrunconfigs/status 1":
             assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == ""
             assert upgrade.run_step("edit-pools", events.NODES_LABELLED) == ""
 
-    fault_proxy.inject(repeat_events_before_end)
+    fault_proxy.inject(repeat_events_before_last_write)
     reply = proxied_functions.invoke("restore-pools", upgrade.build_event(events.RUN_NODES_DONE))
     fault_proxy.stop_faults()
 
     assert reply is not None
     assert upgrade.read_status()["step"] == "Finished"
-    assert read_specs(upgrade) == upgrade.original_pool_specs
+    assert read_pool_specs(upgrade) == upgrade.original_pool_specs
     assert {get_claim_uid(upgrade.read_pool(name)) for name in upgrade.original_pool_specs} == {""}
 
 
 @proves("MUT-34", "MUT-49")
-def test_completed_run_unpauses_pool_paused_before(upgrade: UpgradeScenario) -> None:
+def test_completed_run_unpauses_pool_paused_before_run(upgrade: UpgradeScenario) -> None:
     """Check that a completed run also unpauses a pool that was paused before the run.
 
     Step 7 of document 004 unpauses all target pools. Only a deleted run leaves such a pool paused.
@@ -464,8 +466,8 @@ def test_completed_run_unpauses_pool_paused_before(upgrade: UpgradeScenario) -> 
 
 
 @proves("MUT-34", "MUT-51")
-def test_run_that_never_began_keeps_administrators_pause(upgrade: UpgradeScenario) -> None:
-    """Check that a run that has only claimed its pools leaves a pool paused that an administrator has paused."""
+def test_run_that_never_began_does_not_unpause_pool(upgrade: UpgradeScenario) -> None:
+    """Check that a run that has only claimed its pools does not unpause a pool that an administrator paused."""
     upgrade.advance_to_jobs()
     node_records = {name: {"cleanedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}
     upgrade.administrator_client.patch(
@@ -487,10 +489,10 @@ def test_tick_removes_labels_written_after_deletion(
 ) -> None:
     """Check that a tick removes labels that were written after the run was deleted and its pools restored.
 
-    The patches of the labels were in flight at that time.
+    The label patches were in flight when the run was deleted.
     """
     upgrade.check_rule_and_target()
-    paused = upgrade.run_steps(*BEFORE_JOBS[:4])
+    paused_event = upgrade.run_steps(*BEFORE_JOBS[:4])
 
     def delete_run_before_first_label(request: str) -> None:
         if request == "patch nodes 1":
@@ -500,37 +502,37 @@ def test_tick_removes_labels_written_after_deletion(
             assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
 
     fault_proxy.inject(delete_run_before_first_label)
-    proxied_functions.post("label-nodes", paused)
+    proxied_functions.post("label-nodes", paused_event)
     fault_proxy.stop_faults()
     assert {run_record.parse_run_config_uid(get_run_id(upgrade.read_node(name))) for name in upgrade.nodes} == {
         upgrade.run_config["metadata"]["uid"]
     }
 
-    orphan_events = find_orphan_events(upgrade)
+    orphan_events = get_restore_events_by_orphaned_node(upgrade)
     assert sorted(orphan_events) == upgrade.nodes
     for reply in orphan_events.values():
         assert upgrade.functions.invoke("restore-pools", reply) is None
     assert all(
         is_released(upgrade.read_node(name)) and not get_run_id(upgrade.read_node(name)) for name in upgrade.nodes
     )
-    assert find_orphan_events(upgrade) == {}
+    assert get_restore_events_by_orphaned_node(upgrade) == {}
 
 
 @proves("MUT-44", "X-2")
 def test_node_of_active_run_keeps_its_labels(upgrade: UpgradeScenario) -> None:
-    """Check that a `run.restore_pending` for a node removes no labels if the node's run is active.
+    """Check that a `run.restore_pending` event for a node removes no labels if the node's run is active.
 
     The tick that emitted it may have read the runs before that run began.
     """
     upgrade.advance_to_jobs()
-    run_ended = events.build_event(
+    restore_event = events.build_event(
         events.RUN_RESTORE_PENDING, "test", events.ObjectReference.from_object(upgrade.run_config), upgrade.nodes[0]
     )
-    assert upgrade.functions.invoke("restore-pools", run_ended) is None
+    assert upgrade.functions.invoke("restore-pools", restore_event) is None
     assert not is_released(upgrade.read_node(upgrade.nodes[0]))
 
 
-def delete_without_finalizer(upgrade: UpgradeScenario) -> None:
+def delete_run_config_without_finalizer(upgrade: UpgradeScenario) -> None:
     """Remove the run config's finalizer, as `kubectl replace` does, and delete the run config at once."""
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"metadata": {"finalizers": None}})
     upgrade.administrator_client.delete(
@@ -546,15 +548,15 @@ def test_pools_of_deleted_run_are_restored_before_its_nodes(upgrade: UpgradeScen
     upgrade.
     """
     upgrade.advance_to_jobs()
-    delete_without_finalizer(upgrade)
+    delete_run_config_without_finalizer(upgrade)
 
-    orphan_events = find_orphan_events(upgrade)
+    orphan_events = get_restore_events_by_orphaned_node(upgrade)
     assert sorted(orphan_events) == upgrade.nodes
     upgrade.functions.invoke("restore-pools", orphan_events[upgrade.nodes[0]])
 
-    first, second = (upgrade.read_node(name) for name in upgrade.nodes)
-    assert (is_released(first), is_released(second)) == (True, False)
-    assert read_specs(upgrade) == {
+    first_node, second_node = (upgrade.read_node(name) for name in upgrade.nodes)
+    assert (is_released(first_node), is_released(second_node)) == (True, False)
+    assert read_pool_specs(upgrade) == {
         **upgrade.original_pool_specs,
         "blue": {**upgrade.original_pool_specs["blue"], "paused": True},
     }
@@ -562,24 +564,24 @@ def test_pools_of_deleted_run_are_restored_before_its_nodes(upgrade: UpgradeScen
 
 
 @proves("MUT-44", "MUT-51")
-def test_rejected_pool_of_deleted_run_does_not_block_others(
+def test_rejected_pool_write_of_deleted_run_does_not_block_other_pools(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a rejected pool of a run that no longer exists does not keep the others from being restored.
+    """Check that a rejected write of a deleted run's pool does not keep the other pools from being restored.
 
-    The node keeps its labels until all pools are restored, since without them it would belong to no pool.
+    The node keeps its labels until all pools are restored, because without them it would belong to no pool.
     """
     upgrade.add_pool("green")
-    before = upgrade.read_pool("green")["spec"]
+    original_spec = upgrade.read_pool("green")["spec"]
     upgrade.advance_to_jobs()
-    delete_without_finalizer(upgrade)
-    orphan_event = find_orphan_events(upgrade)[upgrade.nodes[0]]
+    delete_run_config_without_finalizer(upgrade)
+    orphan_event = get_restore_events_by_orphaned_node(upgrade)[upgrade.nodes[0]]
     fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 3" else None)
     assert proxied_functions.invoke("restore-pools", orphan_event) is None
     fault_proxy.stop_faults()
 
     assert (upgrade.read_pool("green")["spec"], get_claim_uid(upgrade.read_pool("green"))) == (
-        {**before, "paused": True},
+        {**original_spec, "paused": True},
         "",
     )
     assert get_claim_uid(upgrade.read_pool("blue")) == upgrade.run_config["metadata"]["uid"]
@@ -597,16 +599,19 @@ def test_targets_of_deleted_run_wait_for_rejected_canary(
     The released nodes still belong to the canary, and would belong to two pools.
     """
     upgrade.advance_to_jobs()
-    delete_without_finalizer(upgrade)
-    orphan_event, edited = find_orphan_events(upgrade)[upgrade.nodes[0]], read_specs(upgrade)
+    delete_run_config_without_finalizer(upgrade)
+    orphan_event, edited_specs = (
+        get_restore_events_by_orphaned_node(upgrade)[upgrade.nodes[0]],
+        read_pool_specs(upgrade),
+    )
     fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 1" else None)
     assert proxied_functions.invoke("restore-pools", orphan_event) is None
     fault_proxy.stop_faults()
 
-    assert read_specs(upgrade) == edited
+    assert read_pool_specs(upgrade) == edited_specs
     assert not is_released(upgrade.read_node(upgrade.nodes[0]))
     upgrade.functions.invoke("restore-pools", orphan_event)
-    assert read_specs(upgrade) == {
+    assert read_pool_specs(upgrade) == {
         **upgrade.original_pool_specs,
         "blue": {**upgrade.original_pool_specs["blue"], "paused": True},
     }
@@ -620,7 +625,7 @@ def test_orphaned_node_keeps_labels_while_canary_would_select_it(upgrade: Upgrad
     The run config was created again before a tick, and its new run has claimed the pools with the edited selectors.
     """
     upgrade.advance_to_jobs()
-    delete_without_finalizer(upgrade)
+    delete_run_config_without_finalizer(upgrade)
     orphan_event = events.build_event(
         events.RUN_RESTORE_PENDING, "test", ObjectReference.from_object(upgrade.run_config), upgrade.nodes[0]
     )
@@ -628,7 +633,7 @@ def test_orphaned_node_keeps_labels_while_canary_would_select_it(upgrade: Upgrad
     upgrade.run_steps(*BEFORE_JOBS[:3])
 
     assert upgrade.functions.invoke("restore-pools", orphan_event) is None
-    assert find_orphan_events(upgrade) == {}
+    assert get_restore_events_by_orphaned_node(upgrade) == {}
 
     assert not is_released(upgrade.read_node(upgrade.nodes[0]))
     assert {get_claim_uid(upgrade.read_pool(name)) for name in upgrade.original_pool_specs} == {
@@ -646,15 +651,15 @@ def test_events_for_orphaned_nodes_are_limited_per_tick(
     """
     monkeypatch.setattr(resync_runs, "MAX_ORPHANS_PER_TICK", 1)
     upgrade.advance_to_jobs()
-    delete_without_finalizer(upgrade)
+    delete_run_config_without_finalizer(upgrade)
 
-    names_by_tick = [list(find_orphan_events(upgrade)) for _ in upgrade.nodes]
+    names_by_tick = [list(get_restore_events_by_orphaned_node(upgrade)) for _ in upgrade.nodes]
 
     assert sorted(names_by_tick) == [[name] for name in upgrade.nodes]
 
 
 @proves("MUT-34")
-def test_pool_outside_run_keeps_its_pause(upgrade: UpgradeScenario) -> None:
+def test_pool_not_in_run_stays_paused(upgrade: UpgradeScenario) -> None:
     """Check that the end of a run does not unpause a pool that is claimed but not part of the run.
 
     It was claimed for a run that never began, and an administrator has paused it since.

@@ -1,4 +1,4 @@
-"""Tests of `resync-runs`, which emits each event that an object waits for, and no other."""
+"""Tests for `resync-runs`, which emits each event that an object waits for, and no other event."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def list_tick_event_types(upgrade: UpgradeScenario) -> list[str]:
 
 
 @proves("X-3", "X-3a", "MUT-30")
-def test_unchecked_objects_are_found(upgrade: UpgradeScenario) -> None:
-    """Check that a tick finds a rule, a target and a run config that existed before the event source."""
+def test_tick_emits_check_events_for_unchecked_objects(upgrade: UpgradeScenario) -> None:
+    """Check that a tick emits events for a rule, a target and a run config that existed before the event source."""
     assert sorted(list_tick_event_types(upgrade)) == sorted(
         [events.RULE_CHECK_PENDING, events.TARGET_CHECK_PENDING, events.RUN_CHECK_PENDING]
     )
@@ -68,12 +68,12 @@ def test_unchecked_objects_are_found(upgrade: UpgradeScenario) -> None:
 
 
 @proves("X-3")
-@pytest.mark.parametrize("count", range(3, len(BEFORE_JOBS) + 1))
-def test_lost_event_is_emitted_again(upgrade: UpgradeScenario, count: int) -> None:
+@pytest.mark.parametrize("step_count", range(3, len(BEFORE_JOBS) + 1))
+def test_lost_event_is_emitted_again(upgrade: UpgradeScenario, step_count: int) -> None:
     """Check that a tick emits the event that was lost after any of the steps before the Jobs."""
     upgrade.check_rule_and_target()
-    upgrade.run_steps(*BEFORE_JOBS[:count])
-    assert list_tick_event_types(upgrade) == [NEXT_EVENT_BY_LAST_STEP[BEFORE_JOBS[count - 1]]]
+    upgrade.run_steps(*BEFORE_JOBS[:step_count])
+    assert list_tick_event_types(upgrade) == [NEXT_EVENT_BY_LAST_STEP[BEFORE_JOBS[step_count - 1]]]
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_tick_emits_nothing_during_job_or_upgrade(upgrade: UpgradeScenario, audi
 @pytest.mark.slow
 @proves("X-3", "MUT-35", "MUT-45")
 @pytest.mark.parametrize("recreate", [False, True])
-def test_deleted_released_node_is_found(upgrade: UpgradeScenario, recreate: bool) -> None:
+def test_tick_emits_event_for_deleted_released_node(upgrade: UpgradeScenario, recreate: bool) -> None:
     """Check that a tick emits the event that drops a released node which was deleted or recreated.
 
     A recreated node is not part of the run and lacks its label, so no event source reports it. The condition then no
@@ -118,7 +118,7 @@ def test_deleted_released_node_is_found(upgrade: UpgradeScenario, recreate: bool
 
 
 @proves("MUT-22", "X-3")
-def test_target_with_changed_nodes_is_found(upgrade: UpgradeScenario) -> None:
+def test_tick_emits_check_event_for_target_with_changed_nodes(upgrade: UpgradeScenario) -> None:
     """Check that a tick emits `target.check_pending` only if the nodes of a target have changed."""
     upgrade.check_rule_and_target()
     assert events.TARGET_CHECK_PENDING not in list_tick_event_types(upgrade)
@@ -188,10 +188,10 @@ def test_tick_releases_node_after_other_maintenance(upgrade: UpgradeScenario, wo
     assert events.NODE_PREJOBS_DONE in list_tick_event_types(upgrade)
 
 
-def test_event_during_tick_keeps_ticks_reply(upgrade: UpgradeScenario) -> None:
-    """Check that an event during a tick's pass does not reduce the tick's reply.
+def test_event_during_tick_pass_does_not_change_ticks_reply(upgrade: UpgradeScenario) -> None:
+    """Check that an event that arrives during a tick's pass removes no events from the tick's reply.
 
-    The event gets its own pass, which emits fewer events than a tick's.
+    The event gets its own pass, which emits fewer events than the tick's pass.
     """
     controlled_step = ControlledStep(resync_runs.PASS_STRATEGY)
     tick_reply = controlled_step.post(build_tick())
@@ -224,8 +224,8 @@ def delete_rule(upgrade: UpgradeScenario) -> None:
     assert upgrade.run_step("check-run", events.RUN_CHECK_PENDING) == ""
 
 
-def fail_job_and_corrupt_config(upgrade: UpgradeScenario) -> None:
-    """Fail the first node's Job, and let the run config name a rule that does not exist."""
+def fail_job_and_invalidate_config(upgrade: UpgradeScenario) -> None:
+    """Fail the first node's Job, and make the run config name a rule that does not exist."""
     fail_first_job(upgrade)
     upgrade.administrator_client.patch(
         build_object_path(upgrade.run_config), {"spec": {"mutexRules": [{"name": "absent"}]}}
@@ -235,7 +235,7 @@ def fail_job_and_corrupt_config(upgrade: UpgradeScenario) -> None:
 
 @pytest.mark.slow
 @proves("MUT-47", "MUT-43", "MUT-36")
-@pytest.mark.parametrize("halt", [fail_first_job, delete_rule, fail_job_and_corrupt_config])
+@pytest.mark.parametrize("halt", [fail_first_job, delete_rule, fail_job_and_invalidate_config])
 def test_undone_changes_of_halted_run_are_repeated(
     upgrade: UpgradeScenario, halt: Callable[[UpgradeScenario], None]
 ) -> None:
@@ -253,9 +253,9 @@ def test_undone_changes_of_halted_run_are_repeated(
 
     hint = build_resource_event(events.REFERENCE_UPDATED, blue, "MachineConfigPool")
     assert [reply.get_type() for reply in upgrade.resync_by_hint(hint)] == [events.POOLS_CLAIMED, events.POOLS_PAUSED]
-    for step, kind in TRIGGER_BY_REPAIR_STEP.items():
-        assert list_tick_event_types(upgrade)[0] == kind
-        assert upgrade.run_step(step, kind) == ""
+    for step, event_type in TRIGGER_BY_REPAIR_STEP.items():
+        assert list_tick_event_types(upgrade)[0] == event_type
+        assert upgrade.run_step(step, event_type) == ""
 
     assert {name: upgrade.read_pool(name)["spec"] for name in upgrade.original_pool_specs} == edited_specs
     assert not is_released(upgrade.read_node(upgrade.nodes[1]))
@@ -264,8 +264,8 @@ def test_undone_changes_of_halted_run_are_repeated(
 
 @pytest.mark.slow
 @proves("MUT-35", "MUT-36", "MUT-47")
-def test_recreated_node_does_not_block_selectors_of_halted_run(upgrade: UpgradeScenario) -> None:
-    """Check that a recreated node does not keep a halted run from editing a selector again.
+def test_recreated_node_does_not_block_selector_repair_of_halted_run(upgrade: UpgradeScenario) -> None:
+    """Check that a recreated node does not keep a halted run from repairing a selector.
 
     The node is not part of the run and gets no labels. The run drops it when a user resumes it.
     """
@@ -283,7 +283,7 @@ def test_recreated_node_does_not_block_selectors_of_halted_run(upgrade: UpgradeS
 def test_undone_change_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> None:
     """Check that the end of a Job is still reported while an undone change waits to be repeated.
 
-    A webhook may reject that repetition forever. The event for selectors follows only when all labels are set.
+    A webhook may reject that repetition forever. The event for the selectors follows only when all labels are set.
     """
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
@@ -294,17 +294,18 @@ def test_undone_change_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> Non
     )
     tick_events = list_tick_event_types(upgrade)
     assert tick_events == [
-        events.TARGET_CHECK_PENDING,
+        events.TARGET_CHECK_PENDING,  # the node no longer belongs to its pool
         events.POOLS_PAUSED,
         events.JOB_DUE,
-    ]  # the node no longer belongs to its pool
+    ]
 
 
 @proves("MUT-33", "MUT-36", "X-3")
 def test_pool_changed_again_within_seconds_waits_for_tick(upgrade: UpgradeScenario) -> None:
-    """Check that a pool that another client changes again within seconds waits for the tick; other changes do not.
+    """Check that a pool that another client changes again within seconds is repaired only at the next tick.
 
-    Otherwise the repairs would follow a controller's changes as fast as events travel.
+    Otherwise the run and another controller would overwrite each other as fast as events travel. Changes of other
+    fields or pools are repaired at once.
     """
     upgrade.advance_to_jobs()
     unpause, path = {"spec": {"paused": False}}, build_pool_path("blue")
@@ -331,38 +332,38 @@ def test_pool_changed_again_within_seconds_waits_for_tick(upgrade: UpgradeScenar
 
 @proves("MUT-33", "MUT-36", "X-3")
 @pytest.mark.parametrize(
-    ("step", "owner", "original_fields"),
+    ("step", "claim_uid", "original_fields"),
     [
         ("pause-pools", "gone", {"paused": False}),
         ("edit-pools", None, {"nodeSelector": {"matchExpressions": None}}),
     ],
 )
 def test_recently_lost_claim_does_not_delay_other_repairs(
-    upgrade: UpgradeScenario, step: str, owner: str | None, original_fields: Object
+    upgrade: UpgradeScenario, step: str, claim_uid: str | None, original_fields: Object
 ) -> None:
     """Check that a claim that was repaired a moment ago does not delay the repair of a pause or a selector.
 
     A user may have applied a backup of the pool. If only the claim is lost again within seconds, it waits for the tick.
     """
     upgrade.advance_to_jobs()
-    path, invalid_claim, kind = (
+    path, invalid_claim, event_type = (
         build_pool_path("blue"),
-        {"metadata": {"annotations": {RUN_LABEL: owner}}},
+        {"metadata": {"annotations": {RUN_LABEL: claim_uid}}},
         TRIGGER_BY_REPAIR_STEP[step],
     )
     hint = build_resource_event(
         events.REFERENCE_UPDATED, upgrade.administrator_client.patch(path, invalid_claim), "MachineConfigPool"
     )
     assert [reply.get_type() for reply in upgrade.resync_by_hint(hint)] == [events.POOLS_CLAIMED]
-    upgrade.run_step(step, kind)
+    upgrade.run_step(step, event_type)
     assert get_claim_uid(upgrade.read_pool("blue")) == upgrade.run_config["metadata"]["uid"]
     upgrade.administrator_client.patch(path, invalid_claim)
     assert upgrade.resync_by_hint(hint) == []
     assert events.POOLS_CLAIMED in list_tick_event_types(upgrade)
 
     upgrade.administrator_client.patch(path, {"spec": original_fields})
-    assert [reply.get_type() for reply in upgrade.resync_by_hint(hint)] == [kind]
-    upgrade.run_step(step, kind)
+    assert [reply.get_type() for reply in upgrade.resync_by_hint(hint)] == [event_type]
+    upgrade.run_step(step, event_type)
     upgrade.administrator_client.patch(path, {**invalid_claim, "spec": original_fields})
     assert upgrade.resync_by_hint(hint) == []
 
@@ -370,7 +371,7 @@ def test_recently_lost_claim_does_not_delay_other_repairs(
 @pytest.mark.slow
 @proves("MUT-33", "MUT-36", "X-3")
 def test_undone_changes_are_repeated_before_config_is_checked(upgrade: UpgradeScenario) -> None:
-    """Check that undone changes are repeated before a changed run config was checked.
+    """Check that undone changes are repeated even before a changed run config is checked.
 
     The check may be rejected forever. Until it succeeds, no other event of the run is emitted.
     """
@@ -397,7 +398,7 @@ def test_missing_finalizer_does_not_delay_pause(upgrade: UpgradeScenario) -> Non
 
 @pytest.mark.slow
 @proves("MUT-43", "X-3")
-def test_node_is_released_after_undone_changes_are_repeated(upgrade: UpgradeScenario) -> None:
+def test_node_is_not_released_while_pool_is_unpaused(upgrade: UpgradeScenario) -> None:
     """Check that a tick does not release a node while a pool of the run is unpaused.
 
     Another node could be upgraded at the same time.
@@ -416,21 +417,21 @@ def test_halted_run_makes_no_progress(upgrade: UpgradeScenario) -> None:
     upgrade.check_rule_and_target()
     upgrade.run_steps("check-run", "detect-upgrade", "claim-pools")
     delete_rule(upgrade)
-    for step, kind in TRIGGER_BY_REPAIR_STEP.items():
-        assert upgrade.run_step(step, kind) == ""
+    for step, event_type in TRIGGER_BY_REPAIR_STEP.items():
+        assert upgrade.run_step(step, event_type) == ""
     assert upgrade.read_pool("blue")["spec"] == upgrade.original_pool_specs["blue"]
     assert "turnAt" not in upgrade.read_status()["record"]
     assert list_tick_event_types(upgrade) == []
 
 
 def change_target_pool(upgrade: UpgradeScenario) -> None:
-    """Let the target name another pool."""
+    """Make the target name a different pool."""
     upgrade.administrator_client.create(POOLS_PATH, build_pool("green", {WORKER_LABEL: "", "role": "blue"}))
     upgrade.administrator_client.patch(build_object_path(upgrade.target), {"spec": {"machineConfigPools": ["green"]}})
 
 
 def delete_rule_of_run_config(upgrade: UpgradeScenario) -> None:
-    """Delete the rule, so that the run config is not valid any more."""
+    """Delete the rule, so that the run config is no longer valid."""
     upgrade.administrator_client.delete(build_object_path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
 
 
@@ -439,7 +440,7 @@ def delete_rule_of_run_config(upgrade: UpgradeScenario) -> None:
 def test_claim_without_run_is_removed(upgrade: UpgradeScenario, change: Callable[[UpgradeScenario], None]) -> None:
     """Check that a claim is removed if its run config changed before a run began.
 
-    Only the first pool could be claimed. After the removal, no other run waits for that pool.
+    The run config had claimed only its first pool. After the removal, no other run waits for that pool.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps("check-run", "detect-upgrade")

@@ -1,4 +1,4 @@
-"""Tests of `run-job`, which runs the Jobs of a node one after another, each once."""
+"""Tests for `run-job`, which runs each Job of a node once, one after another."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_each_job_is_created_once(upgrade: UpgradeScenario) -> None:
     status_patch = {"status": {"record": {"nodes": {upgrade.nodes[0]: {"jobs": None}}}}}
     upgrade.administrator_client.patch(f"{build_path(RUN_KIND, DEFAULT_NAMESPACE, 'example')}/status", status_patch)
     assert upgrade.run_step("run-job", events.JOB_DUE) == ""
-    assert [each["metadata"]["uid"] for each in upgrade.list_jobs()] == [job["metadata"]["uid"]]
-    (entry,) = upgrade.read_status()["record"]["nodes"][upgrade.nodes[0]]["jobs"].values()
-    assert entry["uid"] == job["metadata"]["uid"]
+    assert [listed_job["metadata"]["uid"] for listed_job in upgrade.list_jobs()] == [job["metadata"]["uid"]]
+    (job_record,) = upgrade.read_status()["record"]["nodes"][upgrade.nodes[0]]["jobs"].values()
+    assert job_record["uid"] == job["metadata"]["uid"]
 
 
 @proves("MUT-42", "MUT-47")
 def test_foreign_job_halts_run(upgrade: UpgradeScenario) -> None:
-    """Check that a Job with the expected name that the run has not created halts the run; the condition reports it."""
+    """Check that a Job that has the expected name but was not created by the run halts the run, and is reported."""
     upgrade.advance_to_jobs()
     rule = upgrade.administrator_client.get(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"))
     node, run_id = upgrade.read_node(upgrade.nodes[0]), upgrade.read_status()["record"]["id"]
@@ -71,7 +71,7 @@ def test_foreign_job_halts_run(upgrade: UpgradeScenario) -> None:
 
 
 @proves("MUT-41")
-def test_job_has_template_of_rule_and_variables_of_run(upgrade: UpgradeScenario) -> None:
+def test_job_has_rules_pod_template_and_runs_variables(upgrade: UpgradeScenario) -> None:
     """Check that a Job keeps its rule's pod template and gets the variables and affinity of the run.
 
     The run's variables take precedence over the rule's. Command and arguments stay unchanged.
@@ -86,20 +86,23 @@ def test_job_has_template_of_rule_and_variables_of_run(upgrade: UpgradeScenario)
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
     (job,) = upgrade.list_jobs()
-    first, second = get_pod_spec(job)["containers"]
+    first_container, second_container = get_pod_spec(job)["containers"]
     run_variables = {
         "NODE_NAME": upgrade.nodes[0],
         "MUTEX_RULE": "only",
         "MUTEX_RUN": upgrade.read_status()["record"]["id"],
     }
-    assert {each["name"]: each["value"] for each in first["env"]} == {**run_variables, "OTHER": "kept"}
-    assert {each["name"]: each["value"] for each in second["env"]} == run_variables
-    assert (first["command"], first["args"]) == (["sleep"], ["30"])
+    assert {variable["name"]: variable["value"] for variable in first_container["env"]} == {
+        **run_variables,
+        "OTHER": "kept",
+    }
+    assert {variable["name"]: variable["value"] for variable in second_container["env"]} == run_variables
+    assert (first_container["command"], first_container["args"]) == (["sleep"], ["30"])
     terms = get_pod_spec(job)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     exclusion = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [upgrade.nodes[0]]}
     assert terms["nodeSelectorTerms"] == [{"matchExpressions": [zone, exclusion]}] * 2
     recorded_events = upgrade.administrator_client.list(f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/events")["items"]
-    assert any(each["reason"] == "VariableOverridden" and "NODE_NAME" in each["message"] for each in recorded_events)
+    assert any(event["reason"] == "VariableOverridden" and "NODE_NAME" in event["message"] for event in recorded_events)
 
 
 @proves("MUT-47", "MUT-1")
@@ -139,7 +142,7 @@ def test_missing_permission_in_namespace_halts_run(upgrade: UpgradeScenario) -> 
 
 @proves("MUT-42", "MUT-40")
 def test_job_is_found_in_its_original_namespace(upgrade: UpgradeScenario) -> None:
-    """Check that a running Job is found although its rule names another namespace now.
+    """Check that a running Job is found even if its rule now names a different namespace.
 
     The run is not halted, and no second Job is created.
     """
@@ -175,16 +178,16 @@ def test_rejected_read_of_job_does_not_halt_run(
 
 
 @proves("MUT-42", "X-2")
-def test_conflict_about_other_object_is_retried(
+def test_conflict_on_other_object_is_retried(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a conflict about another object is retried by the broker and does not halt the run.
+    """Check that a conflict on another object makes the broker retry the event, and does not halt the run.
 
     For example, the creation of a Job conflicts with a concurrent write of a resource quota.
     """
     upgrade.advance_to_jobs()
-    quota = Fault(409, 'Operation cannot be fulfilled on resourcequotas "jobs": the object has been modified')
-    fault_proxy.inject(lambda request: quota if request.startswith("create jobs") else None)
+    quota_conflict = Fault(409, 'Operation cannot be fulfilled on resourcequotas "jobs": the object has been modified')
+    fault_proxy.inject(lambda request: quota_conflict if request.startswith("create jobs") else None)
     assert proxied_functions.post("run-job", upgrade.build_event(events.POOLS_EDITED)).status_code == 503
     fault_proxy.stop_faults()
     assert "failure" not in upgrade.read_status()["record"]
@@ -195,7 +198,7 @@ def test_conflict_about_other_object_is_retried(
 @pytest.mark.slow
 @proves("MUT-40", "MUT-35")
 @pytest.mark.parametrize("recreate", [False, True])
-def test_node_deleted_during_job_is_dropped_at_its_end(upgrade: UpgradeScenario, recreate: bool) -> None:
+def test_node_deleted_during_job_is_dropped_after_job_ends(upgrade: UpgradeScenario, recreate: bool) -> None:
     """Check that a node that is deleted or recreated during its Job is dropped only when the Job has ended.
 
     Until then, no other node's Job is created, whichever step notices the deletion.
@@ -225,11 +228,11 @@ def test_unrecorded_job_of_deleted_node_is_found(
 ) -> None:
     """Check that the Job of a deleted node is found by its name if it was created but not recorded.
 
-    The process was killed after the creation. The Job is recorded now, so its end triggers the step, which drops the
-    node.
+    The process was killed after the creation. The step then records the Job, so that the Job's end triggers the step,
+    which drops the node.
     """
     upgrade.advance_to_jobs()
-    gateway_timeout = Fault(504, "the answer was lost")
+    gateway_timeout = Fault(504, "the response was lost")
     fault_proxy.inject(lambda request: gateway_timeout if request.startswith("patch mutexrunconfigs/status") else None)
     assert proxied_functions.post("run-job", upgrade.build_event(events.POOLS_EDITED)).status_code == 503
     fault_proxy.stop_faults()
@@ -238,7 +241,7 @@ def test_unrecorded_job_of_deleted_node_is_found(
     assert upgrade.run_step("run-job", events.POOLS_EDITED) == ""
     record = upgrade.read_status()["record"]
     assert "droppedAt" not in record["nodes"][name]
-    assert [each["uid"] for each in record["nodes"][name]["jobs"].values()] == [job["metadata"]["uid"]]
+    assert [job_record["uid"] for job_record in record["nodes"][name]["jobs"].values()] == [job["metadata"]["uid"]]
     assert events.JOB_DUE not in [reply.get_type() for reply in upgrade.resync_by_tick()]
     upgrade.end_job(job)
     assert upgrade.run_step("run-job", events.JOB_DUE) == events.NODE_DONE
@@ -247,15 +250,15 @@ def test_unrecorded_job_of_deleted_node_is_found(
 
 @proves("MUT-40")
 def test_last_finished_nodes_keep_their_jobs(upgrade: UpgradeScenario) -> None:
-    """Check that the record keeps the Jobs of the nodes that finished last, in the run's order and not by name."""
+    """Check that the record keeps the Jobs of the nodes that finished last, by the run's order and not by name."""
     upgrade.advance_to_jobs()
     names = [f"{pool}-{number:02}" for pool in ("worker", "infra") for number in range(30)]
     node_record = {
         "cleanedAt": "2026-01-01T00:00:00Z",
         "jobs": {jobs.format_job_key(jobs.MAIN, RULE_REFERENCE): {"name": "only-1"}},
     }
-    done = {name: {"uid": name, **node_record} for name in names}
-    upgrade.write_record({"order": [*names, *upgrade.nodes], "nodes": done})
+    done_nodes = {name: {"uid": name, **node_record} for name in names}
+    upgrade.write_record({"order": [*names, *upgrade.nodes], "nodes": done_nodes})
     upgrade.delete_node(upgrade.nodes[0])
     assert upgrade.run_step("run-job", events.POOLS_EDITED) == events.NODE_DONE
     record = upgrade.read_status()["record"]
@@ -290,7 +293,7 @@ def test_job_result_is_recorded_while_config_is_invalid(
     """
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
-    restore = invalidate(upgrade)
+    restore_config = invalidate(upgrade)
     assert upgrade.run_step("check-run", events.RUN_CHECK_PENDING) == ""
     assert upgrade.resync_by_tick() == []
     (job,) = upgrade.list_jobs()
@@ -300,7 +303,7 @@ def test_job_result_is_recorded_while_config_is_invalid(
     assert upgrade.run_step("run-job", events.JOB_DUE) == ""
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert upgrade.resync_by_tick() == []
-    restore()
+    restore_config()
     assert upgrade.run_step("check-run", events.RUN_CHECK_PENDING) == events.NODE_PREJOBS_DONE
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == events.NODE_RELEASED
 
@@ -335,13 +338,13 @@ def advance_to_node_upgraded(upgrade: UpgradeScenario) -> str:
 def test_cleanup_job_follows_upgrade_and_precedes_next_node(upgrade: UpgradeScenario) -> None:
     """Check that the cleanup Job follows the upgrade, and the next node's Job follows the cleanup Job.
 
-    Before the next Job is created, the node loses the run's label and the record its `released` node.
+    Before the next Job is created, the run's label is removed from the node, and `released` from the record.
     """
     name = advance_to_node_upgraded(upgrade)
     upgrade.run_step("run-job", events.NODE_UPGRADED)
     job = upgrade.list_jobs()[-1]
     assert job["metadata"]["name"].startswith("cleanup-only-")
-    assert {each["name"] for each in get_pod_spec(job)["containers"][0]["env"]} == {
+    assert {variable["name"] for variable in get_pod_spec(job)["containers"][0]["env"]} == {
         "NODE_NAME",
         "MUTEX_RULE",
         "MUTEX_RUN",
@@ -358,7 +361,7 @@ def test_cleanup_job_follows_upgrade_and_precedes_next_node(upgrade: UpgradeScen
 @pytest.mark.slow
 @proves("MUT-41", "MUT-46")
 def test_cleanup_job_keeps_affinity_and_variables_of_rule(upgrade: UpgradeScenario) -> None:
-    """Check that a cleanup Job keeps its rule's affinity and variables besides those of the run, as the main Job does.
+    """Check that a cleanup Job has its rule's affinity and variables as well as the run's, like the main Job.
 
     Each of its node selector terms also excludes the upgraded node.
     """
@@ -395,14 +398,17 @@ def test_cleanup_job_keeps_affinity_and_variables_of_rule(upgrade: UpgradeScenar
     assert get_pod_spec(main_job)["affinity"] == {"nodeAffinity": main_terms}
     (cleanup_container,) = get_pod_spec(cleanup_job)["containers"]
     run_variables = {"NODE_NAME": name, "MUTEX_RULE": "only", "MUTEX_RUN": upgrade.read_status()["record"]["id"]}
-    assert {each["name"]: each["value"] for each in cleanup_container["env"]} == {**run_variables, "OTHER": "kept"}
+    assert {variable["name"]: variable["value"] for variable in cleanup_container["env"]} == {
+        **run_variables,
+        "OTHER": "kept",
+    }
     assert (cleanup_container["command"], cleanup_container["args"]) == (["sleep"], ["30"])
 
 
 @pytest.mark.slow
 @proves("MUT-46", "MUT-51")
 def test_node_waits_for_cleanup_job_of_missing_rule(upgrade: UpgradeScenario) -> None:
-    """Check that a node is not done while its rule does not exist, because only the rule states its cleanup Job."""
+    """Check that a node is not done while its rule does not exist, because only the rule defines its cleanup Job."""
     name = advance_to_node_upgraded(upgrade)
     upgrade.administrator_client.delete(build_object_path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
     assert upgrade.run_step("run-job", events.NODE_UPGRADED) == ""
@@ -416,8 +422,8 @@ def test_node_waits_for_cleanup_job_of_missing_rule(upgrade: UpgradeScenario) ->
 
 @pytest.mark.slow
 @proves("MUT-46", "MUT-40")
-def test_running_cleanup_job_is_awaited_after_its_removal_from_rule(upgrade: UpgradeScenario) -> None:
-    """Check that a running cleanup Job is awaited although its rule no longer has one.
+def test_run_waits_for_running_cleanup_job_that_was_removed_from_rule(upgrade: UpgradeScenario) -> None:
+    """Check that the run waits for a running cleanup Job even if its rule no longer defines one.
 
     Otherwise the next node's Job would run concurrently.
     """

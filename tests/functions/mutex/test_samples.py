@@ -25,7 +25,7 @@ SAMPLE_KINDS = ("mutexrule", "mutextarget", "mutexrunconfig")
 
 @proves("MUT-3", "C28")
 def test_documented_samples_are_valid_with_their_pools(upgrade: UpgradeScenario, idle_cluster: LocalCluster) -> None:
-    """Check that the samples, created with kubectl in the namespace that they refer to, are valid with their pools."""
+    """Check that the samples are valid with their pools if kubectl creates them in the namespace they refer to."""
     upgrade.delete_all()
     upgrade.administrator_client.create(
         "/apis/machineconfiguration.openshift.io/v1/machineconfigpools", build_pool("worker", {WORKER_LABEL: ""})
@@ -46,45 +46,47 @@ def test_documented_samples_are_valid_with_their_pools(upgrade: UpgradeScenario,
 
 @pytest.mark.parametrize("name", SAMPLE_KINDS)
 def test_samples_have_no_namespace(name: str) -> None:
-    """C28: A sample has no namespace of its own, as in document 004, although references to it have one."""
-    (item,) = yaml.safe_load_all((SAMPLES_DIRECTORY / f"mutex_v1alpha1_{name}.yaml").read_text())
-    assert "namespace" not in item["metadata"]
+    """C28: A sample does not set its namespace, as in document 004, although references to it name one."""
+    (manifest,) = yaml.safe_load_all((SAMPLES_DIRECTORY / f"mutex_v1alpha1_{name}.yaml").read_text())
+    assert "namespace" not in manifest["metadata"]
 
 
 @proves("MUT-2")
 def test_machine_config_sample_is_valid(idle_cluster: LocalCluster) -> None:
-    """Check that OpenShift's CRD accepts the sample MachineConfig, and that it is for workers."""
+    """Check that OpenShift's CRD accepts the sample MachineConfig, and that it applies to workers."""
     output = idle_cluster.kubectl("apply", "--dry-run=server", "-o", "yaml", "-f", MACHINE_CONFIG_FILE).stdout
     labels = yaml.safe_load(output)["metadata"]["labels"]
     assert labels == {"machineconfiguration.openshift.io/role": "worker"}
 
 
 @proves("MUT-2")
-@pytest.mark.parametrize("separator", [": ", ":"], ids=["spaced", "narrow"])
+@pytest.mark.parametrize("separator", [": ", ":"], ids=["with space", "without space"])
 def test_sample_script_writes_node_version(tmp_path: Path, separator: str) -> None:
-    """Check that the sample's script writes the node's version, and equals the script in the sample's comment.
+    """Check that the sample's script writes the node's version, and is the same as the script in the sample's comment.
 
-    The test runs the script on a folder instead of a node's root.
+    The test runs the script on a temporary directory instead of a node's root directory.
     """
     text = MACHINE_CONFIG_FILE.read_text()
     (file,) = yaml.safe_load(text)["spec"]["config"]["storage"]["files"]
     script = unquote(file["contents"]["source"].removeprefix("data:,"))
     assert "".join(f"#   {line}" for line in script.splitlines(keepends=True)) in text
-    current = tmp_path / "etc" / "machine-config-daemon" / "currentconfig"
-    current.parent.mkdir(parents=True)
-    current.write_text(f'{{"metadata":{{"annotations":{{"a":"b","{VERSION_LABEL}"{separator}"4.16.4","c":"d"}}}}}}')
+    current_config = tmp_path / "etc" / "machine-config-daemon" / "currentconfig"
+    current_config.parent.mkdir(parents=True)
+    current_config.write_text(
+        f'{{"metadata":{{"annotations":{{"a":"b","{VERSION_LABEL}"{separator}"4.16.4","c":"d"}}}}}}'
+    )
 
     subprocess.run(["bash", "-c", script, "release-image-version", tmp_path], check=True)
 
-    features = tmp_path / "etc" / "kubernetes" / "node-feature-discovery" / "features.d"
-    assert {file.name: file.read_text() for file in features.iterdir()} == {
+    features_directory = tmp_path / "etc" / "kubernetes" / "node-feature-discovery" / "features.d"
+    assert {file.name: file.read_text() for file in features_directory.iterdir()} == {
         "release-image-version": f"{VERSION_LABEL}=4.16.4\n"
     }
 
 
 @proves("MUT-2")
 def test_node_feature_discovery_sample_reads_local_files() -> None:
-    """Check that the sample NodeFeatureDiscovery reads the files that nodes write.
+    """Check that the sample NodeFeatureDiscovery generates labels from the local files that nodes write.
 
     Its CRD is not available here, so the test compares the fields with document 004.
     """

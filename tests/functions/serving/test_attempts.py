@@ -1,4 +1,4 @@
-"""Tests of the attempts that functions publish: in batches, from a separate thread, at almost no cost for the step."""
+"""Tests for publishing attempts: in batches, from a separate thread, and with almost no delay for the step."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def post_event(test_client: FlaskClient, step: str, event: CloudEvent) -> int:
 
 
 def add_attempt(publisher: Publisher, input_event: CloudEvent, status: int = 204) -> None:
-    with OngoingAttempt("cordon", input_event, publisher) as run:
-        run.status = status
+    with OngoingAttempt("cordon", input_event, publisher) as attempt:
+        attempt.status = status
 
 
-def test_attempt_has_event_time_status_and_replies(
+def test_published_attempt_contains_event_time_status_and_replies(
     workload: Workload, flask_client: FlaskClient, attempts_receiver: Receiver
 ) -> None:
     """X-6: An attempt of `begin` is published with its event, time, status and complete replies."""
@@ -74,8 +74,10 @@ def test_attempt_has_event_time_status_and_replies(
     assert reply["data"]["totalpods"] == 0
 
 
-def test_attempt_of_rejected_event_has_status_and_error(flask_client: FlaskClient, attempts_receiver: Receiver) -> None:
-    """X-6: The attempt of a rejected event contains the status and error, and that of a replay the replay's id."""
+def test_attempt_of_rejected_event_contains_status_and_error(
+    flask_client: FlaskClient, attempts_receiver: Receiver
+) -> None:
+    """X-6: The attempt of a rejected event contains the status and error; for a replay, also the replay's id."""
     event = CloudEvent(
         {**build_tick().get_attributes(), "type": events.MAINTENANCE_BEGUN, "replay": "r1"}, {"no": "node"}
     )
@@ -92,9 +94,9 @@ def test_attempt_of_rejected_event_has_status_and_error(flask_client: FlaskClien
 def test_replay_with_chosen_id_is_published_as_replay(
     flask_client: FlaskClient, attempts_receiver: Receiver, replay_id: str
 ) -> None:
-    """X-6: A replay is published as a replay even if the sender chose an id that is empty or that of a redrive.
+    """X-6: A replay is published as a replay even if the sender chose an empty id, or the id of a redrive.
 
-    Otherwise a sender could close a dead letter, or add a mere trial to an event's history.
+    Otherwise, a sender could close a dead letter, or add a trial run to an event's history.
     """
     event = CloudEvent({**build_tick().get_attributes(), "replay": replay_id, "dryrun": "All"}, {})
 
@@ -130,10 +132,10 @@ def test_rejected_event_is_published_as_dead_letter(
     assert "data" in dead_letter.data
 
 
-def wait_for_requests(recorder: Receiver, event_id: str) -> list[ReceivedRequest]:
-    """Wait for a request with an event of this id, and return all requests with it."""
-    recorder.wait_until(lambda: any(request.id == event_id for request in recorder.requests))
-    return [request for request in recorder.requests if request.id == event_id]
+def wait_for_requests(receiver: Receiver, event_id: str) -> list[ReceivedRequest]:
+    """Wait for a request that contains the event with this id, and return all such requests."""
+    receiver.wait_until(lambda: any(request.id == event_id for request in receiver.requests))
+    return [request for request in receiver.requests if request.id == event_id]
 
 
 def test_rejected_replay_is_not_a_dead_letter(flask_client: FlaskClient, attempts_receiver: Receiver) -> None:
@@ -164,8 +166,8 @@ def test_exception_in_step_is_published_with_its_name(attempts_receiver: Receive
     ]
 
 
-def _raise_in_attempt(run: OngoingAttempt) -> None:
-    with run:
+def _raise_in_attempt(attempt: OngoingAttempt) -> None:
+    with attempt:
         raise TypeError("boom")
 
 
@@ -179,7 +181,7 @@ def test_record_publishes_no_attempts_of_its_own(flask_client: FlaskClient, atte
 
 
 def test_attempts_are_batched(attempts_receiver: Receiver) -> None:
-    """Check that attempts are published in batches: 150 attempts within half a second are two requests."""
+    """Check that attempts are published in batches: 150 attempts within half a second are sent in two requests."""
     publisher = Publisher(attempts_receiver.url)
 
     for _ in range(MAX_ATTEMPTS_PER_EVENT + 50):
@@ -211,9 +213,9 @@ def test_batch_is_split_after_413(attempts_receiver: Receiver) -> None:
     """X-6: A batch that is rejected with 413 is published in halves."""
     attempts_receiver.answers["/"] = lambda request: Response(413 if len(request.body) > 1000 else 204)
     publisher = Publisher(attempts_receiver.url)
-    events_to_use = [build_tick() for _ in range(8)]
+    test_events = [build_tick() for _ in range(8)]
 
-    for event in events_to_use:
+    for event in test_events:
         add_attempt(publisher, event)
 
     attempts_receiver.wait_for_requests("/", 3)
@@ -224,17 +226,19 @@ def test_batch_is_split_after_413(attempts_receiver: Receiver) -> None:
         for accepted in accepted_requests
         for attempt in parse_attempts(decode_event(accepted.headers, accepted.body))
     }
-    assert published_ids == {event.get_id() for event in events_to_use}
+    assert published_ids == {event.get_id() for event in test_events}
 
 
-def test_invalid_attempt_does_not_lose_others_in_batch(attempts_receiver: Receiver, functions: Functions) -> None:
+def test_invalid_attempt_does_not_cause_loss_of_others_in_batch(
+    attempts_receiver: Receiver, functions: Functions
+) -> None:
     """X-6: A batch that is rejected because of one attempt is halved repeatedly, until only that attempt is lost."""
     attempts_receiver.answers["/"] = lambda request: Response(400 if b"poison" in request.body else 204)
-    publisher, before = Publisher(attempts_receiver.url), count_lost(functions)
-    events_to_use = [build_tick() for _ in range(8)]
+    publisher, before = Publisher(attempts_receiver.url), read_lost_count(functions)
+    test_events = [build_tick() for _ in range(8)]
     invalid_event = CloudEvent({**build_tick().get_attributes(), "id": "poison"}, {})
 
-    for event in (*events_to_use[:5], invalid_event, *events_to_use[5:]):
+    for event in (*test_events[:5], invalid_event, *test_events[5:]):
         add_attempt(publisher, event)
 
     attempts_receiver.wait_for_requests("/", 4)
@@ -245,20 +249,20 @@ def test_invalid_attempt_does_not_lose_others_in_batch(attempts_receiver: Receiv
         for accepted in accepted_requests
         for attempt in parse_attempts(decode_event(accepted.headers, accepted.body))
     ]
-    assert sorted(published_ids) == sorted(event.get_id() for event in events_to_use)
-    assert count_lost(functions) - before == 1
+    assert sorted(published_ids) == sorted(event.get_id() for event in test_events)
+    assert read_lost_count(functions) - before == 1
 
 
 def test_queue_drops_oldest_attempts_beyond_limit(functions: Functions) -> None:
     """Check that the queue drops its oldest attempts beyond its limit, and counts them in the metrics."""
-    before = count_lost(functions)
+    before = read_lost_count(functions)
     publisher = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS)
 
     for _ in range(MAX_QUEUED_ATTEMPTS + 100 + 10):
         add_attempt(publisher, build_tick())
 
     publisher.close()
-    assert 10 <= count_lost(functions) - before <= 110
+    assert 10 <= read_lost_count(functions) - before <= 110
 
 
 def test_unsendable_dead_letter_does_not_stop_publisher(attempts_receiver: Receiver) -> None:
@@ -279,53 +283,57 @@ def test_dead_letter_rejected_by_record_is_counted(
 ) -> None:
     """X-6: A dead letter that `record` rejects is counted and logged, because no administrator can redrive it."""
     attempts_receiver.answers["/"] = lambda request: Response(403 if request.id == "forged" else 204)
-    publisher, before, event = Publisher(attempts_receiver.url), count_lost(functions, "dead_letters"), build_tick()
+    publisher, before, event = (
+        Publisher(attempts_receiver.url),
+        read_lost_count(functions, "dead_letters"),
+        build_tick(),
+    )
 
     publisher.add_dead_letter(CloudEvent({**build_tick().get_attributes(), "id": "forged"}, {}))
     publisher.add_dead_letter(event)
 
     wait_for_requests(attempts_receiver, event.get_id())
     publisher.close()
-    assert count_lost(functions, "dead_letters") - before == 1
+    assert read_lost_count(functions, "dead_letters") - before == 1
     assert [line for line in caplog.messages if line.startswith("record rejected")] == [
         "record rejected a dead letter: HTTP 403"
     ]
 
 
 def test_dropped_dead_letters_are_counted(functions: Functions) -> None:
-    """X-6: The oldest dead letters, which exceed the queue's limit, are counted; one of them may be in flight."""
-    before = count_lost(functions, "dead_letters")
+    """X-6: Dead letters that are dropped beyond the queue's limit are counted; one of them may be in flight."""
+    before = read_lost_count(functions, "dead_letters")
     publisher = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS)
 
     for _ in range(MAX_QUEUED_DEAD_LETTERS + 10):
         publisher.add_dead_letter(build_tick())
 
     publisher.close()
-    assert 9 <= count_lost(functions, "dead_letters") - before <= 10
+    assert 9 <= read_lost_count(functions, "dead_letters") - before <= 10
 
 
 def test_queue_is_limited_in_bytes(functions: Functions) -> None:
-    """X-6: The queue is also limited in bytes, which include the response but not the event of up to 2 MiB."""
-    before = count_lost(functions)
+    """X-6: The queue is also limited in bytes, which include the response, but not the event of up to 2 MiB."""
+    before = read_lost_count(functions)
     publisher = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS)
     large_event = CloudEvent(build_tick().get_attributes(), {"text": "x" * 2_000_000})
 
     for _ in range(100):
-        with OngoingAttempt("cordon", large_event, publisher) as run:
-            run.error = "x" * (MAX_QUEUED_ATTEMPT_BYTES // 10)
+        with OngoingAttempt("cordon", large_event, publisher) as attempt:
+            attempt.error = "x" * (MAX_QUEUED_ATTEMPT_BYTES // 10)
 
     publisher.close()
-    assert 80 <= count_lost(functions) - before <= 100
-    assert run.build_finished().estimated_bytes < MAX_QUEUED_ATTEMPT_BYTES // 9
+    assert 80 <= read_lost_count(functions) - before <= 100
+    assert attempt.build_finished().estimated_bytes < MAX_QUEUED_ATTEMPT_BYTES // 9
 
 
-def count_lost(functions: Functions, metric_infix: str = "attempts") -> float:
+def read_lost_count(functions: Functions, metric_infix: str = "attempts") -> float:
     text, name = functions.clients["begin"].get("/metrics").text, f"nodemaintenance_{metric_infix}_lost_total "
     return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith(name))
 
 
-def test_publishing_costs_step_less_than_50_microseconds() -> None:
-    """Check that a step never waits for publication: the median cost is below 50 µs, even without a receiver."""
+def test_publishing_delays_step_by_less_than_50_microseconds() -> None:
+    """Check that a step never waits for publication: the median delay is below 50 µs, even without a receiver."""
     publisher, event = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS), build_tick()
     durations = []
 
@@ -335,7 +343,7 @@ def test_publishing_costs_step_less_than_50_microseconds() -> None:
         durations.append(time.perf_counter() - start_time)
 
     publisher.close()
-    print(f"an attempt is added in {statistics.median(durations) * 1e6:.1f} µs at the median")
+    print(f"median time to add an attempt: {statistics.median(durations) * 1e6:.1f} µs")
     assert statistics.median(durations) < 50e-6
 
 
@@ -367,23 +375,23 @@ def test_close_retries_until_record_is_available(attempts_receiver: Receiver) ->
 
 
 def test_close_returns_at_its_time_limit(attempts_receiver: Receiver) -> None:
-    """Check that `close` returns at its time limit although `record` never accepts the attempts.
+    """Check that `close` returns at its time limit even if `record` never accepts the attempts.
 
     The process must end before it is killed.
     """
     attempts_receiver.answers["/"] = lambda _: Response(503)
     publisher = Publisher(attempts_receiver.url, 1.2)
     add_attempt(publisher, build_tick())
-    began = time.monotonic()
+    start_time = time.monotonic()
 
     publisher.close()
 
-    assert 1 < time.monotonic() - began < 2
+    assert 1 < time.monotonic() - start_time < 2
     assert len(attempts_receiver.requests) > 1
 
 
-def test_connection_to_deleted_pod_times_out_soon() -> None:
-    """Check that a connection to a deleted pod times out soon.
+def test_connection_to_deleted_pod_times_out_quickly() -> None:
+    """Check that a connection to a deleted pod times out quickly.
 
     The next connection may reach the other pod of `record`.
     """
@@ -402,17 +410,17 @@ def test_connection_to_deleted_pod_times_out_soon() -> None:
 
 @pytest.mark.slow
 def test_close_waits_briefly_for_local_record() -> None:
-    """Check that `close` waits only briefly for a `record` on the same host, which ends with all other processes."""
+    """Check that `close` waits only briefly for a `record` on the same host, which exits with all other processes."""
     publisher = Publisher(DISCARD_URL)
     add_attempt(publisher, build_tick())
-    began = time.monotonic()
+    start_time = time.monotonic()
 
     publisher.close()
 
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - start_time < 3
 
 
-def test_attempt_added_during_last_dead_letter_is_published(attempts_receiver: Receiver) -> None:
+def test_attempt_added_during_retry_of_last_dead_letter_is_published(attempts_receiver: Receiver) -> None:
     """Check that an attempt is published if it is added while the last dead letter is being retried.
 
     The process ends during that retry.

@@ -1,4 +1,4 @@
-"""Tests of the bounded queue, which limits the number and the bytes of its items."""
+"""Tests for the bounded queue, which limits the number and the total size of its items."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def fail_with_retry(_event: BaseCloudEvent, _cluster: SyncClient) -> list[BaseCloudEvent]:
+def fail_with_retry(_event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
     raise Retry("busy")
 
 
@@ -45,8 +45,8 @@ def build_drift_event(
     return events.build_event(event_type, "resync", maintenance_reference, node, seed=f"{number}{node}")
 
 
-def build_function(fail: FailureHandler = build_step_failed) -> Function:
-    return Function("cordon", fail_with_retry, (), (), on_failure=fail)
+def build_function(on_failure: FailureHandler = build_step_failed) -> Function:
+    return Function("cordon", fail_with_retry, (), (), on_failure=on_failure)
 
 
 def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> None:
@@ -63,12 +63,12 @@ def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> 
 
 
 @pytest.mark.parametrize(
-    ("seconds", "following", "passed", "is_reported"),
+    ("seconds_later", "next_event", "has_succeeded", "is_reported"),
     [
         pytest.param(0.0, build_drift_event(1), False, True, id="at once"),
         pytest.param(120.0, build_drift_event(1), False, True, id="at a later tick"),
         pytest.param(120.1, build_drift_event(1), False, False, id="long after"),
-        pytest.param(0.0, build_drift_event(1), True, False, id="succeeded meanwhile"),
+        pytest.param(0.0, build_drift_event(1), True, False, id="succeeded in between"),
         pytest.param(
             0.0, build_drift_event(maintenance_reference=OTHER_MAINTENANCE), False, False, id="another maintenance"
         ),
@@ -77,54 +77,57 @@ def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> 
     ],
 )
 def test_next_event_of_failing_kind_is_reported_at_first_attempt(
-    clock: list[float], seconds: float, following: BaseCloudEvent, passed: bool, is_reported: bool
+    clock: list[float], seconds_later: float, next_event: BaseCloudEvent, has_succeeded: bool, is_reported: bool
 ) -> None:
-    """Rule 9: After a reported failure, the next event of the same kind is reported at its first attempt.
+    """Rule 9: After a reported failure, the next event of the same kind is reported when its first attempt fails.
 
     Ticks emit such events faster than each of them can fail for half a minute, so the broker's queue would keep
     growing.
     """
-    memory = FailureTracker()
-    assert not memory.record_failure(build_drift_event())
+    tracker = FailureTracker()
+    assert not tracker.record_failure(build_drift_event())
     clock[0] = 30.0
-    assert memory.record_failure(build_drift_event())
-    if passed:
-        memory.record_success(build_drift_event(2))
-    clock[0] += seconds
+    assert tracker.record_failure(build_drift_event())
+    if has_succeeded:
+        tracker.record_success(build_drift_event(2))
+    clock[0] += seconds_later
 
-    assert memory.record_failure(following) is is_reported
+    assert tracker.record_failure(next_event) is is_reported
 
 
 def test_api_server_event_is_not_reported_at_first_attempt(clock: list[float]) -> None:
     """Rule 9: A failing event of the API server is always retried for half a minute before it is reported.
 
-    The report writes the status, which causes another event of the API server. If that was reported at once, the cycle
-    would not end. The same rule applies to events about other kinds of objects.
+    The report writes the status, which causes another event of the API server. If that event was reported at once, the
+    cycle would not end. The same rule applies to events about other kinds of objects.
     """
-    memory = FailureTracker()
-    for item in (make_maintenance(), {**make_maintenance(), "kind": "Job"}):
-        first, second = (build_resource_event(events.RESOURCE_UPDATED, item, str(item["kind"])) for _ in range(2))
-        assert not memory.record_failure(first)
+    tracker = FailureTracker()
+    for kubernetes_object in (make_maintenance(), {**make_maintenance(), "kind": "Job"}):
+        first, second = (
+            build_resource_event(events.RESOURCE_UPDATED, kubernetes_object, str(kubernetes_object["kind"]))
+            for _ in range(2)
+        )
+        assert not tracker.record_failure(first)
         clock[0] += 30.0
-        assert memory.record_failure(first)
+        assert tracker.record_failure(first)
 
-        assert not memory.record_failure(second)
+        assert not tracker.record_failure(second)
 
 
-def test_busy_event_is_reported_by_its_own_age(clock: list[float]) -> None:
+def test_event_waiting_for_concurrent_attempt_is_reported_by_its_own_age(clock: list[float]) -> None:
     """Check that an event that waits for a concurrent attempt is reported only after its own half minute.
 
     Its reply is that of the attempt in progress, which may be lost, so the event must be delivered again.
     """
-    memory = FailureTracker()
-    memory.record_failure(build_drift_event())
+    tracker = FailureTracker()
+    tracker.record_failure(build_drift_event())
     clock[0] = 30.0
-    memory.record_failure(build_drift_event())
+    tracker.record_failure(build_drift_event())
 
-    assert not memory.record_failure(build_drift_event(1), busy=True)
-    assert memory.record_failure(build_drift_event(2))
+    assert not tracker.record_failure(build_drift_event(1), busy=True)
+    assert tracker.record_failure(build_drift_event(2))
     clock[0] = 60.0
-    assert memory.record_failure(build_drift_event(1), busy=True)
+    assert tracker.record_failure(build_drift_event(1), busy=True)
 
 
 def test_success_restarts_failure_age(clock: list[float]) -> None:
@@ -160,16 +163,16 @@ def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -
 
 def test_tracker_forgets_oldest_beyond_limit(clock: list[float]) -> None:
     """Check that the tracker forgets its oldest failing events, and its oldest reported kinds, beyond the limit."""
-    memory, failing = (
+    tracker, failing = (
         FailureTracker(),
         [build_drift_event(node=f"node-{number}") for number in range(MAX_TRACKED_EVENTS + 1)],
     )
     for event in failing:
-        assert not memory.record_failure(event)
+        assert not tracker.record_failure(event)
     clock[0] = 60.0
 
-    assert memory.record_failure(failing[-1])
-    assert not memory.record_failure(failing[0])
+    assert tracker.record_failure(failing[-1])
+    assert not tracker.record_failure(failing[0])
     for clock[0] in (60.0, 90.0):
-        reported = [memory.record_failure(event) for event in failing]
+        reported = [tracker.record_failure(event) for event in failing]
     assert reported[:3] == [True, False, True]

@@ -1,4 +1,4 @@
-"""Tests of the HTTPS server when its certificate changes: new clients get the new one, open connections keep theirs."""
+"""Tests for changes of the HTTPS server's certificate: new clients get the new one, open connections keep theirs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def build_application() -> web.Application:
     return pages
 
 
-def create_client_context(*cas: CertificateAuthority) -> ssl.SSLContext:
-    return ssl.create_default_context(cadata="\n".join(ca.ca_certificate for ca in cas))
+def create_client_context(*trusted_cas: CertificateAuthority) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata="\n".join(ca.ca_certificate for ca in trusted_cas))
 
 
 async def fetch_port(session: ClientSession, port: int) -> str:
@@ -42,9 +42,9 @@ async def fetch_port(session: ClientSession, port: int) -> str:
         return await response.text()
 
 
-async def fetch_port_on_new_connection(port: int, *cas: CertificateAuthority) -> str:
+async def fetch_port_on_new_connection(port: int, *trusted_cas: CertificateAuthority) -> str:
     """Return the response on a new connection of a client that trusts these CAs."""
-    async with ClientSession(connector=TCPConnector(ssl=create_client_context(*cas))) as session:
+    async with ClientSession(connector=TCPConnector(ssl=create_client_context(*trusted_cas))) as session:
         return await fetch_port(session, port)
 
 
@@ -73,29 +73,29 @@ def test_changed_certificate_is_used_for_new_connections_only(tmp_path: Path) ->
 def test_handshakes_fail_until_certificate_exists(tmp_path: Path) -> None:
     ca = CertificateAuthority("late")
 
-    async def come_late() -> None:
+    async def issue_certificate_late() -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
             with pytest.raises(ClientConnectorError):
                 await fetch_port_on_new_connection(port, ca)
             ca.write_serving_certificate(tmp_path, [SERVER_NAME])
             assert await fetch_port_on_new_connection(port, ca)
 
-    run_with_timeout(come_late())
+    run_with_timeout(issue_certificate_late())
 
 
-@pytest.mark.parametrize("broken", ["tls.crt", "tls.key"])
+@pytest.mark.parametrize("broken_file", ["tls.crt", "tls.key"])
 @pytest.mark.parametrize("text", ["", "-----BEGIN CERTIFICATE-----\nAAAA\n"])
-def test_unusable_certificate_keeps_previous_one(tmp_path: Path, broken: str, text: str) -> None:
+def test_previous_certificate_is_used_if_new_one_is_unusable(tmp_path: Path, broken_file: str, text: str) -> None:
     ca = CertificateAuthority("kept")
     ca.write_serving_certificate(tmp_path, [SERVER_NAME])
 
-    async def break_it() -> None:
+    async def write_unusable_file() -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
             assert await fetch_port_on_new_connection(port, ca)
-            (tmp_path / broken).write_text(text)
+            (tmp_path / broken_file).write_text(text)
             assert await fetch_port_on_new_connection(port, ca)
 
-    run_with_timeout(break_it())
+    run_with_timeout(write_unusable_file())
 
 
 def test_mismatched_key_is_not_used(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_mismatched_key_is_not_used(tmp_path: Path) -> None:
     first.write_serving_certificate(tmp_path, [SERVER_NAME])
     second.write_serving_certificate(tmp_path / "other", [SERVER_NAME])
 
-    async def half_written() -> None:
+    async def replace_key_before_certificate() -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
             assert await fetch_port_on_new_connection(port, first)
             (tmp_path / "other/tls.key").replace(tmp_path / "tls.key")
@@ -115,7 +115,7 @@ def test_mismatched_key_is_not_used(tmp_path: Path) -> None:
             (tmp_path / "other/tls.crt").replace(tmp_path / "tls.crt")
             assert await fetch_port_on_new_connection(port, second)
 
-    run_with_timeout(half_written())
+    run_with_timeout(replace_key_before_certificate())
 
 
 def test_updated_secret_mount_is_used(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_certificate_is_read_again_after_transient_error(tmp_path: Path) -> None
 
 @contextmanager
 def exhaust_file_descriptors() -> Iterator[None]:
-    """Lower the limit so that the process cannot open another file."""
+    """Lower the limit of open files so that the process cannot open another one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryFile() as probe:
         number = probe.fileno()
@@ -174,13 +174,13 @@ def test_no_handshake_fails_during_certificate_changes(tmp_path: Path) -> None:
 
     The clients trust both CAs.
     """
-    pair = CertificateAuthority("one"), CertificateAuthority("two")
-    pair[0].write_serving_certificate(tmp_path, [SERVER_NAME])
+    cas = CertificateAuthority("one"), CertificateAuthority("two")
+    cas[0].write_serving_certificate(tmp_path, [SERVER_NAME])
 
     async def connect_until_stopped(port: int, stop: asyncio.Event) -> int:
         count = 0
         while not stop.is_set():
-            assert await fetch_port_on_new_connection(port, *pair)
+            assert await fetch_port_on_new_connection(port, *cas)
             count += 1
         return count
 
@@ -189,8 +189,8 @@ def test_no_handshake_fails_during_certificate_changes(tmp_path: Path) -> None:
         async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
             tasks = [asyncio.create_task(connect_until_stopped(port, stop)) for _ in range(4)]
             for number in range(20):
-                await fetch_port_on_new_connection(port, *pair)
-                await asyncio.to_thread(pair[number % 2].write_serving_certificate, tmp_path, [SERVER_NAME])
+                await fetch_port_on_new_connection(port, *cas)
+                await asyncio.to_thread(cas[number % 2].write_serving_certificate, tmp_path, [SERVER_NAME])
             stop.set()
             assert sum(await asyncio.gather(*tasks)) > 20
 

@@ -1,4 +1,4 @@
-"""Tests of the pass queue: one pass at a time, coalesced hints, and no lost hint (design rule 8)."""
+"""Tests for the pass queue: one pass at a time, coalesced hints, and no lost hint (design rule 8)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,16 @@ class ControlledStep:
     """A step whose passes each wait until the test sets their outcome."""
 
     def __init__(self, strategy: PassStrategy | None = None) -> None:
-        rule = PassQueue(strategy or PodStrategy())
-        self.function = Function("evict", self._step, (), (), on_failure=build_step_failed, pass_queue=rule)
+        pass_queue_under_test = PassQueue(strategy or PodStrategy())
+        self.function = Function(
+            "evict", self._step, (), (), on_failure=build_step_failed, pass_queue=pass_queue_under_test
+        )
         self.events_seen: list[BaseCloudEvent] = []
         self._began = threading.Semaphore(0)
         self._outcomes: list[Future[Callable[[BaseCloudEvent], Replies]]] = []
         self._threads = ThreadPoolExecutor(8)
 
-    def _step(self, event: BaseCloudEvent, _cluster: SyncClient) -> Replies:
+    def _step(self, event: BaseCloudEvent, _client: SyncClient) -> Replies:
         outcome: Future[Callable[[BaseCloudEvent], Replies]] = Future()
         self.events_seen.append(event)
         self._outcomes.append(outcome)
@@ -70,14 +72,14 @@ class ControlledStep:
     def wait_for_pass(self) -> None:
         assert self._began.acquire(timeout=TIMEOUT_SECONDS)
 
-    def release_wait(self, _answer: Future[Replies]) -> None:
+    def release_wait(self, _reply: Future[Replies]) -> None:
         """Release a waiting `wait_for_pass` when a response arrives without a pass."""
         self._began.release()
 
     def reach_second_pass(self, outcome: Callable[[BaseCloudEvent], Replies]) -> Future[Replies]:
-        """Post a hint, and a second one during its pass, and wait until the second pass starts.
+        """Post a hint, post a second one during its pass, and wait until the second pass starts.
 
-        Returns the response to the first hint.
+        Return the response to the first hint.
         """
         answer = self.post(build_hint())
         self.wait_for_pass()
@@ -111,7 +113,7 @@ def requests_more(replies: Replies) -> bool:
     return bool(replies[0].get_extension("more"))
 
 
-def test_only_functions_of_hints_coalesce() -> None:
+def test_only_functions_that_consume_hints_coalesce() -> None:
     """Check that a function coalesces its events only if they are mere hints.
 
     Events of `status`, `record` and `restore` carry facts, and `begin`, `cordon` and `taint` act once.
@@ -191,17 +193,17 @@ def build_pods_gone(number: int, version: str, maintenance: ObjectReference = FI
 
 
 def causes_pass(
-    gated: ControlledStep, event: BaseCloudEvent, outcome: Callable[[BaseCloudEvent], Replies] = build_evicted_reply
+    step: ControlledStep, event: BaseCloudEvent, outcome: Callable[[BaseCloudEvent], Replies] = build_evicted_reply
 ) -> bool:
     """Return whether the event causes a pass; `outcome` is the outcome of that pass."""
-    before, answer = len(gated.events_seen), gated.post(event)
-    answer.add_done_callback(gated.release_wait)
-    gated.wait_for_pass()  # also released by a response
-    if len(gated.events_seen) == before:
+    before, answer = len(step.events_seen), step.post(event)
+    answer.add_done_callback(step.release_wait)
+    step.wait_for_pass()  # also released by a response
+    if len(step.events_seen) == before:
         assert answer.result(TIMEOUT_SECONDS) == []
         return False
-    gated.finish_pass(outcome)
-    gated.wait_for_pass()  # released by the response
+    step.finish_pass(outcome)
+    step.wait_for_pass()  # released by the response
     return True
 
 
@@ -225,7 +227,7 @@ def test_hint_seen_by_last_pass_causes_no_pass(controlled_step: ControlledStep) 
 
 
 def test_redelivered_event_causes_another_pass(controlled_step: ControlledStep) -> None:
-    """Check that a redelivered event causes another pass, because its reply was lost with what the pass found."""
+    """Check that a redelivered event causes another pass, because the reply with the first pass's results was lost."""
     assert causes_pass(controlled_step, build_pods_gone(1, "12"))
     assert causes_pass(controlled_step, build_pods_gone(1, "12"))
 
@@ -243,16 +245,16 @@ def test_hint_with_unread_version_causes_pass(controlled_step: ControlledStep) -
 
 
 def build_outcome_with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
-    """Return the outcome of a pass that has seen the budgets in this version."""
+    """Return the outcome of a pass that has seen the budgets at this version."""
     return lambda event: [
         events.merge_data(reply, {"budgetsVersion": version}) for reply in build_evicted_reply(event, "a")
     ]
 
 
-def build_budget_opened(number: int, pods: str, budgets: str) -> BaseCloudEvent:
-    if not pods:
-        return build_hint(number, budgetsVersion=budgets)
-    return build_hint(number, podsVersion=pods, budgetsVersion=budgets)
+def build_budget_opened(number: int, pods_version: str, budgets_version: str) -> BaseCloudEvent:
+    if not pods_version:
+        return build_hint(number, budgetsVersion=budgets_version)
+    return build_hint(number, podsVersion=pods_version, budgetsVersion=budgets_version)
 
 
 def test_budget_opened_seen_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
@@ -269,7 +271,7 @@ def test_budget_opened_seen_by_last_pass_causes_no_pass(controlled_step: Control
 
 
 def test_repeated_budget_opened_causes_pass(controlled_step: ControlledStep) -> None:
-    """Rule 8: A repeated `budget.opened`, which has no version of pods, always causes a pass.
+    """Rule 8: A repeated `budget.opened`, which contains no version of the pods, always causes a pass.
 
     It is repeated only because no pass has acted on it, whatever the last pass has seen.
     """
@@ -296,7 +298,7 @@ def single_remembered_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("single_remembered_pass")
 def test_remembered_passes_are_limited(controlled_step: ControlledStep) -> None:
-    """Check that the queue forgets the oldest pass beyond the limit, which only costs another pass."""
+    """Check that the queue forgets the oldest pass beyond the limit, which only causes an additional pass."""
     assert causes_pass(controlled_step, build_pods_gone(1, "12"))
     assert causes_pass(
         controlled_step,
@@ -309,7 +311,7 @@ def test_remembered_passes_are_limited(controlled_step: ControlledStep) -> None:
 
 
 @pytest.mark.parametrize("error", [Retry("busy"), Failed("forbidden")], ids=["retry", "failed"])
-def test_failed_second_pass_keeps_evictions_of_first(controlled_step: ControlledStep, error: Exception) -> None:
+def test_reply_keeps_evictions_of_first_pass_if_second_fails(controlled_step: ControlledStep, error: Exception) -> None:
     """Check that the reply contains the first pass's evictions and requests another pass if the second pass fails."""
     answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
 
@@ -338,7 +340,7 @@ def test_redelivery_repeats_failed_first_pass(controlled_step: ControlledStep) -
 
 
 def test_hint_gets_pass_after_permanent_failure_of_first(controlled_step: ControlledStep) -> None:
-    """Check that a coalesced hint gets its pass although the first pass ends with `Failed`.
+    """Check that a coalesced hint gets its pass even if the first pass ends with `Failed`.
 
     `Failed` leads to a reply, so the broker does not redeliver the event.
     """
@@ -411,33 +413,33 @@ def test_failed_third_pass_keeps_evictions(controlled_step: ControlledStep) -> N
 
 
 @pytest.mark.parametrize("error", [Retry("no time"), BadEvent("invalid hint")])
-def test_changes_of_pass_are_replied_after_failed_next_pass(error: Exception) -> None:
-    """Rule 11: The changes of a pass are in the reply to the redelivered event if the next pass failed.
+def test_reply_to_redelivered_event_contains_changes_if_next_pass_failed(error: Exception) -> None:
+    """Rule 11: If the next pass fails, the reply to the redelivered event contains the changes of the first pass.
 
     `guard` changes the node, so a repeated pass would have nothing to report.
     """
-    gated = ControlledStep(guard.PASS_STRATEGY)
+    step = ControlledStep(guard.PASS_STRATEGY)
     first, second = build_node_hint(1), build_node_hint(2)
-    answer = gated.post(first)
-    gated.wait_for_pass()
-    gated.post(second).result(TIMEOUT_SECONDS)
-    gated.finish_pass(lambda event: build_evicted_reply(event, "a"))
-    gated.wait_for_pass()
-    gated.finish_pass(raise_error(error))
+    answer = step.post(first)
+    step.wait_for_pass()
+    step.post(second).result(TIMEOUT_SECONDS)
+    step.finish_pass(lambda event: build_evicted_reply(event, "a"))
+    step.wait_for_pass()
+    step.finish_pass(raise_error(error))
     with pytest.raises(Retry):
         answer.result(TIMEOUT_SECONDS)
 
-    again = gated.post(first)
-    gated.wait_for_pass()
-    gated.finish_pass(lambda event: build_evicted_reply(event, "b", maintenance=OTHER_MAINTENANCE))
+    again = step.post(first)
+    step.wait_for_pass()
+    step.finish_pass(lambda event: build_evicted_reply(event, "b", maintenance=OTHER_MAINTENANCE))
 
     assert [list_evicted_uids(reply) for reply in again.result(TIMEOUT_SECONDS)] == [["a"], ["b"]]
 
 
-def test_later_pass_does_not_report_earlier_node_drained(controlled_step: ControlledStep) -> None:
-    """Check that a later pass does not report `node.drained` of an earlier pass whose request failed.
+def test_redelivered_event_does_not_return_earlier_node_drained(controlled_step: ControlledStep) -> None:
+    """Check that a redelivered event does not return the `node.drained` that an earlier, failed request had found.
 
-    That result may be outdated; the repeated pass reports the current state.
+    That result may be outdated, so the repeated pass reports the current state.
     """
     answer = controlled_step.reach_second_pass(
         lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
@@ -454,32 +456,32 @@ def test_later_pass_does_not_report_earlier_node_drained(controlled_step: Contro
 
 
 def test_passes_per_request_are_limited() -> None:
-    """Rule 11: A request makes a limited number of passes, and a hint during the last one raises `Retry`.
+    """Rule 11: A request runs a limited number of passes, and a hint during the last one raises `Retry`.
 
     The reply of these passes cannot request another pass. The broker redelivers the hint.
     """
-    gated = ControlledStep(guard.PASS_STRATEGY)
+    step = ControlledStep(guard.PASS_STRATEGY)
     hints = [build_node_hint(number) for number in range(pass_queue.MAX_PASSES_PER_REQUEST + 1)]
-    answer = gated.post(hints[0])
+    answer = step.post(hints[0])
     for number in range(1, pass_queue.MAX_PASSES_PER_REQUEST):
-        gated.wait_for_pass()
-        gated.post(hints[number]).result(TIMEOUT_SECONDS)
-        gated.finish_pass(lambda _event: [])
-    gated.wait_for_pass()
+        step.wait_for_pass()
+        step.post(hints[number]).result(TIMEOUT_SECONDS)
+        step.finish_pass(lambda _event: [])
+    step.wait_for_pass()
 
     with pytest.raises(Retry):
-        gated.post(hints[-1]).result(TIMEOUT_SECONDS)
-    gated.finish_pass(lambda event: build_evicted_reply(event, "a"))
+        step.post(hints[-1]).result(TIMEOUT_SECONDS)
+    step.finish_pass(lambda event: build_evicted_reply(event, "a"))
 
     assert list_evicted_uids(answer.result(TIMEOUT_SECONDS)[0]) == ["a"]
-    again = gated.post(hints[-1])
-    gated.wait_for_pass()
-    gated.finish_pass(lambda event: build_evicted_reply(event, "b"))
+    again = step.post(hints[-1])
+    step.wait_for_pass()
+    step.finish_pass(lambda event: build_evicted_reply(event, "b"))
     assert list_evicted_uids(again.result(TIMEOUT_SECONDS)[0]) == ["b"]
 
 
 def test_newest_coalesced_node_is_used() -> None:
-    """Check that the newest of several coalesced nodes is used.
+    """Check that a pass uses the newest Node of several coalesced hints.
 
     Hints arrive out of order, and an older one may show the node before it was uncordoned.
     """
@@ -502,7 +504,7 @@ def test_node_drained_in_second_pass_lists_evictions_of_first(controlled_step: C
 
 
 def test_passes_for_one_node_run_one_after_another(controlled_step: ControlledStep) -> None:
-    """Check that a hint of another maintenance for the same node is not coalesced and waits for the current pass."""
+    """Check that a hint about another maintenance of the node is not coalesced and waits for the current pass."""
     first = controlled_step.post(build_hint())
     controlled_step.wait_for_pass()
     other_reply = controlled_step.post(build_hint(maintenance=OTHER_MAINTENANCE))
@@ -545,7 +547,7 @@ def test_no_concurrent_hint_is_lost() -> None:
     changes, passes_seen = [0], [0]
     lock = threading.Lock()
 
-    def step(event: BaseCloudEvent, _cluster: SyncClient) -> Replies:
+    def step(event: BaseCloudEvent, _client: SyncClient) -> Replies:
         with lock:
             passes_seen[0] = changes[0]
         return build_evicted_reply(event)

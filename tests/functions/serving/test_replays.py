@@ -1,4 +1,4 @@
-"""Tests of replayed events: only the client that replays gets the replies, and a dry run stores nothing."""
+"""Tests for replayed events: only the client that replays gets the replies, and a dry run stores nothing."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added, build_node_deleted, build_own_event, build_tick, build_updated
 from tests.workload import OWN_USER_PREFIX, AuditLog, Workload, summarize_writes
 
-DRY_RUN_MARKS = {"replay": "r1", "dryrun": "All"}
+DRY_RUN_EXTENSIONS = {"replay": "r1", "dryrun": "All"}
 Prepare = Callable[[Functions, Workload, str], BaseCloudEvent]
 
 
 def post_event(
-    functions: Functions, step: str, event: BaseCloudEvent, accept: str = BATCH_CONTENT_TYPE, **more: str
+    functions: Functions, step: str, event: BaseCloudEvent, accept: str = BATCH_CONTENT_TYPE, **extensions: str
 ) -> TestResponse:
     """Post the event with additional extensions."""
     message = encode_binary(event)
-    headers = {**message.headers, **{f"ce-{name}": value for name, value in more.items()}, "accept": accept}
+    headers = {**message.headers, **{f"ce-{name}": value for name, value in extensions.items()}, "accept": accept}
     return functions.clients[step].post(f"/{step}", data=message.body, headers=headers)
 
 
@@ -45,7 +45,7 @@ def parse_batch(response: TestResponse) -> list[Any]:
 
 
 def select_own_entries(entries: list[Object]) -> list[Object]:
-    """Return the audit entries of the product's accounts, without heartbeats of nodes and writes of controllers."""
+    """Return the audit entries of the product's accounts, without node heartbeats and controllers' writes."""
     return [entry for entry in entries if entry["user"]["username"].startswith(OWN_USER_PREFIX)]
 
 
@@ -66,10 +66,10 @@ def prepare_evict(functions: Functions, workload: Workload, node: str) -> BaseCl
 
 
 def prepare_restore(functions: Functions, workload: Workload, node: str) -> BaseCloudEvent:
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
-    workload.delete(build_path(item))
-    return build_updated(workload.read_maintenance(item))
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
+    workload.delete(build_path(maintenance))
+    return build_updated(workload.read_maintenance(maintenance))
 
 
 STEPS = {
@@ -86,10 +86,10 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_dry_run_replies_and_stores_nothing(
+def test_dry_run_returns_reply_and_stores_nothing(
     functions: Functions, workload: Workload, audit: AuditLog, step: str
 ) -> None:
-    """X-2: A dry run of a step sends all writes, stores none of them, and returns a reply with the same marks."""
+    """X-2: A dry run of a step sends all writes, stores none of them, and returns a reply with the same extensions."""
     prepare, kind, writes = STEPS[step]
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
@@ -97,49 +97,49 @@ def test_dry_run_replies_and_stores_nothing(
     persisted_count = len(audit.list_persisted_writes())
     before = len(audit.list_writes_by())
 
-    (response,) = parse_batch(post_event(functions, step, event, **DRY_RUN_MARKS))
+    (response,) = parse_batch(post_event(functions, step, event, **DRY_RUN_EXTENSIONS))
 
     own_writes = summarize_writes(audit.list_writes_by()[before:])
     assert {(verb, kind) for verb, kind, _ in own_writes} == writes
     assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
     assert response["type"] == kind
-    assert {name: response[name] for name in DRY_RUN_MARKS} == DRY_RUN_MARKS
+    assert {name: response[name] for name in DRY_RUN_EXTENSIONS} == DRY_RUN_EXTENSIONS
 
 
 def test_dry_run_of_status_stores_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-12: A dry run of `status`, the only writer of the status, does not store the status."""
-    item = workload.create_maintenance(workload.take_node())
-    begun_event = functions.run_begin(item)
+    maintenance = workload.create_maintenance(workload.take_node())
+    begun_event = functions.run_begin(maintenance)
     before, persisted_count = len(audit.list_writes_by()), len(audit.list_persisted_writes())
 
-    assert parse_batch(post_event(functions, "status", begun_event, **DRY_RUN_MARKS)) == []
+    assert parse_batch(post_event(functions, "status", begun_event, **DRY_RUN_EXTENSIONS)) == []
 
     assert {kind for _, kind, _ in summarize_writes(audit.list_writes_by()[before:])} == {
         "nodemaintenances/status",
         "events",
     }
     assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
-    assert "status" not in workload.read_maintenance(item)
+    assert "status" not in workload.read_maintenance(maintenance)
 
 
 def test_dry_run_of_guard_deletes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-20: A dry run of `guard` does not delete the maintenance of a node that no longer exists."""
     node = workload.take_node()
-    item = workload.create_maintenance(node)
-    functions.run_until_tainted(item)
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
     labelled_node = workload.read_node(node)
-    # without an owner reference, the garbage collector does not delete it
-    workload.client.patch(build_path(item), {"metadata": {"ownerReferences": None}})
+    # without an owner reference, the garbage collector does not delete the maintenance
+    workload.client.patch(build_path(maintenance), {"metadata": {"ownerReferences": None}})
     workload.delete(f"/api/v1/nodes/{node}")
     before, persisted_count = len(audit.list_writes_by()), len(audit.list_persisted_writes())
 
-    assert parse_batch(post_event(functions, "guard", build_node_deleted(labelled_node), **DRY_RUN_MARKS)) == []
+    assert parse_batch(post_event(functions, "guard", build_node_deleted(labelled_node), **DRY_RUN_EXTENSIONS)) == []
 
     assert summarize_writes(audit.list_writes_by()[before:]) == [
-        ("delete", "nodemaintenances", item["metadata"]["name"])
+        ("delete", "nodemaintenances", maintenance["metadata"]["name"])
     ]
     assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
-    assert not workload.read_maintenance(item)["metadata"].get("deletionTimestamp")
+    assert not workload.read_maintenance(maintenance)["metadata"].get("deletionTimestamp")
 
 
 def test_replay_without_accept_header_gets_empty_response(functions: Functions, workload: Workload) -> None:
@@ -156,11 +156,13 @@ def test_replay_without_accept_header_gets_empty_response(functions: Functions, 
 
 def test_replay_with_several_replies_returns_them_as_batch(functions: Functions, workload: Workload) -> None:
     """X-3: A replay of `resync` returns all replies in its response, and needs no `K_SINK`, which is not set here."""
-    items = [workload.create_maintenance(workload.take_node()) for _ in range(2)]
+    maintenances = [workload.create_maintenance(workload.take_node()) for _ in range(2)]
 
     replies = parse_batch(post_event(functions, "resync", build_tick(), replay="r1", dryrun="All"))
 
-    assert {item["metadata"]["uid"] for item in items} <= {response["maintenance"] for response in replies}
+    assert {maintenance["metadata"]["uid"] for maintenance in maintenances} <= {
+        response["maintenance"] for response in replies
+    }
 
 
 @pytest.mark.parametrize("value", ["None", "all", "true", ""])
@@ -191,14 +193,14 @@ def test_replay_without_dryrun_writes(functions: Functions, workload: Workload, 
     assert (response["replay"], response.get("dryrun")) == ("r1", None)
 
 
-def test_metrics_count_no_replay(functions: Functions, workload: Workload) -> None:
+def test_replay_is_not_counted_in_metrics(functions: Functions, workload: Workload) -> None:
     """X-2: Metrics count neither a replay nor the pods that it would evict."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
     event = functions.run_until_tainted(workload.create_maintenance(node))
     before = read_metric_lines(functions)
 
-    assert parse_batch(post_event(functions, "evict", event, **DRY_RUN_MARKS))[0]["data"]["evicted"]
+    assert parse_batch(post_event(functions, "evict", event, **DRY_RUN_EXTENSIONS))[0]["data"]["evicted"]
 
     assert read_metric_lines(functions) == before
 
@@ -209,42 +211,44 @@ def read_metric_lines(functions: Functions) -> list[str]:
 
 
 def test_journal_stores_no_dry_run(functions: Functions) -> None:
-    """X-2: The journal stores no dry run. A real replay is the event that it contains already."""
+    """X-2: The journal stores no dry run. A replay without `dryrun` is an event that it already contains."""
     event = build_tick()
 
-    post_event(functions, "record", event, **DRY_RUN_MARKS)
+    post_event(functions, "record", event, **DRY_RUN_EXTENSIONS)
 
     assert get_journal().select(Query(ids=(event.get_id(),))) == []
 
 
-def test_log_lines_of_replay_are_marked(
+def test_log_lines_of_replay_contain_its_extensions(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17, KNM-5: Each log line of a replay carries its marks, and no later line does."""
-    item: Object = workload.create_maintenance(workload.take_node())
+    """NMO-17, KNM-5: Each log line of a replay contains its extensions, and no later line does."""
+    maintenance: Object = workload.create_maintenance(workload.take_node())
     caplog.handler.setFormatter(JsonFormatter())
     caplog.clear()
 
     with caplog.at_level(logging.INFO, "controller_nodemaintenance"):
-        post_event(functions, "begin", build_added(item), **DRY_RUN_MARKS)
-        dry = [json.loads(line) for line in caplog.text.splitlines()]
+        post_event(functions, "begin", build_added(maintenance), **DRY_RUN_EXTENSIONS)
+        dry_run_lines = [json.loads(line) for line in caplog.text.splitlines()]
         caplog.clear()
-        functions.run_begin(item)
+        functions.run_begin(maintenance)
 
-    assert dry
-    assert all(line["replay"] == "r1" and line["dryrun"] == "All" for line in dry)
+    assert dry_run_lines
+    assert all(line["replay"] == "r1" and line["dryrun"] == "All" for line in dry_run_lines)
     assert not [line for line in caplog.text.splitlines() if "replay" in json.loads(line)]
 
 
-def test_marks_are_inherited(workload: Workload) -> None:
-    """X-2: A reply to a replay is marked as a replay too."""
-    item = workload.create_maintenance("nowhere")
-    cause = replay_extensions.add_replay_extensions(build_own_event(events.NODE_TAINTED, item), "r1", dry_run=True)
-
-    response = events.build_event(
-        events.NODE_DRAINED, "evict", events.ObjectReference.from_object(item), "nowhere", cause=cause
+def test_reply_inherits_replay_extensions(workload: Workload) -> None:
+    """X-2: A reply to a replay is itself marked as a replay."""
+    maintenance = workload.create_maintenance("nowhere")
+    cause = replay_extensions.add_replay_extensions(
+        build_own_event(events.NODE_TAINTED, maintenance), "r1", dry_run=True
     )
 
-    assert replay_extensions.get_replay_extensions(response) == DRY_RUN_MARKS
+    response = events.build_event(
+        events.NODE_DRAINED, "evict", events.ObjectReference.from_object(maintenance), "nowhere", cause=cause
+    )
+
+    assert replay_extensions.get_replay_extensions(response) == DRY_RUN_EXTENSIONS
     assert replay_extensions.is_replay(response)
-    assert not replay_extensions.is_replay(build_own_event(events.NODE_TAINTED, item))
+    assert not replay_extensions.is_replay(build_own_event(events.NODE_TAINTED, maintenance))

@@ -1,4 +1,4 @@
-"""Tests of the shutdown of a function server, and of requests that never complete."""
+"""Tests for the shutdown of a function server, and for requests that never complete."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def run_function_server(
 def test_idle_connection_does_not_delay_shutdown(idle_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that an idle connection does not delay the shutdown.
 
-    Knative's dispatcher keeps such connections: it opens one for a request that another connection then takes.
+    Knative's dispatcher keeps such connections: it opens one for a request that it then sends over another connection.
     """
     with (
         run_function_server(idle_cluster, tmp_path, "--threads 1") as (server, port),
         socket.create_connection(("127.0.0.1", port)),
     ):
-        assert _is_alive(port), "its only thread waits for the connection above no longer"
+        assert _is_alive(port), "the server's only thread still waits for the idle connection"
         start_time = time.monotonic()
         server.stop(MAX_SHUTDOWN_SECONDS)
         assert time.monotonic() - start_time < MAX_SHUTDOWN_SECONDS

@@ -1,4 +1,4 @@
-"""Fixtures: VMIs for tests of `migrate` and `protect`, deleted after each test because both steps read all VMIs."""
+"""Fixtures for the tests of `migrate` and `protect`; they delete each test's VMIs, because both steps read all VMIs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class VmiScenario:
 
     def __init__(self, workload: Workload) -> None:
         self.workload, self.administrator_client = workload, workload.client
-        self._drained: list[str] = []
+        self._drained_nodes: list[str] = []
         self.node = self.add_drained_node()
 
     def add_drained_node(self) -> str:
         """Add a drain taint to another node and return its name."""
         name = self.workload.take_node()
-        self._drained.append(name)
+        self._drained_nodes.append(name)
         self.administrator_client.patch(build_node_path(name), {"spec": {"taints": [KUBEVIRT_DRAIN_TAINT]}})
         return name
 
@@ -44,8 +44,8 @@ class VmiScenario:
 
     def map_migrations_to_vmis(self) -> dict[str, str]:
         """Map the name of each migration to the name of its VMI."""
-        items = self.administrator_client.list(get_migrations_path(self.workload.namespace))["items"]
-        return {item["metadata"]["name"]: item["spec"]["vmiName"] for item in items}
+        migrations = self.administrator_client.list(get_migrations_path(self.workload.namespace))["items"]
+        return {migration["metadata"]["name"]: migration["spec"]["vmiName"] for migration in migrations}
 
     def get_node_name(self, name: str) -> str:
         """Return the name of the node on which a VMI runs."""
@@ -53,23 +53,23 @@ class VmiScenario:
             self.administrator_client.get(f"{get_instances_path(self.workload.namespace)}/{name}")["status"]["nodeName"]
         )
 
-    def wait_until_moved(self, nodes: list[str], seconds: float) -> None:
+    def wait_until_moved(self, nodes: list[str], timeout_seconds: float) -> None:
         """Wait until no VMI runs on any of these nodes."""
         wait_for_collection(
             self.administrator_client,
             get_instances_path(self.workload.namespace),
             lambda vmis: not is_any_on_nodes(nodes, vmis.values()),
-            seconds,
+            timeout_seconds,
         )
 
     def delete_migrations(self) -> None:
-        """Delete all migrations, and the Lease with the claims on them."""
+        """Delete all migrations, and the Lease that contains the claims on migration slots."""
         self._delete(MIGRATIONS_PATH)
         self.administrator_client.run(get_or_none(self.administrator_client.api.request("DELETE", LEASE_PATH)))
 
     def delete_all(self) -> None:
         """Delete all migrations, VMIs and KubeVirts, and remove the nodes' taints."""
-        for name in self._drained:
+        for name in self._drained_nodes:
             self.administrator_client.patch(build_node_path(name), {"spec": {"taints": []}})
         self.delete_migrations()
         self._delete(VMIS_PATH)
@@ -77,8 +77,8 @@ class VmiScenario:
 
     def _delete(self, path: str) -> None:
         prefix, _, plural = path.rpartition("/")
-        for item in self.administrator_client.list(path)["items"]:
-            metadata = item["metadata"]
+        for listed_object in self.administrator_client.list(path)["items"]:
+            metadata = listed_object["metadata"]
             object_path = f"{prefix}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
             self.administrator_client.delete(object_path, uid=metadata["uid"])
 

@@ -1,6 +1,8 @@
-"""Runs `migrate` on a tick and kills the process before one of its requests: `killed_migrate KUBECONFIG TICK REQUESTS`.
+"""Runs `migrate` on a tick and kills the process before one of its requests.
 
-The exit code is -9 after the kill, and 0 if the pass has completed with at most that many requests.
+Usage: `killed_migrate KUBECONFIG EVENT_ID REQUEST_COUNT`.
+
+The exit code is -9 if the process was killed, and 0 if the pass completed with at most REQUEST_COUNT requests.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from tests.functions.event_builders import build_tick
 
 
 class SelfKillingApi(Api):
-    """An API client that kills its process instead of sending a request once it has sent `requests_left` requests."""
+    """An API client that sends `requests_left` requests, and kills its process instead of sending the next one."""
 
     requests_left = 0
 

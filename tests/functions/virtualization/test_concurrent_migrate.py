@@ -1,4 +1,4 @@
-"""Tests of `migrate` in many concurrent or killed processes: no VMI migrates twice, and no limit is exceeded."""
+"""Tests for `migrate` in many concurrent or killed processes: no VMI migrates twice, and no limit is exceeded."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ pytestmark = pytest.mark.slow
 
 RANDOM_SEED, PROCESS_COUNT, TIMEOUT_SECONDS = 1, 6, 60.0
 MAX_DELAY_SECONDS, RANDOM_CONDITION_CHANGES = 0.03, 300
-"""Maximum delay of a request in seconds, and random condition changes before all VMIs are migratable."""
+"""Maximum delay of a request, and number of random condition changes before all VMIs are migratable."""
 MIN_REQUESTS = 8
-"""Minimum requests of a pass that creates two migrations.
+"""Minimum number of requests in a pass that creates two migrations.
 
-There are four lists, the reads of the node and the Lease, a write of the Lease, and the two creations.
+The pass sends four lists, reads the node and the Lease, writes the Lease, and creates the two migrations.
 """
 
 
@@ -61,15 +61,15 @@ def test_kill_before_any_request_causes_no_duplicate(
 ) -> None:
     """Check that a process killed before any one of its requests causes no duplicate migration.
 
-    The redelivered event completes what was begun and creates nothing else.
+    The redelivered event creates the missing migrations and no others.
     """
     for number in range(4):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
     kubeconfig = str(idle_cluster.ensure_kubeconfig(access.make_username("migrate")))
-    for requests in itertools.count():
+    for request_count in itertools.count():
         event = build_tick()
         command = [sys.executable, "-m", "tests.functions.virtualization.killed_migrate", kubeconfig, event.get_id()]
-        result = subprocess.run([*command, str(requests)], cwd=ROOT, capture_output=True, text=True, check=False)
+        result = subprocess.run([*command, str(request_count)], cwd=ROOT, capture_output=True, text=True, check=False)
         assert result.returncode in (0, -signal.SIGKILL), result.stderr
         assert set(vmi_scenario.map_migrations_to_vmis().values()) <= {"vm-0", "vm-1"}
         functions.invoke("migrate", event)
@@ -77,17 +77,17 @@ def test_kill_before_any_request_causes_no_duplicate(
         if result.returncode == 0:
             break
         vmi_scenario.delete_migrations()
-    assert requests >= MIN_REQUESTS
+    assert request_count >= MIN_REQUESTS
 
 
 @proves("DRN-8", "X-2")
-@pytest.mark.parametrize("moment", ["the first claim", "a later claim", "after its claim"])
+@pytest.mark.parametrize("moment", ["before first claim", "before later claim", "after claim"])
 def test_only_first_claiming_process_creates_migrations(
     vmi_scenario: VmiScenario, functions: Functions, idle_cluster: LocalCluster, moment: str
 ) -> None:
-    """Check that of two processes that see different migratable VMIs, only the first to claim creates migrations.
+    """Check that if two processes see different migratable VMIs, only the first one to claim creates migrations.
 
-    Between the read and the write of one process, the other VMIs become migratable and another process makes a pass.
+    Between the read and the write of one process, the other VMIs become migratable and another process runs a pass.
     """
     vmis = [
         vmi_scenario.create_vmi(
@@ -96,22 +96,22 @@ def test_only_first_claiming_process_creates_migrations(
         for number in range(4)
     ]
     second_client = SyncClient(str(idle_cluster.ensure_kubeconfig(access.make_username("migrate"))))
-    if moment == "a later claim":
+    if moment == "before later claim":
         vmi_scenario.administrator_client.create(LEASES_PATH, build_lease({}))
 
     def change_vmis_and_migrate() -> None:
-        for number, item in enumerate(vmis):
+        for number, vmi in enumerate(vmis):
             patch_vmi_status(
-                vmi_scenario.administrator_client, item, conditions=[build_migratable_condition(number >= 2)]
+                vmi_scenario.administrator_client, vmi, conditions=[build_migratable_condition(number >= 2)]
             )
         migrate(build_tick(), second_client)
 
     delayed_requests = {
-        "the first claim": ("POST", LEASES_PATH),
-        "a later claim": ("PATCH", LEASE_PATH),
-        "after its claim": ("POST", get_migrations_path(vmi_scenario.workload.namespace)),
+        "before first claim": ("POST", LEASES_PATH),
+        "before later claim": ("PATCH", LEASE_PATH),
+        "after claim": ("POST", get_migrations_path(vmi_scenario.workload.namespace)),
     }
-    first_creates = moment == "after its claim"
+    first_creates = moment == "after claim"
     with run_before_request(functions.clusters["migrate"], *delayed_requests[moment], change_vmis_and_migrate):
         assert functions.post("migrate", build_tick()).status_code == (204 if first_creates else 503)
     second_client.close()
@@ -129,7 +129,7 @@ def build_migratable_condition(is_migratable: bool) -> Object:
 @pytest.mark.parametrize(
     ("source_node_count", "vmis_per_node", "max_concurrent"),
     [(1, 6, 2), (4, 2, 5)],
-    ids=["of a node", "of the cluster"],
+    ids=["limit per node", "limit per cluster"],
 )
 def test_concurrent_processes_exceed_no_limit(
     vmi_scenario: VmiScenario,
@@ -146,21 +146,23 @@ def test_concurrent_processes_exceed_no_limit(
     names = [f"vm-{number}" for number in range(source_node_count * vmis_per_node)]
     for number, name in enumerate(names):
         vmi_scenario.create_vmi(build_vmi(name, nodes[number % source_node_count]))
-    done, kubeconfig = threading.Event(), str(idle_cluster.ensure_kubeconfig(access.make_username("migrate")))
+    stop_requested, kubeconfig = threading.Event(), str(idle_cluster.ensure_kubeconfig(access.make_username("migrate")))
     with (
         MigrationWatcher(vmi_scenario.administrator_client) as watcher,
-        finish_migrations_in_background(vmi_scenario, done),
-        ThreadPoolExecutor(PROCESS_COUNT) as threads,
+        finish_migrations_in_background(vmi_scenario, stop_requested),
+        ThreadPoolExecutor(PROCESS_COUNT) as executor,
     ):
-        runs = [
-            threads.submit(run_migrate_until_done, kubeconfig, build_hints(vmi_scenario, names), seed, done)
+        futures = [
+            executor.submit(
+                run_migrate_until_stopped, kubeconfig, build_hints(vmi_scenario, names), seed, stop_requested
+            )
             for seed in range(PROCESS_COUNT)
         ]
         try:
             vmi_scenario.wait_until_moved(nodes, TIMEOUT_SECONDS)
         finally:
-            done.set()
-        conflict_count = sum(run.result() for run in runs)
+            stop_requested.set()
+        conflict_count = sum(future.result() for future in futures)
 
     assert sorted(vmi_scenario.map_migrations_to_vmis().values()) == sorted(names)
     assert watcher.vmis_with_two_migrations == set()
@@ -194,16 +196,16 @@ class DelayedApi(Api):
         return await super().request(method, path, **options)
 
 
-def run_migrate_until_done(
-    kubeconfig: str, events_to_use: list[BaseCloudEvent], seed: int, done: threading.Event
+def run_migrate_until_stopped(
+    kubeconfig: str, hints: list[BaseCloudEvent], seed: int, stop_requested: threading.Event
 ) -> int:
-    """Run `migrate` with random hints until `done` is set, with its own API client; return the number of rejections."""
+    """Run `migrate` with random hints and its own API client until stopped, and return the number of conflicts."""
     random, conflict_count = Random(RANDOM_SEED + seed), 0
     client = SyncClient(kubeconfig)
     client.api = client.run(DelayedApi.connect(kubeconfig))
-    while not done.is_set():
+    while not stop_requested.is_set():
         try:
-            migrate(random.choice(events_to_use), client)
+            migrate(random.choice(hints), client)
         except Retry:
             conflict_count += 1
     client.close()
@@ -211,39 +213,37 @@ def run_migrate_until_done(
 
 
 @contextmanager
-def finish_migrations_in_background(vmi_scenario: VmiScenario, done: threading.Event) -> Iterator[None]:
-    """Finish each migration within the block, with its VMI on another node."""
+def finish_migrations_in_background(vmi_scenario: VmiScenario, stop_requested: threading.Event) -> Iterator[None]:
+    """During the block, finish each migration, with its VMI on another node."""
     with ThreadPoolExecutor(1) as thread:
-        future = thread.submit(finish_migrations, vmi_scenario, done)
+        future = thread.submit(finish_migrations, vmi_scenario, stop_requested)
         yield
-        done.set()
+        stop_requested.set()
         future.result()
 
 
-def finish_migrations(vmi_scenario: VmiScenario, done: threading.Event) -> None:
-    """Move each migrating VMI, and then end its migration, as KubeVirt does in this order.
+def finish_migrations(vmi_scenario: VmiScenario, stop_requested: threading.Event) -> None:
+    """Move each migrating VMI and then end its migration, in the same order as KubeVirt.
 
-    For the first rounds, VMIs are migratable at random, so that processes see different ones as the next.
+    At first, VMIs are migratable at random, so that the processes choose different ones to migrate next.
     """
     migrations_path, random, rounds = (
         get_migrations_path(vmi_scenario.workload.namespace),
         Random(RANDOM_SEED),
         itertools.count(),
     )
-    while not done.wait(0.02):
-        for item in vmi_scenario.administrator_client.list(get_instances_path(vmi_scenario.workload.namespace))[
-            "items"
-        ]:
+    while not stop_requested.wait(0.02):
+        for vmi in vmi_scenario.administrator_client.list(get_instances_path(vmi_scenario.workload.namespace))["items"]:
             migratable = next(rounds) > RANDOM_CONDITION_CHANGES or random.random() < 0.5
             patch_vmi_status(
-                vmi_scenario.administrator_client, item, conditions=[build_migratable_condition(migratable)]
+                vmi_scenario.administrator_client, vmi, conditions=[build_migratable_condition(migratable)]
             )
-        for item in vmi_scenario.administrator_client.list(migrations_path)["items"]:
-            if is_finished(item):
+        for migration in vmi_scenario.administrator_client.list(migrations_path)["items"]:
+            if is_finished(migration):
                 continue
-            status_path = f"{migrations_path}/{item['metadata']['name']}/status"
-            vmi = {"metadata": {"namespace": vmi_scenario.workload.namespace, "name": item["spec"]["vmiName"]}}
-            source = vmi_scenario.get_node_name(item["spec"]["vmiName"])
+            status_path = f"{migrations_path}/{migration['metadata']['name']}/status"
+            vmi = {"metadata": {"namespace": vmi_scenario.workload.namespace, "name": migration["spec"]["vmiName"]}}
+            source = vmi_scenario.get_node_name(migration["spec"]["vmiName"])
             vmi_scenario.administrator_client.patch(
                 status_path, {"status": {"phase": "Running", "migrationState": {"sourceNode": source}}}
             )

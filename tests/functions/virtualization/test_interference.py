@@ -1,6 +1,6 @@
-"""Tests of `migrate` and `protect` with quotas, budgets and labels of other users in their way (X-1).
+"""Tests for `migrate` and `protect` in the presence of other users' quotas, budgets and labels (X-1).
 
-No drain may shut a VMI down, or wait forever, because of them.
+These must not make a drain shut a VMI down or wait forever.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUOTA_RESOURCE_BY_STEP = {
 def test_namespace_wide_budget_causes_no_eviction_of_virt_launcher(
     workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
-    """Check that no virt-launcher pod is evicted although a namespace-wide budget would allow one eviction.
+    """Check that no virt-launcher pod is evicted even if a namespace-wide budget would allow one eviction.
 
     Users often write such a budget for all pods of a namespace; here it keeps one of two pods.
     """
@@ -58,31 +58,31 @@ def test_namespace_wide_budget_causes_no_eviction_of_virt_launcher(
     workload.create_budget("namespace-wide", {"kubevirt.io": "virt-launcher"}, 1, expected_healthy=2)
     functions.invoke("protect", build_tick())
 
-    pods_evicted = functions.invoke(
+    pods_evicted_event = functions.invoke(
         "evict", functions.run_until_tainted(workload.create_maintenance(node, group=KUBEVIRT))
     )
 
-    assert pods_evicted is not None
-    assert require_data(pods_evicted)["evicted"] == []
+    assert pods_evicted_event is not None
+    assert require_data(pods_evicted_event)["evicted"] == []
     functions.invoke("protect", build_tick())
     wait_annotations = [
-        item["metadata"]["annotations"]
-        for item in vmi_scenario.administrator_client.list(build_budgets_path(workload.namespace))["items"][:2]
+        budget["metadata"]["annotations"]
+        for budget in vmi_scenario.administrator_client.list(build_budgets_path(workload.namespace))["items"][:2]
     ]
-    assert {each["nodemaintenance.dev/waits-reason"] for each in wait_annotations} == {"Migrating"}
+    assert {annotations["nodemaintenance.dev/waits-reason"] for annotations in wait_annotations} == {"Migrating"}
 
 
 @proves("DRN-9")
 def test_labelled_budget_in_other_namespace_does_not_count(
     workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
-    """Check that a budget in another namespace with the label of our budgets does not count as a VMI's budget.
+    """Check that a budget in another namespace with the label of `protect`'s budgets does not count as a VMI's budget.
 
     Any user who knows the VMI's uid can write that label.
     """
-    item = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
+    vmi = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     other_namespace = workload.create_namespace()
-    labels = {VMI_UID_LABEL: item["metadata"]["uid"]}
+    labels = {VMI_UID_LABEL: vmi["metadata"]["uid"]}
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"no": "pod"}}}
     vmi_scenario.administrator_client.create(
         build_budgets_path(other_namespace), {"metadata": {"name": "z", "labels": labels}, "spec": spec}
@@ -110,10 +110,10 @@ def test_tick_restores_edited_budget(workload: Workload, vmi_scenario: VmiScenar
     assert restored_budget["spec"] == budget["spec"]
 
 
-def test_vmi_with_long_status_does_not_block_others(
+def test_vmi_with_long_status_does_not_block_other_vmis(
     workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
-    """Check that the other VMIs get their budgets although the status of one VMI is too long for an annotation.
+    """Check that the other VMIs get their budgets even if the status of one VMI is too long for an annotation.
 
     Any user who may change a VMI can also write its status.
     """
@@ -134,7 +134,7 @@ def test_vmi_with_long_status_does_not_block_others(
 
 @proves("DRN-8", "DRN-9")
 @pytest.mark.parametrize("step", QUOTA_RESOURCE_BY_STEP)
-def test_quota_in_one_namespace_does_not_affect_others(
+def test_quota_in_one_namespace_does_not_affect_other_namespaces(
     vmi_scenario: VmiScenario, functions: Functions, step: str
 ) -> None:
     """Check that a quota in one namespace does not affect other namespaces.
@@ -142,39 +142,41 @@ def test_quota_in_one_namespace_does_not_affect_others(
     The API server rejects the objects with 403. The rejection is recorded in the Lease and in the budget, the migration
     backs off, and its slot goes to another VMI.
     """
-    first, second = sorted([vmi_scenario.workload.namespace, vmi_scenario.workload.create_namespace()])
-    path = f"/api/v1/namespaces/{first}/resourcequotas"
+    limited_namespace, other_namespace = sorted(
+        [vmi_scenario.workload.namespace, vmi_scenario.workload.create_namespace()]
+    )
+    path = f"/api/v1/namespaces/{limited_namespace}/resourcequotas"
     vmi_scenario.administrator_client.create(
         path, {"metadata": {"name": "none"}, "spec": {"hard": {QUOTA_RESOURCE_BY_STEP[step]: "0"}}}
     )
     vmi_scenario.workload.wait_for_object(
         f"{path}/none", lambda quota: bool(quota and (quota.get("status") or {}).get("hard"))
     )
-    for namespace in (first, second):
+    for namespace in (limited_namespace, other_namespace):
         for name in ("a", "b"):
             vmi_scenario.administrator_client.create(get_instances_path(namespace), build_vmi(name, vmi_scenario.node))
 
     functions.invoke(step, build_tick())
 
-    collection = {"migrate": get_migrations_path, "protect": build_budgets_path}[step](second)
+    collection = {"migrate": get_migrations_path, "protect": build_budgets_path}[step](other_namespace)
     assert len(vmi_scenario.administrator_client.list(collection)["items"]) == 2
     if step == "migrate":
         refusals = vmi_scenario.administrator_client.get(LEASE_PATH)["metadata"]["annotations"][REFUSALS_ANNOTATION]
         assert refusals.count("forbidden") == 2
         functions.invoke("protect", build_tick())
-        (budget, _) = vmi_scenario.administrator_client.list(build_budgets_path(first))["items"]
+        (budget, _) = vmi_scenario.administrator_client.list(build_budgets_path(limited_namespace))["items"]
         assert "forbidden" in budget["metadata"]["annotations"]["nodemaintenance.dev/waits-message"]
 
 
 @proves("DRN-9", "X-2")
-@pytest.mark.parametrize("fault", [Fault(500, "failed calling webhook"), NO_RESPONSE], ids=["an error", "silence"])
-def test_unwritable_budget_does_not_block_others(
+@pytest.mark.parametrize("fault", [Fault(500, "failed calling webhook"), NO_RESPONSE], ids=["error", "no response"])
+def test_unwritable_budget_does_not_block_other_budgets(
     vmi_scenario: VmiScenario, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions, fault: Fault
 ) -> None:
-    """Check that a budget that cannot be created does not stop the others.
+    """Check that a budget that cannot be created does not block the others.
 
-    The webhook of one namespace may be broken. The event is retried and starts with the next VMI, and the tick does the
-    rest.
+    The webhook of one namespace may be broken. The retried event starts with the next VMI, and the next tick creates
+    the missing budget.
     """
     for number in range(3):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
@@ -200,16 +202,16 @@ def test_vmi_after_hanging_writes_gets_budget(
     proxied_functions: Functions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that a VMI gets its budget although the writes for the two VMIs before it hang.
+    """Check that a VMI gets its budget even if the writes for the two VMIs before it hang.
 
     Each hanging write takes a whole pass. The next pass starts after it, and skips VMIs without pending writes.
     """
     vmis_by_uid = {
-        item["metadata"]["uid"]: item for item in (create_unmigratable_vmi(vmi_scenario, number) for number in range(8))
+        vmi["metadata"]["uid"]: vmi for vmi in (create_unmigratable_vmi(vmi_scenario, number) for number in range(8))
     }
     functions.invoke("protect", build_tick())
-    *_, first, second, last_uid = ordered = sorted(vmis_by_uid)
-    for uid in (first, second):
+    *_, first_uid, second_uid, last_uid = ordered_uids = sorted(vmis_by_uid)
+    for uid in (first_uid, second_uid):
         patch_vmi_status(vmi_scenario.administrator_client, vmis_by_uid[uid], conditions=[MIGRATABLE])
     path = build_budgets_path(vmi_scenario.workload.namespace)
     (budget,) = [
@@ -219,7 +221,7 @@ def test_vmi_after_hanging_writes_gets_budget(
     ]
     vmi_scenario.workload.delete(f"{path}/{budget['metadata']['name']}")
     fault_proxy.inject(lambda request: NO_RESPONSE if request.startswith("patch poddisruptionbudgets") else None)
-    monkeypatch.setattr(protect, "TASK_ROTATION", RoundRobin(last_uid=ordered[-1]))
+    monkeypatch.setattr(protect, "TASK_ROTATION", RoundRobin(last_uid=ordered_uids[-1]))
 
     for _ in range(3):
         proxied_functions.post("protect", build_tick())
@@ -229,7 +231,7 @@ def test_vmi_after_hanging_writes_gets_budget(
 
 
 def create_unmigratable_vmi(vmi_scenario: VmiScenario, number: int) -> Object:
-    """Create a VMI that cannot be migrated; its budget will state that reason."""
+    """Create a VMI that cannot be migrated; `protect` annotates its budget with that reason."""
     return vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node, migratable=NOT_MIGRATABLE))
 
 

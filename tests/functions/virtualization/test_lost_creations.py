@@ -1,4 +1,4 @@
-"""Tests of migrations whose creation had no response, on a real API server: retries, backoff and migration slots."""
+"""Tests for migrations whose creation got no response, on a real API server: retries, backoff and migration slots."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.kubevirt import build_vmi, patch_vmi_status
 from tests.proofs import proves
 
 CREATION_FAULTS = {
-    "an error": Fault(500, "failed calling webhook"),
-    "a restart": Fault(503, "the server is going away"),
+    "server error": Fault(500, "failed calling webhook"),
+    "restart": Fault(503, "the server is going away"),
     "too many requests": Fault(429, "too many requests"),
-    "a connection that breaks": CONNECTION_RESET,
-    "silence": NO_RESPONSE,
+    "connection reset": CONNECTION_RESET,
+    "no response": NO_RESPONSE,
 }
 
 
 @proves("DRN-8", "X-2")
 @pytest.mark.parametrize("fault", CREATION_FAULTS.values(), ids=CREATION_FAULTS)
-def test_migration_without_response_is_created_by_redelivered_event(
+def test_migration_is_created_by_redelivered_event_if_creation_got_no_response(
     vmi_scenario: VmiScenario, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions, fault: Fault
 ) -> None:
-    """Check that a migration whose creation had no response is created when its event is redelivered.
+    """Check that a migration whose creation got no response is created when the event is redelivered.
 
     The first pass still creates the other migration. The missing one keeps its slot and its claim, and no failure is
     recorded.
@@ -56,10 +56,10 @@ def test_migration_without_response_is_created_by_redelivered_event(
 @proves("DRN-8", "X-2")
 @pytest.mark.parametrize(
     ("fault", "may_still_be_created"),
-    [(CREATION_FAULTS["an error"], False), (Fault(504, "timeout"), True), (CONNECTION_RESET, True)],
-    ids=["an error", "the server's timeout", "a connection that breaks"],
+    [(CREATION_FAULTS["server error"], False), (Fault(504, "timeout"), True), (CONNECTION_RESET, True)],
+    ids=["server error", "server timeout", "connection reset"],
 )
-def test_migration_without_response_twice_backs_off(
+def test_migration_backs_off_if_creation_got_no_response_twice(
     vmi_scenario: VmiScenario,
     functions: Functions,
     fault_proxy: FaultProxy,
@@ -68,7 +68,7 @@ def test_migration_without_response_twice_backs_off(
     *,
     may_still_be_created: bool,
 ) -> None:
-    """Check that a migration whose creation had no response twice backs off, with the error in the Lease.
+    """Check that a migration whose creation got no response twice backs off, with the error in the Lease.
 
     If the API server may still create it, it keeps its slot, but no attempt owns its claim. Otherwise another migration
     gets the slot.

@@ -1,4 +1,4 @@
-"""Tests of `migrate` on a real API server with KubeVirt's CRDs."""
+"""Tests for `migrate` on a real API server with KubeVirt's CRDs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_migratable_vmi_gets_one_migration(vmi_scenario: VmiScenario, funct
 
 @proves("C3", "DRN-8")
 def test_medik8s_taint_causes_migration(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that the medik8s drain taint causes migrations too, and that none starts without a taint."""
+    """Check that the medik8s drain taint also causes migrations, and that none starts without a taint."""
     vmi_scenario.replace_taints()
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     functions.invoke("migrate", build_tick())
@@ -57,11 +57,11 @@ def test_medik8s_taint_causes_migration(vmi_scenario: VmiScenario, functions: Fu
 @proves("OSV-2")
 def test_vmi_migrates_once_it_is_migratable(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that a VMI migrates once its condition `LiveMigratable` becomes True."""
-    item = vmi_scenario.create_vmi(build_vmi("late", vmi_scenario.node, migratable=NOT_MIGRATABLE))
+    vmi = vmi_scenario.create_vmi(build_vmi("late", vmi_scenario.node, migratable=NOT_MIGRATABLE))
     functions.invoke("migrate", build_tick())
     assert vmi_scenario.map_migrations_to_vmis() == {}
 
-    patch_vmi_status(vmi_scenario.administrator_client, item, conditions=[MIGRATABLE])
+    patch_vmi_status(vmi_scenario.administrator_client, vmi, conditions=[MIGRATABLE])
     functions.invoke("migrate", build_tick())
     assert list(vmi_scenario.map_migrations_to_vmis().values()) == ["late"]
 
@@ -86,7 +86,7 @@ def test_at_most_two_vmis_of_node_migrate_at_once(vmi_scenario: VmiScenario, fun
 
 
 @proves("DRN-8")
-def test_vmi_with_manual_migration_gets_no_second_one(vmi_scenario: VmiScenario, functions: Functions) -> None:
+def test_vmi_with_manual_migration_gets_no_second_migration(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that a VMI that an administrator is migrating gets no second migration."""
     vmi_scenario.create_vmi(build_vmi("moved", vmi_scenario.node))
     vmi_scenario.administrator_client.create(
@@ -115,11 +115,11 @@ def test_failed_migration_is_retried_after_backoff(vmi_scenario: VmiScenario, fu
 def test_old_failed_migrations_are_deleted(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that each pass deletes a limited number of old failed migrations and keeps the newest ones.
 
-    Otherwise the failures of a VMI that never migrates would fill every pass. Migrations of other clients stay.
+    Otherwise the failures of a VMI that never migrates would fill every pass. Other clients' migrations are kept.
     """
-    item = vmi_scenario.create_vmi(build_vmi("failing", vmi_scenario.node))
+    vmi = vmi_scenario.create_vmi(build_vmi("failing", vmi_scenario.node))
     names = [
-        f"evacuation-{item['metadata']['uid']}-{number}"
+        f"evacuation-{vmi['metadata']['uid']}-{number}"
         for number in range(1, MAX_KEPT_MIGRATIONS + MAX_DELETIONS_PER_PASS + 3)
     ]
     path = get_migrations_path(vmi_scenario.workload.namespace)
@@ -142,8 +142,8 @@ def test_claimed_migration_is_created_by_claiming_event_or_after_expiry(
 
     A process may die after its claim. Its redelivered event then continues with the claim.
     """
-    item, event = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node)), build_tick()
-    name, now = f"evacuation-{item['metadata']['uid']}-1", datetime.now(timezone.utc)
+    vmi, event = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node)), build_tick()
+    name, now = f"evacuation-{vmi['metadata']['uid']}-1", datetime.now(timezone.utc)
     claim = MigrationClaim(event.get_id() if is_same_event else "another", vmi_scenario.node, now + CLAIM_DURATION)
     vmi_scenario.administrator_client.create(LEASES_PATH, build_lease({name: claim}))
 
@@ -217,7 +217,7 @@ def test_claim_is_written_before_migration(vmi_scenario: VmiScenario, functions:
 
 
 @proves("DRN-10")
-def test_no_migration_is_created_with_kubevirt(
+def test_no_migration_is_created_while_kubevirt_is_installed(
     vmi_scenario: VmiScenario, functions: Functions, audit: AuditLog
 ) -> None:
     """Check that no migration is created while a KubeVirt object exists, because KubeVirt migrates the VMIs itself."""

@@ -1,4 +1,4 @@
-"""Tests of `protect` on a real API server with KubeVirt's CRDs and the disruption controller."""
+"""Tests for `protect` on a real API server with KubeVirt's CRDs and the disruption controller."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ GARBAGE_COLLECTION_TIMEOUT_SECONDS = 60.0
 """Timeout for garbage collection: the collector discovers new kinds only every 30 s, and their objects after that."""
 
 
-def list_budgets_by_name(vmi_scenario: VmiScenario) -> dict[str, Object]:
-    items = vmi_scenario.administrator_client.list(build_budgets_path(vmi_scenario.workload.namespace))["items"]
-    return {item["metadata"]["name"]: item for item in items}
+def get_budgets_by_name(vmi_scenario: VmiScenario) -> dict[str, Object]:
+    budgets = vmi_scenario.administrator_client.list(build_budgets_path(vmi_scenario.workload.namespace))["items"]
+    return {budget["metadata"]["name"]: budget for budget in budgets}
 
 
 @proves("DRN-9", "DRN-7", "X-3a")
 def test_live_migrate_vmi_has_budget_until_deleted(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that each VMI with `LiveMigrate`, on any node, has one budget, which is garbage-collected with the VMI."""
-    item = vmi_scenario.create_vmi(build_vmi("able", "another-node"))
+    vmi = vmi_scenario.create_vmi(build_vmi("able", "another-node"))
     vmi_scenario.create_vmi(build_vmi("plain", "another-node", strategy=None))
     for _ in range(2):
         assert functions.invoke("protect", build_tick()) is None
-        assert list(list_budgets_by_name(vmi_scenario)) == [f"launcher-{item['metadata']['uid']}"]
+        assert list(get_budgets_by_name(vmi_scenario)) == [f"launcher-{vmi['metadata']['uid']}"]
 
     vmi_scenario.administrator_client.delete(
-        f"{get_instances_path(vmi_scenario.workload.namespace)}/able", uid=item["metadata"]["uid"]
+        f"{get_instances_path(vmi_scenario.workload.namespace)}/able", uid=vmi["metadata"]["uid"]
     )
     vmi_scenario.workload.wait_for_collection(
         build_budgets_path(vmi_scenario.workload.namespace),
@@ -53,44 +53,47 @@ def test_live_migrate_vmi_has_budget_until_deleted(vmi_scenario: VmiScenario, fu
 
 
 @proves("DRN-9", "OSV-2")
-def test_blocked_virt_launcher_pod_reports_its_wait(
+def test_reason_of_blocked_virt_launcher_pod_is_reported(
     workload: Workload, functions: Functions, vmi_scenario: VmiScenario
 ) -> None:
-    """Check that a blocked virt-launcher pod reports why its VMI cannot migrate, and later that it is migrating.
+    """Check that a blocked virt-launcher pod's reason is that its VMI cannot migrate, and later that it is migrating.
 
     The pod is never evicted.
     """
     node = workload.take_node()
-    item = create_vmi_with_launcher(workload, build_vmi("late", node, migratable=NOT_MIGRATABLE))
+    vmi = create_vmi_with_launcher(workload, build_vmi("late", node, migratable=NOT_MIGRATABLE))
     functions.invoke("protect", build_tick())
-    wait_until_counted(vmi_scenario, item)
+    wait_until_pod_is_counted(vmi_scenario, vmi)
     functions.run_until_tainted(workload.create_maintenance(node, group=KUBEVIRT))
 
-    assert read_blocked_pod(functions) == ("NotMigratable", "no disk: correct this, or shut down virtual machine late")
-    assert [each["reason"] for each in list_vmi_events(vmi_scenario, item)] == ["NotMigratable"]
+    assert run_protect_and_evict(functions) == (
+        "NotMigratable",
+        "no disk: correct this, or shut down virtual machine late",
+    )
+    assert [event["reason"] for event in list_vmi_events(vmi_scenario, vmi)] == ["NotMigratable"]
 
-    patch_vmi_status(vmi_scenario.administrator_client, item, conditions=[MIGRATABLE])
+    patch_vmi_status(vmi_scenario.administrator_client, vmi, conditions=[MIGRATABLE])
     functions.invoke("migrate", build_tick())
-    reason, message = read_blocked_pod(functions)
+    reason, message = run_protect_and_evict(functions)
     assert (reason, message.rpartition(" ")[2]) == ("Migrating", "Pending")
     assert functions.invoke("protect", build_tick()) is None
 
 
-def read_blocked_pod(functions: Functions) -> tuple[str, str]:
+def run_protect_and_evict(functions: Functions) -> tuple[str, str]:
     """Run `protect` and then `evict`; return the reason and the message of the only blocked pod."""
     reply = functions.invoke("protect", build_tick())
     assert reply is not None
     assert reply.get_type() == events.VIRT_LAUNCHERS_WAIT_CHANGED
-    pods_evicted = functions.invoke("evict", reply)
-    assert pods_evicted is not None
-    (item,) = require_data(pods_evicted)["blocked"]
-    assert require_data(pods_evicted)["evicted"] == []
-    return item["reason"], item["message"]
+    pods_evicted_event = functions.invoke("evict", reply)
+    assert pods_evicted_event is not None
+    (blocked_pod,) = require_data(pods_evicted_event)["blocked"]
+    assert require_data(pods_evicted_event)["evicted"] == []
+    return blocked_pod["reason"], blocked_pod["message"]
 
 
-def wait_until_counted(vmi_scenario: VmiScenario, vmi_object: Object) -> None:
+def wait_until_pod_is_counted(vmi_scenario: VmiScenario, vmi: Object) -> None:
     """Wait until the disruption controller has counted the VMI's pod."""
-    path = f"{build_budgets_path(vmi_scenario.workload.namespace)}/launcher-{vmi_object['metadata']['uid']}"
+    path = f"{build_budgets_path(vmi_scenario.workload.namespace)}/launcher-{vmi['metadata']['uid']}"
     vmi_scenario.workload.wait_for_object(
         path, lambda budget: bool(budget and budget.get("status", {}).get("currentHealthy") == 1)
     )
@@ -98,25 +101,25 @@ def wait_until_counted(vmi_scenario: VmiScenario, vmi_object: Object) -> None:
 
 @proves("DRN-10")
 def test_own_budget_is_deleted_once_kubevirt_budget_exists(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that with KubeVirt a budget of ours is deleted only once KubeVirt's budget exists, and is not recreated.
+    """Check that, with KubeVirt, `protect` deletes its budget only once KubeVirt's exists, and does not recreate it.
 
-    If there was no budget for a moment, a drain would shut the VMI down.
+    Without any budget in between, a drain would shut the VMI down.
     """
-    item = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
-    uid = item["metadata"]["uid"]
+    vmi = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
+    uid = vmi["metadata"]["uid"]
     functions.invoke("protect", build_tick())
     install_kubevirt(vmi_scenario)
     functions.invoke("protect", build_tick())
-    assert list(list_budgets_by_name(vmi_scenario)) == [f"launcher-{uid}"]
+    assert list(get_budgets_by_name(vmi_scenario)) == [f"launcher-{uid}"]
 
     selector = {"matchLabels": {"kubevirt.io/created-by": uid}}
-    owner = {"apiVersion": item["apiVersion"], "kind": item["kind"], "name": "able", "uid": uid}
+    owner = {"apiVersion": vmi["apiVersion"], "kind": vmi["kind"], "name": "able", "uid": uid}
     metadata = {"name": "theirs", "ownerReferences": [owner]}
     kubevirt_budget = {"metadata": metadata, "spec": {"minAvailable": 1, "selector": selector}}
     vmi_scenario.administrator_client.create(build_budgets_path(vmi_scenario.workload.namespace), kubevirt_budget)
     for _ in range(2):
         functions.invoke("protect", build_tick())
-        assert list(list_budgets_by_name(vmi_scenario)) == ["theirs"]
+        assert list(get_budgets_by_name(vmi_scenario)) == ["theirs"]
 
 
 @proves("DRN-10", "C3")
@@ -137,9 +140,9 @@ def test_eviction_requests_evacuation_if_kubevirt_ignores_taint(
     remedy.
     """
     node = workload.take_node()
-    item = create_vmi_with_launcher(workload, build_vmi("unheard", node, strategy=strategy))
-    owner = {"apiVersion": item["apiVersion"], "kind": item["kind"], "name": "unheard", "uid": item["metadata"]["uid"]}
-    spec = {"minAvailable": 1, "selector": {"matchLabels": {CREATED_BY_LABEL: item["metadata"]["uid"]}}}
+    vmi = create_vmi_with_launcher(workload, build_vmi("unheard", node, strategy=strategy))
+    owner = {"apiVersion": vmi["apiVersion"], "kind": vmi["kind"], "name": "unheard", "uid": vmi["metadata"]["uid"]}
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {CREATED_BY_LABEL: vmi["metadata"]["uid"]}}}
     body = {"metadata": {"name": "theirs", "ownerReferences": [owner]}, "spec": spec}
     vmi_scenario.administrator_client.create(build_budgets_path(workload.namespace), body)
     path = f"{build_budgets_path(workload.namespace)}/theirs"
@@ -148,13 +151,15 @@ def test_eviction_requests_evacuation_if_kubevirt_ignores_taint(
     evictions = start_audit(workload.local_cluster)
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node, group=MEDIK8S))
 
-    reason, message = read_blocked_pod(functions)
+    reason, message = run_protect_and_evict(functions)
     assert reason == "WaitsForKubeVirt"
     assert remedy in message
     assert [entry["responseStatus"]["code"] for entry in evictions.list_evictions()] == [429]
-    pods_evicted = functions.invoke("evict", tainted_event)
-    assert pods_evicted is not None
-    assert [each["reason"] for each in require_data(pods_evicted)["blocked"]] == ["WaitsForKubeVirt"]
+    pods_evicted_event = functions.invoke("evict", tainted_event)
+    assert pods_evicted_event is not None
+    assert [blocked_pod["reason"] for blocked_pod in require_data(pods_evicted_event)["blocked"]] == [
+        "WaitsForKubeVirt"
+    ]
     assert [entry["responseStatus"]["code"] for entry in evictions.list_evictions()] == [429, 429]
     assert functions.invoke("protect", build_tick()) is None
 
@@ -168,10 +173,10 @@ def test_target_pod_of_migration_is_not_evicted(
     The pod is pending, so the API server would evict it without checking a budget.
     """
     node = workload.take_node()
-    item = vmi_scenario.create_vmi(build_vmi("moving", "another-node"))
+    vmi = vmi_scenario.create_vmi(build_vmi("moving", "another-node"))
     labels = {
         "kubevirt.io": "virt-launcher",
-        CREATED_BY_LABEL: item["metadata"]["uid"],
+        CREATED_BY_LABEL: vmi["metadata"]["uid"],
         MIGRATION_UID_LABEL: "uid-of-the-migration",
     }
     body = build_pod(node, "target", labels=labels)
@@ -179,30 +184,30 @@ def test_target_pod_of_migration_is_not_evicted(
     (target,) = workload.create_pods(workload.namespace, [body], ready=False)
     functions.invoke("protect", build_tick())
 
-    pods_evicted = functions.invoke(
+    pods_evicted_event = functions.invoke(
         "evict", functions.run_until_tainted(workload.create_maintenance(node, group=KUBEVIRT))
     )
-    assert pods_evicted is not None
-    assert require_data(pods_evicted)["evicted"] == []
-    (blocked,) = require_data(pods_evicted)["blocked"]
+    assert pods_evicted_event is not None
+    assert require_data(pods_evicted_event)["evicted"] == []
+    (blocked,) = require_data(pods_evicted_event)["blocked"]
     assert (blocked["uid"], blocked["reason"]) == (target["metadata"]["uid"], "Migrating")
 
 
 @proves("DRN-9", "DRN-7")
-def test_budget_is_deleted_with_eviction_strategy(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that the budget is deleted when a user removes `LiveMigrate` from the VMI, so that it can be evicted."""
-    item = vmi_scenario.create_vmi(build_vmi("fickle", "another-node"))
+def test_budget_is_deleted_when_eviction_strategy_is_removed(vmi_scenario: VmiScenario, functions: Functions) -> None:
+    """Check that the budget is deleted when a user removes `LiveMigrate` from the VMI, which can then be evicted."""
+    vmi = vmi_scenario.create_vmi(build_vmi("fickle", "another-node"))
     functions.invoke("protect", build_tick())
-    assert len(list_budgets_by_name(vmi_scenario)) == 1
+    assert len(get_budgets_by_name(vmi_scenario)) == 1
     vmi_scenario.administrator_client.patch(
         f"{get_instances_path(vmi_scenario.workload.namespace)}/fickle", {"spec": {"evictionStrategy": None}}
     )
     functions.invoke("protect", build_tick())
-    assert list_budgets_by_name(vmi_scenario) == {}
-    assert item["metadata"]["name"] == "fickle"
+    assert get_budgets_by_name(vmi_scenario) == {}
+    assert vmi["metadata"]["name"] == "fickle"
 
 
-def list_vmi_events(vmi_scenario: VmiScenario, vmi_object: Object) -> list[Object]:
+def list_vmi_events(vmi_scenario: VmiScenario, vmi: Object) -> list[Object]:
     """Return the Events about a VMI."""
     events = vmi_scenario.administrator_client.list(build_events_path(vmi_scenario.workload.namespace))["items"]
-    return [each for each in events if each["involvedObject"].get("uid") == vmi_object["metadata"]["uid"]]
+    return [event for event in events if event["involvedObject"].get("uid") == vmi["metadata"]["uid"]]

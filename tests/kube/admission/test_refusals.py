@@ -1,4 +1,4 @@
-"""Tests of which NodeMaintenances conflict with a new one, and of the denial messages."""
+"""Tests for finding NodeMaintenances that conflict with a new one, and for the denial messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_conflict_is_found_among_several_maintenances() -> None:
         ),
     ],
 )
-def test_denial_has_the_operators_wording_and_then_the_remedy(existing: Object, remedy: str) -> None:
+def test_denial_starts_with_medik8s_wording_and_ends_with_the_remedy(existing: Object, remedy: str) -> None:
     start = "invalid nodeName, a NodeMaintenance for node node-1 already exists: other (nodemaintenance.medik8s.io); "
 
     assert build_conflict_message("node-1", existing) == start + remedy

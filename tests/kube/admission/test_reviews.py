@@ -13,7 +13,7 @@ from tests.kube.samples import make_maintenance
 
 def make_review(**overrides: Any) -> Object:
     request = {
-        "uid": "question-1",
+        "uid": "request-1",
         "resource": {"resource": "nodemaintenances"},
         "operation": "CREATE",
         "object": make_maintenance(),
@@ -25,7 +25,7 @@ def make_review(**overrides: Any) -> Object:
 def test_creation_of_a_maintenance_is_parsed() -> None:
     review = parse_review(make_review())
 
-    assert (review.uid, review.is_create, review.object) == ("question-1", True, make_maintenance())
+    assert (review.uid, review.is_create, review.object) == ("request-1", True, make_maintenance())
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_other_requests_are_parsed_without_an_object(overrides: Object) -> None:
         make_review(object={"metadata": {}, "spec": "x"}),
     ],
 )
-def test_invalid_review_raises_bad_review(body: Any) -> None:
+def test_invalid_review_raises_invalid_review(body: Any) -> None:
     with pytest.raises(InvalidReview):
         parse_review(body)
 
@@ -70,15 +70,15 @@ def test_response_repeats_the_uid_of_the_request() -> None:
     assert build_review(review) == {
         "apiVersion": API_VERSION,
         "kind": "AdmissionReview",
-        "response": {"uid": "question-1", "allowed": True},
+        "response": {"uid": "request-1", "allowed": True},
     }
     assert build_review(review, warnings=["mind"])["response"] == {
-        "uid": "question-1",
+        "uid": "request-1",
         "allowed": True,
         "warnings": ["mind"],
     }
     assert build_review(review, "no", ["mind"])["response"] == {
-        "uid": "question-1",
+        "uid": "request-1",
         "allowed": False,
         "status": {"code": 403, "reason": "Forbidden", "message": "no"},
     }

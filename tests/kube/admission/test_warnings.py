@@ -41,8 +41,8 @@ def test_pods_that_stay_or_are_ending_cause_no_warning() -> None:
     assert (
         get_warnings(
             *ignored_pods,
-            make_pod("done", phase="Succeeded"),
-            make_pod("going", deletionTimestamp="2026-01-01T00:00:00Z"),
+            make_pod("finished", phase="Succeeded"),
+            make_pod("terminating", deletionTimestamp="2026-01-01T00:00:00Z"),
         )
         == []
     )
@@ -79,7 +79,7 @@ def test_unmanaged_pod_that_tolerates_all_taints_does_not_return() -> None:
 
 
 def test_warning_states_whether_the_budget_never_allows_an_eviction() -> None:
-    now = get_warnings(
+    currently_blocking_warnings = get_warnings(
         make_owned_pod(), make_owned_pod("web-2"), budgets=(make_budget_with_expected_pods("b", expected=4),)
     )
     always_blocking_warnings = get_warnings(make_owned_pod(), budgets=(make_budget_with_expected_pods("b"),))
@@ -88,7 +88,7 @@ def test_warning_states_whether_the_budget_never_allows_an_eviction() -> None:
         make_owned_pod(), budgets=({**exhausted_budget, "spec": {**exhausted_budget["spec"], "maxUnavailable": 0}},)
     )
 
-    assert now == [
+    assert currently_blocking_warnings == [
         "budget ns/b needs 3 healthy pods and has 3, so it allows no eviction now; it blocks 2 pods: ns/web, ns/web-2"
     ]
     assert always_blocking_warnings == [
@@ -129,7 +129,7 @@ def test_pods_under_two_budgets_cause_a_warning() -> None:
 def test_requires_all_pods_compares_desired_with_expected_pods(
     expected: int, needed: int, expected_result: bool
 ) -> None:
-    """Require all pods exactly if `desiredHealthy` is at least `expectedPods` and there are pods.
+    """Check that a budget requires all pods exactly if `desiredHealthy` is at least `expectedPods` and there are pods.
 
     This covers both `maxUnavailable: 0` and a `minAvailable` of all replicas.
     """

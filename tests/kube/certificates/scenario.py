@@ -1,4 +1,4 @@
-"""In-memory objects of a component, which only the planned writes change."""
+"""In-memory objects of a component, which are changed only by planned writes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class CertificateScenario:
             {"metadata": metadata, "type": "Opaque", "data": certificate_objects.encode_entries(data or {})},
         )
 
-    def put_object(self, kind: str, name: str, item: Object) -> None:
-        metadata = {**item["metadata"], "name": name, "resourceVersion": str(next(self._versions))}
-        self.objects[kind, name] = {**item, "kind": kind, "metadata": metadata}
+    def put_object(self, kind: str, name: str, manifest: Object) -> None:
+        metadata = {**manifest["metadata"], "name": name, "resourceVersion": str(next(self._versions))}
+        self.objects[kind, name] = {**manifest, "kind": kind, "metadata": metadata}
 
     def build_state(self) -> ComponentState:
         """Return the state as `lookup` would read it from the API server."""
-        secrets = {name: item for (kind, name), item in self.objects.items() if kind == "Secret"}
+        secrets = {name: manifest for (kind, name), manifest in self.objects.items() if kind == "Secret"}
         ca_secret = secrets.pop(self.component.ca_secret_name, None)
         publication = self.objects.get(("ConfigMap", self.component.bundle_configmap_name))
         summaries = certificate_objects.parse_summaries(publication)
@@ -59,9 +59,9 @@ class CertificateScenario:
             summaries[name] for name in summaries if name not in (*secrets, self.component.ca_secret_name)
         ]
         injection_targets = [
-            item
-            for item in self.objects.values()
-            if parse_source_secret(item)[0] == NAMESPACE and not self.are_targets_unknown
+            manifest
+            for manifest in self.objects.values()
+            if parse_source_secret(manifest)[0] == NAMESPACE and not self.are_targets_unknown
         ]
         return ComponentState(
             self.component,
@@ -118,7 +118,9 @@ class CertificateScenario:
         """Return whether a client trusts a server, with the published bundle or with one that it read earlier."""
         certificate = self.get_certificate(name)
         signers = self.list_trusted_cas() if bundle is None else bundle
-        return any(key_pairs.is_signed_by(certificate, each) and key_pairs.is_valid(each, self.now) for each in signers)
+        return any(
+            key_pairs.is_signed_by(certificate, signer) and key_pairs.is_valid(signer, self.now) for signer in signers
+        )
 
 
 def apply_merge_patch(original: Any, patch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tests of what is injected into a CA injection target: the CA bundle and the annotated webhook rules."""
+"""Tests for the content injected into a CA injection target: the CA bundle and the annotated webhook rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_webhook_configuration(rules: str | None, *webhooks: dict[str, Any]) -> 
 
 
 def test_rules_and_bundle_are_injected_in_one_patch() -> None:
-    """Inject the bundle and the annotated rules in one patch; a webhook that already has rules keeps them."""
+    """Check that one patch injects the bundle and the annotated rules; a webhook that already has rules keeps them."""
     configuration = make_webhook_configuration(json.dumps([RULE]), {}, {"rules": [OTHER_RULE]})
 
     patch = build_injection_patch(configuration, "bundle")
@@ -34,7 +34,7 @@ def test_rules_and_bundle_are_injected_in_one_patch() -> None:
 
 
 def test_removed_rules_are_injected_again() -> None:
-    """Annotated rules that a webhook lacks must be injected again.
+    """Check that annotated rules are injected again if a webhook lacks them.
 
     An upgrade removes them if an earlier version applied the configuration with rules in the manifest.
     """
@@ -58,10 +58,11 @@ def make_managed_fields(*managers: str) -> list[Object]:
 
 
 @pytest.mark.parametrize(
-    ("managers", "is_kept"), [(["nodemaintenance"], False), (["nodemaintenance", "kubectl"], True), (["kubectl"], True)]
+    ("managers", "is_rule_kept"),
+    [(["nodemaintenance"], False), (["nodemaintenance", "kubectl"], True), (["kubectl"], True)],
 )
-def test_only_rules_of_our_manager_follow_the_annotation(managers: list[str], is_kept: bool) -> None:
-    """Replace our own rules after an upgrade changed the annotation, but keep rules that another manager wrote too."""
+def test_only_rules_written_by_our_field_manager_follow_the_annotation(managers: list[str], is_rule_kept: bool) -> None:
+    """Check that a changed annotation replaces our own rules, but not rules that another manager also wrote."""
     configuration = make_webhook_configuration(json.dumps([RULE]), {"name": "hook", "rules": [OTHER_RULE]})
     configuration = {
         **configuration,
@@ -70,12 +71,14 @@ def test_only_rules_of_our_manager_follow_the_annotation(managers: list[str], is
     }
     configuration["metadata"]["managedFields"] = make_managed_fields(*managers)
 
-    assert has_bundle(configuration, "bundle") is is_kept
-    assert build_injection_patch(configuration, "bundle")["webhooks"][0]["rules"] == [OTHER_RULE if is_kept else RULE]
+    assert has_bundle(configuration, "bundle") is is_rule_kept
+    assert build_injection_patch(configuration, "bundle")["webhooks"][0]["rules"] == [
+        OTHER_RULE if is_rule_kept else RULE
+    ]
 
 
 def test_api_server_defaults_cause_no_injection() -> None:
-    """Ignore defaults that the API server adds to a rule; otherwise each tick would write the configuration."""
+    """Check that rule defaults set by the API server are ignored; otherwise each tick would write the configuration."""
     rule_without_scope = {"apiGroups": ["example.com"], "operations": ["CREATE"]}
     configuration = make_webhook_configuration(
         json.dumps([rule_without_scope]), {"name": "hook", "rules": [{**rule_without_scope, "scope": "*"}]}

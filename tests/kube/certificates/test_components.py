@@ -1,4 +1,4 @@
-"""Tests of the renewal schedules of each component and of the validity period of certificates."""
+"""Tests for each component's renewal schedule and for the validity period of certificates."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def test_ca_and_server_are_renewed_on_the_components_schedule(component: str, ag
     """OSV-21: CA and serving certificate get new serials after the component's period (1, 15 or 365 days)."""
     scenario = CertificateScenario(component, "api")
     scenario.settle()
-    before = scenario.get_serial("api"), scenario.get_serial(scenario.component.ca_secret_name)
+    old_serials = scenario.get_serial("api"), scenario.get_serial(scenario.component.ca_secret_name)
 
     scenario.now += age
     scenario.settle()
     scenario.now += timedelta(minutes=11)
     scenario.settle()
 
-    after = scenario.get_serial("api"), scenario.get_serial(scenario.component.ca_secret_name)
-    assert [old != new for old, new in zip(before, after, strict=True)] == [is_renewed, is_renewed]
+    new_serials = scenario.get_serial("api"), scenario.get_serial(scenario.component.ca_secret_name)
+    assert [old != new for old, new in zip(old_serials, new_serials, strict=True)] == [is_renewed, is_renewed]
 
 
 @proves("OSV-21")
@@ -55,17 +55,15 @@ def test_certificates_are_valid_at_once_and_none_outlives_its_ca(component: str)
         for _write in scenario.apply_writes():
             for name in ("api", scenario.component.ca_secret_name):
                 certificates = key_pairs.parse_certificates(scenario.get_certificate(name))
-                assert all(key_pairs.is_valid(each, scenario.now) for each in certificates)
+                assert all(key_pairs.is_valid(certificate, scenario.now) for certificate in certificates)
         server, signer = scenario.get_certificate("api"), scenario.get_certificate(scenario.component.ca_secret_name)
-        assert key_pairs.get_not_after(server) <= max(
-            key_pairs.get_not_after(each) for each in scenario.list_trusted_cas()
-        )
+        assert key_pairs.get_not_after(server) <= max(key_pairs.get_not_after(ca) for ca in scenario.list_trusted_cas())
         assert key_pairs.is_signed_by(server, signer) or scenario.is_trusted("api")
 
 
 @proves("OSV-21")
 def test_certificates_from_a_fast_clock_are_replaced() -> None:
-    """Certificates issued by a clock that was a day ahead are replaced, because no client accepts them yet."""
+    """Check that certificates issued while the clock was a day ahead are replaced: no client accepts them yet."""
     scenario = CertificateScenario("kubevirt", "api")
     scenario.now += ONE_DAY
     scenario.settle()

@@ -1,4 +1,4 @@
-"""Tests of the planned certificate writes: each state of a component, and clients' trust between any two writes."""
+"""Tests for planned certificate writes: each state of a component, and clients' trust between any two writes."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_new_ca_is_published_before_any_server_uses_it(scenario: CertificateScen
     """Check the order of the writes, and that no server changes before the waiting period ends."""
     add_webhook_configuration(scenario)
     scenario.settle()
-    before, serials = scenario.list_trusted_cas(), (scenario.get_serial("api"), scenario.get_serial("handler"))
+    old_cas, serials = scenario.list_trusted_cas(), (scenario.get_serial("api"), scenario.get_serial("handler"))
     scenario.now += timedelta(days=1)
 
     first_writes = [(write.reason, write.target[0]) for write in scenario.apply_writes()]
-    published = scenario.list_trusted_cas()
+    published_cas = scenario.list_trusted_cas()
     scenario.now += PROPAGATION_DELAY - ONE_SECOND
-    paused = scenario.settle()
-    serials_before = (scenario.get_serial("api"), scenario.get_serial("handler"))
+    writes_during_waiting_period = scenario.settle()
+    serials_during_waiting_period = (scenario.get_serial("api"), scenario.get_serial("handler"))
     scenario.now += ONE_SECOND
     later_reasons = [write.reason for write in scenario.apply_writes()]
 
@@ -85,17 +85,17 @@ def test_new_ca_is_published_before_any_server_uses_it(scenario: CertificateScen
         (BUNDLE_INJECTED, "ValidatingWebhookConfiguration"),
         (BUNDLE_PUBLISHED, "ConfigMap"),
     ]
-    assert published[1:] == before
-    assert len(published) == 2
-    assert (paused, serials_before) == ([], serials)
+    assert published_cas[1:] == old_cas
+    assert len(published_cas) == 2
+    assert (writes_during_waiting_period, serials_during_waiting_period) == ([], serials)
     assert later_reasons == [CA_ACTIVATED, CERTIFICATE_ISSUED, CERTIFICATE_ISSUED, STATUS_UPDATED]
-    assert scenario.list_trusted_cas() == published
-    assert all(scenario.is_trusted(name, published) for name in ("api", "handler"))
+    assert scenario.list_trusted_cas() == published_cas
+    assert all(scenario.is_trusted(name, published_cas) for name in ("api", "handler"))
 
 
 @proves("OSV-22")
 def test_two_rotations_within_one_waiting_period_keep_both_old_cas(scenario: CertificateScenario) -> None:
-    """Clients that read the bundle before a server's certificate changes still trust that server afterwards."""
+    """Check that clients with the bundle from before a server's certificate change trust the server afterwards."""
     ca_secret_name = scenario.component.ca_secret_name
     first_bundle = scenario.list_trusted_cas()
 
@@ -118,7 +118,7 @@ def test_two_rotations_within_one_waiting_period_keep_both_old_cas(scenario: Cer
 
 @proves("OSV-22")
 def test_old_ca_is_trusted_until_it_expires(scenario: CertificateScenario) -> None:
-    """Servers that load a new certificate late stay trusted, and the bundle never has more than three CAs."""
+    """Check that servers that load a new certificate late stay trusted, and that the bundle has at most three CAs."""
     (old_ca,) = scenario.list_trusted_cas()
     max_count = 0
     while scenario.now < key_pairs.get_not_after(old_ca):
@@ -133,7 +133,7 @@ def test_old_ca_is_trusted_until_it_expires(scenario: CertificateScenario) -> No
 
 @proves("OSV-20", "OSV-22")
 def test_current_ca_renews_servers_while_the_next_ca_is_blocked(scenario: CertificateScenario) -> None:
-    """Servers get one more certificate from the current CA, and no further ones as that CA's expiry approaches.
+    """Check that servers get one more certificate from the current CA, and none when the CA's expiry approaches.
 
     The next CA is held back because a webhook configuration that trusts the servers cannot be written. Once the current
     CA has expired, the next CA signs.
@@ -157,7 +157,7 @@ def test_current_ca_renews_servers_while_the_next_ca_is_blocked(scenario: Certif
 
 @proves("OSV-22")
 def test_passes_with_unknown_targets_do_not_restart_the_waiting_period(scenario: CertificateScenario) -> None:
-    """Passes that cannot list the CA injection targets do not restart the waiting period, and write nothing during it.
+    """Check that passes that cannot list the CA injection targets do not restart the waiting period or write during it.
 
     Every tenth pass is such a pass. After the waiting period, it does not activate the next CA. It renews due
     certificates with the current CA, because an unknown number of such passes may follow.
@@ -167,17 +167,17 @@ def test_passes_with_unknown_targets_do_not_restart_the_waiting_period(scenario:
     scenario.now += timedelta(days=1)
     reasons_before = scenario.settle()
     (next_ca, current_ca) = scenario.list_trusted_cas()
-    done = []
+    writes_by_pass = []
     for number in range(1, 41):
         scenario.now += PROPAGATION_DELAY / 40
         scenario.are_targets_unknown = number % 10 == 0
-        done.append(scenario.settle())
+        writes_by_pass.append(scenario.settle())
     certificate_with_unknown_targets = scenario.get_certificate("api")
     scenario.are_targets_unknown = False
     reasons_after = [write.reason for write in scenario.apply_writes()]
 
     assert reasons_before[-1].reason == BUNDLE_PUBLISHED
-    assert not any(done[:-1])
+    assert not any(writes_by_pass[:-1])
     assert key_pairs.is_signed_by(certificate_with_unknown_targets, current_ca)
     assert reasons_after == [CA_ACTIVATED, CERTIFICATE_ISSUED, CERTIFICATE_ISSUED, STATUS_UPDATED]
     assert key_pairs.is_signed_by(scenario.get_certificate("api"), next_ca)
@@ -188,7 +188,7 @@ def test_passes_with_unknown_targets_do_not_restart_the_waiting_period(scenario:
 def test_waiting_period_starts_in_a_pass_with_known_targets(
     scenario: CertificateScenario, are_targets_known: bool
 ) -> None:
-    """Published CAs get no publication time until a pass knows the CA injection targets."""
+    """Check that published CAs get no publication time until a pass knows the CA injection targets."""
     add_webhook_configuration(scenario)
     scenario.settle()
     scenario.now += timedelta(days=1)
@@ -205,7 +205,7 @@ def test_waiting_period_starts_in_a_pass_with_known_targets(
 
 @proves("OSV-22")
 def test_unwritable_server_without_the_next_ca_ends_the_waiting_period(scenario: CertificateScenario) -> None:
-    """Remove the next CA's publication time if a server's Secret lacks that CA and cannot be written.
+    """Check that the next CA's publication time is removed if a server's Secret lacks that CA and cannot be written.
 
     The CA injection targets are unknown in this pass, which alone would not end the waiting period.
     """
@@ -225,7 +225,7 @@ def test_unwritable_server_without_the_next_ca_ends_the_waiting_period(scenario:
 
 @proves("OSV-20")
 @pytest.mark.parametrize(
-    "broken",
+    "corrupt_entries",
     [
         {},
         {CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"},
@@ -233,15 +233,15 @@ def test_unwritable_server_without_the_next_ca_ends_the_waiting_period(scenario:
     ],
 )
 def test_corrupt_certificate_is_replaced_at_once_by_the_same_ca(
-    scenario: CertificateScenario, broken: dict[str, str]
+    scenario: CertificateScenario, corrupt_entries: dict[str, str]
 ) -> None:
-    trusted, other_serial = scenario.list_trusted_cas(), scenario.get_serial("handler")
-    scenario.get_secret("api")["data"] = certificate_objects.encode_entries(broken)
+    trusted_cas, other_serial = scenario.list_trusted_cas(), scenario.get_serial("handler")
+    scenario.get_secret("api")["data"] = certificate_objects.encode_entries(corrupt_entries)
 
     reasons = [write.reason for write in scenario.apply_writes()]
 
     assert reasons == [CERTIFICATE_ISSUED, STATUS_UPDATED]
-    assert scenario.is_trusted("api", trusted)
+    assert scenario.is_trusted("api", trusted_cas)
     assert scenario.get_serial("handler") == other_serial
 
 
@@ -256,22 +256,22 @@ def test_key_of_another_certificate_is_replaced(scenario: CertificateScenario) -
 
 @proves("OSV-20")
 def test_deleted_secret_is_created_again(scenario: CertificateScenario) -> None:
-    before = scenario.objects.pop(("Secret", "api"))
-    trusted = scenario.list_trusted_cas()
+    deleted_secret = scenario.objects.pop(("Secret", "api"))
+    trusted_cas = scenario.list_trusted_cas()
 
     scenario.settle()
 
-    again = scenario.get_secret("api")
-    assert again["type"] == before["type"]
-    assert again["metadata"]["labels"] == before["metadata"]["labels"]
+    recreated_secret = scenario.get_secret("api")
+    assert recreated_secret["type"] == deleted_secret["type"]
+    assert recreated_secret["metadata"]["labels"] == deleted_secret["metadata"]["labels"]
     assert key_pairs.get_subject_alt_names(scenario.get_certificate("api")) == ["api.svc"]
-    assert scenario.is_trusted("api", trusted)
+    assert scenario.is_trusted("api", trusted_cas)
 
 
 @proves("OSV-20", "OSV-22")
 @pytest.mark.parametrize("loss", ["gone", "corrupt"])
 def test_lost_ca_is_replaced_without_breaking_clients(scenario: CertificateScenario, loss: str) -> None:
-    before, serial = scenario.list_trusted_cas(), scenario.get_serial("api")
+    old_cas, serial = scenario.list_trusted_cas(), scenario.get_serial("api")
     if loss == "gone":
         del scenario.objects["Secret", scenario.component.ca_secret_name]
     else:
@@ -280,14 +280,14 @@ def test_lost_ca_is_replaced_without_breaking_clients(scenario: CertificateScena
         )
 
     scenario.settle()
-    published = scenario.list_trusted_cas()
-    serial_before = scenario.get_serial("api")
+    published_cas = scenario.list_trusted_cas()
+    serial_during_waiting_period = scenario.get_serial("api")
     scenario.now += PROPAGATION_DELAY
     scenario.settle()
 
-    assert serial_before == serial
-    assert published[1:] == before
-    assert scenario.is_trusted("api", published)
+    assert serial_during_waiting_period == serial
+    assert published_cas[1:] == old_cas
+    assert scenario.is_trusted("api", published_cas)
     assert scenario.get_serial("api") != serial
 
 
@@ -304,7 +304,7 @@ def test_server_is_reissued_at_once_if_ca_and_secret_are_lost(scenario: Certific
 
 @proves("OSV-22")
 def test_certificate_of_another_issuer_is_trusted_until_replaced() -> None:
-    """Publish the other issuer's CA together with ours, and replace the certificate one waiting period later."""
+    """Check that another issuer's CA is published with ours, and its certificate replaced one waiting period later."""
     other_scenario = CertificateScenario("cdi", "api")
     other_scenario.settle()
     own_scenario = CertificateScenario("cdi")
@@ -315,56 +315,59 @@ def test_certificate_of_another_issuer_is_trusted_until_replaced() -> None:
             for entry in (CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY)
         },
     )
-    foreign = own_scenario.get_certificate("api")
+    foreign_certificate = own_scenario.get_certificate("api")
 
     own_scenario.settle()
-    foreign_certificate, published = own_scenario.get_certificate("api"), own_scenario.list_trusted_cas()
+    certificate_during_waiting_period, published_cas = (
+        own_scenario.get_certificate("api"),
+        own_scenario.list_trusted_cas(),
+    )
     own_scenario.now += PROPAGATION_DELAY
     own_scenario.settle()
 
-    assert foreign_certificate == foreign
-    assert set(other_scenario.list_trusted_cas()) < set(published)
-    assert own_scenario.get_certificate("api") != foreign
-    assert own_scenario.is_trusted("api", published)
+    assert certificate_during_waiting_period == foreign_certificate
+    assert set(other_scenario.list_trusted_cas()) < set(published_cas)
+    assert own_scenario.get_certificate("api") != foreign_certificate
+    assert own_scenario.is_trusted("api", published_cas)
 
 
 @proves("OSV-20", "OSV-22")
 def test_lost_configmap_is_published_again_with_the_same_bundle(scenario: CertificateScenario) -> None:
     scenario.now += timedelta(days=1)
     scenario.settle()
-    before = scenario.list_trusted_cas()
+    old_cas = scenario.list_trusted_cas()
     del scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
 
     scenario.settle()
 
-    assert len(before) == 2
-    assert scenario.list_trusted_cas() == before
+    assert len(old_cas) == 2
+    assert scenario.list_trusted_cas() == old_cas
 
 
 def test_cas_added_to_the_configmap_are_not_trusted(scenario: CertificateScenario) -> None:
-    """Ignore CAs that another writer adds to the ConfigMap: it counts only if the CA's Secret is lost."""
+    """Check that CAs that another writer adds to the ConfigMap are ignored unless the CA's Secret is lost."""
     other_scenario = CertificateScenario("macpool", "api")
     other_scenario.settle()
-    before = scenario.list_trusted_cas()
+    old_cas = scenario.list_trusted_cas()
     publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
     publication["data"][certificate_objects.BUNDLE_ENTRY] += "".join(other_scenario.list_trusted_cas())
 
     scenario.settle()
 
-    assert scenario.list_trusted_cas() == before
+    assert scenario.list_trusted_cas() == old_cas
 
 
 @proves("OSV-20")
 def test_renew_annotation_issues_one_new_certificate(scenario: CertificateScenario) -> None:
-    before = scenario.get_serial("api"), scenario.get_serial("handler")
+    api_serial, handler_serial = scenario.get_serial("api"), scenario.get_serial("handler")
     scenario.get_secret("api")["metadata"]["annotations"][certificate_objects.RENEW_ANNOTATION] = "now"
 
     scenario.settle()
-    again = scenario.settle()
+    later_writes = scenario.settle()
 
-    assert scenario.get_serial("api") != before[0]
-    assert scenario.get_serial("handler") == before[1]
-    assert again == []
+    assert scenario.get_serial("api") != api_serial
+    assert scenario.get_serial("handler") == handler_serial
+    assert later_writes == []
     assert scenario.get_secret("api")["metadata"]["annotations"] == {
         certificate_objects.DNS_NAMES_ANNOTATION: "api.svc"
     }
@@ -382,18 +385,18 @@ def test_changed_dns_names_issue_a_new_certificate(scenario: CertificateScenario
 
 def test_secret_without_dns_names_does_not_stop_other_servers() -> None:
     scenario = CertificateScenario("cdi", "api")
-    scenario.put_object("Secret", "dumb", {"metadata": {"labels": {COMPONENT_LABEL: "cdi"}}, "type": "Opaque"})
+    scenario.put_object("Secret", "without-names", {"metadata": {"labels": {COMPONENT_LABEL: "cdi"}}, "type": "Opaque"})
 
     scenario.settle()
 
     assert scenario.is_trusted("api")
-    assert certificate_objects.get_current_pair(scenario.get_secret("dumb")) is None
+    assert certificate_objects.get_current_pair(scenario.get_secret("without-names")) is None
 
 
 @proves("OSV-20", "OSV-22")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_clients_trust_all_servers_between_any_two_writes(component: str) -> None:
-    """Clients with the current bundle, or with one as old as the waiting period, accept every server that has a Secret.
+    """Check that clients whose bundle is at most as old as the waiting period accept every server that has a Secret.
 
     The test covers four periods and deletes a server's Secret, the CA's Secret and the ConfigMap in turn.
     """
@@ -406,16 +409,16 @@ def test_clients_trust_all_servers_between_any_two_writes(component: str) -> Non
         ("Secret", scenario.component.ca_secret_name),
         ("ConfigMap", scenario.component.bundle_configmap_name),
     ]
-    steps = 0
+    step_count = 0
     while scenario.now < bundles_by_time[0][0] + 4 * scenario.component.renewal_period:
         scenario.now += (
             PROPAGATION_DELAY
             if plan_next_write(scenario.build_state(), scenario.now + PROPAGATION_DELAY, PROPAGATION_DELAY)
             else scenario.component.renewal_period / 8
         )
-        if steps % 5 == 4:
-            scenario.objects.pop(deletable_objects[steps // 5 % 3])
-        steps += 1
+        if step_count % 5 == 4:
+            scenario.objects.pop(deletable_objects[step_count // 5 % 3])
+        step_count += 1
         for _ in scenario.apply_writes():
             present_names = [name for name in ("api", "handler") if ("Secret", name) in scenario.objects]
             if scenario.list_trusted_cas():
@@ -429,7 +432,7 @@ def test_clients_trust_all_servers_between_any_two_writes(component: str) -> Non
             scenario.objects["ValidatingWebhookConfiguration", "hook"], "".join(scenario.list_trusted_cas())
         )
 
-    assert steps > 30
+    assert step_count > 30
 
 
 def test_status_has_names_and_dates_but_no_key(scenario: CertificateScenario) -> None:
@@ -455,9 +458,9 @@ def test_repr_contains_no_private_key(scenario: CertificateScenario) -> None:
 
 
 def test_ca_removed_from_its_secret_is_no_longer_trusted(scenario: CertificateScenario) -> None:
-    """Stop trusting a CA that the administrator removes from the CA's Secret, for example after a key was stolen.
+    """Check that a CA that the administrator removes from the CA's Secret, for example after a theft, is not trusted.
 
-    At that time, every server has a certificate from another CA.
+    At that time, every server has a certificate issued by another CA.
     """
     ca_secret_name, (removed_ca,) = scenario.component.ca_secret_name, scenario.list_trusted_cas()
     scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {certificate_objects.RENEW_ANNOTATION: "now"}

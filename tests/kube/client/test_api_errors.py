@@ -1,4 +1,4 @@
-"""Tests of the mapping from API responses to errors."""
+"""Tests for the mapping from API responses to errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY_WITH_CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
         pytest.param(409, {}, False, Conflict, id="409"),
         pytest.param(422, {}, True, Conflict, id="failed test of a JSON patch"),
         pytest.param(422, BODY_WITH_CAUSES, True, Rejected, id="JSON patch to an invalid value"),
-        pytest.param(422, {}, False, Rejected, id="422 of anything else"),
+        pytest.param(422, {}, False, Rejected, id="422 of another request"),
         pytest.param(400, {}, True, Rejected, id="400"),
         pytest.param(401, {}, False, Denied, id="401"),
         pytest.param(403, {}, False, Denied, id="403"),
@@ -31,10 +31,10 @@ def test_status_maps_to_one_of_five_error_classes(
     status: int, body: Object, is_json_patch: bool, error_class: type[ApiError]
 ) -> None:
     """X-6, NMO-4: each status maps to the error class that determines how the caller continues."""
-    error = build_api_error(status, {**body, "message": "its own words"}, is_json_patch=is_json_patch)
+    error = build_api_error(status, {**body, "message": "the server's message"}, is_json_patch=is_json_patch)
 
     assert type(error) is error_class
-    assert (error.status, error.message, str(error)) == (status, "its own words", "its own words")
+    assert (error.status, error.message, str(error)) == (status, "the server's message", "the server's message")
 
 
 @pytest.mark.parametrize("status", [404, 409, 410, 422])

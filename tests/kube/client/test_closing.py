@@ -14,7 +14,7 @@ from localcluster.cluster import LocalCluster
 
 CANCELLATION_STEPS = 80
 STEP_SECONDS = 0.00025
-"""A connection and its first response take about 5 ms here, so the cancellations hit every phase of it."""
+"""A connection and its first response take about 5 ms here, so the cancellations cover every phase of both."""
 
 
 def list_open_sockets() -> set[Path]:
@@ -32,19 +32,19 @@ def _list_socket_descriptors() -> Iterator[int]:
 
 
 async def _find_leaked_sockets(kubeconfig: str, cancel_after_seconds: float) -> set[Path]:
-    before = list_open_sockets()
+    sockets_before = list_open_sockets()
     api = await Api.connect(kubeconfig)
     request_task = asyncio.create_task(api.get(NODES_PATH))
     await asyncio.sleep(cancel_after_seconds)
     request_task.cancel()
     await asyncio.gather(request_task, return_exceptions=True)
     await api.close()
-    return list_open_sockets() - before
+    return list_open_sockets() - sockets_before
 
 
 @pytest.mark.parametrize("first_step", range(4))
 def test_a_request_cancelled_at_any_moment_leaves_no_socket(cluster: LocalCluster, first_step: int) -> None:
-    """Close a connection even if it is cancelled between its TLS handshake and first byte, when no pool contains it."""
+    """Check that a connection is closed even if its request is cancelled before a connection pool contains it."""
     for step in range(first_step, CANCELLATION_STEPS, 4):
         leaked_sockets = asyncio.run(_find_leaked_sockets(str(cluster.kubeconfig), step * STEP_SECONDS))
         assert not leaked_sockets, f"cancelled after {step * STEP_SECONDS * 1000:g} ms"

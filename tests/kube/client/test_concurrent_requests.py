@@ -1,4 +1,4 @@
-"""Tests of concurrent requests: the order of results, the first error, and no request that outlives its caller."""
+"""Tests for concurrent requests: the order of results, the first error, and no request that outlives its caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the API client's configuration: server, credentials, certificates and proxy."""
+"""Tests for the API client's configuration: server, credentials, certificates and proxy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_proxy_is_read_from_the_environment(host: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choose the proxy by the URL's scheme, except for the hosts and domains in `NO_PROXY`.
+    """Check that the URL's scheme determines the proxy, except for the hosts and domains in `NO_PROXY`.
 
     Loopback addresses never use a proxy, as with kubectl.
     """
@@ -118,12 +118,12 @@ def get_host(file: Path | None = None, context: str | None = None) -> str:
 
 
 def test_service_account_is_used_without_a_kubeconfig(pod_home: Path) -> None:
-    """Use the pod's ServiceAccount without a kubeconfig, as kubectl does, so that a function needs no file."""
+    """Check that the pod's ServiceAccount is used without a kubeconfig, as by kubectl; a function needs no file."""
     assert get_host() == "https://pods-own.example"
 
 
 def test_kubeconfig_takes_precedence_over_the_service_account(pod_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefer the option, then `KUBECONFIG`, then the kubeconfig in the home directory."""
+    """Check that the option precedes `KUBECONFIG`, which precedes the kubeconfig in the home directory."""
     write_kubeconfig(pod_home / ".kube" / "config", "home")
     assert get_host() == "https://home.example:6443"
     assert get_host(context="home") == "https://home.example:6443"
@@ -133,7 +133,7 @@ def test_kubeconfig_takes_precedence_over_the_service_account(pod_home: Path, mo
 
 
 def test_context_never_falls_back_to_the_service_account(pod_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise an error for a missing context or kubeconfig, because a drain in the wrong cluster would be worse."""
+    """Check that a missing context or kubeconfig is an error, because a drain in the wrong cluster would be worse."""
     with pytest.raises(Unavailable, match=r"kubeconfig .* not found"):
         get_host(context="staging")
     write_kubeconfig(pod_home / ".kube" / "config", "home")
@@ -142,28 +142,28 @@ def test_context_never_falls_back_to_the_service_account(pod_home: Path, monkeyp
 
 
 def test_missing_file_in_kubeconfig_variable_is_an_error(pod_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise an error instead of using the pod's ServiceAccount."""
+    """Check that an error is raised instead of using the pod's ServiceAccount."""
     monkeypatch.setenv("KUBECONFIG", str(pod_home / "nowhere"))
     with pytest.raises(Unavailable, match=r"kubeconfig .* not found"):
         get_host()
 
 
-async def _measure_connections_bytes(connections: int, kubeconfig: Path) -> int:
+async def _measure_memory_of_connections(connection_count: int, kubeconfig: Path) -> int:
     api = await Api.connect(str(kubeconfig))
     await api.get(NODES_PATH)
-    before, _ = tracemalloc.get_traced_memory()
-    await asyncio.gather(*(api.get(f"{NODES_PATH}/node-1") for _ in range(connections)))
+    bytes_before, _ = tracemalloc.get_traced_memory()
+    await asyncio.gather(*(api.get(f"{NODES_PATH}/node-1") for _ in range(connection_count)))
     gc.collect()
-    after, _ = tracemalloc.get_traced_memory()
+    bytes_after, _ = tracemalloc.get_traced_memory()
     await api.close()
-    return after - before
+    return bytes_after - bytes_before
 
 
 def test_open_connection_takes_little_memory(cluster: LocalCluster) -> None:
-    """Limit the memory per connection: a function has up to a hundred, PodSource one per node under maintenance."""
+    """Check the memory per connection: a function opens up to a hundred, PodSource one per node under maintenance."""
     tracemalloc.start()
     try:
-        size = asyncio.run(_measure_connections_bytes(30, cluster.kubeconfig))
+        size = asyncio.run(_measure_memory_of_connections(30, cluster.kubeconfig))
     finally:
         tracemalloc.stop()
 
@@ -179,28 +179,30 @@ def mutual_tls_pems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     return {"client-certificate": (tmp_path / "cert").read_text(), "client-key": (tmp_path / "key").read_text()}
 
 
-def write_client_kubeconfig(file: Path, server: str, pems: dict[str, str], embedded: Container[str]) -> str:
-    """Write a kubeconfig that embeds the PEMs in `embedded` and refers to files for the others; return its path."""
-    entry: dict[str, Any] = {}
+def write_client_kubeconfig(file: Path, server: str, pems: dict[str, str], embedded_fields: Container[str]) -> str:
+    """Write a kubeconfig that embeds the PEMs of `embedded_fields` and names files for the others; return its path."""
+    credential_fields: dict[str, Any] = {}
     for name, pem in {**pems, "certificate-authority": pems["client-certificate"]}.items():
         (file.parent / name).write_text(pem)
-        entry |= {f"{name}-data": base64.b64encode(pem.encode()).decode()} if name in embedded else {name: name}
+        credential_fields |= (
+            {f"{name}-data": base64.b64encode(pem.encode()).decode()} if name in embedded_fields else {name: name}
+        )
     content = yaml.safe_load(write_kubeconfig(file, "local").read_text())
     content["clusters"][0]["cluster"] = {
         "server": server,
         "certificate-authority-data": "",
-        **select_cluster_entries(entry),
+        **select_cluster_fields(credential_fields),
     }
     content["users"][0]["user"] = {
-        name: value for name, value in entry.items() if name not in select_cluster_entries(entry)
+        name: value for name, value in credential_fields.items() if name not in select_cluster_fields(credential_fields)
     }
     file.write_text(yaml.safe_dump(content))
     return str(file)
 
 
-def select_cluster_entries(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries that belong to the cluster, not to the user."""
-    return {name: value for name, value in entry.items() if name.startswith("certificate-authority")}
+def select_cluster_fields(credential_fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that belong to the cluster, not to the user."""
+    return {name: value for name, value in credential_fields.items() if name.startswith("certificate-authority")}
 
 
 async def respond_with_client_serial(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -213,7 +215,7 @@ async def respond_with_client_serial(reader: asyncio.StreamReader, writer: async
 
 
 async def request_with_client_certificate(
-    directory: Path, pems: dict[str, str], embedded: Container[str]
+    directory: Path, pems: dict[str, str], embedded_fields: Container[str]
 ) -> tuple[Object, Object]:
     """Request `/version` from a server that requires a client certificate, with and without verifying the server."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(directory / "cert"))
@@ -222,7 +224,7 @@ async def request_with_client_certificate(
     async with await asyncio.start_server(respond_with_client_serial, "127.0.0.1", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
         api = await Api.connect(
-            write_client_kubeconfig(directory / "config", f"https://127.0.0.1:{port}", pems, embedded)
+            write_client_kubeconfig(directory / "config", f"https://127.0.0.1:{port}", pems, embedded_fields)
         )
         try:
             return await api.get("/version"), await (await api.without_verification()).get("/version")
@@ -234,17 +236,17 @@ CREDENTIAL_FIELDS = ("certificate-authority", "client-certificate", "client-key"
 
 
 @pytest.mark.parametrize(
-    "embedded", [CREDENTIAL_FIELDS, CREDENTIAL_FIELDS[:2], ()], ids=["all", "all but the key", "none"]
+    "embedded_fields", [CREDENTIAL_FIELDS, CREDENTIAL_FIELDS[:2], ()], ids=["all", "all but the key", "none"]
 )
 def test_embedded_certificates_are_written_to_no_file(
-    tmp_path: Path, mutual_tls_pems: dict[str, str], embedded: Container[str]
+    tmp_path: Path, mutual_tls_pems: dict[str, str], embedded_fields: Container[str]
 ) -> None:
-    """Keep embedded certificates and keys in memory: a temporary file would remain after a signal.
+    """Check that embedded certificates and keys stay in memory, because a temporary file would remain after a signal.
 
     A kubeconfig may also refer to files next to it.
     """
     verified_serial, unverified_serial = asyncio.run(
-        request_with_client_certificate(tmp_path, mutual_tls_pems, embedded)
+        request_with_client_certificate(tmp_path, mutual_tls_pems, embedded_fields)
     )
 
     assert verified_serial == unverified_serial
@@ -260,12 +262,12 @@ def test_embedded_certificates_are_written_to_no_file(
         ("users", {"client-certificate-data": "bm90aGluZw=="}, "client-certificate-data contains no PEM data"),
         ("users", {"client-certificate": "cert"}, "PEM lib"),
     ],
-    ids=["no base64", "no PEM", "no certificate", "no key"],
+    ids=["not base64", "not PEM", "not a certificate", "no key"],
 )
 def test_unusable_certificate_is_reported(
     tmp_path: Path, mutual_tls_pems: dict[str, str], section: str, field: dict[str, str], message: str
 ) -> None:
-    """Raise an error for an invalid CA: without it, any CA of the system could vouch for the server."""
+    """Check that an invalid CA is an error; otherwise any CA that the system trusts could vouch for the server."""
     content = yaml.safe_load(write_kubeconfig(tmp_path / "config", "local").read_text())
     content[section][0][section[:-1]] = {**content[section][0][section[:-1]], **field}
     (tmp_path / "config").write_text(yaml.safe_dump(content))
@@ -275,7 +277,7 @@ def test_unusable_certificate_is_reported(
 
 
 def test_key_without_a_certificate_is_ignored(tmp_path: Path, mutual_tls_pems: dict[str, str]) -> None:
-    """Ignore the key as kubectl does; the user's token authenticates."""
+    """Check that the key is ignored, as by kubectl, and that the user's token is used instead."""
     content = yaml.safe_load(write_kubeconfig(tmp_path / "config", "local").read_text())
     content["users"][0]["user"] = {"token": "mine", "client-key": "key"}
     (tmp_path / "config").write_text(yaml.safe_dump(content))

@@ -36,7 +36,7 @@ def unresponsive_client(tmp_path: Path) -> Iterator[SyncClient]:
 
 def test_requests_in_a_block_share_one_deadline(unresponsive_client: SyncClient) -> None:
     """Design rule 3: two sequential pairs of concurrent requests all end at the deadline of their block."""
-    began = time.monotonic()
+    start_time = time.monotonic()
 
     with set_deadline(0.3):
         for _ in range(2):
@@ -45,7 +45,7 @@ def test_requests_in_a_block_share_one_deadline(unresponsive_client: SyncClient)
                     unresponsive_client.api.get("/version"), unresponsive_client.api.get("/version")
                 )
 
-    assert 0.3 <= time.monotonic() - began < 2
+    assert 0.3 <= time.monotonic() - start_time < 2
 
 
 def test_unanswered_eviction_stays_in_flight_for_the_next_batch(unresponsive_client: SyncClient) -> None:
@@ -57,9 +57,9 @@ def test_unanswered_eviction_stays_in_flight_for_the_next_batch(unresponsive_cli
 
     for _ in range(2):
         with set_deadline(0.2):
-            done = unresponsive_client.run(evict_batch(unresponsive_client.api, plan_evictions([pod], [])))
-        assert (done.evicted, done.blocked, done.deferred) == ([], [], [])
-        assert [item["name"] for item in done.in_flight] == ["a"]
+            result = unresponsive_client.run(evict_batch(unresponsive_client.api, plan_evictions([pod], [])))
+        assert (result.evicted, result.blocked, result.deferred) == ([], [], [])
+        assert [pod["name"] for pod in result.in_flight] == ["a"]
 
     with set_deadline(0.05), pytest.raises(Unavailable, match="no time left for evictions"):
         unresponsive_client.run(evict_batch(unresponsive_client.api, plan_evictions([make_pod("b")], [])))

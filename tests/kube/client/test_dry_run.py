@@ -34,15 +34,15 @@ def _merge_node_label(client: SyncClient, workload: Workload, node: str) -> tupl
 
 
 def _write_status(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
-    item = workload.create_maintenance(node)
-    return m.build_path(item), client.patch(
-        f"{m.build_path(item)}/status", {"status": {"lastError": UNIQUE_ERROR_TEXT}}
+    maintenance = workload.create_maintenance(node)
+    return m.build_path(maintenance), client.patch(
+        f"{m.build_path(maintenance)}/status", {"status": {"lastError": UNIQUE_ERROR_TEXT}}
     )
 
 
 def _delete_maintenance(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
-    item = workload.create_maintenance(node)
-    return m.build_path(item), client.delete(m.build_path(item), uid=item["metadata"]["uid"])
+    maintenance = workload.create_maintenance(node)
+    return m.build_path(maintenance), client.delete(m.build_path(maintenance), uid=maintenance["metadata"]["uid"])
 
 
 def _evict_pod(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
@@ -69,16 +69,16 @@ def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workl
 def test_dry_run_write_changes_nothing(
     workload: Workload, admin_client: SyncClient, write_object: WriteFunction
 ) -> None:
-    """X-2: a dry-run write succeeds, leaves the object unchanged, and is a dry run in the audit log."""
+    """X-2: a dry-run write succeeds, leaves the object unchanged, and is logged as a dry run in the audit log."""
     node = workload.take_node()
     audit = start_audit(workload.local_cluster)
 
     path, _ = write_object(admin_client.with_dry_run(), workload, node)
 
     current = workload.client.get(path)
-    written = [entry for entry in audit.list_writes_by("admin") if entry["requestURI"].startswith(path)][-1]
-    assert is_dry_run(written)
-    assert written["responseStatus"]["code"] in (200, 201)
+    audit_entry = [entry for entry in audit.list_writes_by("admin") if entry["requestURI"].startswith(path)][-1]
+    assert is_dry_run(audit_entry)
+    assert audit_entry["responseStatus"]["code"] in (200, 201)
     assert not current["metadata"].get("deletionTimestamp")
     assert not current["spec"].get("unschedulable")
     assert "a" not in (current["metadata"].get("labels") or {})
@@ -87,15 +87,21 @@ def test_dry_run_write_changes_nothing(
 
 @pytest.mark.parametrize("path", [leases.LEASES_PATH, kubernetes_events.EVENTS_PATH], ids=["lease", "event"])
 def test_dry_run_creation_stores_nothing(workload: Workload, admin_client: SyncClient, path: str) -> None:
-    """X-2, NMO-27, OSV-12: Leases and Events created in a dry run are not stored either."""
+    """X-2, NMO-27, OSV-12: Leases and Events created in a dry run are not stored."""
     now, node = parse_time("2026-01-02T03:04:05Z"), workload.take_node()
-    item = make_maintenance()  # nonexistent, because functions may run on this cluster and would acquire its Lease
-    lease = leases.build_lease(node, item, now)
-    body = lease if path == leases.LEASES_PATH else kubernetes_events.build_node_event(node, "Test", "text", item, now)
+    maintenance = (
+        make_maintenance()
+    )  # nonexistent, because functions may run on this cluster and would acquire its Lease
+    lease = leases.build_lease(node, maintenance, now)
+    body = (
+        lease
+        if path == leases.LEASES_PATH
+        else kubernetes_events.build_node_event(node, "Test", "text", maintenance, now)
+    )
 
     created = admin_client.with_dry_run().create(path, body)
 
-    names = {each["metadata"]["name"] for each in admin_client.list(path)["items"]}
+    names = {stored["metadata"]["name"] for stored in admin_client.list(path)["items"]}
     assert created["metadata"]["name"] == body["metadata"]["name"]
     assert created["metadata"]["name"] not in names
 
@@ -105,10 +111,10 @@ def test_dry_run_eviction_is_refused_by_its_budget(workload: Workload, admin_cli
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "held", labels={"app": "db"})
     workload.create_budget("keep", {"app": "db"}, 1, expected_healthy=1)
-    dry = admin_client.with_dry_run()
+    dry_run_client = admin_client.with_dry_run()
 
     with pytest.raises(Exception, match="disruption budget") as error:
-        dry.create(build_eviction_path(pod), build_eviction(pod))
+        dry_run_client.create(build_eviction_path(pod), build_eviction(pod))
 
     assert getattr(error.value, "status", 0) == 429
-    assert dry.get(build_pod_path(pod))["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert dry_run_client.get(build_pod_path(pod))["metadata"]["uid"] == pod["metadata"]["uid"]

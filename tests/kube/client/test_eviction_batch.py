@@ -41,7 +41,7 @@ def run_batch(client: SyncClient, *pods: Object, max_seconds: float = 1.0) -> Ev
     return client.run(evict_batch(client.api, EvictionPlan(unbudgeted=list(pods)), max_seconds))
 
 
-def test_429_by_closed_budget_blocks_pod(workload: Workload, admin_client: SyncClient) -> None:
+def test_pod_refused_with_429_by_its_budget_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6, X-6: a pod refused with 429 is blocked, with the budget's name and the API server's message."""
     (pod,) = workload.create_bare_pods("node-1", "a", labels={"app": "db"})
     workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
@@ -52,7 +52,7 @@ def test_429_by_closed_budget_blocks_pod(workload: Workload, admin_client: SyncC
     assert blocked.message == "The disruption budget keep-all needs 1 healthy pods and has 1 currently"
 
 
-def test_500_by_two_budgets_blocks_pod(workload: Workload, admin_client: SyncClient) -> None:
+def test_pod_refused_with_500_under_two_budgets_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6: a pod under two budgets, refused with 500, is blocked for that reason; the other pod is evicted."""
     budgeted_pod, unbudgeted_pod = (
         workload.create_bare_pods("node-1", "twice", labels={"app": "db"})[0],
@@ -61,10 +61,10 @@ def test_500_by_two_budgets_blocks_pod(workload: Workload, admin_client: SyncCli
     for name in ("one", "two"):
         workload.create_budget(name, {"app": "db"}, 0, expected_healthy=1)
 
-    done = run_batch(admin_client, budgeted_pod, unbudgeted_pod)
+    result = run_batch(admin_client, budgeted_pod, unbudgeted_pod)
 
-    assert [item.reason for item in done.blocked] == ["MultipleBudgets"]
-    assert [item["name"] for item in done.evicted] == ["free"]
+    assert [blocked_pod.reason for blocked_pod in result.blocked] == ["MultipleBudgets"]
+    assert [evicted_pod["name"] for evicted_pod in result.evicted] == ["free"]
 
 
 def test_pod_refused_for_its_own_reason_does_not_stop_the_queue(workload: Workload, admin_client: SyncClient) -> None:
@@ -73,15 +73,17 @@ def test_pod_refused_for_its_own_reason_does_not_stop_the_queue(workload: Worklo
     other_pods = workload.create_bare_pods("node-1", "b", "c", labels={"app": "db"})
     budget = workload.create_budget("one", {"app": "db"}, 0, expected_healthy=3)
     workload.create_budget("two", {"also": "yes"}, 0, expected_healthy=1)
-    queue = EvictionPlan(
+    plan = EvictionPlan(
         queues_by_budget={f"{workload.namespace}/one": [refused_pod, *other_pods]},
         budgets_by_key={f"{workload.namespace}/one": budget},
     )
 
-    done = admin_client.run(evict_batch(admin_client.api, queue))
+    result = admin_client.run(evict_batch(admin_client.api, plan))
 
-    assert [(item.pod["name"], item.reason) for item in done.blocked] == [("refused", "MultipleBudgets")]
-    assert {item["name"] for item in [*done.evicted, *done.in_flight]} == {"b", "c"}
+    assert [(blocked_pod.pod["name"], blocked_pod.reason) for blocked_pod in result.blocked] == [
+        ("refused", "MultipleBudgets")
+    ]
+    assert {evicted_pod["name"] for evicted_pod in [*result.evicted, *result.in_flight]} == {"b", "c"}
 
 
 def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: SyncClient) -> None:
@@ -89,66 +91,66 @@ def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: Syn
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abcdefghij", labels={"app": "db"})]
     budget = workload.create_budget("keep-all", {"app": "db"}, 10, expected_healthy=10)
-    queue = EvictionPlan(
+    plan = EvictionPlan(
         queues_by_budget={f"{workload.namespace}/keep-all": pods},
         budgets_by_key={f"{workload.namespace}/keep-all": budget},
     )
 
-    done = admin_client.run(evict_batch(admin_client.api, queue))
+    result = admin_client.run(evict_batch(admin_client.api, plan))
 
-    assert {item.pod["name"] for item in done.blocked} == set("abcdefghij")
-    assert {item.reason for item in done.blocked} == {"DisruptionBudget"}
+    assert {blocked_pod.pod["name"] for blocked_pod in result.blocked} == set("abcdefghij")
+    assert {blocked_pod.reason for blocked_pod in result.blocked} == {"DisruptionBudget"}
     assert len(audit.list_evictions()) < 10
 
 
-def test_unanswered_evictions_leave_the_queue_to_the_next_event(workload: Workload, admin_client: SyncClient) -> None:
+def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin_client: SyncClient) -> None:
     """Design rule 9: a batch that can send no eviction reports no deferred pod, so that no pass follows at once."""
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
     budget, name = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=3), f"{workload.namespace}/some"
-    queue = EvictionPlan(queues_by_budget={name: pods}, budgets_by_key={name: budget})
+    plan = EvictionPlan(queues_by_budget={name: pods}, budgets_by_key={name: budget})
 
     async def evict_after_unanswered() -> EvictionResult:
         serial_queue = EvictionTracker.for_client(admin_client.api).get_queue(name)
         unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CONGESTION_THRESHOLD + 2)]
         for task in unanswered_tasks:
             serial_queue.track(task)
-        batch = await evict_batch(admin_client.api, queue)
+        batch = await evict_batch(admin_client.api, plan)
         for task in unanswered_tasks:
             task.cancel()
         return batch
 
     first_result = admin_client.run(evict_after_unanswered())
     evictions = audit.list_evictions()
-    second_result = admin_client.run(evict_batch(admin_client.api, queue))
+    second_result = admin_client.run(evict_batch(admin_client.api, plan))
 
     assert (first_result, evictions) == (EvictionResult(), [])
     assert second_result.evicted
 
 
-@pytest.mark.parametrize("pod_name", ["never-there", "another-of-its-name"])
-def test_404_and_changed_uid_count_as_gone(workload: Workload, admin_client: SyncClient, pod_name: str) -> None:
-    """NMO-6: a pod with a 404 counts as gone, and the uid precondition protects another pod of the same name."""
+@pytest.mark.parametrize("pod_name", ["missing", "replaced"])
+def test_missing_or_replaced_pod_counts_as_gone(workload: Workload, admin_client: SyncClient, pod_name: str) -> None:
+    """NMO-6: a pod with a 404 counts as gone, and the uid precondition protects a new pod of the same name."""
     pod = samples.make_pod(pod_name, namespace=workload.namespace)
-    if pod_name == "another-of-its-name":
+    if pod_name == "replaced":
         workload.create_bare_pods("node-1", pod_name)
 
-    done = run_batch(admin_client, pod)
+    result = run_batch(admin_client, pod)
 
-    assert [item["name"] for item in done.already_gone] == [pod_name]
-    assert done.blocked == []
-    if pod_name == "another-of-its-name":
-        now = admin_client.get(f"/api/v1/namespaces/{workload.namespace}/pods/{pod_name}")
-        assert "deletionTimestamp" not in now["metadata"]
+    assert [evicted_pod["name"] for evicted_pod in result.already_gone] == [pod_name]
+    assert result.blocked == []
+    if pod_name == "replaced":
+        new_pod = admin_client.get(f"/api/v1/namespaces/{workload.namespace}/pods/{pod_name}")
+        assert "deletionTimestamp" not in new_pod["metadata"]
 
 
 def test_batch_without_time_defers_its_pods(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6: after its time is up, a batch sends no eviction and reports the remaining pods as deferred."""
     pods = workload.create_bare_pods("node-1", "a", "b")
 
-    done = run_batch(admin_client, *pods, max_seconds=-1)
+    result = run_batch(admin_client, *pods, max_seconds=-1)
 
-    assert (done.evicted, done.deferred) == ([], pods)
+    assert (result.evicted, result.deferred) == ([], pods)
 
 
 def test_pods_of_an_outdated_list_are_not_evicted_twice(
@@ -157,19 +159,21 @@ def test_pods_of_an_outdated_list_are_not_evicted_twice(
     """X-2: pods that an outdated cached list still shows are not evicted a second time."""
     monkeypatch.setattr(eviction_tracker, "GRANTED_TTL_SECONDS", 60.0)  # longer than the batches take on any machine
     audit = AuditLog(workload.local_cluster.audit_log)
-    unbudgeted = workload.create_bare_pods("node-1", "bare")
-    budgeted: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", "a", "b", labels={"app": "db"})]
+    bare_pods = workload.create_bare_pods("node-1", "bare")
+    db_pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", "a", "b", labels={"app": "db"})]
     budget, name = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=2), f"{workload.namespace}/some"
-    plan = EvictionPlan(unbudgeted=[*unbudgeted], queues_by_budget={name: budgeted}, budgets_by_key={name: budget})
+    plan = EvictionPlan(unbudgeted=[*bare_pods], queues_by_budget={name: db_pods}, budgets_by_key={name: budget})
 
     evicted: list[str] = []
     while len(evicted) < 3:  # a slow API server may respond during a later batch
-        evicted += [item["name"] for item in admin_client.run(evict_batch(admin_client.api, plan)).evicted]
+        evicted += [
+            evicted_pod["name"] for evicted_pod in admin_client.run(evict_batch(admin_client.api, plan)).evicted
+        ]
     last_result = admin_client.run(evict_batch(admin_client.api, plan))
 
     assert sorted(evicted) == ["a", "b", "bare"]
     assert (last_result.evicted, last_result.deferred) == ([], [])
-    assert {item["name"] for item in last_result.in_flight} == {"bare", "a", "b"}
+    assert {evicted_pod["name"] for evicted_pod in last_result.in_flight} == {"bare", "a", "b"}
     assert [entry["responseStatus"]["code"] for entry in audit.list_evictions()].count(201) == 3
 
 
@@ -185,9 +189,11 @@ def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, a
     async def run_three_batches() -> list[EvictionResult]:
         await _send_and_await(EvictionTracker.for_client(admin_client.api), pod)
         nodes = ("node-2", node, node)
-        return [await evict_batch(admin_client.api, EvictionPlan(), node_name=each) for each in nodes]
+        return [await evict_batch(admin_client.api, EvictionPlan(), node_name=node_name) for node_name in nodes]
 
-    assert [[item["name"] for item in batch.evicted] for batch in admin_client.run(run_three_batches())] == [
+    assert [
+        [evicted_pod["name"] for evicted_pod in batch.evicted] for batch in admin_client.run(run_three_batches())
+    ] == [
         [],
         ["slow"],
         [],
@@ -196,7 +202,7 @@ def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, a
 
 @pytest.mark.slow
 def test_late_eviction_is_taken_without_a_further_batch(workload: Workload, admin_client: SyncClient) -> None:
-    """Take the late outcomes of a node for which no further batch follows, because it is drained."""
+    """Check that a node's late outcomes can be taken without a further batch, as after the drain."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "slow")
 
@@ -204,12 +210,12 @@ def test_late_eviction_is_taken_without_a_further_batch(workload: Workload, admi
         await _send_and_await(EvictionTracker.for_client(admin_client.api), pod)
         return await take_late_evictions(admin_client.api, node)
 
-    assert [item["name"] for item in admin_client.run(evict_and_take())] == ["slow"]
+    assert [evicted_pod["name"] for evicted_pod in admin_client.run(evict_and_take())] == ["slow"]
 
 
 @pytest.mark.slow
 def test_own_only_batch_ignores_evictions_of_other_batches(workload: Workload, admin_client: SyncClient) -> None:
-    """Replays during a drain neither repeat the drain's evictions nor take their outcomes."""
+    """Check that replays during a drain neither repeat the drain's evictions nor take their outcomes."""
     node = workload.take_node()
     slow_pod, other_pod = workload.create_bare_pods(node, "slow", "other")
 
@@ -220,32 +226,32 @@ def test_own_only_batch_ignores_evictions_of_other_batches(workload: Workload, a
         return [own_result, await evict_batch(admin_client.api, EvictionPlan(), node_name=node)]
 
     own_result, next_result = admin_client.run(run_two_batches())
-    assert "slow" in [item["name"] for item in own_result.in_flight]
-    assert [item["name"] for item in own_result.evicted] in (["other"], [])
-    assert "slow" in [item["name"] for item in next_result.evicted]
+    assert "slow" in [evicted_pod["name"] for evicted_pod in own_result.in_flight]
+    assert [evicted_pod["name"] for evicted_pod in own_result.evicted] in (["other"], [])
+    assert "slow" in [evicted_pod["name"] for evicted_pod in next_result.evicted]
 
 
-async def _send_and_await(sending: EvictionTracker, pod: Mapping[str, Any]) -> None:
-    eviction = await sending.send(pod, time.monotonic() + 1)
+async def _send_and_await(tracker: EvictionTracker, pod: Mapping[str, Any]) -> None:
+    eviction = await tracker.send(pod, time.monotonic() + 1)
     assert eviction is not None
     await eviction.task
 
 
-@pytest.mark.parametrize("budgeted", [False, True])
-def test_own_pod_is_evicted_last(workload: Workload, admin_client: SyncClient, budgeted: bool) -> None:
-    """Evict the process's own pod last, because an exiting process cannot report the outcomes of other evictions."""
+@pytest.mark.parametrize("has_pdb", [False, True])
+def test_own_pod_is_evicted_last(workload: Workload, admin_client: SyncClient, has_pdb: bool) -> None:
+    """Check that the process's own pod is evicted last: an exiting process cannot report other evictions' outcomes."""
     node, labels = workload.take_node(), {"app": "evict"}
     (own_pod,) = workload.create_bare_pods(node, "own", labels=labels)
     other_pods = workload.create_bare_pods(node, "a", "b")
     budget, name = workload.create_budget("evict", labels, 0, expected_healthy=1), f"{workload.namespace}/evict"
-    unbudgeted: list[Pod] = [] if budgeted else [own_pod]
-    queues: dict[str, list[Pod]] = {name: [own_pod]} if budgeted else {}
+    unbudgeted: list[Pod] = [] if has_pdb else [own_pod]
+    queues: dict[str, list[Pod]] = {name: [own_pod]} if has_pdb else {}
     plan = EvictionPlan(unbudgeted=[*unbudgeted, *other_pods], queues_by_budget=queues, budgets_by_key={name: budget})
     evicted_names: list[str] = []
     while len(evicted_names) < 2:  # a slow API server may respond during a later batch
-        done = admin_client.run(evict_batch(admin_client.api, plan, node_name=node, own_pod_name="own"))
-        evicted_names += [item["name"] for item in done.evicted]
-        assert done.deferred == [own_pod] or not done.evicted
+        result = admin_client.run(evict_batch(admin_client.api, plan, node_name=node, own_pod_name="own"))
+        evicted_names += [evicted_pod["name"] for evicted_pod in result.evicted]
+        assert result.deferred == [own_pod] or not result.evicted
     own_plan, last_result = (
         EvictionPlan(unbudgeted=unbudgeted, queues_by_budget=queues, budgets_by_key={name: budget}),
         EvictionResult(deferred=[own_pod]),
@@ -254,13 +260,13 @@ def test_own_pod_is_evicted_last(workload: Workload, admin_client: SyncClient, b
         last_result = admin_client.run(evict_batch(admin_client.api, own_plan, node_name=node, own_pod_name="own"))
 
     assert sorted(evicted_names) == ["a", "b"]
-    assert [item["name"] for item in [*last_result.evicted, *last_result.in_flight]] == ["own"]
+    assert [evicted_pod["name"] for evicted_pod in [*last_result.evicted, *last_result.in_flight]] == ["own"]
 
 
 def test_own_pod_waits_for_evictions_in_flight(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Report no deferred pod, because an immediate pass would find the same state."""
+    """Check that no pod is reported as deferred, because an immediate pass would find the same state."""
     node = workload.take_node()
     own_pod, other_pod = workload.create_bare_pods(node, "own", "other")
     monkeypatch.setattr(EvictionTracker, "_send_request", lambda *_: asyncio.sleep(1))  # no response within the batch
@@ -275,7 +281,7 @@ def test_own_pod_waits_for_evictions_in_flight(
 
 
 def test_own_pod_is_deferred_by_evictions_of_other_nodes(workload: Workload, admin_client: SyncClient) -> None:
-    """Report the process's own pod as deferred, because events of other nodes start no pass for this node."""
+    """Check that the process's own pod is reported as deferred: other nodes' events start no pass for this node."""
     (own_pod,), (other_pod,) = workload.create_bare_pods("node-3", "own"), workload.create_bare_pods("node-2", "other")
 
     async def evict_with_one_in_flight() -> EvictionResult:
@@ -296,93 +302,93 @@ def create_budget_with_stale_status(workload: Workload, healthy: int, disruption
 def run_batches(
     client: SyncClient, pods: Sequence[Pod], budget: Object, own_pod_name: str = ""
 ) -> tuple[EvictionResult, int]:
-    """Return the result of the batches, and how often they read budgets."""
+    """Run batches, and return their result and the number of times that they read budgets."""
     with count_requests(client.api) as requests:
-        done = client.run(evict_batches(client.api, plan_evictions(pods, [budget]), pods, own_pod_name=own_pod_name))
-    return done, sum(count for request, count in requests.items() if "poddisruptionbudgets" in request)
+        result = client.run(evict_batches(client.api, plan_evictions(pods, [budget]), pods, own_pod_name=own_pod_name))
+    return result, sum(count for request, count in requests.items() if "poddisruptionbudgets" in request)
 
 
-def sorted_names(pods: Iterable[Mapping[str, str]]) -> list[str]:
+def get_sorted_names(pods: Iterable[Mapping[str, str]]) -> list[str]:
     return sorted(pod["name"] for pod in pods)
 
 
 def test_newly_admitted_pods_are_evicted_in_the_same_pass(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evict newly admitted pods in the same pass: one list of budgets saves another pass and status write."""
+    """Check that newly admitted pods are evicted in the same pass: one list request saves a pass and a status write."""
     monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
-    done, read_count = run_batches(
+    result, read_count = run_batches(
         admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1)
     )
 
-    assert sorted_names([*done.evicted, *done.in_flight]) == ["a", "b", "c"]
-    assert (done.blocked, done.deferred, read_count) == ([], [], 1)
+    assert get_sorted_names([*result.evicted, *result.in_flight]) == ["a", "b", "c"]
+    assert (result.blocked, result.deferred, read_count) == ([], [], 1)
 
 
-def test_short_batch_reads_no_budgets_again(
+def test_budgets_are_not_read_again_after_short_batch(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read no budgets after a short batch: no replacement pod is ready yet, and each pod would cost a request."""
+    """Check that a short batch reads no budgets: no replacement pod is ready yet, and each pod would need a request."""
     monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 60.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
-    done, read_count = run_batches(
+    result, read_count = run_batches(
         admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1)
     )
 
-    assert (len(done.evicted) + len(done.in_flight), len(done.blocked), read_count) == (1, 2, 0)
+    assert (len(result.evicted) + len(result.in_flight), len(result.blocked), read_count) == (1, 2, 0)
 
 
 def test_pass_ends_if_the_budget_admits_no_more_pods(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 3: the pass ends if the budget admits no more pods, and reports each waiting pod as blocked once."""
+    """Design rule 3: the pass ends if the budget admits no more pods, and reports each waiting pod as blocked once."""
     monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
     budget = workload.create_budget("some", {"app": "db"}, 2, expected_healthy=3)
 
-    done, read_count = run_batches(admin_client, pods, budget)
+    result, read_count = run_batches(admin_client, pods, budget)
 
-    assert (len(done.evicted) + len(done.in_flight), read_count) == (1, 1)
-    assert len({item.pod["name"] for item in done.blocked}) == len(done.blocked) == 2
-    assert {item.reason for item in done.blocked} == {"DisruptionBudget"}
+    assert (len(result.evicted) + len(result.in_flight), read_count) == (1, 1)
+    assert len({blocked_pod.pod["name"] for blocked_pod in result.blocked}) == len(result.blocked) == 2
+    assert {blocked_pod.reason for blocked_pod in result.blocked} == {"DisruptionBudget"}
 
 
 def test_refusal_of_an_admitted_pod_ends_the_pass(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 9: no further batch follows in this pass if the API server refuses an eviction that the plan admitted."""
+    """Design rule 9: the pass ends if the API server refuses an eviction that the plan admitted."""
     monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
     budget = workload.create_budget("some", {"app": "db"}, 3, expected_healthy=3)
     outdated_budget = {**budget, "status": {**budget["status"], "disruptionsAllowed": 1}}
 
-    done, read_count = run_batches(admin_client, pods, outdated_budget)
+    result, read_count = run_batches(admin_client, pods, outdated_budget)
 
-    assert (done.evicted, len(done.blocked), read_count) == ([], 3, 0)
+    assert (result.evicted, len(result.blocked), read_count) == ([], 3, 0)
 
 
 def test_own_pod_is_in_no_later_batch(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leave the process's own pod to the next pass: an exiting process could not report the first batch's outcomes."""
+    """Check that the process's own pod waits for the next pass: an exiting process could not report the outcomes."""
     monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", "a", "own", labels={"app": "db"})]
 
-    done, _ = run_batches(
+    result, _ = run_batches(
         admin_client, pods, create_budget_with_stale_status(workload, 2, disruptions_allowed=1), own_pod_name="own"
     )
 
-    assert sorted_names([*done.evicted, *done.in_flight]) == ["a"]
-    assert sorted_names(item.pod for item in done.blocked) == ["own"]
+    assert get_sorted_names([*result.evicted, *result.in_flight]) == ["a"]
+    assert get_sorted_names(blocked_pod.pod for blocked_pod in result.blocked) == ["own"]
 
 
 def test_outcomes_are_kept_if_budgets_cannot_be_read_again(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Report the evicted pods even if budgets cannot be read again; the other pods wait for the next event."""
+    """Check that evicted pods are reported even if budgets cannot be read again; other pods wait for the next event."""
 
     async def raise_unavailable(*_: object) -> ListResult:
         raise Unavailable(503, "the server is busy")
@@ -391,9 +397,9 @@ def test_outcomes_are_kept_if_budgets_cannot_be_read_again(
     monkeypatch.setattr(eviction_batch, "list_covering_budgets", raise_unavailable)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
-    done, _ = run_batches(admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1))
+    result, _ = run_batches(admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1))
 
-    assert (len(done.evicted) + len(done.in_flight), len(done.blocked)) == (1, 2)
+    assert (len(result.evicted) + len(result.in_flight), len(result.blocked)) == (1, 2)
 
 
 class WeakReferablePod(dict[str, Any]):
@@ -405,13 +411,13 @@ def test_pod_is_freed_when_its_outcome_is_recorded(workload: Workload, admin_cli
     pod = WeakReferablePod(workload.create_bare_pods("node-1", "a")[0])
     reference, name = weakref.ref(pod), f"eviction of {pod['metadata']['uid']}"
 
-    done = run_batch(admin_client, pod)
+    result = run_batch(admin_client, pod)
     del pod
     gc.collect()
 
-    assert [item["name"] for item in done.evicted] == ["a"]
+    assert [evicted_pod["name"] for evicted_pod in result.evicted] == ["a"]
     assert reference() is None
-    assert not [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and each.get_name() == name]
+    assert not [task for task in gc.get_objects() if isinstance(task, asyncio.Task) and task.get_name() == name]
 
 
 def test_orphan_is_a_daemonset_pod_without_daemonset(workload: Workload, admin_client: SyncClient) -> None:

@@ -31,47 +31,47 @@ def run_scenario(scenario: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(scenario)
 
 
-async def _get_turn_order(rate_limiter: RateLimiter, *nodes: str) -> list[str]:
-    """Return the nodes in the order of their turns, which all tasks request at once."""
+async def _get_grant_order(rate_limiter: RateLimiter, *nodes: str) -> list[str]:
+    """Request one token per node at the same time, and return the nodes in the order in which they get it."""
     order: list[str] = []
 
-    async def take_turn(node: str) -> None:
+    async def acquire_token(node: str) -> None:
         assert await rate_limiter.acquire(node, 10)
         order.append(node)
 
-    await asyncio.gather(*map(take_turn, nodes))
+    await asyncio.gather(*map(acquire_token, nodes))
     return order
 
 
-def test_turns_within_one_seconds_limit_are_granted_at_once() -> None:
-    """Grant turns at once as long as tokens are left."""
+def test_tokens_within_one_seconds_limit_are_granted_at_once() -> None:
+    """Check that tokens are granted at once as long as any are left."""
 
     async def scenario() -> float:
         rate_limiter, start_time = RateLimiter(50), asyncio.get_running_loop().time()
-        await _get_turn_order(rate_limiter, *["a"] * 50)
+        await _get_grant_order(rate_limiter, *["a"] * 50)
         return asyncio.get_running_loop().time() - start_time
 
     assert run_scenario(scenario()) < 0.5
 
 
 def test_rate_does_not_exceed_the_limit() -> None:
-    """Take at least 0.4 s for forty turns beyond the first hundred, at a hundred per second."""
+    """Check that forty tokens beyond the first hundred take at least 0.4 s, at a hundred per second."""
 
     async def scenario() -> float:
         rate_limiter, start_time = RateLimiter(100), asyncio.get_running_loop().time()
-        await _get_turn_order(rate_limiter, *["a"] * 140)
+        await _get_grant_order(rate_limiter, *["a"] * 140)
         return asyncio.get_running_loop().time() - start_time
 
     assert run_scenario(scenario()) >= 0.39
 
 
 def test_rate_limiter_serves_nodes_in_rotation() -> None:
-    """Nodes with few pods do not wait for the twenty pods of another node."""
+    """Check that nodes with few pods do not wait for the twenty pods of another node."""
 
     async def scenario() -> list[str]:
         rate_limiter = RateLimiter(50)
-        rate_limiter.back_off(1.0)  # all ask before the first one has its turn
-        return await _get_turn_order(rate_limiter, *["big"] * 20, "small", "small")
+        rate_limiter.back_off(1.0)  # all tasks wait before the first token is granted
+        return await _get_grant_order(rate_limiter, *["big"] * 20, "small", "small")
 
     order = run_scenario(scenario())
     assert order.index("small") <= 2
@@ -80,28 +80,28 @@ def test_rate_limiter_serves_nodes_in_rotation() -> None:
 
 
 def test_timed_out_task_spends_no_token() -> None:
-    """Spend no token on a task whose time is up."""
+    """Check that a task that has timed out spends no token."""
 
     async def scenario() -> tuple[bool, bool]:
         rate_limiter = RateLimiter(10)
-        await _get_turn_order(rate_limiter, *["a"] * 10)
-        has_first_turn, has_second_turn = await asyncio.gather(
+        await _get_grant_order(rate_limiter, *["a"] * 10)
+        is_first_granted, is_second_granted = await asyncio.gather(
             rate_limiter.acquire("a", 0.01), rate_limiter.acquire("b", 5)
         )
-        return has_first_turn, has_second_turn
+        return is_first_granted, is_second_granted
 
     assert run_scenario(scenario()) == (False, True)
 
 
 def test_busy_api_server_gets_no_evictions_during_backoff() -> None:
-    """Grant no turn during the backoff that the API server requested."""
+    """Check that no token is granted during the backoff that the API server requested."""
 
     async def scenario() -> float:
         rate_limiter, loop = RateLimiter(100), asyncio.get_running_loop()
-        await _get_turn_order(rate_limiter, "a")
+        await _get_grant_order(rate_limiter, "a")
         start_time = loop.time()
         rate_limiter.back_off(0.3)
-        await _get_turn_order(rate_limiter, "a", "b")
+        await _get_grant_order(rate_limiter, "a", "b")
         return loop.time() - start_time
 
     assert run_scenario(scenario()) >= 0.29
@@ -121,8 +121,8 @@ def test_rate_is_read_from_the_environment(environment: dict[str, str], expected
 def make_latency(*seconds: float) -> MedianLatency:
     """Return a `MedianLatency` that has recorded these response times."""
     latency = MedianLatency()
-    for each in seconds:
-        latency.record(each)
+    for response_seconds in seconds:
+        latency.record(response_seconds)
     return latency
 
 
@@ -146,14 +146,16 @@ def test_delay_grows_with_unanswered_evictions(
 
 
 def test_median_latency_ignores_responses_with_a_sleep() -> None:
-    """Compute the median without the responses that include the API server's sleep, even if those are the majority."""
+    """Check that responses that include the API server's sleep are ignored, even if they are the majority."""
     assert make_latency(0.1, 0.7, 0.12, 0.9, 1.4, 0.8, 0.11, 0.6).compute_median() == 0.11
     assert make_latency(*[0.4] * 16, *[0.1] * 16).compute_median() == 0.1
     assert make_latency(3.0, 0.6).compute_median() == 0.0
 
 
-async def _measure_starts(count: int, response_seconds: float, latency: MedianLatency | None = None) -> list[float]:
-    """Return the start times of `count` evictions, each of which is answered after `response_seconds` seconds."""
+async def _measure_start_times(
+    count: int, response_seconds: float, latency: MedianLatency | None = None
+) -> list[float]:
+    """Return the start times of `count` evictions, each of which gets its response after `response_seconds`."""
     queue, start_times, tasks = SerialQueue(latency or MedianLatency()), [], []
     for _ in range(count):
         assert await queue.wait_turn(time.monotonic() + 10)
@@ -170,13 +172,15 @@ def _compute_intervals(start_times: list[float]) -> list[float]:
 
 
 def test_response_lets_the_next_eviction_start_at_once() -> None:
-    """Start evictions one after another without a delay if the responses are quick."""
-    assert sum(_compute_intervals(run_scenario(_measure_starts(6, response_seconds=0.01)))) < 5 * MIN_INTERVAL_SECONDS
+    """Check that evictions start one after another without a delay if the responses are quick."""
+    assert (
+        sum(_compute_intervals(run_scenario(_measure_start_times(6, response_seconds=0.01)))) < 5 * MIN_INTERVAL_SECONDS
+    )
 
 
 def test_sixth_eviction_waits_for_five_unanswered_ones() -> None:
-    """Start five unanswered evictions quickly, and the sixth only after these had time to wake up."""
-    *short_intervals, last_interval = _compute_intervals(run_scenario(_measure_starts(6, response_seconds=60)))
+    """Check that five unanswered evictions start quickly, and the sixth only after the API server's sleep has ended."""
+    *short_intervals, last_interval = _compute_intervals(run_scenario(_measure_start_times(6, response_seconds=60)))
 
     assert len(short_intervals) == 4
     assert all(MIN_INTERVAL_SECONDS <= seconds < 1 for seconds in short_intervals)
@@ -184,16 +188,16 @@ def test_sixth_eviction_waits_for_five_unanswered_ones() -> None:
 
 
 def test_slow_responses_delay_the_next_eviction() -> None:
-    """Delay the next eviction by the usual response time: on a slow server, an unanswered one is hardly sleeping."""
+    """Check that the usual response time delays the next eviction: on a slow server, unanswered ones rarely sleep."""
     intervals = _compute_intervals(
-        run_scenario(_measure_starts(4, response_seconds=0.25, latency=make_latency(*[0.25] * 16)))
+        run_scenario(_measure_start_times(4, response_seconds=0.25, latency=make_latency(*[0.25] * 16)))
     )
 
     assert all(seconds >= 0.24 for seconds in intervals)
 
 
-def test_wait_turn_returns_false_at_the_deadline() -> None:
-    """Return False at the deadline; the queue still has an unanswered eviction."""
+def test_wait_turn_returns_false_after_the_deadline() -> None:
+    """Check that the wait returns False after the deadline, while an eviction is still unanswered."""
 
     async def scenario() -> tuple[bool, bool]:
         queue, unanswered_task = SerialQueue(MedianLatency()), asyncio.create_task(asyncio.sleep(60))
@@ -207,7 +211,7 @@ def test_wait_turn_returns_false_at_the_deadline() -> None:
 
 
 def test_nodes_share_the_queue_of_a_budget() -> None:
-    """Start the evictions of two nodes under one budget one after another, like those of one node."""
+    """Check that the evictions of two nodes under one budget start one after another, like those of one node."""
 
     async def scenario() -> list[float]:
         queue, start_times, tasks = SerialQueue(MedianLatency()), [], []
@@ -226,7 +230,7 @@ def test_nodes_share_the_queue_of_a_budget() -> None:
 
 
 def test_concurrency_limit_adapts_to_response_times() -> None:
-    """Keep the limit between a minimum for small API servers and the number of connections for evictions."""
+    """Check that the limit stays between a minimum, for small API servers, and the number of eviction connections."""
     limiter = ConcurrencyLimiter()
     for _ in range(MAX_CONCURRENCY):
         limiter.record_latency(SLOW_RANGE_SECONDS[0])
@@ -245,7 +249,7 @@ def test_webhook_delay_does_not_change_the_concurrency_limit() -> None:
     assert limiter.limit == MAX_CONCURRENCY
 
 
-async def _acquire_with_limit_of_one(first_response: asyncio.Future[None]) -> list[bool]:
+async def _acquire_slots_with_limit_of_one(first_response: asyncio.Future[None]) -> list[bool]:
     limiter = ConcurrencyLimiter()
     limiter.limit = 1
     assert await limiter.acquire("a", time.monotonic() + 1)
@@ -257,21 +261,21 @@ async def _acquire_with_limit_of_one(first_response: asyncio.Future[None]) -> li
     return [is_acquired_in_time, await waiting_task]
 
 
-async def _await_future(done: asyncio.Future[None]) -> None:
-    await done
+async def _await_future(future: asyncio.Future[None]) -> None:
+    await future
 
 
 def test_timed_out_task_takes_no_slot() -> None:
-    """Give a freed slot to the task that still waits, not to the one whose time was up."""
+    """Check that a freed slot goes to the task that still waits, not to the one that timed out."""
 
     async def scenario() -> list[bool]:
-        return await _acquire_with_limit_of_one(asyncio.get_running_loop().create_future())
+        return await _acquire_slots_with_limit_of_one(asyncio.get_running_loop().create_future())
 
     assert run_scenario(scenario()) == [False, True]
 
 
 def test_slot_granted_at_the_timeout_is_not_lost() -> None:
-    """Keep a slot that is granted at the timeout; since Python 3.12, `asyncio.wait_for` would drop it."""
+    """Check that a slot granted at the timeout is kept; since Python 3.12, `asyncio.wait_for` would drop it."""
 
     async def scenario() -> tuple[bool, bool]:
         limiter = ConcurrencyLimiter()
@@ -293,13 +297,13 @@ async def _get_slot_order_with_limit_of_one(*nodes: str) -> list[str]:
     limiter, order = ConcurrencyLimiter(), []
     limiter.limit = 1
 
-    async def pass_through(node: str) -> None:
+    async def acquire_and_release(node: str) -> None:
         assert await limiter.acquire(node, time.monotonic() + 10)
         order.append(node)
         limiter.release()
 
     assert await limiter.acquire("first", time.monotonic() + 10)
-    waiting_tasks = [asyncio.create_task(pass_through(node)) for node in nodes]
+    waiting_tasks = [asyncio.create_task(acquire_and_release(node)) for node in nodes]
     await asyncio.sleep(0)
     limiter.release()
     await asyncio.gather(*waiting_tasks)

@@ -18,14 +18,14 @@ REQUEST_SCRIPT = """
 import asyncio, sys
 from kube.client.lazy_aiohttp import aiohttp
 
-async def ask():
+async def request():
     try:
-        async with aiohttp.ClientSession() as session, session.get(sys.argv[1]) as answer:
-            print(answer.status)
+        async with aiohttp.ClientSession() as session, session.get(sys.argv[1]) as response:
+            print(response.status)
     except aiohttp.ClientConnectorCertificateError:
         print("untrusted")
 
-asyncio.run(ask())
+asyncio.run(request())
 """
 
 
@@ -35,7 +35,7 @@ def create_lazy_context() -> ssl.SSLContext:
 
 
 def test_lazy_context_trusts_the_same_certificates() -> None:
-    """Load the certificates at first use; afterwards the context is an ordinary one."""
+    """Check that the certificates are loaded at first use, and that the context is an ordinary one afterwards."""
     default_context, context = ssl.create_default_context(), create_lazy_context()
 
     assert type(context) is LazySSLContext
@@ -49,7 +49,7 @@ def test_lazy_context_trusts_the_same_certificates() -> None:
 
 
 def test_later_contexts_are_ordinary() -> None:
-    """Restore the methods of `ssl.SSLContext` at the end of the block."""
+    """Check that the methods of `ssl.SSLContext` are restored at the end of the block."""
     create_lazy_context()
     names = {"load_default_certs", "set_default_verify_paths"}
 
@@ -62,11 +62,13 @@ def test_later_contexts_are_ordinary() -> None:
 def test_connection_trusts_only_the_systems_certificates(
     cluster: LocalCluster, tmp_path: Path, is_trusted: bool, output: str
 ) -> None:
-    """Accept a server, such as an https sink, only if the system's certificates contain its CA."""
-    system = tmp_path / "system.crt"
-    system.write_text(cluster.certificate)
-    file = {"SSL_CERT_FILE": str(system)} if is_trusted else {}
+    """Check that a server, such as an HTTPS sink, is accepted only if the system's certificates contain its CA."""
+    system_certificates = tmp_path / "system.crt"
+    system_certificates.write_text(cluster.certificate)
+    variables = {"SSL_CERT_FILE": str(system_certificates)} if is_trusted else {}
     command = [sys.executable, "-c", REQUEST_SCRIPT, f"{cluster.url}/api/v1/nodes"]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **file}, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=True
+    )
 
-    assert done.stdout.strip() == output
+    assert result.stdout.strip() == output

@@ -1,4 +1,4 @@
-"""Tests of deferred package imports: a deferred package offers everything that an imported one does."""
+"""Tests for deferred package imports: a deferred package offers everything that an imported one does."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ runs = globals().get("runs", 0) + 1
 @pytest.fixture
 def package_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield the path of the `__init__.py` of a package `put_off`, which is not imported yet."""
-    folder = tmp_path / "put_off"
-    folder.mkdir()
-    (folder / "part.py").write_text("VALUE = 7\n")
-    init = folder / "__init__.py"
-    init.write_text(PACKAGE_CODE.format(seconds=0))
+    package_directory = tmp_path / "put_off"
+    package_directory.mkdir()
+    (package_directory / "part.py").write_text("VALUE = 7\n")
+    init_file = package_directory / "__init__.py"
+    init_file.write_text(PACKAGE_CODE.format(seconds=0))
     monkeypatch.syspath_prepend(tmp_path)
-    yield init
+    yield init_file
     for name in [name for name in sys.modules if name.partition(".")[0] == "put_off"]:
         del sys.modules[name]
 
 
 @pytest.mark.usefixtures("package_init")
 def test_submodule_is_imported_without_the_package_code() -> None:
-    """Import a submodule without running the package's code; the first access to one of its names runs it once."""
+    """Check that importing a submodule does not run the package's code, which the first access to a name runs once."""
     defer_import("put_off")
 
     assert import_module("put_off.part").VALUE == 7
@@ -53,7 +53,7 @@ def test_submodule_is_imported_without_the_package_code() -> None:
 
 @pytest.mark.usefixtures("package_init")
 def test_imported_package_is_not_deferred() -> None:
-    """Leave a package unchanged that is already imported."""
+    """Check that a package that is already imported stays unchanged."""
     package = import_module("put_off")
     defer_import("put_off")
 
@@ -63,7 +63,7 @@ def test_imported_package_is_not_deferred() -> None:
 
 @pytest.mark.usefixtures("package_init")
 def test_missing_names_and_packages_raise_the_usual_errors() -> None:
-    """Raise the usual errors for a missing name and for a package that is not installed."""
+    """Check the errors for a missing name and for a package that is not installed."""
     defer_import("put_off")
 
     with pytest.raises(AttributeError, match="module 'put_off' has no attribute 'nothing'"):
@@ -73,7 +73,7 @@ def test_missing_names_and_packages_raise_the_usual_errors() -> None:
 
 
 def test_import_error_is_raised_at_each_access(package_init: Path) -> None:
-    """Raise the error of the package's code at each access, not only at the first."""
+    """Check that each access raises the error of the package's code, not only the first one."""
     package_init.write_text("raise RuntimeError('broken')")
     defer_import("put_off")
 
@@ -83,7 +83,7 @@ def test_import_error_is_raised_at_each_access(package_init: Path) -> None:
 
 
 def test_threads_wait_for_the_running_import(package_init: Path) -> None:
-    """Concurrent accesses wait for the running import, so that no thread sees a partial package."""
+    """Check that concurrent accesses wait for the running import, so that no thread sees a partial package."""
     package_init.write_text(PACKAGE_CODE.format(seconds=0.2))
     defer_import("put_off")
     module, start_time = sys.modules["put_off"], time.perf_counter()
@@ -111,9 +111,9 @@ def test_whole_kubernetes_package_is_still_importable() -> None:
         print(config.__name__, watch.Watch.__name__)
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
-    assert done.stdout.split("\n")[:2] == [
+    assert result.stdout.split("\n")[:2] == [
         "CoreV1Api kubernetes.aio.client.api_client new_client_from_config",
         "kubernetes.config Watch",
     ]

@@ -25,7 +25,7 @@ ChangeStream = AsyncGenerator[Change, None]
 
 
 @pytest.fixture
-def api_cable(cluster: LocalCluster) -> Iterator[TcpRelay]:
+def api_relay(cluster: LocalCluster) -> Iterator[TcpRelay]:
     port = urlsplit(cluster.url).port
     assert port is not None
     relay = TcpRelay(port)
@@ -54,11 +54,11 @@ def delete_object(cluster: LocalCluster, path: str) -> None:
     cluster.get_client().run(cluster.get_client().api.request("DELETE", path))
 
 
-def run_through_cable(
-    cluster: LocalCluster, cable: TcpRelay, scenario: Callable[[Api], Awaitable[None]], api_class: type[Api] = Api
+def run_through_relay(
+    cluster: LocalCluster, relay: TcpRelay, scenario: Callable[[Api], Awaitable[None]], api_class: type[Api] = Api
 ) -> None:
-    """Run `scenario` with an API client whose connections go through `cable`."""
-    kubeconfig = write_cable_kubeconfig(cluster, cable)
+    """Run `scenario` with an API client whose connections go through `relay`."""
+    kubeconfig = write_relay_kubeconfig(cluster, relay)
 
     async def run() -> None:
         api = await api_class.connect(str(kubeconfig))
@@ -70,13 +70,13 @@ def run_through_cable(
     asyncio.run(run())
 
 
-def write_cable_kubeconfig(cluster: LocalCluster, cable: TcpRelay) -> Path:
-    copy = cluster.directory / f"cable-{cable.port}.kubeconfig"
-    return access.write_proxied_kubeconfig(f"https://127.0.0.1:{cable.port}", cluster.kubeconfig, cluster.url, copy)
+def write_relay_kubeconfig(cluster: LocalCluster, relay: TcpRelay) -> Path:
+    file = cluster.directory / f"relay-{relay.port}.kubeconfig"
+    return access.write_proxied_kubeconfig(f"https://127.0.0.1:{relay.port}", cluster.kubeconfig, cluster.url, file)
 
 
 async def collect_changes(changes: ChangeStream, count: int) -> list[tuple[str, str]]:
-    """Return the next changes as (kind, name)."""
+    """Return the next changes as (change type, name)."""
     collected: list[tuple[str, str]] = []
     for _ in range(count):
         change = await asyncio.wait_for(anext(changes), CHANGE_TIMEOUT_SECONDS)
@@ -94,8 +94,8 @@ def get_configmaps_query(namespace: str) -> tuple[str, dict[str, Any]]:
     return f"/api/v1/namespaces/{namespace}/configmaps", {"field_selector": "metadata.name!=kube-root-ca.crt"}
 
 
-def test_existing_objects_come_before_changes(cluster: LocalCluster, api_cable: TcpRelay, namespace: str) -> None:
-    """Yield existing objects, then SYNCED with the list's resourceVersion, then every change in order.
+def test_existing_objects_come_before_changes(cluster: LocalCluster, api_relay: TcpRelay, namespace: str) -> None:
+    """Check that existing objects come first, then SYNCED with the list's resourceVersion, then every change in order.
 
     Objects have their kind, and a deleted object has its last state.
     """
@@ -123,14 +123,14 @@ def test_existing_objects_come_before_changes(cluster: LocalCluster, api_cable: 
         assert versions == sorted(set(versions))
         assert later_changes[2].object["data"] == {"x": "2"}
 
-    run_through_cable(cluster, api_cable, scenario)
+    run_through_relay(cluster, api_relay, scenario)
 
 
 @pytest.mark.parametrize(
     "refused_statuses", [[], [422], [403, 503]], ids=["supported", "unsupported", "refused and unavailable"]
 )
 def test_streaming_list_yields_existing_objects(
-    cluster: LocalCluster, api_cable: TcpRelay, namespace: str, refused_statuses: list[int]
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str, refused_statuses: list[int]
 ) -> None:
     """KEP-3157: the watch yields each existing object once and then SYNCED, without a list.
 
@@ -158,13 +158,13 @@ def test_streaming_list_yields_existing_objects(
         assert later_changes == [("MODIFIED", "one"), ("DELETED", "two")]
         assert list_count == len(refused_statuses)
 
-    run_through_cable(cluster, api_cable, scenario, ApiWithFailures)
+    run_through_relay(cluster, api_relay, scenario, ApiWithFailures)
 
 
 def test_streaming_list_that_breaks_is_compared_with_a_list(
-    cluster: LocalCluster, api_cable: TcpRelay, namespace: str
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Yield an object that was deleted after the break as DELETED, and repeat no object that was yielded before it."""
+    """Check that an object deleted after the break is yielded as DELETED, and that no object is yielded twice."""
     apply_configmap(cluster, namespace, "one")
     apply_configmap(cluster, namespace, "two")
 
@@ -179,11 +179,13 @@ def test_streaming_list_that_breaks_is_compared_with_a_list(
         assert first_changes == [("ADDED", "one")]
         assert later_changes == [("DELETED", "one"), ("ADDED", "two"), ("SYNCED", "")]
 
-    run_through_cable(cluster, api_cable, scenario, ApiWithBreakingWatch)
+    run_through_relay(cluster, api_relay, scenario, ApiWithBreakingWatch)
 
 
-def test_without_initial_only_changes_are_yielded(cluster: LocalCluster, api_cable: TcpRelay, namespace: str) -> None:
-    """Yield no existing objects, but do yield their deletions."""
+def test_only_changes_are_yielded_without_emit_initial(
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str
+) -> None:
+    """Check that existing objects are not yielded, but their deletions are."""
     apply_configmap(cluster, namespace, "one")
 
     async def scenario(api: Api) -> None:
@@ -194,13 +196,13 @@ def test_without_initial_only_changes_are_yielded(cluster: LocalCluster, api_cab
             assert synced == [("SYNCED", "")]
             assert await collect_changes(changes, 1) == [("DELETED", "one")]
 
-    run_through_cable(cluster, api_cable, scenario)
+    run_through_relay(cluster, api_relay, scenario)
 
 
 def test_a_broken_watch_is_resumed_without_loss_or_repetition(
-    cluster: LocalCluster, api_cable: TcpRelay, namespace: str
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Yield the changes that happened while the connection was cut once each, in order."""
+    """Check that the changes made while the connection was cut are yielded once each, in order."""
     apply_configmap(cluster, namespace, "one")
 
     async def scenario(api: Api) -> None:
@@ -209,15 +211,15 @@ def test_a_broken_watch_is_resumed_without_loss_or_repetition(
             assert await collect_changes(changes, 2) == [("ADDED", "one"), ("SYNCED", "")]
             apply_configmap(cluster, namespace, "two")
             assert await collect_changes(changes, 1) == [("ADDED", "two")]
-            api_cable.cut()
+            api_relay.cut()
             apply_configmap(cluster, namespace, "three")
             delete_object(cluster, f"/api/v1/namespaces/{namespace}/configmaps/one")
             change_task = asyncio.ensure_future(collect_changes(changes, 2))
             await asyncio.sleep(0)
-            api_cable.mend()
+            api_relay.mend()
             assert await change_task == [("ADDED", "three"), ("DELETED", "one")]
 
-    run_through_cable(cluster, api_cable, scenario)
+    run_through_relay(cluster, api_relay, scenario)
 
 
 class ApiWithExpiredVersion(Api):
@@ -240,11 +242,11 @@ class ApiWithExpiredVersion(Api):
 CRD = """
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: benches.following.example.com}
+metadata: {name: widgets.following.example.com}
 spec:
   group: following.example.com
   scope: Namespaced
-  names: {kind: Bench, plural: benches, singular: bench}
+  names: {kind: Widget, plural: widgets, singular: widget}
   versions:
   - name: v1
     served: true
@@ -254,79 +256,79 @@ spec:
 
 
 @pytest.fixture
-def benches_path(cluster: LocalCluster, namespace: str) -> Iterator[str]:
-    """Yield the API path of a custom resource that was not served from the cluster's start.
+def widgets_path(cluster: LocalCluster, namespace: str) -> Iterator[str]:
+    """Yield the API path of a custom resource whose CRD was created after the cluster's start.
 
     The API server's watch history of this kind starts with its CRD, so resourceVersion 1 is too old.
     """
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.await_crds("benches.following.example.com")
-    yield f"/apis/following.example.com/v1/namespaces/{namespace}/benches"
-    cluster.kubectl("delete", "crd", "benches.following.example.com")
+    cluster.await_crds("widgets.following.example.com")
+    yield f"/apis/following.example.com/v1/namespaces/{namespace}/widgets"
+    cluster.kubectl("delete", "crd", "widgets.following.example.com")
 
 
 def test_after_410_only_differences_are_yielded(
-    cluster: LocalCluster, api_cable: TcpRelay, namespace: str, benches_path: str
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str, widgets_path: str
 ) -> None:
-    """Yield deleted, recreated, changed and added objects once each, and unchanged objects not at all."""
+    """Check that deleted, recreated, changed and added objects are yielded once each, and unchanged ones not at all."""
 
-    def apply_bench(name: str, x: str) -> None:
+    def apply_widget(name: str, value: str) -> None:
         metadata = {"name": name, "namespace": namespace}
-        body = {"apiVersion": "following.example.com/v1", "kind": "Bench", "metadata": metadata, "x": x}
-        apply_object(cluster, f"{benches_path}/{name}", body)
+        body = {"apiVersion": "following.example.com/v1", "kind": "Widget", "metadata": metadata, "x": value}
+        apply_object(cluster, f"{widgets_path}/{name}", body)
 
-    for name in ("same", "gone", "anew", "changed"):
-        apply_bench(name, "1")
+    for name in ("unchanged", "deleted", "recreated", "changed"):
+        apply_widget(name, "1")
 
     async def scenario(api: Api) -> None:
         assert isinstance(api, ApiWithExpiredVersion)
-        async with aclosing(follow(api, benches_path)) as changes:
+        async with aclosing(follow(api, widgets_path)) as changes:
             assert len(await collect_changes(changes, 5)) == 5
-            api_cable.cut()
-            for name in ("gone", "anew"):
-                delete_object(cluster, f"{benches_path}/{name}")
-            for name in ("anew", "changed", "added"):
-                apply_bench(name, "2")
+            api_relay.cut()
+            for name in ("deleted", "recreated"):
+                delete_object(cluster, f"{widgets_path}/{name}")
+            for name in ("recreated", "changed", "added"):
+                apply_widget(name, "2")
             api.use_expired_version = True
-            api_cable.mend()
+            api_relay.mend()
             differences = await collect_changes(changes, 5)
-            apply_bench("last", "1")
+            apply_widget("last", "1")
             last_changes = await collect_changes(changes, 1)
 
-        assert set(differences[:2]) == {("DELETED", "gone"), ("DELETED", "anew")}
-        assert set(differences[2:]) == {("ADDED", "anew"), ("MODIFIED", "changed"), ("ADDED", "added")}
+        assert set(differences[:2]) == {("DELETED", "deleted"), ("DELETED", "recreated")}
+        assert set(differences[2:]) == {("ADDED", "recreated"), ("MODIFIED", "changed"), ("ADDED", "added")}
         assert last_changes == [("ADDED", "last")]
         assert not api.use_expired_version
 
-    run_through_cable(cluster, api_cable, scenario, ApiWithExpiredVersion)
+    run_through_relay(cluster, api_relay, scenario, ApiWithExpiredVersion)
 
 
-def test_unserved_kind_raises_not_found(cluster: LocalCluster, api_cable: TcpRelay) -> None:
-    """Raise `NotFound` if the kind is not served at the start."""
+def test_unserved_kind_raises_not_found(cluster: LocalCluster, api_relay: TcpRelay) -> None:
+    """Check that `follow` raises `NotFound` if the kind is not served at the start."""
 
     async def scenario(api: Api) -> None:
         with pytest.raises(NotFound):
             await anext(follow(api, "/apis/example.com/v1/things"))
 
-    run_through_cable(cluster, api_cable, scenario)
+    run_through_relay(cluster, api_relay, scenario)
 
 
 def test_first_list_is_retried_until_the_server_is_available(
-    cluster: LocalCluster, api_cable: TcpRelay, namespace: str
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Retry the first list until the API server is available."""
-    api_cable.cut()
+    """Check that the first list is retried until the API server is available."""
+    api_relay.cut()
 
     async def scenario(api: Api) -> None:
         path, selector = get_configmaps_query(namespace)
         async with aclosing(follow(api, path, **selector)) as changes:
             change_task = asyncio.ensure_future(collect_changes(changes, 1))
             done, _ = await asyncio.wait({change_task}, timeout=0.3)
-            api_cable.mend()
+            api_relay.mend()
             assert not done
             assert await change_task == [("SYNCED", "")]
 
-    run_through_cable(cluster, api_cable, scenario)
+    run_through_relay(cluster, api_relay, scenario)
 
 
 class RecordingObserver(StreamObserver):
@@ -388,9 +390,9 @@ class ApiWithFailures(Api):
 
 @pytest.mark.parametrize("status", [400, 401, 403, 409, 429, 500, 503])
 def test_refused_list_and_watch_are_retried(
-    cluster: LocalCluster, api_cable: TcpRelay, namespace: str, caplog: pytest.LogCaptureFixture, status: int
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    """Retry with a stream observer, which receives each failure; log the message once, and lose no change."""
+    """Check that failures are reported to the stream observer and retried, and that no change is lost."""
     observer = RecordingObserver()
 
     async def scenario(api: Api) -> None:
@@ -402,77 +404,77 @@ def test_refused_list_and_watch_are_retried(
             apply_configmap(cluster, namespace, "one")
             assert await collect_changes(changes, 1) == [("ADDED", "one")]
 
-    run_through_cable(cluster, api_cable, scenario, ApiWithFailures)
+    run_through_relay(cluster, api_relay, scenario, ApiWithFailures)
 
-    failure, watches = f"failed {status}", 1 if status == 400 else 2  # after a 400, the client lists again
+    failure, watch_count = f"failed {status}", 1 if status == 400 else 2  # after a 400, the client lists again
     failures_and_lists = [
         notification for notification in observer.notifications if notification not in ("opened", "closed")
     ]
-    assert failures_and_lists == [failure, failure, "listed", *[failure] * watches]
-    assert observer.notifications.count("opened") == observer.notifications.count("closed") >= watches
+    assert failures_and_lists == [failure, failure, "listed", *[failure] * watch_count]
+    assert observer.notifications.count("opened") == observer.notifications.count("closed") >= watch_count
     assert len([line for line in caplog.messages if line.startswith("no: ")]) == 1
 
 
 def test_backoff_grows_across_alternating_errors(
-    cluster: LocalCluster, api_cable: TcpRelay, namespace: str, caplog: pytest.LogCaptureFixture
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Increase the backoff across different errors, and log each error once.
+    """Check that the backoff increases across different errors, and that each error is logged once.
 
     A load balancer with two failing servers may return such errors.
     """
 
     async def scenario(api: Api) -> None:
         assert isinstance(api, ApiWithFailures)
-        api.list_failures[:], began = [503, 500, 503, 500], time.monotonic()
+        api.list_failures[:], start_time = [503, 500, 503, 500], time.monotonic()
         async with aclosing(follow(api, get_configmaps_query(namespace)[0])) as changes:
             await anext(changes)
-        assert time.monotonic() - began >= MIN_BACKOFF_SECONDS * (1 + 2 + 4 + 8)
+        assert time.monotonic() - start_time >= MIN_BACKOFF_SECONDS * (1 + 2 + 4 + 8)
 
-    run_through_cable(cluster, api_cable, scenario, ApiWithFailures)
+    run_through_relay(cluster, api_relay, scenario, ApiWithFailures)
     assert sorted(line[:7] for line in caplog.messages if line.startswith("no: ")) == ["no: 500", "no: 503"]
 
 
-def test_without_observer_a_refused_list_raises(cluster: LocalCluster, api_cable: TcpRelay, namespace: str) -> None:
+def test_refused_list_raises_without_observer(cluster: LocalCluster, api_relay: TcpRelay, namespace: str) -> None:
     async def scenario(api: Api) -> None:
         assert isinstance(api, ApiWithFailures)
         api.list_failures[:] = [403]
         with pytest.raises(Denied):
             await anext(follow(api, get_configmaps_query(namespace)[0]))
 
-    run_through_cable(cluster, api_cable, scenario, ApiWithFailures)
+    run_through_relay(cluster, api_relay, scenario, ApiWithFailures)
 
 
 def test_only_transformed_objects_are_yielded_and_compared(
-    cluster: LocalCluster, api_cable: TcpRelay, namespace: str, benches_path: str
+    cluster: LocalCluster, api_relay: TcpRelay, namespace: str, widgets_path: str
 ) -> None:
-    """Yield what `transform` returns, also for a deletion that a new list shows; notify the observer of that list."""
+    """Check that only transformed objects are yielded, even for a deletion that is detected by a new list."""
     observer = RecordingObserver()
 
-    def name_only(item: Object) -> Object:
-        return {"metadata": {name: item["metadata"][name] for name in ("name", "uid", "resourceVersion")}}
+    def keep_identity(manifest: Object) -> Object:
+        return {"metadata": {name: manifest["metadata"][name] for name in ("name", "uid", "resourceVersion")}}
 
-    def apply_bench(name: str) -> None:
+    def apply_widget(name: str) -> None:
         metadata = {"name": name, "namespace": namespace}
-        body = {"apiVersion": "following.example.com/v1", "kind": "Bench", "metadata": metadata, "x": "1"}
-        apply_object(cluster, f"{benches_path}/{name}", body)
+        body = {"apiVersion": "following.example.com/v1", "kind": "Widget", "metadata": metadata, "x": "1"}
+        apply_object(cluster, f"{widgets_path}/{name}", body)
 
-    apply_bench("one")
+    apply_widget("one")
 
     async def scenario(api: Api) -> None:
         assert isinstance(api, ApiWithExpiredVersion)
-        async with aclosing(follow(api, benches_path, transform=name_only, observer=observer)) as changes:
+        async with aclosing(follow(api, widgets_path, transform=keep_identity, observer=observer)) as changes:
             collected = [await anext(changes), await anext(changes)]
-            api_cable.cut()
-            delete_object(cluster, f"{benches_path}/one")
-            apply_bench("two")
+            api_relay.cut()
+            delete_object(cluster, f"{widgets_path}/one")
+            apply_widget("two")
             api.use_expired_version = True
-            api_cable.mend()
+            api_relay.mend()
             collected += [await asyncio.wait_for(anext(changes), CHANGE_TIMEOUT_SECONDS) for _ in range(2)]
-            apply_bench("three")
+            apply_widget("three")
             collected.append(await asyncio.wait_for(anext(changes), CHANGE_TIMEOUT_SECONDS))
 
         assert [change.change_type for change in collected] == ["ADDED", "SYNCED", "DELETED", "ADDED", "ADDED"]
         assert all(change.object.keys() == {"metadata"} for change in collected)
         assert observer.notifications.count("listed") == 2
 
-    run_through_cable(cluster, api_cable, scenario, ApiWithExpiredVersion)
+    run_through_relay(cluster, api_relay, scenario, ApiWithExpiredVersion)

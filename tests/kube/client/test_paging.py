@@ -29,7 +29,7 @@ def configmaps(installed_cluster: LocalCluster, admin_client: SyncClient) -> tup
 def test_list_returns_each_item_once_for_any_page_size(
     admin_client: SyncClient, configmaps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch, page_size: int
 ) -> None:
-    """Rule 10: whatever the page size, a list returns each item once, and each page applies the selector."""
+    """Design rule 10: whatever the page size, a list returns each item once, and each page applies the selector."""
     monkeypatch.setattr(paging, "PAGE_SIZE", page_size)
     path, names = configmaps
 
@@ -46,10 +46,10 @@ def test_list_is_read_again_if_the_continue_token_expires(
     path, names = configmaps
     list_from_server = Api.list
 
-    async def list_with_expired_token(self: Api, path: str, *, continue_token: str = "", **more: object) -> Object:
+    async def list_with_expired_token(self: Api, path: str, *, continue_token: str = "", **options: object) -> Object:
         if continue_token:
             raise NotFound(410, "The provided continue parameter is too old")
-        return await list_from_server(self, path, **more)  # type: ignore[arg-type]
+        return await list_from_server(self, path, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Api, "list", list_with_expired_token)
 
@@ -66,25 +66,25 @@ def test_missing_collection_raises_not_found(admin_client: SyncClient) -> None:
 def test_each_page_is_transformed_before_the_next_is_read(
     admin_client: SyncClient, configmaps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 10: at most one page of complete objects is in memory; the list returns its resourceVersion."""
+    """Design rule 10: at most one page of complete objects is in memory; the list returns its resourceVersion."""
     monkeypatch.setattr(paging, "PAGE_SIZE", 3)
     path, names = configmaps
     list_from_server, order = Api.list, ""
 
-    async def list_and_record(self: Api, path: str, **more: object) -> Object:
+    async def list_and_record(self: Api, path: str, **options: object) -> Object:
         nonlocal order
         order += "L"
-        return await list_from_server(self, path, **more)  # type: ignore[arg-type]
+        return await list_from_server(self, path, **options)  # type: ignore[arg-type]
 
-    def name_only(item: Object) -> Object:
+    def keep_kind_and_name(configmap: Object) -> Object:
         nonlocal order
-        order += "k"
-        return {"kind": item["kind"], "name": item["metadata"]["name"]}
+        order += "T"
+        return {"kind": configmap["kind"], "name": configmap["metadata"]["name"]}
 
     monkeypatch.setattr(Api, "list", list_and_record)
 
-    listed = admin_client.run(list_all(admin_client.api, path, label_selector="paged", transform=name_only))
+    result = admin_client.run(list_all(admin_client.api, path, label_selector="paged", transform=keep_kind_and_name))
 
-    assert order == "LkkkLkkkLk"
-    assert listed.items == [{"kind": "ConfigMap", "name": name} for name in sorted(names)]
-    assert int(listed.resource_version) > 0
+    assert order == "LTTTLTTTLT"
+    assert result.items == [{"kind": "ConfigMap", "name": name} for name in sorted(names)]
+    assert int(result.resource_version) > 0

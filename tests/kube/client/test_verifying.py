@@ -22,8 +22,8 @@ def kubeconfig_with_other_ca(cluster: LocalCluster, tmp_path: Path) -> Path:
     """Return a kubeconfig whose CA did not sign the server's certificate."""
     content = yaml.safe_load(cluster.kubeconfig.read_text())
     other_ca = create_ca(next(iter(COMPONENTS.values())), datetime.now(timezone.utc)).certificate
-    [entry] = content["clusters"]
-    entry["cluster"]["certificate-authority-data"] = base64.b64encode(other_ca.encode()).decode()
+    [cluster_entry] = content["clusters"]
+    cluster_entry["cluster"]["certificate-authority-data"] = base64.b64encode(other_ca.encode()).decode()
     file = tmp_path / "kubeconfig"
     file.write_text(yaml.safe_dump(content))
     return file
@@ -31,7 +31,7 @@ def kubeconfig_with_other_ca(cluster: LocalCluster, tmp_path: Path) -> Path:
 
 @proves("MUT-52")
 def test_server_with_an_untrusted_certificate_is_refused(kubeconfig_with_other_ca: Path) -> None:
-    """Refuse the server except in a view that disabled verification; closing the client closes both connections."""
+    """Check that the client refuses the server, except in a view with verification disabled."""
     client = SyncClient(str(kubeconfig_with_other_ca))
     try:
         with pytest.raises(Unavailable, match="certificate verify failed"):

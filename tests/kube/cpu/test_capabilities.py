@@ -1,4 +1,4 @@
-"""Tests of parsing CPU capabilities from ConfigMaps, and of the problems that are reported for invalid entries."""
+"""Tests for parsing CPU capabilities from ConfigMaps, and for the problems reported for invalid entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_configmap(name: str = "offered", **entries: Any) -> Object:
 
 @proves("OSV-38")
 def test_entry_applies_to_its_key_or_to_its_listed_nodes() -> None:
-    """Share one entry between nodes with the same hardware."""
+    """Check that nodes with the same hardware can share one entry."""
     parsed = parse_capabilities([make_configmap(a=VALID_ENTRY, kind={**VALID_ENTRY, "nodes": ["b", "c"]})])
     capability = Capability(frozenset({"Haswell"}), frozenset({"avx2"}))
 
@@ -34,14 +34,14 @@ def test_entry_applies_to_its_key_or_to_its_listed_nodes() -> None:
 
 @proves("OSV-38")
 def test_cpu_field_adds_the_features_of_that_model() -> None:
-    """Add the entry's features to those of its CPU model."""
+    """Check that the entry's features are added to those of its CPU model."""
     parsed = parse_capabilities([make_configmap(a={"models": [], "cpu": "Haswell", "features": ["vmx"]})])
     assert parsed.nodes["a"] == Capability(frozenset(), frozenset({*(get_model_features("Haswell") or ()), "vmx"}))
 
 
 @proves("OSV-38")
 def test_unknown_cpu_model_gives_no_capability() -> None:
-    """Nodes with an unknown CPU model keep their labels, because the model's features are unknown."""
+    """Check that nodes with an unknown CPU model keep their labels, because the model's features are unknown."""
     parsed = parse_capabilities([make_configmap(a={"models": [], "cpu": "Unheard"}, b=VALID_ENTRY)])
 
     assert parsed.nodes["a"] is None
@@ -76,7 +76,7 @@ def test_unknown_cpu_model_gives_no_capability() -> None:
     ],
 )
 def test_malformed_entry_is_reported_with_field_and_remedy(entry: Any, message: str) -> None:
-    """Malformed entries make the whole input incomplete, because they could name any node."""
+    """Check that a malformed entry makes the whole input incomplete, because it could name any node."""
     parsed = parse_capabilities([make_configmap(a=entry, b=VALID_ENTRY)])
 
     assert list(parsed.nodes) == ["b"]
@@ -90,7 +90,7 @@ def test_malformed_entry_is_reported_with_field_and_remedy(entry: Any, message: 
 @proves("OSV-33")
 @pytest.mark.parametrize("name", ["a b", "é", "-a", "a-", "x" * 64, "a/b"])
 def test_illegal_label_names_are_skipped_and_reported(name: str) -> None:
-    """Use the legal names of an entry, and report the illegal ones."""
+    """Check that an entry's legal names are used and its illegal ones reported."""
     parsed = parse_capabilities([make_configmap(a={"models": [name, "486"], "features": [name, "sse4.1", "x" * 63]})])
 
     assert parsed.nodes["a"] == Capability(frozenset({"486"}), frozenset({"sse4.1", "x" * 63}))
@@ -100,7 +100,7 @@ def test_illegal_label_names_are_skipped_and_reported(name: str) -> None:
 
 
 def test_node_in_two_entries_gets_no_capability() -> None:
-    """Nodes in two entries get no capability, and the problem names both entries."""
+    """Check that nodes in two entries get no capability, and that the problem names both entries."""
     parsed = parse_capabilities(
         [
             make_configmap("one", a=VALID_ENTRY, b=VALID_ENTRY),
@@ -117,7 +117,7 @@ def test_node_in_two_entries_gets_no_capability() -> None:
 
 
 def test_entry_with_unknown_nodes_is_reported_once() -> None:
-    """Report one problem per entry with nonexistent nodes, and none if all nodes exist."""
+    """Check that one problem is reported per entry with nonexistent nodes, and none if all nodes exist."""
     parsed = parse_capabilities([make_configmap("one", a=VALID_ENTRY, x={**VALID_ENTRY, "nodes": ["b", "c", "d"]})])
 
     assert [problem.message for problem in find_unknown_nodes(parsed, {"a", "d"})] == [

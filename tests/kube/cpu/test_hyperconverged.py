@@ -39,7 +39,7 @@ def parse_obsolete_cpus(obsolete_cpus: Any) -> CpuModelSettings:
 
 @proves("OSV-31")
 def test_listed_models_extend_the_always_obsolete_ones() -> None:
-    """Accept models that are unknown or always obsolete anyway."""
+    """Check that models that are unknown or always obsolete are accepted."""
     assert parse_obsolete_cpus(
         {"cpuModels": ["Haswell", "Conroe", "Nobody"]}
     ).obsolete_models == ALWAYS_OBSOLETE_MODELS | {"Haswell", "Nobody"}
@@ -59,13 +59,13 @@ def test_listed_models_extend_the_always_obsolete_ones() -> None:
     ],
 )
 def test_minimum_model_has_a_default_and_two_field_names(obsolete_cpus: Any, min_model: str) -> None:
-    """Read the minimum model from either of the two field names in the requirement documents."""
+    """Check that the minimum model is read from either of the two field names in the requirement documents."""
     assert parse_obsolete_cpus(obsolete_cpus).min_model == min_model
 
 
 @proves("OSV-32")
 def test_unknown_minimum_model_is_a_problem() -> None:
-    """Return a problem: without a minimum model, every feature of every node would become a label."""
+    """Check that it is a problem: without a minimum model, every feature of every node would become a label."""
     settings = parse_settings(make_hyperconverged({"minCPUModel": "penryn"}))
 
     assert isinstance(settings, Problem)
@@ -84,7 +84,7 @@ def test_unknown_minimum_model_is_a_problem() -> None:
     ],
 )
 def test_malformed_settings_are_reported_with_field_and_remedy(obsolete_cpus: Any, message: str) -> None:
-    """Report a problem for values that a CRD without a schema accepts."""
+    """Check that a problem is reported for values that a CRD without a schema accepts."""
     settings = parse_settings(make_hyperconverged(obsolete_cpus))
 
     assert isinstance(settings, Problem)
@@ -95,13 +95,13 @@ def test_malformed_settings_are_reported_with_field_and_remedy(obsolete_cpus: An
 
 
 @proves("C18")
-def test_oldest_hyperconverged_applies_and_others_are_reported() -> None:
-    """Choose the oldest object in any namespace, and ignore objects with another name."""
+def test_oldest_hyperconverged_takes_precedence_and_others_are_reported() -> None:
+    """Check that the oldest object in any namespace is selected, and that objects with a different name are ignored."""
     old, new = make_hyperconverged({}), make_hyperconverged({}, namespace="other", created="2026-02-01T00:00:00Z")
     other_name = {"metadata": {**old["metadata"], "name": "stranger"}}
-    item, problems = select_hyperconverged([new, other_name, old])
+    selected, problems = select_hyperconverged([new, other_name, old])
 
-    assert item is old
+    assert selected is old
     assert [(problem.involved_object["namespace"], problem.reason) for problem in problems] == [
         ("other", HYPERCONVERGED_IGNORED)
     ]

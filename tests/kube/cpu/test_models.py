@@ -1,4 +1,4 @@
-"""Tests of the CPU model tables, and of the program that generates them from libvirt's CPU map."""
+"""Tests for the CPU model tables, and for the program that generates them from libvirt's CPU map."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ HASWELL_FEATURES_ABOVE_PENRYN = (
 """Features that the requirement document lists for a Haswell CPU in addition to those of Penryn."""
 BASE_MODEL_XML = "<cpus><model name='Base'><feature name='fpu'/><feature name='sse'/></model></cpus>"
 DERIVED_MODEL_XML = (
-    "<cpus><model name='Heir'><model name='Base'/><feature name='avx'/><feature name='vmx-x' added='yes'/>"
+    "<cpus><model name='Derived'><model name='Base'/><feature name='avx'/><feature name='vmx-x' added='yes'/>"
     "<feature name='mpx' removed='yes'/></model></cpus>"
 )
 
 
 @proves("OSV-34")
 def test_penryn_and_haswell_have_the_documented_features() -> None:
-    """Penryn has 29 features and Haswell has 50."""
+    """Check that Penryn has 29 features, and Haswell 50."""
     assert get_model_features("Penryn") == frozenset(PENRYN_FEATURES.split())
     assert get_model_features("Haswell") == frozenset(
         {*PENRYN_FEATURES.split(), *HASWELL_FEATURES_ABOVE_PENRYN.split(), "smep"}
@@ -40,7 +40,7 @@ def test_penryn_and_haswell_have_the_documented_features() -> None:
 
 @proves("OSV-35", "C13")
 def test_haswell_adds_the_documented_features_and_smep() -> None:
-    """Follow the document's rule, which gives one feature more than the document's own list."""
+    """Check the document's rule, which results in one feature more than the document's own list."""
     assert (get_model_features("Haswell") or set()) - (get_model_features("Penryn") or set()) == {
         *HASWELL_FEATURES_ABOVE_PENRYN.split(),
         "smep",
@@ -49,13 +49,13 @@ def test_haswell_adds_the_documented_features_and_smep() -> None:
 
 @proves("OSV-30")
 def test_fifteen_models_are_always_obsolete() -> None:
-    """Check that libvirt's CPU map contains each of them."""
+    """Check that libvirt's CPU map contains each of these models."""
     assert len(ALWAYS_OBSOLETE_MODELS) == 15
     assert {name for name in ALWAYS_OBSOLETE_MODELS if get_model_features(name) is None} == set()
 
 
 def test_unknown_model_names_have_no_features() -> None:
-    """Return None for a name in the wrong case and for an empty name."""
+    """Check that the result is None for a name in the wrong case and for an empty name."""
     assert get_model_features("haswell") is None
     assert get_model_features("") is None
 
@@ -69,18 +69,18 @@ def test_models_file_names_its_source_and_licence() -> None:
 
 
 def test_models_are_generated_from_libvirts_map(tmp_path: Path) -> None:
-    """Include the features of base models, but not the features that libvirt marks as added or removed later."""
+    """Check that base models' features are included, but not features that libvirt marks as added or removed later."""
     (tmp_path / "x86_Base.xml").write_text(BASE_MODEL_XML)
-    (tmp_path / "x86_Heir.xml").write_text(DERIVED_MODEL_XML)
+    (tmp_path / "x86_Derived.xml").write_text(DERIVED_MODEL_XML)
     (tmp_path / "arm_Other.xml").write_text(BASE_MODEL_XML.replace("Base", "Other"))
     parsed = parse_models(tmp_path)
 
-    assert parsed == {"Base": ["fpu", "sse"], "Heir": ["avx", "fpu", "sse"]}
-    assert json.loads(format_models(parsed, "1.2.3"))["models"] == {"Base": "fpu sse", "Heir": "avx fpu sse"}
+    assert parsed == {"Base": ["fpu", "sse"], "Derived": ["avx", "fpu", "sse"]}
+    assert json.loads(format_models(parsed, "1.2.3"))["models"] == {"Base": "fpu sse", "Derived": "avx fpu sse"}
 
 
 def test_models_file_is_in_the_generators_format() -> None:
-    """Write one model per line in sorted order, so that a newer CPU map gives a readable diff."""
+    """Check that each model has its own line, in sorted order, so that a newer CPU map gives a readable diff."""
     models = json.loads(MODELS_FILE.read_text())
     version = models["source"].split(",")[0].removeprefix("libvirt ")
 
@@ -91,6 +91,6 @@ def test_models_file_is_in_the_generators_format() -> None:
 
 
 def test_directory_without_models_raises_an_error() -> None:
-    """Raise `LocalClusterError` instead of writing an empty file."""
+    """Check that `LocalClusterError` is raised instead of writing an empty file."""
     with pytest.raises(LocalClusterError, match="pass libvirt's directory cpu_map"):
         parse_models(Path("/nowhere"))

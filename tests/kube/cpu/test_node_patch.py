@@ -1,4 +1,4 @@
-"""Tests of the desired CPU labels, of the patch that sets them, and of the skip annotation."""
+"""Tests for the desired CPU labels, for the patch that sets them, and for the skip annotation."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ def make_labelled_node(*labels: str, annotations: Any = None, **label_values: st
 def group_labels_by_operation(json_patch: list[Object]) -> dict[str, set[str]]:
     """Return the labels that a patch changes, by operation, without the leading test operation."""
     assert json_patch[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
-    done: dict[str, set[str]] = {}
-    for each in json_patch[1:]:
-        done.setdefault(each["op"], set()).add(each["path"].removeprefix("/metadata/labels/").replace("~1", "/"))
-    return done
+    labels_by_operation: dict[str, set[str]] = {}
+    for operation in json_patch[1:]:
+        label = operation["path"].removeprefix("/metadata/labels/").replace("~1", "/")
+        labels_by_operation.setdefault(operation["op"], set()).add(label)
+    return labels_by_operation
 
 
 @proves("OSV-30", "OSV-33", "OSV-35", "OSV-36")
 def test_desired_labels_exclude_obsolete_models_and_base_features() -> None:
-    """Compare model names case-sensitively, and add the label that marks the node as managed."""
+    """Check that model names are case-sensitive, and that the label that marks the node as managed is added."""
     desired = compute_desired_labels(HASWELL_CAPABILITY, DEFAULT_SETTINGS)
 
     assert desired == dict.fromkeys(
@@ -68,7 +69,7 @@ def test_desired_labels_exclude_obsolete_models_and_base_features() -> None:
 
 @proves("OSV-36")
 def test_patch_changes_only_own_labels() -> None:
-    """Remove labels in KubeVirt's old format, and keep the labels of other owners."""
+    """Check that labels in KubeVirt's old format are removed, and that the labels of other owners are kept."""
     node = make_labelled_node(
         f"{MODEL_LABEL_PREFIX}Gone",
         f"{FEATURE_LABEL_PREFIX}gone",
@@ -87,7 +88,7 @@ def test_patch_changes_only_own_labels() -> None:
 
 
 def test_correct_labels_need_no_patch() -> None:
-    """Return no patch if the labels are correct, or if the node has none of ours and needs none."""
+    """Check that there is no patch if the labels are correct, or if the node has none of ours and needs none."""
     desired = compute_desired_labels(HASWELL_CAPABILITY, DEFAULT_SETTINGS)
 
     assert build_labels_patch(make_labelled_node(*desired, *FOREIGN_LABELS), desired) == []
@@ -95,7 +96,7 @@ def test_correct_labels_need_no_patch() -> None:
 
 
 def test_patch_adds_the_label_map_if_it_is_missing() -> None:
-    """Add the whole label map, because a JSON patch cannot add a key to a missing map."""
+    """Check that the whole label map is added, because a JSON patch cannot add a key to a missing map."""
     node: Object = {"metadata": {"name": "a", "resourceVersion": "7"}}
     assert build_labels_patch(node, {MANAGED_LABEL: "true"})[1:] == [
         {"op": "add", "path": "/metadata/labels", "value": {MANAGED_LABEL: "true"}}
@@ -118,11 +119,11 @@ def test_patch_adds_the_label_map_if_it_is_missing() -> None:
 def test_skip_annotation_applies_only_with_the_value_true(
     annotations: Any, is_node_skipped: bool, is_reported: bool
 ) -> None:
-    """Skip a node only for the value `true`; report any other value except `false`."""
-    item = make_labelled_node(annotations=annotations)
-    problem = find_skip_problem(item)
+    """Check that a node is skipped only for the value `true`, and that any other value except `false` is reported."""
+    node = make_labelled_node(annotations=annotations)
+    problem = find_skip_problem(node)
 
-    assert is_skipped(item) is is_node_skipped
+    assert is_skipped(node) is is_node_skipped
     assert (problem is not None) is is_reported
     if problem:
         assert problem.reason == SKIP_NODE_IGNORED

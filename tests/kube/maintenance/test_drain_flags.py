@@ -44,8 +44,9 @@ def make_pod_with_empty_dir(**pod_arguments: str) -> Object:
     return {**make_pod(**pod_arguments), "spec": EMPTY_DIR_SPEC}  # type: ignore[arg-type]
 
 
-def get_refusal_reasons(leaving: list[Object], options: DrainOptions, orphans: set[str] | None = None) -> list[str]:
-    return [item.reason for item in find_refused(classify_for_drain(leaving, options, NOW, orphans or set()), options)]
+def get_refusal_reasons(pods: list[Object], options: DrainOptions, orphans: set[str] | None = None) -> list[str]:
+    refusals = find_refused(classify_for_drain(pods, options, NOW, orphans or set()), options)
+    return [refusal.reason for refusal in refusals]
 
 
 @pytest.mark.parametrize(
@@ -53,27 +54,27 @@ def get_refusal_reasons(leaving: list[Object], options: DrainOptions, orphans: s
     [
         pytest.param(None, DEFAULT_DRAIN_OPTIONS, id="unset"),
         pytest.param({}, DEFAULT_DRAIN_OPTIONS, id="empty"),
-        pytest.param("all", DEFAULT_DRAIN_OPTIONS, id="no object"),
+        pytest.param("all", DEFAULT_DRAIN_OPTIONS, id="not an object"),
         pytest.param({"force": False}, DrainOptions(force=False), id="force"),
-        pytest.param({"force": "false"}, DEFAULT_DRAIN_OPTIONS, id="no boolean"),
+        pytest.param({"force": "false"}, DEFAULT_DRAIN_OPTIONS, id="not a boolean"),
         pytest.param({"deleteEmptyDirData": False}, DrainOptions(delete_emptydir_data=False), id="emptyDir"),
         pytest.param({"ignoreDaemonSets": False}, DrainOptions(ignore_daemonsets=False), id="DaemonSets"),
         pytest.param({"podSelector": "app=web"}, DrainOptions(pod_selector="app=web"), id="selector"),
-        pytest.param({"gracePeriodSeconds": -1}, DEFAULT_DRAIN_OPTIONS, id="own grace period"),
+        pytest.param({"gracePeriodSeconds": -1}, DEFAULT_DRAIN_OPTIONS, id="pod's own grace period"),
         pytest.param({"gracePeriodSeconds": 0}, DrainOptions(grace_period_seconds=0), id="no grace period"),
         pytest.param({"disableEviction": True}, DrainOptions(disable_eviction=True), id="deletion"),
         pytest.param({"skipWaitForDeleteTimeoutSeconds": 5}, DrainOptions(skip_wait_seconds=5), id="skip"),
-        pytest.param({"skipWaitForDeleteTimeoutSeconds": True}, DEFAULT_DRAIN_OPTIONS, id="no number"),
+        pytest.param({"skipWaitForDeleteTimeoutSeconds": True}, DEFAULT_DRAIN_OPTIONS, id="not a number"),
     ],
 )
-def test_spec_drain_gives_the_drain_options(drain: object, options: DrainOptions) -> None:
+def test_drain_options_are_parsed_from_spec_drain(drain: object, options: DrainOptions) -> None:
     """DRN-1a: unset and invalid fields have the defaults of the drain in the requirement documents."""
     assert parse_drain_options(make_maintenance_with_drain(drain)) == options
 
 
 @given(pod_lists)
 def test_default_options_drain_as_documented(pods: list[Object]) -> None:
-    """DRN-1a: without `spec.drain`, the same pods leave as in the documents' drain, and no pod is blocked."""
+    """DRN-1a: without `spec.drain`, the same pods leave as in the documented drain, and no pod is blocked."""
     classification = classify_for_drain(pods, parse_drain_options(make_maintenance()), NOW)
 
     assert classification == classify_pods(pods)
@@ -84,7 +85,7 @@ def test_default_options_drain_as_documented(pods: list[Object]) -> None:
     ("blocked_pod", "options", "reason"),
     [
         pytest.param(make_pod(), DrainOptions(force=False), "Force", id="bare"),
-        pytest.param(make_pod(owner="Job"), STRICT_OPTIONS, "", id="of a controller"),
+        pytest.param(make_pod(owner="Job"), STRICT_OPTIONS, "", id="managed by a controller"),
         pytest.param(
             make_pod_with_empty_dir(), DrainOptions(delete_emptydir_data=False), "DeleteEmptyDirData", id="emptyDir"
         ),
@@ -128,16 +129,16 @@ def test_flag_blocks_only_its_pods(blocked_pod: Object, options: DrainOptions, r
         ),
     ],
 )
-def test_a_refusal_names_flag_and_remedy(blocked_pod: Object, message: str) -> None:
+def test_refusal_names_the_flag_and_the_remedy(blocked_pod: Object, message: str) -> None:
     (blocked,) = find_refused(classify_for_drain([blocked_pod], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
 
     assert blocked.message == message
     assert blocked.retry_after == ""
 
 
-@pytest.mark.parametrize("static", [{"kubernetes.io/config.mirror": "x"}])
-def test_static_pods_never_have_to_leave(static: dict[str, str]) -> None:
-    assert classify_for_drain([make_pod(annotations=static)], STRICT_OPTIONS, NOW).leaving == []
+@pytest.mark.parametrize("annotations", [{"kubernetes.io/config.mirror": "x"}])
+def test_static_pods_never_have_to_leave(annotations: dict[str, str]) -> None:
+    assert classify_for_drain([make_pod(annotations=annotations)], STRICT_OPTIONS, NOW).leaving == []
 
 
 def test_unselected_pods_are_ignored() -> None:
@@ -160,7 +161,7 @@ def test_invalid_selector_blocks_all_pods() -> None:
     classification = classify_for_drain([make_pod("a", owner="Job"), make_pod("b")], options, NOW)
 
     assert select_evictable(classification, options) == []
-    assert {item.reason for item in find_refused(classification, options)} == {"PodSelector"}
+    assert {refusal.reason for refusal in find_refused(classification, options)} == {"PodSelector"}
     assert find_refused(classification, options)[0].message == (
         "spec.drain.podSelector cannot be read: 'app=(' is not a condition on a label, such as app=web; "
         "correct it, or omit it"
@@ -216,12 +217,12 @@ def test_warning_names_no_blocked_pod() -> None:
 def test_refusal_is_reported_only_with_the_same_reason() -> None:
     """DRN-1a: a refusal counts as reported only if the status lists the pod with the same reason."""
     (refusal,) = find_refused(classify_for_drain([make_pod()], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
-    reported = {"namespace": "ns", "name": "pod", "reason": "Force"}
+    reported_pod = {"namespace": "ns", "name": "pod", "reason": "Force"}
 
-    assert drain_flags.are_reported([refusal], make_maintenance_with_drain({}, {"blockedPods": [reported]}))
+    assert drain_flags.are_reported([refusal], make_maintenance_with_drain({}, {"blockedPods": [reported_pod]}))
     assert drain_flags.are_reported([], make_maintenance_with_drain({}))
     assert not drain_flags.are_reported(
-        [refusal], make_maintenance_with_drain({}, {"blockedPods": [{**reported, "reason": "DisruptionBudget"}]})
+        [refusal], make_maintenance_with_drain({}, {"blockedPods": [{**reported_pod, "reason": "DisruptionBudget"}]})
     )
     assert not drain_flags.are_reported([refusal], make_maintenance_with_drain({}))
 
@@ -252,13 +253,13 @@ def test_unset_flags_are_omitted_from_the_spec(given_flags: dict[str, object]) -
 
 
 def test_invalid_selector_is_parsed_once() -> None:
-    """Rule 9: an invalid selector is parsed once, although each pass needs it for each pod and it may be long."""
-    options, before = DrainOptions(pod_selector="once in (" + " " * 2000), parse_selector.cache_info().misses
+    """Design rule 9: an invalid selector, which may be long, is parsed only once, although each pod needs it."""
+    options, initial_misses = DrainOptions(pod_selector="once in (" + " " * 2000), parse_selector.cache_info().misses
 
     classification = classify_for_drain([make_pod(str(number)) for number in range(250)], options, NOW)
 
     assert len(find_refused(classification, options)) == 250
-    assert parse_selector.cache_info().misses - before == 1
+    assert parse_selector.cache_info().misses - initial_misses == 1
 
 
 @given(pod_lists)

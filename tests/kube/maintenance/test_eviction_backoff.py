@@ -47,15 +47,15 @@ def make_recreated_pod(
 
 @given(st.integers(0, 10_000))
 def test_backoff_is_bounded_and_never_shrinks(seconds: int) -> None:
-    """Keep the backoff between `MIN_BACKOFF` and `MAX_BACKOFF`, and never let it shrink as time passes."""
+    """Check that the backoff stays between `MIN_BACKOFF` and `MAX_BACKOFF`, and never shrinks as time passes."""
     elapsed = timedelta(seconds=seconds)
 
     assert MIN_BACKOFF <= compute_backoff(elapsed) <= MAX_BACKOFF
     assert compute_backoff(elapsed) <= compute_backoff(elapsed + timedelta(seconds=1))
 
 
-def test_recreated_pod_is_evicted_at_most_once_a_minute() -> None:
-    """Evict a pod that is always recreated within a second ever less often.
+def test_recreated_pod_is_evicted_less_and_less_often() -> None:
+    """Check that a pod that is always recreated within a second is evicted less and less often.
 
     It is evicted at most four times in the first minute, and at most twice in each later one.
     """
@@ -71,7 +71,7 @@ def test_recreated_pod_is_evicted_at_most_once_a_minute() -> None:
 
 @pytest.mark.parametrize(("seconds", "is_due"), [(14, False), (15, True)])
 def test_recreated_pod_is_evicted_after_its_backoff(seconds: int, is_due: bool) -> None:
-    """Delay the eviction of a pod created 5 s after the cordon until it is 10 s old."""
+    """Check that a pod created 5 s after the cordon is evicted only when it is 10 s old."""
     due, blocked_pods = split_due_pods(
         [make_recreated_pod(5)], make_cordoned_maintenance(), CORDONED_AT + timedelta(seconds=seconds)
     )
@@ -80,8 +80,8 @@ def test_recreated_pod_is_evicted_after_its_backoff(seconds: int, is_due: bool) 
     assert [blocked.retry_after for blocked in blocked_pods] == ([] if is_due else ["2026-01-02T03:04:20Z"])
 
 
-def test_creation_time_counts_if_the_node_is_uncordoned() -> None:
-    """Use the maintenance's creation time if the status reports the node as not cordoned.
+def test_maintenance_creation_time_is_used_if_the_node_is_uncordoned() -> None:
+    """Check that the maintenance's creation time is used if the status reports the node as not cordoned.
 
     The transition time of that condition is not the time of the cordon.
     """
@@ -93,8 +93,8 @@ def test_creation_time_counts_if_the_node_is_uncordoned() -> None:
     assert [blocked.reason for blocked in blocked_pods] == ["Returns"]
 
 
-def test_creation_time_counts_if_the_cordon_is_in_the_future() -> None:
-    """Use the maintenance's creation time, set by the API server's clock, if the reported cordon lies in the future."""
+def test_maintenance_creation_time_is_used_if_the_cordon_is_in_the_future() -> None:
+    """Check that the maintenance's creation time, set by the API server, replaces a cordon time in the future."""
     maintenance = make_cordoned_maintenance()
     maintenance["metadata"]["creationTimestamp"] = format_time(CORDONED_AT)
     maintenance["status"]["conditions"][0]["lastTransitionTime"] = format_time(CORDONED_AT + timedelta(minutes=5))
@@ -118,17 +118,18 @@ def test_changed_spec_ends_the_backoff() -> None:
     changed_maintenance = {**maintenance, "metadata": {**maintenance["metadata"], "generation": 2}}
 
     assert [
-        bool(split_due_pods([make_pod("a")], item, CORDONED_AT)[0]) for item in (maintenance, changed_maintenance)
+        bool(split_due_pods([make_pod("a")], current_maintenance, CORDONED_AT)[0])
+        for current_maintenance in (maintenance, changed_maintenance)
     ] == [False, True]
 
 
-@pytest.mark.parametrize(("delay", "is_backing_off"), [(MAX_BACKOFF, True), (timedelta(hours=1), False)])
-def test_implausibly_long_backoff_is_ignored(delay: timedelta, is_backing_off: bool) -> None:
-    """Rule 11: a retry time far in the future, written by a clock that was set back since, causes no backoff."""
+@pytest.mark.parametrize(("delay", "is_pod_blocked"), [(MAX_BACKOFF, True), (timedelta(hours=1), False)])
+def test_implausibly_long_backoff_is_ignored(delay: timedelta, is_pod_blocked: bool) -> None:
+    """Design rule 11: a retry time far in the future, written before a clock was set back, causes no backoff."""
     refused_pod = {"namespace": "ns", "name": "a", "reason": "Error", "retryAfter": format_time(CORDONED_AT + delay)}
 
     assert (
-        bool(split_due_pods([make_pod("a")], make_cordoned_maintenance(refused_pod), CORDONED_AT)[1]) is is_backing_off
+        bool(split_due_pods([make_pod("a")], make_cordoned_maintenance(refused_pod), CORDONED_AT)[1]) is is_pod_blocked
     )
 
 
@@ -149,7 +150,7 @@ def test_recreated_pod_is_blocked_with_reason_and_remedy() -> None:
 
 @pytest.mark.parametrize("tolerations", [[], MAINTENANCE_TOLERATIONS[:1]], ids=["none", "one"])
 def test_pod_that_bypasses_the_scheduler_is_in_backoff(tolerations: list[Object]) -> None:
-    """Rule 9: a pod whose template names the node bypasses the scheduler and is recreated here without tolerations."""
+    """Design rule 9: a pod whose template sets the node name bypasses the scheduler and needs no tolerations."""
     due, (blocked,) = split_due_pods(
         [make_recreated_pod(2, tolerations)], make_cordoned_maintenance(), CORDONED_AT + timedelta(seconds=3)
     )
@@ -184,7 +185,7 @@ def test_pod_that_bypasses_the_scheduler_is_in_backoff(tolerations: list[Object]
     ],
 )
 def test_other_pods_are_evicted_at_once(other_pod: Object, drained_maintenance: Object) -> None:
-    """Evict at once each pod that was not recreated here, although another pod is in backoff."""
+    """Check that each pod that was not recreated here is evicted at once, even if another pod is in backoff."""
     recreated_pod = make_recreated_pod()
     recreated_pod["metadata"]["name"] = "back"
 
@@ -193,8 +194,8 @@ def test_other_pods_are_evicted_at_once(other_pod: Object, drained_maintenance: 
     assert other_pod in due
 
 
-def test_creation_time_counts_before_the_first_status() -> None:
-    """Use the maintenance's creation time before the first status, because the first pods are recreated earlier."""
+def test_maintenance_creation_time_is_used_before_the_first_status() -> None:
+    """Check that the maintenance's creation time is used before the first status: pods may be recreated earlier."""
     maintenance = make_cordoned_maintenance(cordoned_status="False")
     maintenance["metadata"]["creationTimestamp"] = format_time(CORDONED_AT)
 
@@ -204,7 +205,7 @@ def test_creation_time_counts_before_the_first_status() -> None:
 
 
 def test_refused_pod_waits_for_its_retry_time() -> None:
-    """Keep a pod that a policy refused in backoff until the retry time in the status, with the same reason."""
+    """Check that a pod refused by a policy stays in backoff until the retry time in the status."""
     refused_pod = {
         "namespace": "ns",
         "name": "a",
@@ -231,7 +232,7 @@ def test_refused_pod_waits_for_its_retry_time() -> None:
 
 
 def test_terminating_pod_is_not_blocked() -> None:
-    """Do not treat a terminating pod as blocked."""
+    """Check that a terminating pod is not blocked, even if the status contains an earlier refusal."""
     terminating_pod = make_pod("a", deletionTimestamp="2026-01-02T03:04:00Z")
     refused_pod = {"namespace": "ns", "name": "a", "reason": "Error", "retryAfter": "2026-01-02T03:05:00Z"}
 
@@ -244,13 +245,13 @@ def test_terminating_pod_is_not_blocked() -> None:
 @pytest.mark.parametrize(
     ("earlier_refusals", "backoff_seconds"),
     [([], 10), ([("Error", 30)], 30), ([("Error", 3000)], 60), ([("Forbidden", 30)], 10)],
-    ids=["new", "since 30 s", "since long", "another reason before"],
+    ids=["new", "refused for 30 s", "refused for long", "different reason before"],
 )
 def test_retry_time_grows_with_the_duration_of_the_refusal(
     earlier_refusals: list[tuple[str, int]], backoff_seconds: int
 ) -> None:
-    """Increase the backoff with the time for which the pod has been refused for this reason."""
-    before = [
+    """Check that the backoff increases with the time for which the pod has been refused for this reason."""
+    earlier_blocked_pods = [
         {
             "namespace": "ns",
             "name": "a",
@@ -261,9 +262,9 @@ def test_retry_time_grows_with_the_duration_of_the_refusal(
     ]
     blocked_pod = BlockedPod({"namespace": "ns", "name": "a", "uid": "u"}, "Error", "no")
 
-    (with_retry_time,) = add_retry_after([blocked_pod], make_cordoned_maintenance(*before), CORDONED_AT)
+    (updated_pod,) = add_retry_after([blocked_pod], make_cordoned_maintenance(*earlier_blocked_pods), CORDONED_AT)
 
-    assert with_retry_time.retry_after == format_time(CORDONED_AT + timedelta(seconds=backoff_seconds))
+    assert updated_pod.retry_after == format_time(CORDONED_AT + timedelta(seconds=backoff_seconds))
 
 
 @pytest.mark.parametrize("reason", ["DisruptionBudget", "MultipleBudgets"])
@@ -294,7 +295,7 @@ def test_tolerations_match_as_in_the_scheduler(toleration: Object, tolerates_tai
 
 
 @pytest.mark.parametrize(
-    ("seconds_since_first", "seconds_since_last", "expected"),
+    ("seconds_since_first", "seconds_since_last", "expects_backoff"),
     [
         (9, 9, True),
         (10, 10, False),
@@ -315,9 +316,9 @@ def test_tolerations_match_as_in_the_scheduler(toleration: Object, tolerates_tai
     ],
 )
 def test_backoff_of_repeated_corrections_grows(
-    seconds_since_first: int, seconds_since_last: int, expected: bool
+    seconds_since_first: int, seconds_since_last: int, expects_backoff: bool
 ) -> None:
-    """Rule 9: the backoff is as long as the repetition has lasted, between ten seconds and a minute.
+    """Design rule 9: the backoff is as long as the repetition has lasted, between ten seconds and a minute.
 
     A correction without an Event is not in backoff.
     """
@@ -326,13 +327,13 @@ def test_backoff_of_repeated_corrections_grows(
         for name, seconds in (("firstTimestamp", seconds_since_first), ("lastTimestamp", seconds_since_last))
     }
 
-    assert is_backing_off(event, CORDONED_AT) is expected
+    assert is_backing_off(event, CORDONED_AT) is expects_backoff
     assert not is_backing_off(None, CORDONED_AT)
 
 
 @pytest.mark.parametrize("invalid_time", ["soon", 7, None, {}])
 def test_invalid_retry_time_is_ignored(invalid_time: object) -> None:
-    """X-6: invalid times from another program cause no backoff, and the next refusal gets the shortest backoff."""
+    """X-6: invalid times written by another client cause no backoff, and the next refusal gets the shortest backoff."""
     refused_pod = {
         "namespace": "ns",
         "name": "pod",
@@ -341,14 +342,14 @@ def test_invalid_retry_time_is_ignored(invalid_time: object) -> None:
         "since": invalid_time,
     }
     due, blocked = split_due_pods([make_pod()], make_cordoned_maintenance(refused_pod), CORDONED_AT)
-    (again,) = add_retry_after(
+    (refused_again,) = add_retry_after(
         [BlockedPod({"namespace": "ns", "name": "pod", "uid": "u"}, "Error", "m")],
         make_cordoned_maintenance(refused_pod),
         CORDONED_AT,
     )
 
     assert (len(due), blocked) == (1, [])
-    assert again.retry_after == format_time(CORDONED_AT + MIN_BACKOFF)
+    assert refused_again.retry_after == format_time(CORDONED_AT + MIN_BACKOFF)
     assert not is_backing_off({"firstTimestamp": invalid_time, "lastTimestamp": invalid_time}, CORDONED_AT)
 
 
@@ -364,7 +365,7 @@ def test_retry_time_in_another_zone_is_honoured() -> None:
 
 
 def test_cordon_time_in_year_9999_is_ignored() -> None:
-    """Ignore a cordon time in the year 9999, which another program may have written."""
+    """Check that a cordon time in the year 9999 is ignored; another client may have written it."""
     maintenance = make_cordoned_maintenance()
     maintenance["status"]["conditions"][0]["lastTransitionTime"] = "9999-12-31T23:59:59Z"
 
@@ -372,7 +373,7 @@ def test_cordon_time_in_year_9999_is_ignored() -> None:
 
 
 def test_event_time_in_year_9999_is_ignored() -> None:
-    """Ignore an Event from the year 9999: any client may write it, or a clock may have been set back."""
+    """Check that an Event from the year 9999 is ignored: any client may write it, or a clock may have been set back."""
     event = {"firstTimestamp": format_time(CORDONED_AT), "lastTimestamp": "9999-12-31T23:59:59Z"}
 
     assert not is_backing_off(event, CORDONED_AT)

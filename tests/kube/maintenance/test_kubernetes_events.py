@@ -1,4 +1,4 @@
-"""Tests of the Kubernetes Events about nodes and maintenances, on plain dicts."""
+"""Tests for the Kubernetes Events about nodes and maintenances, on plain dicts."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def get_name(event: Object) -> str:
 
 def test_node_event_has_the_kubelets_form() -> None:
     """OSV-12: an Event about a node is Normal, in namespace default, and has the node's name in place of its uid."""
-    event = build_node_event("node-1", CORDON_REASON, "said", make_maintenance(), NOW)
+    event = build_node_event("node-1", CORDON_REASON, "message", make_maintenance(), NOW)
 
     assert event["metadata"]["namespace"] == "default"
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
-    assert (event["type"], event["reason"], event["message"]) == ("Normal", CORDON_REASON, "said")
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", CORDON_REASON, "message")
     assert event["firstTimestamp"] == event["lastTimestamp"] == format_time(NOW)
 
 
@@ -70,22 +70,22 @@ def test_maintenance_event_has_all_fields() -> None:
 
 def test_repeated_event_has_the_same_name() -> None:
     """OSV-12, X-2: the name of an Event depends on maintenance, object and reason, not on message and time."""
-    first_event = build_node_event("node-1", "A", "said", make_maintenance(), NOW)
+    first_event = build_node_event("node-1", "A", "message", make_maintenance(), NOW)
 
-    assert get_name(build_node_event("node-1", "A", "said again", make_maintenance(), NOW)) == get_name(first_event)
-    assert get_name(build_node_event("node-1", "B", "said", make_maintenance(), NOW)) != get_name(first_event)
+    assert get_name(build_node_event("node-1", "A", "new message", make_maintenance(), NOW)) == get_name(first_event)
+    assert get_name(build_node_event("node-1", "B", "message", make_maintenance(), NOW)) != get_name(first_event)
     assert get_name(
-        build_node_event("node-1", "A", "said", make_maintenance(), NOW + timedelta(seconds=1))
+        build_node_event("node-1", "A", "message", make_maintenance(), NOW + timedelta(seconds=1))
     ) == get_name(first_event)
 
 
 def test_repeated_event_increases_the_count() -> None:
     """OSV-12: a repeated Event increases the count and replaces only the message and the last timestamp."""
-    later_event = build_node_event("node-1", "A", "said again", make_maintenance(), NOW + timedelta(seconds=1))
+    later_event = build_node_event("node-1", "A", "new message", make_maintenance(), NOW + timedelta(seconds=1))
 
     patch = build_increment_patch({"count": 2, "firstTimestamp": format_time(NOW)}, later_event)
 
-    assert patch == {"count": 3, "message": "said again", "lastTimestamp": later_event["lastTimestamp"]}
+    assert patch == {"count": 3, "message": "new message", "lastTimestamp": later_event["lastTimestamp"]}
 
 
 def test_maintenance_and_node_each_get_an_event() -> None:
@@ -93,16 +93,16 @@ def test_maintenance_and_node_each_get_an_event() -> None:
 
     Without a node there is only the Event about the maintenance.
     """
-    item = make_maintenance()
+    maintenance = make_maintenance()
 
-    maintenance_event, node_event = build_maintenance_events(FAIL_REASON, "why", item, NOW)
+    maintenance_event, node_event = build_maintenance_events(FAIL_REASON, "why", maintenance, NOW)
 
-    assert maintenance_event["involvedObject"]["uid"] == item["metadata"]["uid"]
+    assert maintenance_event["involvedObject"]["uid"] == maintenance["metadata"]["uid"]
     assert node_event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
     assert {(event["type"], event["message"]) for event in (maintenance_event, node_event)} == {
         ("Warning", "Failed a node maintenance: why")
     }
-    assert len(build_maintenance_events(FAIL_REASON, "why", {**item, "spec": {}}, NOW)) == 1
+    assert len(build_maintenance_events(FAIL_REASON, "why", {**maintenance, "spec": {}}, NOW)) == 1
 
 
 def test_long_name_and_message_give_a_valid_event() -> None:

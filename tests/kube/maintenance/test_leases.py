@@ -1,4 +1,4 @@
-"""Tests of a node's Lease, which makes one maintenance the holder of the node, on plain dicts."""
+"""Tests for a node's Lease, which makes one maintenance the holder of the node, on plain dicts."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_lease_is_renewed_after_half_its_duration(minutes: int, is_due: bool, is
 
 
 def test_renewals_of_simultaneous_leases_are_spread() -> None:
-    """Rule 10: of 500 leases acquired at the same time, at most 20 fall due within 15 seconds."""
-    items = [make_maintenance() for _ in range(500)]
-    for number, item in enumerate(items):
-        item["metadata"]["uid"] = str(uuid.uuid5(uuid.NAMESPACE_DNS, str(number)))
-    leases_of_items = [leases.build_lease("node-1", item, NOW) for item in items]
+    """Design rule 10: of 500 leases acquired at the same time, at most 20 fall due within 15 seconds."""
+    maintenances = [make_maintenance() for _ in range(500)]
+    for number, maintenance in enumerate(maintenances):
+        maintenance["metadata"]["uid"] = str(uuid.uuid5(uuid.NAMESPACE_DNS, str(number)))
+    held_leases = [leases.build_lease("node-1", maintenance, NOW) for maintenance in maintenances]
     ticks = [NOW + timedelta(seconds=seconds) for seconds in range(1800, 2715, 15)]
-    due_counts = [sum(leases.is_renewal_due(lease, tick) for lease in leases_of_items) for tick in ticks]
+    due_counts = [sum(leases.is_renewal_due(lease, tick) for lease in held_leases) for tick in ticks]
 
     assert (due_counts[0], due_counts[-1]) == (0, 500)
     assert max(after - before for before, after in itertools.pairwise(due_counts)) <= 20
@@ -65,7 +65,7 @@ def test_lease_renewed_in_year_9999_is_never_free() -> None:
 
 
 def test_lease_has_the_documented_form() -> None:
-    """NMO-27a: the lease has the form that [SRC] specifies, and names the maintenance that holds it."""
+    """NMO-27a: the lease has the documented form, and names the maintenance that holds it."""
     timestamp = "2026-01-02T03:04:05.000678Z"
     assert make_held_lease() == {
         "apiVersion": "coordination.k8s.io/v1",
@@ -107,15 +107,15 @@ def test_only_node_leases_have_a_node_name() -> None:
         ("", "2999-01-01T00:00:00.0Z", True),
         (None, "2999-01-01T00:00:00.0Z", True),
     ],
-    ids=["held", "expired", "never renewed", "of the earlier operator", "released", "no holder name"],
+    ids=["held", "expired", "never renewed", "held by the replaced operator", "released", "no holder name"],
 )
 def test_released_or_expired_lease_may_be_acquired(
     holder: str | None, renew_time: str | None, is_available: bool
 ) -> None:
     """NMO-27a: another tool's lease may be acquired after it has expired or was released.
 
-    A tool releases its lease by deleting it or by clearing the holder. A lease of the replaced operator may be acquired
-    too.
+    A tool releases its lease by deleting it or by clearing the holder. A lease of the replaced operator may also be
+    acquired.
     """
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renew_time}
 
@@ -169,11 +169,11 @@ def test_recreated_maintenance_does_not_hold_the_old_lease() -> None:
     assert not leases.is_holder(make_held_lease(), recreated)
 
 
-def test_takeover_requires_the_read_version() -> None:
+def test_takeover_requires_the_version_that_was_read() -> None:
     """NMO-22: if two processes acquire the lease at the same time, one of them gets a conflict."""
     lease = make_held_lease()
-    before = {"metadata": {"resourceVersion": "5"}, "spec": {"holderIdentity": "x", "leaseTransitions": 3}}
-    patch = leases.build_takeover_patch(before, lease)
+    expired_lease = {"metadata": {"resourceVersion": "5"}, "spec": {"holderIdentity": "x", "leaseTransitions": 3}}
+    patch = leases.build_takeover_patch(expired_lease, lease)
 
     assert patch["metadata"] == {"resourceVersion": "5", "annotations": lease["metadata"]["annotations"]}
     assert patch["spec"] == {**lease["spec"], "leaseTransitions": 4}

@@ -1,4 +1,4 @@
-"""Tests of listing a node's maintenances on a real API server, including API groups that fail."""
+"""Tests for listing a node's maintenances on a real API server, including API groups that fail."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from localcluster.cluster import LocalCluster
 from tests.proofs import proves
 from tests.workload import Workload
 
-DENIED_ERROR, UNAVAILABLE_ERROR = Denied(HTTPStatus.FORBIDDEN, "may not"), Unavailable(0, "no answer")
+DENIED_ERROR, UNAVAILABLE_ERROR = Denied(HTTPStatus.FORBIDDEN, "may not"), Unavailable(0, "no response")
 
 
-def create_in_every_group(workload: Workload, node: str) -> list[Object]:
+def create_maintenance_in_every_group(workload: Workload, node: str) -> list[Object]:
     return [workload.create_maintenance(node, group) for group in GROUPS.values()]
+
+
+def get_uids(maintenances: list[Object]) -> set[str]:
+    return {maintenance["metadata"]["uid"] for maintenance in maintenances}
 
 
 @proves("X-7")
@@ -31,29 +35,31 @@ def test_crd_without_field_selectors_is_listed_completely(
 ) -> None:
     """X-7: if the server rejects our field selector for one API group, the list has exactly the node's objects."""
     workload = Workload(installed_cluster, admin_client)
-    matching = create_in_every_group(workload, "one-node")
-    other_maintenances = create_in_every_group(workload, "other-node")
+    matching = create_maintenance_in_every_group(workload, "one-node")
+    other_maintenances = create_maintenance_in_every_group(workload, "other-node")
 
-    listed = admin_client.run(list_maintenances(admin_client.api, "one-node"))
+    listed_maintenances = admin_client.run(list_maintenances(admin_client.api, "one-node"))
 
-    for item in (*matching, *other_maintenances):
-        workload.delete(f"{GROUPS[item['apiVersion']].path}/{item['metadata']['name']}")
-    assert {item["metadata"]["uid"] for item in listed} == {item["metadata"]["uid"] for item in matching}
-    assert {item["apiVersion"] for item in listed} == set(GROUPS)
+    for maintenance in (*matching, *other_maintenances):
+        workload.delete(f"{GROUPS[maintenance['apiVersion']].path}/{maintenance['metadata']['name']}")
+    assert get_uids(listed_maintenances) == get_uids(matching)
+    assert {maintenance["apiVersion"] for maintenance in listed_maintenances} == set(GROUPS)
 
 
-def test_missing_group_has_no_maintenances(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
+def test_api_group_that_is_not_installed_is_ignored(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
     """C7: an API group that is not installed has no objects; the oldest group is optional."""
-    item = Workload(installed_cluster, admin_client).create_maintenance("a-node")
+    maintenance = Workload(installed_cluster, admin_client).create_maintenance("a-node")
 
-    listed = admin_client.run(list_undeleted(admin_client.api, "a-node"))
+    listed_maintenances = admin_client.run(list_undeleted(admin_client.api, "a-node"))
 
     admin_client.run(
-        admin_client.api.request("DELETE", f"{GROUPS[item['apiVersion']].path}/{item['metadata']['name']}")
+        admin_client.api.request(
+            "DELETE", f"{GROUPS[maintenance['apiVersion']].path}/{maintenance['metadata']['name']}"
+        )
     )
     with pytest.raises(NotFound):
         admin_client.list(KUBEVIRT_ALPHA.path)
-    assert [each["metadata"]["uid"] for each in listed] == [item["metadata"]["uid"]]
+    assert [listed["metadata"]["uid"] for listed in listed_maintenances] == [maintenance["metadata"]["uid"]]
 
 
 @pytest.mark.parametrize("position", range(3))
@@ -70,7 +76,7 @@ def test_refused_group_does_not_affect_the_others(position: int, caplog: pytest.
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations([0, 1, 2]))))
 def test_unavailable_group_raises(order: tuple[int, ...]) -> None:
-    """X-6: if one API group does not respond, the lookup raises, because a partial list must not pass for complete."""
+    """X-6: if one API group does not respond, the lookup raises an error instead of returning a partial list."""
     results: list[list[Object] | BaseException] = [[], DENIED_ERROR, UNAVAILABLE_ERROR]
 
     with pytest.raises(Unavailable):

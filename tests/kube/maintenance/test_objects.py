@@ -1,4 +1,4 @@
-"""Tests of NodeMaintenance objects on plain dicts: whether they have begun, and the patches that begin and end them."""
+"""Tests for NodeMaintenance objects on plain dicts: whether they have begun, and the patches for begin and end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
         pytest.param({}, None, id="none"),
         pytest.param(None, None, id="no annotations"),
         pytest.param({m.INITIAL_COUNTS_ANNOTATION: ""}, None, id="empty"),
-        pytest.param({m.INITIAL_COUNTS_ANNOTATION: "nonsense"}, None, id="no JSON"),
+        pytest.param({m.INITIAL_COUNTS_ANNOTATION: "nonsense"}, None, id="not JSON"),
         pytest.param({m.INITIAL_COUNTS_ANNOTATION: "[]"}, None, id="a list"),
         pytest.param(
             {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": 1e999, "evictionPods": 1, "uid": "u"}'}, None, id="infinite"
@@ -38,7 +38,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
         pytest.param({m.INITIAL_COUNTS_ANNOTATION: "[" * 100_000}, None, id="nested too deeply"),
         pytest.param({m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": 4, "uid": "u"}'}, None, id="incomplete"),
         pytest.param(
-            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": "x", "evictionPods": 2, "uid": "u"}'}, None, id="no number"
+            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": "x", "evictionPods": 2, "uid": "u"}'}, None, id="not a number"
         ),
         pytest.param(
             {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": -3, "evictionPods": 2, "uid": "u"}'}, None, id="negative"
@@ -58,10 +58,10 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 )
 def test_annotated_counts_are_parsed(annotations: Object | None, counts: tuple[int, int] | None) -> None:
     """NMO-11: the annotated counts are read as they were written; an invalid annotation counts as missing."""
-    item = {"metadata": {"uid": "u", "annotations": annotations, "finalizers": [m.FINALIZER]}}
+    maintenance = {"metadata": {"uid": "u", "annotations": annotations, "finalizers": [m.FINALIZER]}}
 
-    assert parse_annotated_counts(item) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
-    assert m.has_begun(item) is (counts is not None)
+    assert parse_annotated_counts(maintenance) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
+    assert m.has_begun(maintenance) is (counts is not None)
 
 
 POD_COUNTS = {"totalpods": 4, "evictionPods": 2}
@@ -69,26 +69,30 @@ POD_COUNTS = {"totalpods": 4, "evictionPods": 2}
 
 def make_maintenance_without_finalizer() -> Object:
     """Return a maintenance that has not begun but has a snapshot, as in a manifest saved from an earlier object."""
-    item = make_maintenance()
-    return {**item, "metadata": {**item["metadata"], "finalizers": []}}
+    maintenance = make_maintenance()
+    return {**maintenance, "metadata": {**maintenance["metadata"], "finalizers": []}}
 
 
 @pytest.mark.parametrize(
-    ("item", "counts"),
+    ("maintenance", "counts"),
     [
         pytest.param(make_maintenance(), {"totalpods": 9, "evictionPods": 5}, id="snapshot"),
-        pytest.param(make_maintenance({"phase": "Running", **POD_COUNTS}), POD_COUNTS, id="the status wins"),
-        pytest.param(make_maintenance({"phase": "Running", **POD_COUNTS}, counts=""), POD_COUNTS, id="snapshot gone"),
+        pytest.param(
+            make_maintenance({"phase": "Running", **POD_COUNTS}), POD_COUNTS, id="the status takes precedence"
+        ),
+        pytest.param(
+            make_maintenance({"phase": "Running", **POD_COUNTS}, counts=""), POD_COUNTS, id="snapshot removed"
+        ),
         pytest.param(make_maintenance({"phase": "Failed"}, counts=""), None, id="never begun"),
-        pytest.param(make_maintenance({"totalpods": "many", "evictionPods": 2}, counts=""), None, id="no number"),
+        pytest.param(make_maintenance({"totalpods": "many", "evictionPods": 2}, counts=""), None, id="not a number"),
         pytest.param(make_maintenance({"totalpods": 4}, counts=""), None, id="incomplete"),
         pytest.param(make_maintenance(counts=""), None, id="new"),
         pytest.param(make_maintenance_without_finalizer(), None, id="foreign snapshot"),
     ],
 )
-def test_counts_come_from_the_status_or_the_annotation(item: Object, counts: Object | None) -> None:
+def test_counts_come_from_the_status_or_the_annotation(maintenance: Object, counts: Object | None) -> None:
     """NMO-11: the counts never change, even if a user replaces the object's metadata."""
-    assert m.find_initial_counts(item) == counts
+    assert m.find_initial_counts(maintenance) == counts
 
 
 @pytest.mark.parametrize("invalid_value", ["x", 1, ["x"], True, None], ids=str)
@@ -98,32 +102,34 @@ def test_invalid_spec_or_status_counts_as_empty(field: str, invalid_value: objec
 
     The CRD of another product may admit such values.
     """
-    item = {**make_maintenance({"phase": "Running", "lastError": "x", **POD_COUNTS}), field: invalid_value}
+    maintenance = {**make_maintenance({"phase": "Running", "lastError": "x", **POD_COUNTS}), field: invalid_value}
 
-    trimmed = m.trim_maintenance(item)
+    trimmed = m.trim_maintenance(maintenance)
 
     values = (
-        m.get_node_name(item),
-        m.get_phase(item),
-        m.get_last_error(item),
-        m.get_condition(item, "Drained"),
-        m.get_blocked_pods(item),
+        m.get_node_name(maintenance),
+        m.get_phase(maintenance),
+        m.get_last_error(maintenance),
+        m.get_condition(maintenance, "Drained"),
+        m.get_blocked_pods(maintenance),
     )
     assert values == (("", "Running", "x", {}, []) if field == "spec" else ("node-1", "", "", {}, []))
     assert (m.get_node_name(trimmed), m.get_phase(trimmed)) == values[:2]
-    assert m.owns_node(item)
-    assert m.find_initial_counts(item) == (POD_COUNTS if field == "spec" else parse_annotated_counts(item))
+    assert m.owns_node(maintenance)
+    assert m.find_initial_counts(maintenance) == (
+        POD_COUNTS if field == "spec" else parse_annotated_counts(maintenance)
+    )
 
 
 def test_begin_patch_sets_only_what_is_missing() -> None:
     """X-2: the begin patch is empty if finalizer, owner and counts are set, and otherwise sets what is missing."""
-    item = make_maintenance()
-    assert m.build_begin_patch(item, make_node(), POD_COUNTS) == {}
+    maintenance = make_maintenance()
+    assert m.build_begin_patch(maintenance, make_node(), POD_COUNTS) == {}
 
     for name in ("finalizers", "ownerReferences", "annotations"):
-        incomplete = {**item, "metadata": {**item["metadata"], name: None}}
+        incomplete = {**maintenance, "metadata": {**maintenance["metadata"], name: None}}
         metadata = m.build_begin_patch(incomplete, make_node(), POD_COUNTS)["metadata"]
-        assert m.has_begun({"metadata": {**item["metadata"], **metadata}})
+        assert m.has_begun({"metadata": {**maintenance["metadata"], **metadata}})
         assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["node-uid"]
 
 
@@ -136,42 +142,45 @@ def test_begin_patch_sets_only_what_is_missing() -> None:
         ("2026-01-02T03:04:05Z", [m.LEGACY_FINALIZERS[0]], False),
         ("2026-01-02T03:04:05Z", ["example.com/hold"], True),
     ],
-    ids=["active", "new", "deleted", "the old operator's", "foreign finalizer"],
+    ids=["active", "new", "deleted", "the replaced operator's finalizer", "foreign finalizer"],
 )
 def test_deleted_maintenance_without_our_finalizer_is_released(
     deletion_timestamp: str | None, finalizers: list[str], is_released: bool
 ) -> None:
-    """Rule 12: a maintenance that is deleted and released has no claim to its node."""
-    item = {"metadata": {"deletionTimestamp": deletion_timestamp, "finalizers": finalizers}}
+    """Design rule 12: a maintenance that is deleted and released has no claim to its node."""
+    maintenance = {"metadata": {"deletionTimestamp": deletion_timestamp, "finalizers": finalizers}}
 
-    assert m.is_released(item) is is_released
+    assert m.is_released(maintenance) is is_released
 
 
 def test_finalizer_patch_keeps_other_finalizers() -> None:
     """X-7: a successor gets our finalizer in addition to others, for the resourceVersion that was read."""
-    item = make_maintenance(counts="")
-    item["metadata"]["finalizers"] = ["example.com/hold"]
+    maintenance = make_maintenance(counts="")
+    maintenance["metadata"]["finalizers"] = ["example.com/hold"]
 
-    assert m.build_finalizer_patch(item) == {
+    assert m.build_finalizer_patch(maintenance) == {
         "metadata": {"resourceVersion": "7", "finalizers": ["example.com/hold", m.FINALIZER]},
     }
 
 
 def test_begin_patch_sets_everything_in_one_patch() -> None:
     """NMO-11, NMO-16, NMO-20: one patch sets finalizer, owner and counts, for the resourceVersion that was read."""
-    item = make_maintenance(counts="")
-    item["metadata"] |= {
+    maintenance = make_maintenance(counts="")
+    maintenance["metadata"] |= {
         "finalizers": ["example.com/hold"],
         "ownerReferences": [{"kind": "Team", "uid": "t"}, {"kind": "Node", "name": "node-1", "uid": "node-uid"}],
     }
 
-    metadata = m.build_begin_patch(item, make_node(), {"totalpods": 2, "evictionPods": 1})["metadata"]
+    metadata = m.build_begin_patch(maintenance, make_node(), {"totalpods": 2, "evictionPods": 1})["metadata"]
 
     assert metadata["resourceVersion"] == "7"
     assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}
     assert metadata["ownerReferences"] == [{"kind": "Team", "uid": "t"}, owner]
-    assert parse_annotated_counts({"metadata": {**item["metadata"], **metadata}}) == {"totalpods": 2, "evictionPods": 1}
+    assert parse_annotated_counts({"metadata": {**maintenance["metadata"], **metadata}}) == {
+        "totalpods": 2,
+        "evictionPods": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -187,29 +196,29 @@ def test_begin_patch_sets_everything_in_one_patch() -> None:
 )
 def test_owner_reference_identifies_the_node(owners: list[Object] | None, is_same_node: bool) -> None:
     """NMO-20: the uid in the owner reference decides on which node the maintenance began, if there is one."""
-    item = make_maintenance()
-    item["metadata"]["ownerReferences"] = owners
+    maintenance = make_maintenance()
+    maintenance["metadata"]["ownerReferences"] = owners
 
-    assert m.has_begun_on(item, make_node()) is is_same_node
+    assert m.has_begun_on(maintenance, make_node()) is is_same_node
 
 
 def test_release_patch_removes_own_and_legacy_finalizers() -> None:
     """NMO-16: the release patch removes our finalizer and the replaced operator's, and keeps all others."""
-    item = make_maintenance()
-    item["metadata"]["finalizers"] = ["a/b", m.FINALIZER, "foregroundDeleteNodeMaintenance"]
+    maintenance = make_maintenance()
+    maintenance["metadata"]["finalizers"] = ["a/b", m.FINALIZER, "foregroundDeleteNodeMaintenance"]
 
-    assert m.build_release_patch(item)["metadata"] == {"resourceVersion": "7", "finalizers": ["a/b"]}
+    assert m.build_release_patch(maintenance)["metadata"] == {"resourceVersion": "7", "finalizers": ["a/b"]}
 
 
 def test_trimmed_maintenance_has_no_large_fields() -> None:
-    """Keep only fields that do not grow with the node's pods, because PodSource stores each trimmed object."""
-    item = make_maintenance({"phase": m.RUNNING, "pendingPods": ["a"] * 500})
-    item["metadata"] |= {"deletionTimestamp": "2026-01-02T03:04:05Z", "managedFields": [{}]}
+    """Check that no field that grows with the node's pods is kept, because PodSource stores each trimmed object."""
+    maintenance = make_maintenance({"phase": m.RUNNING, "pendingPods": ["a"] * 500})
+    maintenance["metadata"] |= {"deletionTimestamp": "2026-01-02T03:04:05Z", "managedFields": [{}]}
 
-    trimmed = m.trim_maintenance(item)
+    trimmed = m.trim_maintenance(maintenance)
 
     names = {"name", "uid", "resourceVersion", "deletionTimestamp", "finalizers", "annotations"}
-    metadata = {name: value for name, value in item["metadata"].items() if name in names}
+    metadata = {name: value for name, value in maintenance["metadata"].items() if name in names}
     assert trimmed == {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": m.RUNNING}}
     assert "annotations" not in m.trim_maintenance(make_maintenance(counts=""))["metadata"]
     assert m.trim_maintenance({"metadata": {}, "spec": {"drain": {"force": False}}})["spec"]["drain"] == {
@@ -246,10 +255,12 @@ def test_missing_node_gives_an_empty_name(spec: Object | None) -> None:
 @pytest.mark.parametrize("api_version", GROUPS)
 def test_group_determines_path_and_taint(api_version: str) -> None:
     """X-7, C2, C3: the API group determines the path and the drain taint."""
-    item = {**make_maintenance(), "apiVersion": api_version}
+    maintenance = {**make_maintenance(), "apiVersion": api_version}
 
-    assert m.build_path(item) == f"/apis/{api_version}/nodemaintenances/nm"
-    assert m.get_group(item).drain_taint == ("medik8s.io/drain" if "medik8s" in api_version else "kubevirt.io/drain")
+    assert m.build_path(maintenance) == f"/apis/{api_version}/nodemaintenances/nm"
+    assert m.get_group(maintenance).drain_taint == (
+        "medik8s.io/drain" if "medik8s" in api_version else "kubevirt.io/drain"
+    )
 
 
 def test_times_are_in_utc_with_seconds() -> None:
@@ -271,15 +282,15 @@ def test_times_are_in_utc_in_any_local_time_zone(monkeypatch: pytest.MonkeyPatch
 
 
 def test_trimmed_maintenance_has_the_same_state() -> None:
-    """Return the same node, phase and path for a trimmed object, which has no lists of pods."""
-    for item in (
+    """Check that a trimmed object, which has no lists of pods, has the same node, phase and path."""
+    for maintenance in (
         make_maintenance(),
         make_maintenance({"phase": "Running", "pendingPods": ["a"]}),
         make_maintenance(counts=""),
     ):
-        trimmed = {**m.trim_maintenance(item), "apiVersion": item["apiVersion"]}
+        trimmed = {**m.trim_maintenance(maintenance), "apiVersion": maintenance["apiVersion"]}
         for read_value in (m.get_node_name, m.is_deleting, m.has_begun, m.get_phase, m.build_path):
-            assert read_value(trimmed) == read_value(item)
+            assert read_value(trimmed) == read_value(maintenance)
         assert "pendingPods" not in trimmed["status"]
 
 
@@ -302,18 +313,18 @@ def test_every_rfc_3339_form_is_parsed(text: str) -> None:
     "text", ["", "yesterday", "2026-13-02T03:04:05Z", "2026-01-02T03:04:05", "0001-01-01T00:00:00+05:00"]
 )
 def test_invalid_time_is_parsed_as_none(text: str) -> None:
-    """Return None for a text that is not a time; another program may have written it."""
+    """Check that a text that is not a time is parsed as None; another client may have written it."""
     assert parse_time_or_none(text) is None
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, ["x"]])
 def test_non_string_time_is_parsed_as_none(value: object) -> None:
-    """Return None for a value that is not text."""
+    """Check that a value that is not a string is parsed as None."""
     assert parse_time_or_none(value) is None
 
 
 def test_malformed_blocked_pods_are_omitted() -> None:
-    """Omit malformed entries of `blockedPods`."""
+    """Check that malformed entries of `blockedPods` are omitted."""
     valid_entry = {"namespace": "ns", "name": "a", "reason": "R"}
 
     assert m.get_blocked_pods(

@@ -1,4 +1,4 @@
-"""Tests of whether a control-plane node may be disrupted, on plain dicts."""
+"""Tests for whether a control-plane node may be disrupted, on plain dicts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_control_plane(
     disruptions_allowed: int = 0,
     guard_pod_statuses: tuple[str, ...] = (),
 ) -> ControlPlaneSnapshot:
-    """Return a control plane with the nodes cp-1 and so on, by the Ready status of each.
+    """Return a control plane with the nodes cp-1, cp-2 and so on, one for each Ready status.
 
     With `guard_pod_statuses` (the Ready status of each guard pod), it has a guard budget that allows
     `disruptions_allowed` disruptions.
@@ -144,7 +144,7 @@ def test_node_without_a_guard_pod_counts_as_down() -> None:
 @proves("NMO-23")
 @pytest.mark.parametrize("name", quorum.GUARD_BUDGET_NAMES)
 def test_nodes_are_counted_if_the_guard_budget_selects_no_pod(name: str) -> None:
-    """Count the nodes if the guard budget selects no pod, as in the operator's end-to-end tests.
+    """Check that nodes are counted if the guard budget selects no pod, as in the medik8s operator's end-to-end tests.
 
     That budget never allows a disruption.
     """
@@ -177,7 +177,7 @@ def test_guard_budget_with_a_stale_status_allows_nothing() -> None:
 
 
 @proves("NMO-23")
-def test_refusal_has_the_operators_wording_and_a_remedy() -> None:
+def test_refusal_starts_with_medik8s_wording_and_ends_with_a_remedy() -> None:
     control_plane = make_control_plane(READY_TRUE, READY_TRUE, READY_FALSE, maintained=("cp-2",))
 
     assert find_disruption_blocker(control_plane.nodes[0], control_plane) == (
@@ -229,7 +229,7 @@ def test_single_control_plane_node_is_recognized() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "is_disruption"),
+    ("maintenance", "is_disruption"),
     [
         (make_maintenance(), True),
         (make_maintenance({"phase": m.FAILED}), True),  # it has begun, and owns the node
@@ -238,19 +238,19 @@ def test_single_control_plane_node_is_recognized() -> None:
         (make_maintenance({"errorOnLeaseCount": 4}), False),
     ],
 )
-def test_maintenance_that_owns_or_awaits_its_node_is_a_disruption(item: Object, is_disruption: bool) -> None:
-    assert quorum.is_disruption(item) is is_disruption
+def test_maintenance_that_owns_or_awaits_its_node_is_a_disruption(maintenance: Object, is_disruption: bool) -> None:
+    assert quorum.is_disruption(maintenance) is is_disruption
 
 
 def test_control_plane_lease_has_one_holder_until_it_expires() -> None:
-    first, second = make_maintenance(), {**make_maintenance(), "metadata": {"uid": "other"}}
-    lease = quorum.build_lease(first, NOW)
+    first_maintenance, second_maintenance = make_maintenance(), {**make_maintenance(), "metadata": {"uid": "other"}}
+    lease = quorum.build_lease(first_maintenance, NOW)
 
-    assert quorum.may_acquire(lease, first, NOW)
-    assert not quorum.may_acquire(lease, second, NOW)
-    assert not quorum.may_acquire(lease, second, NOW + quorum.LEASE_DURATION)
-    assert quorum.may_acquire(lease, second, NOW + quorum.LEASE_DURATION + timedelta(seconds=1))
-    assert quorum.may_acquire({**lease, "spec": {**lease["spec"], "holderIdentity": None}}, second, NOW)
+    assert quorum.may_acquire(lease, first_maintenance, NOW)
+    assert not quorum.may_acquire(lease, second_maintenance, NOW)
+    assert not quorum.may_acquire(lease, second_maintenance, NOW + quorum.LEASE_DURATION)
+    assert quorum.may_acquire(lease, second_maintenance, NOW + quorum.LEASE_DURATION + timedelta(seconds=1))
+    assert quorum.may_acquire({**lease, "spec": {**lease["spec"], "holderIdentity": None}}, second_maintenance, NOW)
 
 
 def test_control_plane_lease_names_its_holder() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the status of a NodeMaintenance, on plain dicts."""
+"""Tests for the status of a NodeMaintenance, on plain dicts."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ def make_snapshot(pods: Sequence[Object], target_node: Object | None = NODE_IN_M
 
 
 def get_patched_status(
-    item: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
+    maintenance: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
 ) -> Object:
-    """Return the complete status after the patch; fails without a patch."""
-    patch = build_status_patch(item, make_snapshot(pods), [status_input or StatusInput()], now)
+    """Return the complete status after the patch; fail if there is no patch."""
+    patch = build_status_patch(maintenance, make_snapshot(pods), [status_input or StatusInput()], now)
     assert patch is not None
-    merged = {**(item.get("status") or {}), **patch["status"]}
+    merged = {**(maintenance.get("status") or {}), **patch["status"]}
     return {key: value for key, value in merged.items() if value is not None}
 
 
 def apply_status_patch(
-    item: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
+    maintenance: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
 ) -> Object:
     """Return the object after the patch, as the API server would store it."""
-    return {**item, "status": get_patched_status(item, *pods, status_input=status_input, now=now)}
+    return {**maintenance, "status": get_patched_status(maintenance, *pods, status_input=status_input, now=now)}
 
 
-def get_condition_fields(item: Object, condition_type: str) -> tuple[str, str, str]:
-    condition = m.get_condition(item, condition_type)
+def get_condition_fields(maintenance: Object, condition_type: str) -> tuple[str, str, str]:
+    condition = m.get_condition(maintenance, condition_type)
     return condition["status"], condition["reason"], condition["lastTransitionTime"]
 
 
 @pytest.mark.parametrize(
     ("eviction_pods", "pending", "previous_percent", "expected_percent"),
     [
-        pytest.param(5, 3, 0, 40, id="the document's sample"),
+        pytest.param(5, 3, 0, 40, id="documented example"),
         pytest.param(3, 2, 0, 33, id="rounded down"),
         pytest.param(5, 5, 0, 0, id="no pod gone"),
         pytest.param(5, 0, 0, 100, id="all pods gone"),
@@ -95,7 +95,7 @@ def test_status_of_a_running_drain_has_progress_and_pods() -> None:
     assert "blocked" not in m.get_condition({"status": status}, "Drained")["message"]
 
 
-def test_patch_requires_the_read_version() -> None:
+def test_patch_requires_the_version_that_was_read() -> None:
     """X-6: the patch conflicts with another client's write after the read, instead of overwriting it."""
     patch = build_status_patch(make_maintenance(), make_snapshot([]), [DRAINED_INPUT], NOW)
 
@@ -106,16 +106,16 @@ def test_patch_requires_the_read_version() -> None:
 @pytest.mark.parametrize("pods", [[], [make_pod("a")]], ids=["drained", "running"])
 def test_unchanged_state_gives_no_patch(pods: list[Object]) -> None:
     """NMO-12, X-2: the same state one minute later gives no patch, so that a status write does not cause another."""
-    item = apply_status_patch(make_maintenance(), *pods, status_input=DRAINED_INPUT)
+    maintenance = apply_status_patch(make_maintenance(), *pods, status_input=DRAINED_INPUT)
 
-    assert build_status_patch(item, make_snapshot(pods), [DRAINED_INPUT], LATER) is None
+    assert build_status_patch(maintenance, make_snapshot(pods), [DRAINED_INPUT], LATER) is None
 
 
 def test_patch_has_only_changed_fields() -> None:
     """NMO-12: after a pod has left, the patch has the progress and the pending pods, but not the counts."""
-    item = apply_status_patch(make_maintenance(), make_pod("a"), make_pod("b"))
+    maintenance = apply_status_patch(make_maintenance(), make_pod("a"), make_pod("b"))
 
-    patch = build_status_patch(item, make_snapshot([make_pod("a")]), [StatusInput()], LATER)
+    patch = build_status_patch(maintenance, make_snapshot([make_pod("a")]), [StatusInput()], LATER)
 
     assert patch is not None
     assert set(patch["status"]) == {
@@ -127,9 +127,9 @@ def test_patch_has_only_changed_fields() -> None:
 @pytest.mark.parametrize(
     ("previous_phase", "pods", "status_input", "phase"),
     [
-        pytest.param(None, [], StatusInput(), "Running", id="an empty list alone proves nothing"),
+        pytest.param(None, [], StatusInput(), "Running", id="no pods, but no drained event"),
         pytest.param(None, [], DRAINED_INPUT, "Succeeded", id="drained"),
-        pytest.param(None, [make_pod("a")], DRAINED_INPUT, "Running", id="drained, but a pod is there"),
+        pytest.param(None, [make_pod("a")], DRAINED_INPUT, "Running", id="drained event, but a pod is left"),
         pytest.param("Succeeded", [], StatusInput(), "Succeeded", id="still succeeded"),
         pytest.param("Succeeded", [make_pod("a")], StatusInput(), "Running", id="late pod"),
         pytest.param("Failed", [], StatusInput(), "Running", id="begun after a failure"),
@@ -139,46 +139,46 @@ def test_phase_succeeds_only_after_a_drained_event(
     previous_phase: str | None, pods: list[Object], status_input: StatusInput, phase: str
 ) -> None:
     """NMO-10: the phase is Succeeded only after a drained event, and only as long as no pod is left."""
-    item = make_maintenance({"phase": previous_phase} if previous_phase else None)
+    maintenance = make_maintenance({"phase": previous_phase} if previous_phase else None)
 
-    assert get_patched_status(item, *pods, status_input=status_input)["phase"] == phase
+    assert get_patched_status(maintenance, *pods, status_input=status_input)["phase"] == phase
 
 
 def test_success_clears_pods_and_error() -> None:
     """NMO-10, NMO-13: after success, progress is 100, no pod is pending or blocked, and `lastError` is unset."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = apply_status_patch(
+    maintenance = apply_status_patch(
         make_maintenance(), make_pod("a"), status_input=StatusInput(error="a is blocked", blocked=[blocked])
     )
 
-    status = get_patched_status(item, status_input=DRAINED_INPUT, now=LATER)
+    status = get_patched_status(maintenance, status_input=DRAINED_INPUT, now=LATER)
 
     assert (status["phase"], status["drainProgress"]) == ("Succeeded", 100)
     assert (status["pendingPods"], status["pendingCount"], status["blockedPods"]) == ([], 0, [])
     assert "lastError" not in status
 
 
-def test_a_clean_step_clears_the_error() -> None:
-    """NMO-13, C20: `lastError` holds the latest error, and a step without errors clears it."""
-    item = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(error="no right to cordon"))
+def test_step_without_errors_clears_the_last_error() -> None:
+    """NMO-13, C20: `lastError` contains the latest error, and a step without errors clears it."""
+    maintenance = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(error="cannot cordon"))
 
-    assert item["status"]["lastError"] == "no right to cordon"
-    assert "lastError" not in get_patched_status(item, make_pod("a"))
+    assert maintenance["status"]["lastError"] == "cannot cordon"
+    assert "lastError" not in get_patched_status(maintenance, make_pod("a"))
 
 
 def test_event_without_blocked_pods_keeps_the_error() -> None:
     """NMO-12, NMO-13: an event without blocked pods keeps their error; the next pass would only set it again."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = apply_status_patch(
+    maintenance = apply_status_patch(
         make_maintenance(), make_pod("a"), status_input=StatusInput(error="a is blocked", blocked=[blocked])
     )
 
-    assert build_status_patch(item, make_snapshot([make_pod("a")]), [StatusInput()], LATER) is None
-    assert "lastError" not in get_patched_status(item, make_pod("a"), status_input=StatusInput(blocked=[]))
+    assert build_status_patch(maintenance, make_snapshot([make_pod("a")]), [StatusInput()], LATER) is None
+    assert "lastError" not in get_patched_status(maintenance, make_pod("a"), status_input=StatusInput(blocked=[]))
 
 
 def test_since_is_kept_for_the_same_reason() -> None:
-    """NMO-12: `since` of a blocked pod stays while the reason does, and starts again with another reason."""
+    """NMO-12: `since` of a blocked pod is kept as long as the reason is the same, and reset if the reason changes."""
     blocked_pod = {
         "namespace": "ns",
         "name": "a",
@@ -187,11 +187,11 @@ def test_since_is_kept_for_the_same_reason() -> None:
         "message": "m",
         "budget": "b",
     }
-    item = apply_status_patch(
+    maintenance = apply_status_patch(
         make_maintenance(), make_pod("a"), status_input=StatusInput(blocked=[{**blocked_pod, "healthy": 3}])
     )
     with_same_reason = apply_status_patch(
-        item, make_pod("a"), status_input=StatusInput(blocked=[{**blocked_pod, "healthy": 2}]), now=LATER
+        maintenance, make_pod("a"), status_input=StatusInput(blocked=[{**blocked_pod, "healthy": 2}]), now=LATER
     )
     with_other_reason = apply_status_patch(
         with_same_reason,
@@ -200,21 +200,21 @@ def test_since_is_kept_for_the_same_reason() -> None:
         now=LATER,
     )
 
-    assert [entry["since"] for entry in item["status"]["blockedPods"]] == [NOW_TEXT]
-    assert [entry["since"] for entry in with_same_reason["status"]["blockedPods"]] == [NOW_TEXT]
-    assert [entry["since"] for entry in with_other_reason["status"]["blockedPods"]] == [format_time(LATER)]
-    assert "uid" not in item["status"]["blockedPods"][0]
+    assert [blocked["since"] for blocked in maintenance["status"]["blockedPods"]] == [NOW_TEXT]
+    assert [blocked["since"] for blocked in with_same_reason["status"]["blockedPods"]] == [NOW_TEXT]
+    assert [blocked["since"] for blocked in with_other_reason["status"]["blockedPods"]] == [format_time(LATER)]
+    assert "uid" not in maintenance["status"]["blockedPods"][0]
 
 
-def test_since_restarts_with_another_budget() -> None:
-    """NMO-12: `since` starts again if another budget blocks the pod."""
+def test_since_is_reset_if_a_different_budget_blocks_the_pod() -> None:
+    """NMO-12: `since` is reset if a different budget blocks the pod."""
     blocked_pod = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(blocked=[blocked_pod]))
+    maintenance = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(blocked=[blocked_pod]))
     with_other_budget = apply_status_patch(
-        item, make_pod("a"), status_input=StatusInput(blocked=[{**blocked_pod, "budget": "c"}]), now=LATER
+        maintenance, make_pod("a"), status_input=StatusInput(blocked=[{**blocked_pod, "budget": "c"}]), now=LATER
     )
 
-    assert [entry["since"] for entry in with_other_budget["status"]["blockedPods"]] == [format_time(LATER)]
+    assert [blocked["since"] for blocked in with_other_budget["status"]["blockedPods"]] == [format_time(LATER)]
 
 
 def test_events_in_one_patch_are_applied_in_order() -> None:
@@ -228,15 +228,17 @@ def test_events_in_one_patch_are_applied_in_order() -> None:
 
 
 def test_same_pod_name_in_two_namespaces_is_distinguished() -> None:
-    """NMO-12: pods with the same name in two namespaces have a `since` each."""
-    first, second = (
+    """NMO-12: pods with the same name in two namespaces have separate `since` values."""
+    first_pod, second_pod = (
         {"namespace": name, "name": "a", "reason": "Forbidden", "message": "m"} for name in ("ns", "other")
     )
     pods = (make_pod("a"), make_pod("a", namespace="other"))
-    item = apply_status_patch(make_maintenance(), *pods, status_input=StatusInput(blocked=[first]))
-    with_both = apply_status_patch(item, *pods, status_input=StatusInput(blocked=[first, second]), now=LATER)
+    maintenance = apply_status_patch(make_maintenance(), *pods, status_input=StatusInput(blocked=[first_pod]))
+    with_both = apply_status_patch(
+        maintenance, *pods, status_input=StatusInput(blocked=[first_pod, second_pod]), now=LATER
+    )
 
-    assert [(entry["namespace"], entry["since"]) for entry in with_both["status"]["blockedPods"]] == [
+    assert [(blocked["namespace"], blocked["since"]) for blocked in with_both["status"]["blockedPods"]] == [
         ("ns", NOW_TEXT),
         ("other", format_time(LATER)),
     ]
@@ -253,17 +255,19 @@ def test_terminating_or_deleted_pods_are_not_blocked() -> None:
         make_maintenance(), make_pod("a"), terminating_pod, status_input=StatusInput(blocked=blocked)
     )
 
-    assert [item["name"] for item in status["blockedPods"]] == ["a"]
+    assert [blocked_pod["name"] for blocked_pod in status["blockedPods"]] == ["a"]
 
 
 @pytest.mark.parametrize(("reason", "pending"), [("Force", ["agent"]), ("", [])], ids=["orphan", "with its DaemonSet"])
 def test_orphaned_daemonset_pod_is_pending_with_force_false(reason: str, pending: list[str]) -> None:
     """DRN-1a, NMO-7: with `force: false`, a DaemonSet pod that the step reported as an orphan is pending."""
-    item = make_maintenance()
-    item["spec"]["drain"] = {"force": False}
+    maintenance = make_maintenance()
+    maintenance["spec"]["drain"] = {"force": False}
     blocked = [{"namespace": "ns", "name": "agent", "reason": reason, "message": "m"}] if reason else []
 
-    status = get_patched_status(item, make_pod("agent", owner="DaemonSet"), status_input=StatusInput(blocked=blocked))
+    status = get_patched_status(
+        maintenance, make_pod("agent", owner="DaemonSet"), status_input=StatusInput(blocked=blocked)
+    )
 
     assert status["pendingPods"] == pending
 
@@ -282,23 +286,25 @@ def test_stuck_pod_is_blocked(finalizers: list[str], grace_period_end: str, reas
 
     status = get_patched_status(make_maintenance(), stuck_pod)
 
-    assert [item["reason"] for item in status["blockedPods"]] == ([reason] if reason else [])
+    assert [blocked_pod["reason"] for blocked_pod in status["blockedPods"]] == ([reason] if reason else [])
     assert all(name in status["blockedPods"][0]["message"] for name in finalizers if reason)
-    assert [item["budget"] for item in status["blockedPods"]] == ([""] if reason else [])
+    assert [blocked_pod["budget"] for blocked_pod in status["blockedPods"]] == ([""] if reason else [])
     assert status["pendingPods"] == ["a"]
 
 
 def test_transition_time_changes_only_with_the_status() -> None:
     """NMO-10: `lastTransitionTime` changes with the condition's status, not with its reason and message."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    first = apply_status_patch(make_maintenance(), make_pod("a"))
-    second = apply_status_patch(first, make_pod("a"), status_input=StatusInput(blocked=[blocked]), now=LATER)
-    third = apply_status_patch(second, status_input=DRAINED_INPUT, now=LATER)
+    draining_maintenance = apply_status_patch(make_maintenance(), make_pod("a"))
+    blocked_maintenance = apply_status_patch(
+        draining_maintenance, make_pod("a"), status_input=StatusInput(blocked=[blocked]), now=LATER
+    )
+    drained_maintenance = apply_status_patch(blocked_maintenance, status_input=DRAINED_INPUT, now=LATER)
 
-    assert get_condition_fields(first, "Drained") == ("False", "Draining", NOW_TEXT)
-    assert get_condition_fields(second, "Drained") == ("False", "Blocked", NOW_TEXT)
-    assert get_condition_fields(third, "Drained") == ("True", "Drained", format_time(LATER))
-    assert get_condition_fields(third, "Cordoned") == ("True", "Cordoned", NOW_TEXT)
+    assert get_condition_fields(draining_maintenance, "Drained") == ("False", "Draining", NOW_TEXT)
+    assert get_condition_fields(blocked_maintenance, "Drained") == ("False", "Blocked", NOW_TEXT)
+    assert get_condition_fields(drained_maintenance, "Drained") == ("True", "Drained", format_time(LATER))
+    assert get_condition_fields(drained_maintenance, "Cordoned") == ("True", "Cordoned", NOW_TEXT)
 
 
 def test_status_from_event_equals_status_from_cluster() -> None:
@@ -307,7 +313,7 @@ def test_status_from_event_equals_status_from_cluster() -> None:
     stuck_pod["metadata"]["deletionTimestamp"] = NOW_TEXT
     leaving = [make_pod("a"), stuck_pod]
     event_data = StepSnapshot("1", is_cordoned_and_tainted=True, leaving=leaving).as_data()
-    snapshot = NodeSnapshot(event_data["closed"], leaving=[{"metadata": item} for item in event_data["left"]])
+    snapshot = NodeSnapshot(event_data["closed"], leaving=[{"metadata": metadata} for metadata in event_data["left"]])
 
     assert build_status_patch(make_maintenance(), snapshot, [StatusInput()], LATER) == build_status_patch(
         make_maintenance(), make_snapshot(leaving), [StatusInput()], LATER
@@ -334,7 +340,7 @@ def test_maintenance_that_could_not_begin_fails() -> None:
 
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "x" not found')
     assert "evictionPods" not in status
-    assert [(item["type"], item["status"], item["reason"]) for item in status["conditions"]] == [
+    assert [(condition["type"], condition["status"], condition["reason"]) for condition in status["conditions"]] == [
         ("Drained", "False", "Failed")
     ]
 
@@ -358,8 +364,8 @@ def test_wait_for_a_lease_is_not_a_failure() -> None:
 def test_consecutive_failed_renewals_are_counted(
     previous_errors: int | None, reported_errors: int | None, count: int | None
 ) -> None:
-    """NMO-27a: `errorOnLeaseCount` counts consecutive failures; as long as there are any, success keeps the error."""
-    item = make_maintenance(
+    """NMO-27a: `errorOnLeaseCount` counts consecutive failures; as long as there are any, a success keeps the error."""
+    maintenance = make_maintenance(
         {
             "phase": m.SUCCEEDED,
             "errorOnLeaseCount": previous_errors,
@@ -367,7 +373,7 @@ def test_consecutive_failed_renewals_are_counted(
         }
     )
     status = get_patched_status(
-        item, status_input=StatusInput("held by x" if reported_errors else "", lease_error_count=reported_errors)
+        maintenance, status_input=StatusInput("held by x" if reported_errors else "", lease_error_count=reported_errors)
     )
 
     assert (status["phase"], status.get("errorOnLeaseCount")) == (m.SUCCEEDED, count)
@@ -377,11 +383,11 @@ def test_consecutive_failed_renewals_are_counted(
 @pytest.mark.parametrize(("previous_errors", "reported_errors"), [(None, 2), (None, 4), (1, 4), (3, 1)])
 def test_late_renewal_error_is_ignored(previous_errors: int | None, reported_errors: int) -> None:
     """X-2: a late event with an unexpected number of failed renewals changes neither the count nor the error."""
-    item = make_maintenance({"phase": m.RUNNING, "errorOnLeaseCount": previous_errors})
+    maintenance = make_maintenance({"phase": m.RUNNING, "errorOnLeaseCount": previous_errors})
 
     assert (
         build_status_patch(
-            item, make_snapshot([make_pod()]), [StatusInput("late", lease_error_count=reported_errors)], NOW
+            maintenance, make_snapshot([make_pod()]), [StatusInput("late", lease_error_count=reported_errors)], NOW
         )
         is None
     )
@@ -389,23 +395,25 @@ def test_late_renewal_error_is_ignored(previous_errors: int | None, reported_err
 
 @pytest.mark.parametrize("phase", [m.RUNNING, m.SUCCEEDED])
 @pytest.mark.parametrize("is_waiting", [True, False])
-def test_begin_error_is_ignored_after_the_begin(phase: str, is_waiting: bool) -> None:
+def test_begin_error_is_ignored_after_the_maintenance_has_begun(phase: str, is_waiting: bool) -> None:
     """X-2: after the maintenance has begun, a late event about a failed begin changes nothing.
 
     A failed lease renewal still counts, because it also concerns a drained node.
     """
-    item, pods = make_maintenance({"phase": phase}), [make_pod()] if phase == m.RUNNING else []
+    maintenance, pods = make_maintenance({"phase": phase}), [make_pod()] if phase == m.RUNNING else []
 
     status_input = StatusInput("taken", is_renewal_error=True, is_begin_error=True, is_waiting=is_waiting)
-    assert build_status_patch(item, make_snapshot(pods), [status_input], NOW) is None
+    assert build_status_patch(maintenance, make_snapshot(pods), [status_input], NOW) is None
     assert (
-        get_patched_status(item, *pods, status_input=StatusInput("forbidden", is_renewal_error=True))["lastError"]
+        get_patched_status(maintenance, *pods, status_input=StatusInput("forbidden", is_renewal_error=True))[
+            "lastError"
+        ]
         == "forbidden"
     )
 
 
 def test_fourth_failed_renewal_fails_the_maintenance_for_good() -> None:
-    """NMO-27a: after four failed renewals, the phase is Failed with [SRC]'s wording, and the status is final."""
+    """NMO-27a: after four failed renewals, the phase is Failed with the documented error, and the status is final."""
     blocked = [{"namespace": "ns", "name": "pod", "reason": "DisruptionBudget", "message": "m"}]
     after_third = apply_status_patch(
         make_maintenance({"errorOnLeaseCount": 2}),
@@ -440,7 +448,7 @@ def test_fourth_failed_renewal_fails_the_maintenance_for_good() -> None:
         assert build_status_patch(after_fourth, make_snapshot([]), [status_input], NOW) is None
 
 
-def test_no_patch_before_the_begin_or_during_deletion() -> None:
+def test_maintenance_that_has_not_begun_or_is_deleted_gets_no_patch() -> None:
     """X-2: nothing is written for a maintenance that has not begun and has no error, or that is being deleted."""
     deleted = make_maintenance()
     deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
@@ -453,13 +461,13 @@ def test_deleted_maintenance_reports_only_the_restore_error() -> None:
     """NMO-13: while the object is being deleted, the status reports once why the node could not be restored."""
     deleted = make_maintenance()
     deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
-    status_input = StatusInput(error="no right", is_restore_error=True)
+    status_input = StatusInput(error="forbidden", is_restore_error=True)
 
     patch = build_status_patch(deleted, make_snapshot([make_pod()]), [status_input], NOW)
 
     assert patch is not None
-    written = {key: value for key, value in patch["status"].items() if key != "lastUpdate"}
-    assert written == {"lastError": "the node is not restored: no right"}
+    written_fields = {key: value for key, value in patch["status"].items() if key != "lastUpdate"}
+    assert written_fields == {"lastError": "the node is not restored: forbidden"}
     deleted["status"] = patch["status"]
     assert build_status_patch(deleted, make_snapshot([make_pod()]), [status_input], LATER) is None
 
@@ -470,17 +478,20 @@ pending_name_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), m
 @given(pending_name_sets, st.booleans())
 def test_status_invariants_hold_for_any_sequence(sets: list[set[str]], is_drained: bool) -> None:
     """NMO-10, NMO-11, NMO-12: progress only increases, counts are fixed, and Succeeded requires that no pod is left."""
-    item, progress_before = make_maintenance(), 0
+    maintenance, progress_before = make_maintenance(), 0
     for names in sets:
         pods = [make_pod(name) for name in sorted(names)]
-        patch = build_status_patch(item, make_snapshot(pods), [StatusInput(is_drained=is_drained)], NOW)
-        item = {**item, "status": {**(item.get("status") or {}), **(patch["status"] if patch else {})}}
-        status = item["status"]
+        patch = build_status_patch(maintenance, make_snapshot(pods), [StatusInput(is_drained=is_drained)], NOW)
+        maintenance = {
+            **maintenance,
+            "status": {**(maintenance.get("status") or {}), **(patch["status"] if patch else {})},
+        }
+        status = maintenance["status"]
         assert status["drainProgress"] >= progress_before
         assert (status["evictionPods"], status["totalpods"]) == (5, 9)
         assert status["pendingPods"] == sorted(names)
         assert (status["phase"] == "Succeeded") <= (not names and is_drained)
-        assert build_status_patch(item, make_snapshot(pods), [StatusInput(is_drained=is_drained)], LATER) is None
+        assert build_status_patch(maintenance, make_snapshot(pods), [StatusInput(is_drained=is_drained)], LATER) is None
         progress_before = status["drainProgress"]
 
 
@@ -494,11 +505,11 @@ def make_many_blocked_pods(count: int) -> tuple[list[Object], StatusInput]:
     pods = [make_pod(f"{number:05}{LONGEST_NAME}"[:253], namespace=LONGEST_NAME[:63]) for number in range(count)]
     blocked = [
         {
-            **{key: item["metadata"][key] for key in ("namespace", "name")},
+            **{key: pod["metadata"][key] for key in ("namespace", "name")},
             "reason": "Error",
             "message": HUGE_TEXT[:4000],
         }
-        for item in pods
+        for pod in pods
     ]
     return pods, StatusInput(error=HUGE_TEXT, blocked=blocked)
 
@@ -521,25 +532,25 @@ def test_status_of_many_pods_fits_into_etcd(count: int, min_pending: int, min_bl
 
 
 def test_long_error_is_truncated() -> None:
-    """NMO-13: a long error is truncated at its end, also before the maintenance begins."""
-    for item in (make_maintenance(), make_maintenance(counts="")):
-        error = get_patched_status(item, make_pod("a"), status_input=StatusInput(error=HUGE_TEXT))["lastError"]
+    """NMO-13: a long error is truncated at its end, even before the maintenance begins."""
+    for maintenance in (make_maintenance(), make_maintenance(counts="")):
+        error = get_patched_status(maintenance, make_pod("a"), status_input=StatusInput(error=HUGE_TEXT))["lastError"]
         assert error.startswith("üüü")
         assert error.endswith("more characters)")
         assert len(error) < 10_000
 
 
 @pytest.mark.parametrize("invalid_value", ["yesterday", "2026-01-02T03:04:05.5+00:00", 7, None])
-def test_invalid_status_of_another_program_is_replaced(invalid_value: object) -> None:
-    """NMO-12: invalid values that another program wrote to the status are replaced by valid ones."""
+def test_invalid_status_from_another_client_is_replaced(invalid_value: object) -> None:
+    """NMO-12: invalid values that another client wrote to the status are replaced by valid ones."""
     invalid_entry = {"namespace": "ns", "name": "a", "reason": "Error", "since": invalid_value, "more": {"x": 1}}
-    before = {
+    invalid_status = {
         "drainProgress": "half" if invalid_value == 7 else 250,
         "blockedPods": [invalid_entry, "x"],
         "lastUpdate": invalid_value,
     }
 
-    status = get_patched_status(make_maintenance(before), make_pod("a"))
+    status = get_patched_status(make_maintenance(invalid_status), make_pod("a"))
 
     assert status["blockedPods"][0]["since"] == NOW_TEXT
     assert 0 <= status["drainProgress"] <= 100

@@ -1,4 +1,4 @@
-"""Tests of Job names, of the additions to a rule's Job template, and of Job outcomes."""
+"""Tests for Job names, for the additions to a rule's Job template, and for Job outcomes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kube.paths import Object
 from tests.proofs import proves
 
 
-def make_rule(name: str = "r", namespace: str = "ns", job_name: str = "example", **spec: Any) -> Object:
+def make_rule(name: str = "r", namespace: str = "ns", job_name: str = "example", **spec_fields: Any) -> Object:
     template = {"template": {"spec": {"containers": [{"name": "c"}]}}}
-    rule_spec = {"jobName": job_name, "jobNamespace": "jobs", "jobSpec": template, **spec}
+    rule_spec = {"jobName": job_name, "jobNamespace": "jobs", "jobSpec": template, **spec_fields}
     return {"metadata": {"name": name, "namespace": namespace}, "spec": rule_spec}
 
 
 @proves("MUT-41", "MUT-42")
 def test_job_name_is_reproducible_and_unique() -> None:
-    """Derive the name from run, node, rule, kind and attempt, with the rule's prefix and at most 63 characters."""
+    """Check that run, node, rule, kind and attempt determine the name, which has at most 63 characters."""
     cases = [
         (make_rule(), MAIN, "run-1", "node-a", 1),
         (make_rule(), MAIN, "run-1", "node-a", 2),
@@ -43,7 +43,7 @@ def test_job_name_is_reproducible_and_unique() -> None:
 
 @proves("MUT-13")
 def test_rule_name_may_contain_dots() -> None:
-    """Rule labels are unambiguous, because a namespace cannot contain dots."""
+    """Check that a rule's name may contain dots: its label is unambiguous, because a namespace cannot contain dots."""
     assert build_rule_label(Reference("c", "a.b")) == "mutexrule.openshift-optional.skrzypek.io/a.b.c"
     assert find_rule_problem(make_rule("a.b", "c")) == ""
 
@@ -51,33 +51,33 @@ def test_rule_name_may_contain_dots() -> None:
 @proves("MUT-12")
 @pytest.mark.parametrize(("length", "is_valid"), [(60, True), (61, False)])
 def test_rule_label_name_has_at_most_63_bytes(length: int, is_valid: bool) -> None:
-    """Limit the rule's name, the dot and the namespace together to 63 bytes."""
+    """Check that the rule's name, the dot and the namespace together have at most 63 bytes."""
     assert (find_rule_problem(make_rule("r" * length, "ns")) == "") is is_valid
 
 
 @proves("MUT-42")
 @pytest.mark.parametrize(("ttl_seconds", "expected_seconds"), [(None, None), (0, 60), (59, 60), (3600, 3600), (-1, -1)])
 def test_short_ttl_is_raised(ttl_seconds: int | None, expected_seconds: int | None) -> None:
-    """Raise a short TTL, so that a crash creates no second Job; keep a negative one, which the server rejects."""
-    item = make_rule()
+    """Check that a short TTL is raised, so that a crash creates no second Job; the server rejects a negative one."""
+    rule = make_rule()
     if ttl_seconds is not None:
-        item["spec"]["jobSpec"]["ttlSecondsAfterFinished"] = ttl_seconds
+        rule["spec"]["jobSpec"]["ttlSecondsAfterFinished"] = ttl_seconds
 
-    job = jobs.build_job(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
+    job = jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
 
     assert job["spec"].get("ttlSecondsAfterFinished") == expected_seconds
 
 
 def test_job_template_of_the_rule_is_not_changed() -> None:
-    """Change a copy of the template, not the rule."""
-    item = make_rule()
-    jobs.build_job(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
-    assert item == make_rule()
+    """Check that a copy of the template is changed, not the rule."""
+    rule = make_rule()
+    jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
+    assert rule == make_rule()
 
 
 @proves("MUT-41")
 def test_affinity_uses_the_hostname_label() -> None:
-    """Use the node's hostname label, which may differ from the node's name."""
+    """Check that the node's hostname label is used, which may differ from the node's name."""
     node = {"metadata": {"name": "n", "uid": "u", "labels": {"kubernetes.io/hostname": "host"}}}
     assert "'host'" in str(jobs.build_job(make_rule(), MAIN, "run-1", node, 1)["spec"]["template"]["spec"]["affinity"])
 
@@ -88,25 +88,25 @@ BROKEN_TERMS: tuple[Any, ...] = ("x", 1, ["x"], {}, [{"matchExpressions": 1}])
 BROKEN_PODS: tuple[Any, ...] = (
     *(None, [], "x", {"containers": "x"}, {"containers": [{"env": "x"}]}, {"containers": [{"env": [{"name": []}]}]}),
     {"containers": ["x"], "affinity": []},
-    *({"affinity": {"nodeAffinity": known}} for known in BROKEN_AFFINITIES),
+    *({"affinity": {"nodeAffinity": affinity}} for affinity in BROKEN_AFFINITIES),
     *(
-        {"affinity": {"nodeAffinity": {REQUIRED_AFFINITY_FIELD: {"nodeSelectorTerms": known}}}}
-        for known in BROKEN_TERMS
+        {"affinity": {"nodeAffinity": {REQUIRED_AFFINITY_FIELD: {"nodeSelectorTerms": terms}}}}
+        for terms in BROKEN_TERMS
     ),
 )
 
 
 @pytest.mark.parametrize("template", [None, [], "x", *({"spec": pod} for pod in BROKEN_PODS)])
 def test_malformed_template_is_passed_on_unchanged(template: Any) -> None:
-    """Pass a malformed template on unchanged, so that the API server rejects it with its own message."""
-    item = make_rule(jobSpec={"template": template})
-    job = jobs.build_job(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)
+    """Check that a malformed template is passed on unchanged, so that the API server rejects it with a message."""
+    rule = make_rule(jobSpec={"template": template})
+    job = jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)
     pod = template.get("spec") if isinstance(template, dict) else None
     if not isinstance(pod, dict):
         assert job["spec"]["template"] == template
     elif "affinity" in pod:
         assert job["spec"]["template"]["spec"]["affinity"] == pod["affinity"]
-    assert jobs.find_overridden_variables(item) == []
+    assert jobs.find_overridden_variables(rule) == []
 
 
 @proves("MUT-41")
@@ -114,9 +114,9 @@ def test_malformed_template_is_passed_on_unchanged(template: Any) -> None:
     "affinity", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED_AFFINITY_FIELD: None}}]
 )
 def test_empty_affinity_still_excludes_the_node(affinity: Any) -> None:
-    """Treat null like a missing field, as the API server does."""
-    item = make_rule(jobSpec={"template": {"spec": {"containers": [], "affinity": affinity}}})
-    built_affinity = jobs.build_job(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["spec"]["template"]["spec"][
+    """Check that null is treated like a missing field, as by the API server."""
+    rule = make_rule(jobSpec={"template": {"spec": {"containers": [], "affinity": affinity}}})
+    built_affinity = jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["spec"]["template"]["spec"][
         "affinity"
     ]
     exclusion = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n"]}
@@ -125,10 +125,14 @@ def test_empty_affinity_still_excludes_the_node(affinity: Any) -> None:
     }
 
 
-def make_job_with_conditions(*items: tuple[str, str]) -> Object:
+def make_job_with_conditions(*conditions: tuple[str, str]) -> Object:
+    """Return a Job with these conditions, given as (type, status)."""
     return {
         "status": {
-            "conditions": [{"type": kind, "status": state, "reason": "R", "message": "m"} for kind, state in items]
+            "conditions": [
+                {"type": condition_type, "status": status, "reason": "R", "message": "m"}
+                for condition_type, status in conditions
+            ]
         }
     }
 
@@ -145,6 +149,6 @@ def make_job_with_conditions(*items: tuple[str, str]) -> Object:
     ],
 )
 def test_outcome_depends_on_complete_and_failed(job: Object | None, outcome: JobOutcome) -> None:
-    """Determine the outcome only from the conditions Complete and Failed."""
+    """Check that only the conditions Complete and Failed determine the outcome."""
     assert jobs.get_outcome(job) is outcome
     assert jobs.format_failure(job)

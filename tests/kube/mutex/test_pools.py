@@ -1,4 +1,4 @@
-"""Tests of which nodes belong to a pool before, during and after an upgrade run."""
+"""Tests for which nodes belong to a pool before, during and after an upgrade run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ def make_node(name: str, **labels: str) -> Object:
 
 @proves("MUT-36", "MUT-37", "C24", "C25")
 def test_rule_labels_decide_between_target_and_canary() -> None:
-    """Nodes with all rule labels belong to the target, nodes with none to the canary, and others to neither."""
+    """Check that nodes with all rule labels belong to the target, nodes with none to the canary, others to neither."""
     canary, target = (
         pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS),
         pools.build_gated_selector(TARGET_SELECTOR, RULE_LABELS),
     )
-    for gates, expected in ((GATE_LABELS, (False, True)), ({}, (True, False)), ({RULE_LABELS[0]: ""}, (False, False))):
-        labels = {WORKER_LABEL: "", **gates}
+    for gate_labels, expected in (
+        (GATE_LABELS, (False, True)),
+        ({}, (True, False)),
+        ({RULE_LABELS[0]: ""}, (False, False)),
+    ):
+        labels = {WORKER_LABEL: "", **gate_labels}
         assert (matches(canary, labels), matches(target, labels)) == expected
     assert not matches(target, {WORKER_LABEL: "", "big": "", **GATE_LABELS})
     assert CANARY_SELECTOR["matchExpressions"] == [{"key": "isCanary", "operator": "Exists"}]
@@ -45,7 +49,7 @@ def test_rule_labels_decide_between_target_and_canary() -> None:
 @proves("MUT-49")
 @pytest.mark.parametrize("original", [CANARY_SELECTOR, TARGET_SELECTOR, {"matchLabels": {WORKER_LABEL: ""}}])
 def test_rule_expressions_are_removed_without_a_record(original: Object) -> None:
-    """Restore a target's own selector and the documented canary selector; keep selectors without run expressions."""
+    """Check that a target's own selector is restored, and for a canary the documented one."""
     assert pools.remove_rule_expressions(pools.build_gated_selector(original, RULE_LABELS)) == original
     assert pools.remove_rule_expressions(original) == original
     assert pools.remove_rule_expressions(pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS)) == CANARY_SELECTOR
@@ -54,12 +58,12 @@ def test_rule_expressions_are_removed_without_a_record(original: Object) -> None
 
 @proves("MUT-21")
 def test_members_match_labels_and_expressions() -> None:
-    """Return the members sorted by name, pool after pool and without duplicates; no selector selects no node."""
+    """Check that members are sorted by pool and name, without duplicates; a pool without a selector has none."""
     nodes = [make_node("c", x="1"), make_node("a", x="1"), make_node("b", x="2"), make_node("d")]
     first_pool = make_pool({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["2"]}]})
-    second = make_pool({"matchLabels": {"x": "1"}})
+    second_pool = make_pool({"matchLabels": {"x": "1"}})
     assert pools.list_members(first_pool, nodes) == ["a", "c", "d"]
-    assert pools.list_members_of_all([second, first_pool, make_pool({"matchLabels": {"x": "2"}})], nodes) == [
+    assert pools.list_members_of_all([second_pool, first_pool, make_pool({"matchLabels": {"x": "2"}})], nodes) == [
         "a",
         "c",
         "d",
@@ -71,7 +75,7 @@ def test_members_match_labels_and_expressions() -> None:
 
 @proves("MUT-34")
 def test_unchanged_pool_gets_no_patch() -> None:
-    """Return no patch if nothing would change; every other patch tests the resourceVersion that was read."""
+    """Check that there is no patch without a change; every other patch tests the resourceVersion that was read."""
     assert pools.build_pause_patch(make_pool(paused=True), paused=True) == []
     assert pools.build_selector_patch(make_pool(CANARY_SELECTOR), CANARY_SELECTOR) == []
     assert pools.build_selector_patch(make_pool(CANARY_SELECTOR), None) == []
@@ -98,7 +102,7 @@ def test_unchanged_pool_gets_no_patch() -> None:
     ],
 )
 def test_canary_problem_is_reported(canary_pool: Object | None, targets: list[str], message_part: str) -> None:
-    """Return a specific message for each problem."""
+    """Check that each problem has a specific message."""
     problem = pools.find_canary_problem("p", canary_pool, targets, [make_node("a")])
     assert message_part in problem
     assert bool(message_part) is bool(problem)

@@ -1,4 +1,4 @@
-"""Tests of the stages of a run by its record, of how a run stops and resumes, and of the record's size."""
+"""Tests for deriving a run's stage from its record, for halting and resuming a run, and for the record's size."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def make_completed_jobs(job_kind: str, *rules: Reference) -> Object:
     }
 
 
-def make_run(first_node_record: Object | None = None, **record: Any) -> Object:
-    run_record: Object = {
+def make_run(first_node_record: Object | None = None, **record_fields: Any) -> Object:
+    record: Object = {
         "id": "uid-1",
         "number": 1,
         "desired": "4.16.4",
-        "rules": [each._asdict() for each in RULES],
+        "rules": [rule._asdict() for rule in RULES],
         "order": ["n1", "n2"],
         "nodes": {"n1": {"uid": "1", **(first_node_record or {})}, "n2": {"uid": "2"}},
         "pools": {},
         "canary": {"name": "c"},
-        **record,
+        **record_fields,
     }
     metadata = {"name": "r", "namespace": "ns", "uid": "uid", "generation": 3, "resourceVersion": "9"}
-    return {"kind": "MutexRunConfig", "metadata": metadata, "spec": {}, "status": {"record": run_record}}
+    return {"kind": "MutexRunConfig", "metadata": metadata, "spec": {}, "status": {"record": record}}
 
 
 def has_cleanup(rule: Reference) -> bool:
@@ -77,13 +77,13 @@ UPGRADED_NODE = {**RELEASED_NODE, "upgradedAt": NOW_TEXT}
     ],
 )
 def test_stage_is_derived_from_the_record(run: Object, stage: Stage) -> None:
-    """Derive the stage from the record, whose nodes are upgraded one after another."""
+    """Check that the stage is derived from the record, whose nodes are upgraded one after another."""
     assert run_record.compute_stage(run, has_cleanup) is stage
 
 
 @proves("MUT-40", "MUT-46")
 def test_jobs_follow_the_rules_and_then_cleanup_jobs() -> None:
-    """Return cleanup Jobs after the upgrade, and only for rules that have one."""
+    """Check that cleanup Jobs are due after the upgrade, and only for rules that define one."""
     assert run_record.find_due_job(make_run()["status"]["record"], "n1", has_cleanup) == DueJob(MAIN, RULES[0])
     half_done = make_run({"jobs": make_completed_jobs(MAIN, RULES[0])})["status"]["record"]
     assert run_record.find_due_job(half_done, "n1", has_cleanup) == DueJob(MAIN, RULES[1])
@@ -93,12 +93,14 @@ def test_jobs_follow_the_rules_and_then_cleanup_jobs() -> None:
 
 
 @proves("MUT-40", "MUT-46")
-def test_created_cleanup_job_is_awaited_without_its_rule() -> None:
-    """Await a created cleanup Job even if its rule no longer has one, but do not retry it after a failure."""
+def test_created_cleanup_job_is_awaited_even_if_its_rule_no_longer_defines_it() -> None:
+    """Check that a created cleanup Job is awaited even if its rule no longer defines it, but is not retried."""
     created_job = {format_job_key(CLEANUP, RULES[1]): {"attempt": 1, "name": "j", "uid": "u"}}
-    stopped = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
+    failure_change = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
     run = make_run(
-        {**UPGRADED_NODE, "jobs": {**make_completed_jobs(MAIN, *RULES), **created_job}}, **EDITED_RECORD, **stopped
+        {**UPGRADED_NODE, "jobs": {**make_completed_jobs(MAIN, *RULES), **created_job}},
+        **EDITED_RECORD,
+        **failure_change,
     )
     record = run["status"]["record"]
     assert run_record.find_due_job(record, "n1", lambda _rule: False) == DueJob(CLEANUP, RULES[1])
@@ -109,12 +111,12 @@ def test_created_cleanup_job_is_awaited_without_its_rule() -> None:
 
 @proves("MUT-48")
 def test_run_is_resumed_by_spec_change_or_retry_annotation() -> None:
-    """Resume a run only after a spec change or a new retry annotation.
+    """Check that a run is resumed only after a spec change or a new retry annotation.
 
     The failed Job gets another attempt, and a released node gets more time.
     """
-    stopped = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
-    run = make_run(NODE_WITH_BEGUN_JOB, **EDITED_RECORD, **stopped)
+    failure_change = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
+    run = make_run(NODE_WITH_BEGUN_JOB, **EDITED_RECORD, **failure_change)
     assert not run_record.is_resume_requested(run)
     run["metadata"]["annotations"] = {"nodemaintenance.dev/retry": "1"}
     assert run_record.is_resume_requested(run)
@@ -131,34 +133,39 @@ def test_run_is_resumed_by_spec_change_or_retry_annotation() -> None:
 
 @proves("MUT-42", "MUT-48")
 @pytest.mark.parametrize("node_record", [NODE_WITH_BEGUN_JOB, {}])
-@pytest.mark.parametrize("job", ["", "the Job", "another"])
-def test_only_the_failed_job_gets_another_attempt(node_record: Object, job: str) -> None:
-    """Start no other attempt if the failure names no Job, or a different one.
+@pytest.mark.parametrize("job_name", ["", "the Job", "another"])
+def test_only_the_failed_job_gets_another_attempt(node_record: Object, job_name: str) -> None:
+    """Check that no new attempt starts if the failure names no Job, or a different one.
 
     The Job may be recorded, or created and not recorded yet.
     """
     run = make_run(
         node_record,
         **EDITED_RECORD,
-        **run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name=job, now=NOW),
+        **run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name=job_name, now=NOW),
     )
     assert run_changes.build_resume_change(run, has_cleanup, NOW) == {"failure": None}
 
 
 @proves("MUT-40")
 def test_record_of_a_large_run_fits_into_etcd() -> None:
-    """Drop the Jobs of nodes that were done long ago, since etcd cannot store ten Jobs for each of a thousand nodes.
+    """Check that the Jobs of nodes that were done long ago are dropped from the record.
 
-    The order of the nodes decides, not their names, although the API server returns maps sorted by key.
+    etcd cannot store ten Jobs for each of a thousand nodes. The nodes' order in the run decides, and not their names,
+    even though the API server returns maps sorted by key.
     """
     rules = [Reference("openshift-upgrade-checks", f"rule-{number}-for-all-workers") for number in range(5)]
     keys = [format_job_key(kind, rule) for kind in (MAIN, CLEANUP) for rule in rules]
-    entry = dict.fromkeys(run_changes.JOB_FIELDS, "openshift-upgrade-checks-and-what-else-is-known")
+    job_record = dict.fromkeys(run_changes.JOB_FIELDS, "openshift-upgrade-checks-and-what-else-is-known")
     names = [f"{pool}-{number:04}.region.example.com" for pool in ("worker", "infra") for number in range(500)]
     run = make_run(order=names, nodes={name: {"uid": "ae6a4a3b-5a0d-4f8e-a8a1-3a6b1c2d3e4f"} for name in names})
     record = run["status"]["record"]
     for name in names:
-        record["nodes"][name] |= {"jobs": dict.fromkeys(keys, entry), "releasedAt": NOW_TEXT, "upgradedAt": NOW_TEXT}
+        record["nodes"][name] |= {
+            "jobs": dict.fromkeys(keys, job_record),
+            "releasedAt": NOW_TEXT,
+            "upgradedAt": NOW_TEXT,
+        }
         record = run_changes.apply_merge_patch(
             record, run_changes.build_node_done_change(record, name, "cleanedAt", NOW)
         )
@@ -169,27 +176,26 @@ def test_record_of_a_large_run_fits_into_etcd() -> None:
 
 
 def test_printed_fields_show_the_changed_record() -> None:
-    """Compute step, progress and Job from the record after the change."""
+    """Check that step, progress and Job are computed from the record after the change."""
     change = {"nodes": {"n1": {"jobs": {format_job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
     printed_fields = run_changes.build_printed_fields(make_run(**EDITED_RECORD), change, has_cleanup)
     assert printed_fields == {"step": "RunningJobs", "progress": "1 of 2: n1", "job": "a-1"}
 
 
 def test_transition_time_changes_only_with_the_status() -> None:
-    """Keep the transition time as long as the status stays, and return no patch for an unchanged status."""
-    item = make_run()
-    first = merge_conditions(item, [Verdict("JobRun", True, "R", "one")], NOW)
-    item["status"]["conditions"] = first
+    """Check that the transition time is kept as long as the status is, and that an unchanged status gives no patch."""
+    run = make_run()
+    run["status"]["conditions"] = merge_conditions(run, [Verdict("JobRun", True, "R", "one")], NOW)
     later = NOW.replace(year=2027)
-    (same_status,) = merge_conditions(item, [Verdict("JobRun", True, "R", "two")], later)
-    (other_status,) = merge_conditions(item, [Verdict("JobRun", False, "R", "two")], later)
+    (same_status,) = merge_conditions(run, [Verdict("JobRun", True, "R", "two")], later)
+    (other_status,) = merge_conditions(run, [Verdict("JobRun", False, "R", "two")], later)
     assert (same_status["lastTransitionTime"], other_status["lastTransitionTime"]) == (NOW_TEXT, "2027-01-01T00:00:00Z")
-    assert build_status_patch(item, {"step": None}, [Verdict("JobRun", True, "R", "one")], later) == {}
+    assert build_status_patch(run, {"step": None}, [Verdict("JobRun", True, "R", "one")], later) == {}
 
 
 @proves("MUT-43", "MUT-44")
 def test_labels_are_removed_only_for_their_own_run() -> None:
-    """Remove all rule labels in one patch, and only from nodes of this run."""
+    """Check that all rule labels are removed in one patch, and only from nodes of this run."""
     gate_labels = {build_rule_label(rule): "" for rule in RULES}
     node = {
         "metadata": {
@@ -199,11 +205,14 @@ def test_labels_are_removed_only_for_their_own_run() -> None:
         }
     }
     patch = node_labels.build_release_patch(node, "uid-1")
-    assert [each["op"] for each in patch] == ["test", "remove", "remove"]
+    assert [operation["op"] for operation in patch] == ["test", "remove", "remove"]
     assert node_labels.build_release_patch(node, "uid-2") == []
     assert node_labels.is_gated(node, "uid-1", RULES)
     assert not node_labels.is_gated(node, "uid-2", RULES)
     assert node_labels.build_gate_patch(node, "uid-1", RULES) == []
     unlabelled_node = {"metadata": {"name": "n", "resourceVersion": "5"}}
-    assert [each["op"] for each in node_labels.build_gate_patch(unlabelled_node, "uid-1", RULES)] == ["test", "add"]
+    assert [operation["op"] for operation in node_labels.build_gate_patch(unlabelled_node, "uid-1", RULES)] == [
+        "test",
+        "add",
+    ]
     assert len(node_labels.build_clear_patch(node, "uid-1")) == 4

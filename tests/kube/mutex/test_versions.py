@@ -1,4 +1,4 @@
-"""Tests of versions, compared as semver.org defines it."""
+"""Tests for comparing versions as defined by semver.org."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERED_VERSIONS = (
 
 @proves("MUT-31")
 def test_versions_are_in_order() -> None:
-    """Compare numbers by value, and order pre-releases before their release."""
+    """Check that numbers are compared by value, and that pre-releases precede their release."""
     assert all(
         versions.is_older_version(older, newer) and not versions.is_older_version(newer, older)
         for older, newer in pairwise(ORDERED_VERSIONS)
@@ -29,8 +29,8 @@ def test_versions_are_in_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "4.16", "v4.16.4", "4.16.4.1", "04.1.1", "4.16.x", "4.1.1-", "x" * 300, "４.1.1"])
-def test_invalid_version_raises_no_version(text: str) -> None:
-    """Raise `InvalidVersion` for a text that is not a version."""
+def test_invalid_version_raises_invalid_version(text: str) -> None:
+    """Check that a text that is not a version raises `InvalidVersion`."""
     assert not versions.is_valid_version(text)
     with pytest.raises(InvalidVersion):
         versions.parse_version_key(text)
@@ -63,6 +63,6 @@ COMPLETED_UPDATE = {"state": "Completed", "version": "4.16.4"}
 def test_desired_version_needs_an_updated_control_plane(
     reported_cluster_version: Any, version: str, is_blocked: bool
 ) -> None:
-    """Require that the newest history entry is Completed and has the desired version."""
+    """Check that the newest history entry must be Completed and have the desired version."""
     result = versions.parse_desired_version(reported_cluster_version)
     assert (result.version, bool(result.blocker)) == (version, is_blocked)

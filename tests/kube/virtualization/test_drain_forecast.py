@@ -1,4 +1,4 @@
-"""Tests of the forecast of a drain's effect on each virtual machine, and of the reports and warnings about it."""
+"""Tests for the forecast of a drain's effect on each virtual machine, and for the reports and warnings about it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def make_vm(**spec: Any) -> Object:
 
 
 def make_owned_vmi(name: str, **status: Any) -> Object:
-    item = make_vmi(name, **status)
-    item["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": name}]
-    return item
+    vmi = make_vmi(name, **status)
+    vmi["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": name}]
+    return vmi
 
 
 KUBEVIRT = {"metadata": {"namespace": "kubevirt", "name": "kubevirt"}}
@@ -68,11 +68,11 @@ ALWAYS_VM, MANUAL_VM = make_vm(runStrategy="Always"), make_vm(runStrategy="Manua
 def test_effect_of_a_drain_is_forecast(
     strategy: str | None, is_migratable: bool, owner_vm: Object | None, expected_effect: str
 ) -> None:
-    """Forecast the effect if this project migrates VMIs."""
-    item = make_vmi(
+    """Check the forecast if this project migrates VMIs."""
+    vmi = make_vmi(
         "x", strategy=strategy, conditions=[MIGRATABLE_CONDITION if is_migratable else UNMIGRATABLE_CONDITION]
     )
-    assert forecast_drain(item, owner_vm).effect == expected_effect
+    assert forecast_drain(vmi, owner_vm).effect == expected_effect
 
 
 @proves("DRN-10")
@@ -90,11 +90,11 @@ def test_effect_of_a_drain_is_forecast(
 def test_effect_of_a_drain_is_forecast_for_kubevirt(
     strategy: str | None, is_migratable: bool, expected_effect: str
 ) -> None:
-    """Forecast the effect if KubeVirt migrates VMIs, which supports two more strategies."""
-    item = make_vmi(
+    """Check the forecast if KubeVirt migrates VMIs; it supports two more strategies."""
+    vmi = make_vmi(
         "x", strategy=strategy, conditions=[MIGRATABLE_CONDITION if is_migratable else UNMIGRATABLE_CONDITION]
     )
-    assert forecast_drain(item, ALWAYS_VM, KUBEVIRT).effect == expected_effect
+    assert forecast_drain(vmi, ALWAYS_VM, KUBEVIRT).effect == expected_effect
 
 
 @proves("DRN-10")
@@ -102,7 +102,7 @@ def test_effect_of_a_drain_is_forecast_for_kubevirt(
     ("default_strategy", "expected_effect"), [("LiveMigrate", MOVES), ("External", BLOCKS), ("None", RESTARTS)]
 )
 def test_kubevirt_default_strategy_is_used(default_strategy: str, expected_effect: str) -> None:
-    """Use KubeVirt's default strategy for a VMI without its own, and name the strategy in the report."""
+    """Check that KubeVirt's default strategy is used and reported for a VMI without its own."""
     kubevirt = {**KUBEVIRT, "spec": {"configuration": {"evictionStrategy": default_strategy}}}
     snapshot = VmiSnapshot(
         [make_owned_vmi("x", strategy=None), make_owned_vmi("y", strategy="None")],
@@ -134,7 +134,7 @@ def test_virt_launcher_pod_is_recognized_by_its_owner() -> None:
 
 @proves("OSV-2")
 def test_report_has_strategies_condition_and_migration() -> None:
-    """Report the VMIs sorted by name, with their strategies, condition and migration."""
+    """Check that VMIs are reported sorted by name, with their strategies, condition and migration."""
     state = {"migrationUid": "u-1", "sourceNode": "a", "targetNode": "b"}
     migrating_vmi, unmigratable_vmi = (
         make_owned_vmi("x", migrationState=state),
@@ -169,8 +169,8 @@ def test_report_has_strategies_condition_and_migration() -> None:
     assert second_report["migration"] == {"name": "m-2", "target": "b", "phase": "Running"}
 
 
-def test_new_migration_has_no_target_of_the_previous_one() -> None:
-    """Ignore the target node of the previous migration, which the VMI's status still contains."""
+def test_report_of_a_new_migration_has_no_target_of_the_previous_one() -> None:
+    """Check that the previous migration's target node, which the VMI's status still contains, is ignored."""
     state = {"migrationUid": "u-0", "sourceNode": "c", "targetNode": "a"}
     new_migration = {"metadata": {"namespace": "ns", "name": "m-2", "uid": "u-1"}, "spec": {"vmiName": "x"}}
     (report,) = build_reports(VmiSnapshot([make_vmi("x", migrationState=state)], migrations=[new_migration]))
@@ -178,7 +178,7 @@ def test_new_migration_has_no_target_of_the_previous_one() -> None:
 
 
 def test_migration_of_an_earlier_vmi_is_not_reported() -> None:
-    """Report the VMI's own failed migration, not an unfinished one of an earlier VMI with the same name."""
+    """Check that the VMI's own failed migration is reported, not an unfinished one of an earlier VMI with its name."""
     vmi, earlier_migration, own_migration = (
         make_vmi("x"),
         make_migration("old", "x"),
@@ -186,25 +186,26 @@ def test_migration_of_an_earlier_vmi_is_not_reported() -> None:
     )
     vmi["metadata"]["creationTimestamp"] = own_migration["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
     earlier_migration["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
-    for migrations, expected in (
+    for migrations, expected_name in (
         ([earlier_migration], None),
         ([own_migration, earlier_migration], "own"),
         ([earlier_migration, own_migration], "own"),
     ):
         (report,) = build_reports(VmiSnapshot([vmi], migrations=migrations))
-        assert (report["migration"] or {}).get("name") == expected
+        assert (report["migration"] or {}).get("name") == expected_name
 
 
 @proves("OSV-3")
 def test_warnings_name_the_affected_vms() -> None:
-    """Return one warning per effect with the first names; VMIs that migrate get a line that is not a warning."""
+    """Check that there is one warning per effect with the first names; VMIs that migrate cause no warning."""
     unmigratable_vmi = make_vmi("stuck", conditions=[UNMIGRATABLE_CONDITION])
-    manual = make_owned_vmi("manual", strategy=None)
+    manual_vmi = make_owned_vmi("manual", strategy=None)
     vmis_without_strategy = [make_owned_vmi(f"plain-{number}", strategy=None) for number in range(5)]
     owners = {("ns", "manual"): MANUAL_VM, **{("ns", f"plain-{number}"): ALWAYS_VM for number in range(5)}}
     reports = build_reports(
         VmiSnapshot(
-            [make_vmi("live"), unmigratable_vmi, manual, make_vmi("own", strategy=None), *vmis_without_strategy], owners
+            [make_vmi("live"), unmigratable_vmi, manual_vmi, make_vmi("own", strategy=None), *vmis_without_strategy],
+            owners,
         )
     )
     assert build_warnings(reports) == [
@@ -216,15 +217,15 @@ def test_warnings_name_the_affected_vms() -> None:
     ]
     assert describe_moves(reports) == "1 virtual machine will move to another node without interruption: ns/live"
     assert (build_warnings([]), describe_moves([])) == ([], "")
-    external = build_reports(VmiSnapshot([make_vmi("e", strategy="External")], kubevirt=KUBEVIRT))
-    assert build_warnings(external)[0].endswith(
+    external_reports = build_reports(VmiSnapshot([make_vmi("e", strategy="External")], kubevirt=KUBEVIRT))
+    assert build_warnings(external_reports)[0].endswith(
         "ns/e (until the controller for evictionStrategy External has moved it)"
     )
 
 
 @proves("DRN-10", "C3")
 def test_taint_mismatch_is_explained_before_the_drain() -> None:
-    """Report a taint mismatch only if a VMI would migrate; this project itself supports both taints."""
+    """Check that a taint mismatch is reported only if a VMI would migrate; this project itself supports both taints."""
     reports, default_taint = build_reports(VmiSnapshot([make_vmi("live")], kubevirt=KUBEVIRT)), "kubevirt.io/drain"
     assert reports[0]["why"] == f"to another node, without interruption, at the taint {default_taint}"
     assert explain_taint_mismatch(KUBEVIRT, reports, "medik8s.io/drain") == (

@@ -1,4 +1,4 @@
-"""Tests of which VMI migrates next, and of what each other VMI on a drained node waits for."""
+"""Tests for which VMI migrates next, and for what each other VMI on a drained node waits for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def get_reasons(plan: EvacuationPlan) -> dict[str, str]:
 
 @proves("DRN-7", "DRN-8", "C14")
 @pytest.mark.parametrize(
-    "item",
+    "vmi",
     [
         make_vmi("x", node="b"),
         make_vmi("x", strategy=None),
@@ -51,16 +51,16 @@ def get_reasons(plan: EvacuationPlan) -> dict[str, str]:
         make_vmi("x", strategy="LiveMigration"),
         make_vmi("x", phase="Succeeded"),
     ],
-    ids=["on other node", "no strategy", "strategy None", "name of the gate", "ended"],
+    ids=["on other node", "no strategy", "strategy None", "name of the feature gate", "ended"],
 )
-def test_vmi_that_does_not_migrate_waits_for_nothing(item: Object) -> None:
-    """VMIs that do not migrate wait for nothing: their pods are evicted, or they are not on the node."""
-    assert plan_for_node_a([item]) == EvacuationPlan()
+def test_vmi_that_does_not_migrate_waits_for_nothing(vmi: Object) -> None:
+    """Check that VMIs that do not migrate wait for nothing: their pods are evicted, or they are not on the node."""
+    assert plan_for_node_a([vmi]) == EvacuationPlan()
 
 
 @proves("DRN-9", "OSV-2")
 def test_vmi_that_does_not_run_is_reported_with_the_remedy() -> None:
-    """Report why the VMI cannot migrate, because its pod is protected and blocks the drain."""
+    """Check that the reason why the VMI cannot migrate is reported, because its protected pod blocks the drain."""
     (wait,) = plan_for_node_a([make_vmi("x", phase="Scheduling")]).waits.values()
     assert wait.reason == "NotMigratable"
     assert wait.message == (
@@ -69,13 +69,13 @@ def test_vmi_that_does_not_run_is_reported_with_the_remedy() -> None:
 
 
 def test_migrations_of_deleted_vmis_use_no_slot() -> None:
-    """Ignore the migrations of deleted VMIs, which never end if the component that runs migrations is down."""
+    """Check that deleted VMIs' migrations are ignored; they never end if the component that runs migrations is down."""
     orphaned_migrations = [make_migration(f"m-{number}", f"gone-{number}", "Pending") for number in range(5)]
     assert list(plan_for_node_a([make_vmi("x")], orphaned_migrations).due_migrations) == ["evacuation-u-x-1"]
 
 
 def test_migration_of_an_earlier_vmi_is_ignored() -> None:
-    """Ignore a migration that is older than the VMI: it belongs to an earlier VMI of the same name.
+    """Check that a migration older than the VMI is ignored: it belongs to an earlier VMI of the same name.
 
     Such a migration may never end, and must not hide the VMI's own one.
     """
@@ -93,7 +93,7 @@ def test_migration_of_an_earlier_vmi_is_ignored() -> None:
 
 
 def test_failure_time_in_the_future_is_ignored() -> None:
-    """Use the migration's creation time, set by the API server, if its end time lies in the future."""
+    """Check that the migration's creation time, set by the API server, is used if its end time is in the future."""
     failed = make_migration("evacuation-u-x-1", "x", "Failed", NOW + timedelta(days=400))
     failed["metadata"]["creationTimestamp"] = format_time(NOW - timedelta(minutes=1))
     assert list(plan_for_node_a([make_vmi("x")], [failed]).due_migrations) == ["evacuation-u-x-2"]
@@ -103,23 +103,25 @@ def test_failure_time_in_the_future_is_ignored() -> None:
     ("suffix", "vmi_name", "namespace"), [("1", "x", "other"), ("1", "y", "ns"), ("9" * 205, "x", "ns")]
 )
 def test_migration_with_a_similar_name_is_ignored(suffix: str, vmi_name: str, namespace: str) -> None:
-    """Ignore a similar name of another VMI or namespace, or with a number that is too large for ours."""
+    """Check that a similar name of another VMI or namespace, or with a number too large to be ours, is ignored."""
     similar_migration = make_migration(f"evacuation-u-x-{suffix}", vmi_name, "Failed")
     similar_migration["metadata"]["namespace"] = namespace
     assert list(plan_for_node_a([make_vmi("x")], [similar_migration]).due_migrations) == ["evacuation-u-x-1"]
 
 
 def test_refused_migration_waits_and_is_then_tried_last() -> None:
-    """Report a refused migration during its backoff, and then try it last, so that it takes no other VMI's slot."""
+    """Check that a refused migration is reported during its backoff, and then tried after all other VMIs."""
     vmis = [make_vmi("a"), make_vmi("b"), make_vmi("c")]
     retry_time, past_retry_time = NOW + timedelta(seconds=10), NOW - timedelta(seconds=1)
     plan_in_backoff = plan_for_node_a(vmis, refusals={"evacuation-u-a-1": MigrationRefusal(1, retry_time, "quota")})
-    again = plan_for_node_a(vmis, refusals={"evacuation-u-a-1": MigrationRefusal(1, past_retry_time, "quota")})
+    plan_after_backoff = plan_for_node_a(
+        vmis, refusals={"evacuation-u-a-1": MigrationRefusal(1, past_retry_time, "quota")}
+    )
 
     assert list(plan_in_backoff.due_migrations) == ["evacuation-u-b-1", "evacuation-u-c-1"]
     assert plan_in_backoff.waits["ns", "a"].reason == "MigrationFailed"
     assert plan_in_backoff.waits["ns", "a"].message.endswith(": quota")
-    assert (list(again.due_migrations), again.waits["ns", "a"].reason) == (
+    assert (list(plan_after_backoff.due_migrations), plan_after_backoff.waits["ns", "a"].reason) == (
         list(plan_in_backoff.due_migrations),
         "WaitsForSlot",
     )
@@ -127,7 +129,7 @@ def test_refused_migration_waits_and_is_then_tried_last() -> None:
 
 @proves("DRN-8", "OSV-2")
 def test_migratable_vmi_is_due_with_a_reproducible_name() -> None:
-    """Build the name from the VMI's uid and a number, so that two passes create the migration only once."""
+    """Check that the name contains the VMI's uid and a number, so that two passes create the migration only once."""
     plan = plan_for_node_a([make_vmi("x")])
 
     assert list(plan.due_migrations) == ["evacuation-u-x-1"]
@@ -137,7 +139,7 @@ def test_migratable_vmi_is_due_with_a_reproducible_name() -> None:
 
 @proves("DRN-8")
 def test_unfinished_migration_prevents_another() -> None:
-    """Wait for an unfinished migration, whichever client created it, and report its target from the VMI's status."""
+    """Check that the VMI waits for any client's unfinished migration, and that the migration's target is reported."""
     vmi = make_vmi("x", migrationState={"migrationUid": "u-by-hand", "targetNode": "b"})
     plan = plan_for_node_a([vmi], [make_migration("by-hand", "x")])
 
@@ -154,7 +156,7 @@ def test_unfinished_migration_prevents_another() -> None:
     ids=["with request", "without request"],
 )
 def test_unmigratable_vmi_is_reported_with_the_remedy(conditions: list[Object], message: str) -> None:
-    """Report the condition and the remedy in one sentence."""
+    """Check that the condition and the remedy are reported in one sentence."""
     plan = plan_for_node_a([make_vmi("x", conditions=conditions)])
 
     assert plan.due_migrations == {}
@@ -172,7 +174,7 @@ def test_unmigratable_vmi_is_reported_with_the_remedy(conditions: list[Object], 
     ],
 )
 def test_slots_limit_concurrent_migrations(slots: MigrationSlots, due_count: int, message: str) -> None:
-    """Respect the limits of the cluster and of the node; a waiting VMI reports which of them is reached."""
+    """Check that the limits per cluster and node are respected, and that a waiting VMI's message names the limit."""
     plan = plan_for_node_a([make_vmi(f"x{number}") for number in range(4)], slots=slots)
 
     assert len(plan.due_migrations) == due_count
@@ -181,7 +183,7 @@ def test_slots_limit_concurrent_migrations(slots: MigrationSlots, due_count: int
 
 @proves("DRN-8")
 def test_migrations_from_other_nodes_use_cluster_slots() -> None:
-    """Count migrations from other nodes against the cluster's limit: five of them leave no slot."""
+    """Check that migrations from other nodes count against the cluster's limit: five of them leave no slot."""
     other_vmis = [make_vmi(f"o{number}", node="b") for number in range(5)]
     running_migrations = [make_migration(f"m{number}", f"o{number}") for number in range(5)]
 
@@ -201,7 +203,7 @@ CLAIMS = {"evacuation-u-z-1": MigrationClaim("event-1", "a", NOW + CLAIM_DURATIO
 
 @proves("DRN-8", "X-2")
 def test_claim_is_continued_only_by_its_attempt() -> None:
-    """Continue with a claim if the same event is delivered again; other events leave the slot and the VMI to it."""
+    """Check that only a redelivery of the same event continues a claim; other events leave its slot and VMI alone."""
     own_plan = plan_for_node_a(
         [make_vmi("x"), make_vmi("z")], claims=CLAIMS, slots=MigrationSlots(1, 1), attempt="event-1"
     )
@@ -219,8 +221,8 @@ def test_claim_is_continued_only_by_its_attempt() -> None:
 @pytest.mark.parametrize(
     "other_vmis", [[], [make_vmi("z", conditions=[UNMIGRATABLE_CONDITION])], [make_vmi("z", node="b")]], ids=len
 )
-def test_claim_keeps_its_slot_without_its_vmi(other_vmis: list[Object]) -> None:
-    """Keep the slot, because the attempt that claimed it may still create the migration from an older read."""
+def test_claim_keeps_its_slot_even_if_its_vmi_is_missing(other_vmis: list[Object]) -> None:
+    """Check that the slot is kept: the attempt that claimed it may still create the migration from an older read."""
     plan = plan_for_node_a([make_vmi("x"), *other_vmis], claims=CLAIMS, slots=MigrationSlots(5, 1))
 
     assert plan.due_migrations == {}
@@ -229,7 +231,7 @@ def test_claim_keeps_its_slot_without_its_vmi(other_vmis: list[Object]) -> None:
 
 @proves("DRN-8")
 def test_expired_claim_frees_its_slot() -> None:
-    """Release the slot of an expired claim, under which no migration is created any more."""
+    """Check that an expired claim's slot is free, because its attempt no longer creates a migration."""
     plan = plan_for_node_a([make_vmi("z")], claims=CLAIMS, now=NOW + CLAIM_DURATION, attempt="event-2")
 
     assert (list(plan.due_migrations), plan.held_claims) == (["evacuation-u-z-1"], {})
@@ -237,7 +239,7 @@ def test_expired_claim_frees_its_slot() -> None:
 
 @proves("DRN-8")
 def test_created_migration_is_counted_once() -> None:
-    """Count a created migration as running, and not also as claimed."""
+    """Check that a created migration counts as running, and not also as claimed."""
     plan = plan_for_node_a(
         [make_vmi("z"), make_vmi("x")],
         [make_migration("evacuation-u-z-1", "z")],
@@ -251,7 +253,7 @@ def test_created_migration_is_counted_once() -> None:
 @proves("DRN-9")
 @pytest.mark.parametrize(("failure_count", "backoff_seconds"), [(1, 10), (2, 20), (3, 40), (9, 300)])
 def test_failed_migration_is_retried_after_a_growing_backoff(failure_count: int, backoff_seconds: int) -> None:
-    """Double the backoff after each failure, up to five minutes, and report the time of the retry."""
+    """Check that the backoff doubles after each failure, up to five minutes, and that the retry time is reported."""
     failed = [make_migration(f"evacuation-u-x-{number}", "x", "Failed") for number in range(1, failure_count + 1)]
     before_retry, at_retry = NOW + timedelta(seconds=backoff_seconds - 1), NOW + timedelta(seconds=backoff_seconds)
 
@@ -265,7 +267,7 @@ def test_failed_migration_is_retried_after_a_growing_backoff(failure_count: int,
 
 @proves("DRN-9")
 def test_failures_before_a_success_do_not_count() -> None:
-    """Count only the failures since the last success, because the earlier ones belong to another drain."""
+    """Check that only failures since the last success count, because earlier ones belong to another drain."""
     phases = ("Failed", "Failed", "Failed", "Succeeded", "Failed")
     migrations = [make_migration(f"evacuation-u-x-{number}", "x", phase) for number, phase in enumerate(phases, 1)]
     before_retry, at_retry = NOW + timedelta(seconds=9), NOW + timedelta(seconds=10)
@@ -289,24 +291,24 @@ class IterationCountingList(list[Object]):
 
 
 def test_migrations_are_iterated_once_for_any_number_of_vmis() -> None:
-    """Iterate over the migrations equally often for any number of VMIs; some VMIs have hundreds of failures a day."""
-    with_few_vmis, with_many_vmis = (
+    """Check that the number of VMIs does not matter for the iterations; some VMIs have hundreds of failures a day."""
+    migrations_for_few_vmis, migrations_for_many_vmis = (
         IterationCountingList([make_migration(f"evacuation-u-x0-{number}", "x0", "Failed") for number in (1, 2)])
         for _ in range(2)
     )
-    plan_for_node_a([make_vmi("x0")], with_few_vmis)
-    plan_for_node_a([make_vmi(f"x{number}") for number in range(20)], with_many_vmis)
-    assert with_few_vmis.iterations == with_many_vmis.iterations
+    plan_for_node_a([make_vmi("x0")], migrations_for_few_vmis)
+    plan_for_node_a([make_vmi(f"x{number}") for number in range(20)], migrations_for_many_vmis)
+    assert migrations_for_few_vmis.iterations == migrations_for_many_vmis.iterations
 
 
 def test_newest_finished_migrations_are_kept() -> None:
-    """Keep the six newest finished migrations, as six failures give the longest backoff.
+    """Check that the six newest finished migrations are kept, because six failures give the longest backoff.
 
     Running migrations, and those that other clients created, are not ours to delete.
     """
     failed = [make_migration(f"evacuation-u-x-{number}", "x", "Failed") for number in range(1, 13)]
     foreign_migrations = [make_migration(f"by-hand-{number}", "x", "Failed") for number in range(9)]
-    deleted = failed[5:11]
+    kept_migrations = failed[5:11]
     plan = plan_for_node_a(
         [make_vmi("x")],
         [
@@ -318,32 +320,32 @@ def test_newest_finished_migrations_are_kept() -> None:
     )
 
     assert plan.outdated_migrations == failed[:5]
-    assert plan_for_node_a([make_vmi("x")], deleted).outdated_migrations == []
+    assert plan_for_node_a([make_vmi("x")], kept_migrations).outdated_migrations == []
     assert (
-        plan_for_node_a([make_vmi("x")], deleted)
+        plan_for_node_a([make_vmi("x")], kept_migrations)
         .waits["ns", "x"]
         .message.startswith("its migration failed 6 times or more, last")
     )
-    assert list(plan_for_node_a([make_vmi("x")], deleted, now=NOW + timedelta(minutes=5)).due_migrations) == [
+    assert list(plan_for_node_a([make_vmi("x")], kept_migrations, now=NOW + timedelta(minutes=5)).due_migrations) == [
         "evacuation-u-x-12"
     ]
-    assert plan_for_node_a([make_vmi("x")], deleted, now=NOW + timedelta(seconds=299)).due_migrations == {}
+    assert plan_for_node_a([make_vmi("x")], kept_migrations, now=NOW + timedelta(seconds=299)).due_migrations == {}
 
 
 def test_migrations_of_another_uid_are_not_counted() -> None:
-    """Count only the migrations whose names contain the VMI's uid."""
+    """Check that only migrations whose names contain the VMI's uid count."""
     assert build_next_name(make_vmi("x"), [make_migration("evacuation-u-other-7", "x", "Failed")]) == "evacuation-u-x-1"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "9999999999"])
-def test_invalid_limit_raises(value: str) -> None:
-    """Raise an error that names the setting."""
+def test_invalid_limit_raises_value_error(value: str) -> None:
+    """Check that the error names the environment variable."""
     with pytest.raises(ValueError, match="MIGRATIONS_PER_NODE"):
         MigrationSlots.from_environment({"MIGRATIONS_PER_NODE": value})
 
 
 def test_limits_are_read_from_the_environment() -> None:
-    """Use KubeVirt's limits as defaults."""
+    """Check that the defaults are KubeVirt's limits."""
     assert MigrationSlots.from_environment({}) == MigrationSlots(5, 2)
     assert MigrationSlots.from_environment(
         {"MIGRATIONS_PER_CLUSTER": "9", "MIGRATIONS_PER_NODE": "3"}
@@ -361,13 +363,13 @@ def test_limits_are_read_from_the_environment() -> None:
     ],
 )
 def test_either_drain_taint_requests_migration(taint: Object, is_drained_node: bool) -> None:
-    """Compare only key and effect of the taint."""
+    """Check that only key and effect of the taint are compared."""
     assert has_drain_taint({"spec": {"taints": [taint]}}) is is_drained_node
 
 
 @proves("DRN-8")
 def test_migration_counts_for_its_source_node_until_it_finishes() -> None:
-    """Count a migration for its source node, although the VMI is on the target node just before it finishes."""
+    """Check that a migration counts for its source node, even if the VMI is already on the target node."""
     migration = make_migration("one", "m")
     migration["status"]["migrationState"]["sourceNode"] = "a"
     plan = plan_for_node_a(

@@ -1,4 +1,4 @@
-"""Tests of what a VMI on a drained node waits for if KubeVirt itself migrates it."""
+"""Tests for what a VMI on a drained node waits for if KubeVirt itself migrates it."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def make_kubevirt(taint_key: str = "", default_strategy: str = "") -> Object:
     }
 
 
-def make_drained_nodes(*keys: str) -> Mapping[str, Node]:
+def make_drained_nodes(*node_taint_keys: str) -> Mapping[str, Node]:
     """Return the drained nodes: node a with these taints."""
-    return {"a": make_node(*((key, "", "NoSchedule") for key in keys))}
+    return {"a": make_node(*((key, "", "NoSchedule") for key in node_taint_keys))}
 
 
-def get_wait(item: Object, *migrations: Object, nodes: Mapping[str, Node] | None = None, taint_key: str = "") -> Wait:
+def get_wait(vmi: Object, *migrations: Object, nodes: Mapping[str, Node] | None = None, taint_key: str = "") -> Wait:
     """Return what the given VMI waits for."""
     (wait,) = find_waits(
-        [item], list(migrations), nodes or make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt(taint_key)
+        [vmi], list(migrations), nodes or make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt(taint_key)
     ).values()
     return wait
 
 
 @proves("DRN-10")
 @pytest.mark.parametrize(
-    "item",
+    "vmi",
     [
         make_vmi("x", node="b"),
         make_vmi("x", strategy=None),
@@ -55,14 +55,14 @@ def get_wait(item: Object, *migrations: Object, nodes: Mapping[str, Node] | None
     ],
     ids=["on other node", "no strategy", "strategy None", "not possible", "ended"],
 )
-def test_unprotected_vmi_waits_for_nothing(item: Object) -> None:
-    """VMIs that KubeVirt does not migrate wait for nothing."""
-    assert find_waits([item], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt()) == {}
+def test_unprotected_vmi_waits_for_nothing(vmi: Object) -> None:
+    """Check that VMIs that KubeVirt does not migrate wait for nothing."""
+    assert find_waits([vmi], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), make_kubevirt()) == {}
 
 
 @proves("DRN-10")
 @pytest.mark.parametrize(
-    ("keys", "kubevirt_taint_key", "reported_key"),
+    ("node_taint_keys", "kubevirt_taint_key", "reported_key"),
     [
         ((KUBEVIRT_TAINT_KEY,), "", ""),
         ((MEDIK8S_TAINT_KEY, KUBEVIRT_TAINT_KEY), "", ""),
@@ -72,10 +72,10 @@ def test_unprotected_vmi_waits_for_nothing(item: Object) -> None:
     ],
 )
 def test_unsupported_taint_is_reported_with_the_remedy(
-    keys: tuple[str, ...], kubevirt_taint_key: str, reported_key: str
+    node_taint_keys: tuple[str, ...], kubevirt_taint_key: str, reported_key: str
 ) -> None:
-    """Report the field to set if the node lacks the only taint key that KubeVirt supports."""
-    wait = get_wait(make_vmi("x"), nodes=make_drained_nodes(*keys), taint_key=kubevirt_taint_key)
+    """Check that the field to set is reported if the node lacks the only taint key that KubeVirt supports."""
+    wait = get_wait(make_vmi("x"), nodes=make_drained_nodes(*node_taint_keys), taint_key=kubevirt_taint_key)
 
     if reported_key:
         assert (wait.node, wait.reason) == ("a", "WaitsForKubeVirt")
@@ -91,12 +91,12 @@ def test_unsupported_taint_is_reported_with_the_remedy(
     [("LiveMigrateIfPossible", ""), (None, "LiveMigrate"), (None, "LiveMigrateIfPossible")],
 )
 def test_protected_vmi_waits_for_kubevirt(strategy: str | None, default_strategy: str) -> None:
-    """Wait for KubeVirt if the VMI's own or KubeVirt's default strategy makes KubeVirt protect and migrate the VMI."""
-    kubevirt, item = make_kubevirt(default_strategy=default_strategy), make_vmi("x", strategy=strategy)
+    """Check that a VMI waits for KubeVirt if its own or KubeVirt's default strategy makes KubeVirt migrate it."""
+    kubevirt, vmi = make_kubevirt(default_strategy=default_strategy), make_vmi("x", strategy=strategy)
 
-    assert find_waits([item], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), kubevirt) == {("ns", "x"): WAIT_FOR_MIGRATION}
+    assert find_waits([vmi], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), kubevirt) == {("ns", "x"): WAIT_FOR_MIGRATION}
     assert (
-        find_waits([item], [], make_drained_nodes(MEDIK8S_TAINT_KEY), kubevirt)["ns", "x"].reason == "WaitsForKubeVirt"
+        find_waits([vmi], [], make_drained_nodes(MEDIK8S_TAINT_KEY), kubevirt)["ns", "x"].reason == "WaitsForKubeVirt"
     )
     assert find_waits([make_vmi("x", strategy="None")], [], make_drained_nodes(KUBEVIRT_TAINT_KEY), kubevirt) == {}
 
@@ -104,7 +104,7 @@ def test_protected_vmi_waits_for_kubevirt(strategy: str | None, default_strategy
 @proves("DRN-10", "C14")
 @pytest.mark.parametrize("taint", [KUBEVIRT_TAINT_KEY, MEDIK8S_TAINT_KEY])
 def test_external_strategy_waits_for_an_eviction_request(taint: str) -> None:
-    """Wait for an eviction request, whatever the taint: only that makes KubeVirt notify the external controller.
+    """Check that the VMI waits for an eviction request, which alone makes KubeVirt notify the external controller.
 
     The VMI's condition LiveMigratable does not matter, because that controller decides how it moves the VMI.
     """
@@ -124,7 +124,7 @@ def test_external_strategy_waits_for_an_eviction_request(taint: str) -> None:
 
 @proves("DRN-10")
 def test_marked_vmi_migrates_whatever_the_taint() -> None:
-    """Expect a migration if KubeVirt has marked the VMI for evacuation from its current node; ignore an older mark."""
+    """Check that a migration is expected if KubeVirt has marked the VMI for evacuation from its current node."""
     assert (
         get_wait(make_vmi("x", evacuationNodeName="a"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY))
         == WAIT_FOR_MIGRATION
@@ -137,7 +137,7 @@ def test_marked_vmi_migrates_whatever_the_taint() -> None:
 
 @proves("DRN-10", "OSV-2")
 def test_unfinished_migration_and_blocker_are_reported() -> None:
-    """Report an unfinished migration first, whichever client created it."""
+    """Check that an unfinished migration is reported first, whichever client created it."""
     assert get_wait(make_vmi("x"), make_migration("m", "x", phase="Scheduling")) == (
         "a",
         "Migrating",
@@ -154,27 +154,27 @@ def test_unfinished_migration_and_blocker_are_reported() -> None:
 
 def make_failed_migration(name: str, node: str = "a", created_at: str = "") -> Object:
     """Return a failed migration of x that KubeVirt created for the drain of this node."""
-    item = make_migration(name, "x", phase="Failed")
-    item["metadata"].update(annotations={"kubevirt.io/evacuationMigration": node}, creationTimestamp=created_at)
-    return item
+    migration = make_migration(name, "x", phase="Failed")
+    migration["metadata"].update(annotations={"kubevirt.io/evacuationMigration": node}, creationTimestamp=created_at)
+    return migration
 
 
 @proves("DRN-10", "DRN-9")
 def test_failures_are_reported_until_the_next_migration_starts() -> None:
-    """Report the failures until the next migration starts, which may be long after KubeVirt has created it."""
-    before = [
+    """Check that failures are reported until the next migration starts, which may be long after its creation."""
+    failed_migrations = [
         make_failed_migration("m1"),
         make_failed_migration("m2"),
         make_failed_migration("elsewhere", node="b"),
         make_migration("by-hand", "x", phase="Failed"),
     ]
-    again = get_wait(make_vmi("x"), make_failed_migration("m1"))
-    assert again == ("a", "MigrationFailed", "its migration failed once; KubeVirt retries it")
-    wait = get_wait(make_vmi("x"), *before, make_migration("m3", "x", phase="Pending"))
+    wait_after_one_failure = get_wait(make_vmi("x"), make_failed_migration("m1"))
+    assert wait_after_one_failure == ("a", "MigrationFailed", "its migration failed once; KubeVirt retries it")
+    wait = get_wait(make_vmi("x"), *failed_migrations, make_migration("m3", "x", phase="Pending"))
     assert wait.reason == "MigrationFailed"
     assert "failed 2 times" in wait.message
     assert wait.message.endswith("migration m3 is Pending")
-    assert get_wait(make_vmi("x"), *before, make_migration("m3", "x")).reason == "Migrating"
+    assert get_wait(make_vmi("x"), *failed_migrations, make_migration("m3", "x")).reason == "Migrating"
     assert (
         get_wait(
             make_vmi("x"), make_failed_migration("elsewhere", node="b"), make_migration("m3", "x", phase="Pending")
@@ -185,20 +185,21 @@ def test_failures_are_reported_until_the_next_migration_starts() -> None:
 
 @proves("DRN-10", "DRN-9")
 def test_failures_before_a_success_are_not_reported() -> None:
-    """Report only the failures since the last success, after which the VMI returned to the node."""
+    """Check that only failures since the last success are reported; after that, the VMI returned to the node."""
     success = make_migration("back", "x", phase="Succeeded")
     success["metadata"]["creationTimestamp"] = "2026-01-01T00:00:05Z"
-    before, after = (
+    earlier_failure, later_failure = (
         make_failed_migration(f"at-{second}", created_at=f"2026-01-01T00:00:0{second}Z") for second in (4, 6)
     )
 
-    assert get_wait(make_vmi("x"), before, success) == WAIT_FOR_MIGRATION
-    assert get_wait(make_vmi("x"), before, success, after).message == "its migration failed once; KubeVirt retries it"
+    assert get_wait(make_vmi("x"), earlier_failure, success) == WAIT_FOR_MIGRATION
+    wait = get_wait(make_vmi("x"), earlier_failure, success, later_failure)
+    assert wait.message == "its migration failed once; KubeVirt retries it"
 
 
 @proves("DRN-10", "C3")
 def test_old_failure_does_not_hide_the_wait_for_kubevirt() -> None:
-    """Report that KubeVirt must be notified rather than a failure of an earlier drain.
+    """Check that the wait for KubeVirt is reported, rather than a failure during an earlier drain.
 
     The eviction that notifies KubeVirt is sent only for this reason.
     """
@@ -225,12 +226,12 @@ def test_old_failure_does_not_hide_the_wait_for_kubevirt() -> None:
 
 @proves("DRN-10")
 def test_migration_of_an_earlier_vmi_is_ignored() -> None:
-    """Ignore any migration of an earlier VMI with the same name."""
+    """Check that migrations of an earlier VMI with the same name are ignored."""
     vmi, failed_migration, earlier_migration = make_vmi("x"), make_failed_migration("m1"), make_migration("m2", "x")
     own_migration = make_migration("m3", "x", phase="Scheduling")
     vmi["metadata"]["creationTimestamp"] = own_migration["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
-    for before in (failed_migration, earlier_migration):
-        before["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
+    for migration in (failed_migration, earlier_migration):
+        migration["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
 
     assert get_wait(vmi, failed_migration, earlier_migration) == WAIT_FOR_MIGRATION
     assert get_wait(vmi, failed_migration, earlier_migration, own_migration).message == "migration m3 is Scheduling"
@@ -238,7 +239,7 @@ def test_migration_of_an_earlier_vmi_is_ignored() -> None:
 
 @proves("DRN-10")
 def test_every_reason_is_valid_in_a_budget() -> None:
-    """Use only reasons that a drain accepts from a budget's annotations."""
+    """Check that a drain accepts every reason from a budget's annotations."""
     waits = [
         get_wait(make_vmi("x")),
         get_wait(make_vmi("x"), make_migration("m", "x")),

@@ -1,4 +1,4 @@
-"""Tests of migration claims: what the Lease stores and for how long, and how malformed content is ignored."""
+"""Tests for migration claims: what the Lease stores and for how long, and how malformed content is ignored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_lease_with_claims(claims_data: Any) -> Object:
 
 @proves("DRN-8")
 def test_claims_are_written_and_read_back() -> None:
-    """Read back the claims that were written, and fail the write if another client has changed the Lease."""
+    """Check that written claims are read back, and that the write fails if another client has changed the Lease."""
     claims = build_claims("event-1", {"evacuation-u-x-1": make_vmi("x")}, NOW)
     lease = build_lease(claims)
 
@@ -52,7 +52,7 @@ def test_claims_are_written_and_read_back() -> None:
 
 
 def test_backoff_of_a_refusal_grows() -> None:
-    """Double the backoff of a refusal up to a minute, and keep its last message; forget old and malformed refusals."""
+    """Check that a refusal's backoff doubles up to a minute, and that old and malformed refusals are dropped."""
     after_one = add_refusals({}, {"m": "no"}, NOW)
     after_two = add_refusals(after_one, {"m": "no " * 1000}, NOW)
     after_many = add_refusals({"m": MigrationRefusal(50, NOW, "")}, {"m": "no"}, NOW)
@@ -77,7 +77,7 @@ def test_backoff_of_a_refusal_grows() -> None:
 
 
 def test_claim_outlasts_the_writes_of_its_attempt() -> None:
-    """Make a claim outlast its attempt's writes, their execution by the API server, and differences between clocks."""
+    """Check that a claim outlasts its attempt's writes, including their execution and differences between clocks."""
     assert timedelta(seconds=4 * WRITE_TIMEOUT_SECONDS) <= CLAIM_DURATION
 
 
@@ -96,12 +96,12 @@ def test_claim_outlasts_the_writes_of_its_attempt() -> None:
     ids=str,
 )
 def test_malformed_claims_are_ignored(claims_data: Any) -> None:
-    """Ignore malformed claims."""
+    """Check that malformed claims are ignored."""
     assert parse_claims(make_lease_with_claims(claims_data)) == {}
 
 
 def test_valid_claims_are_kept_next_to_malformed_ones() -> None:
-    """Keep the valid claims next to a malformed one, so that their slots stay occupied."""
+    """Check that valid claims next to a malformed one are kept, so that their slots stay occupied."""
     assert list(parse_claims(make_lease_with_claims({"x": 1, "y": VALID_CLAIM}))) == ["y"]
 
 
@@ -116,11 +116,11 @@ def test_valid_claims_are_kept_next_to_malformed_ones() -> None:
     ids=["expired", "valid", "from a fast clock", "implausibly long"],
 )
 def test_claim_is_held_until_it_expires(until: datetime, *, is_held: bool) -> None:
-    """Limit the duration of a claim, so that none occupies a slot forever."""
+    """Check that a claim's duration is limited, so that none occupies a slot forever."""
     assert bool(select_held({"x": MigrationClaim("event-1", "a", until)}, (), NOW)) is is_held
     assert select_held({"x": MigrationClaim("event-1", "a", until)}, ("x",), NOW) == {}
 
 
 def test_missing_lease_has_no_claims() -> None:
-    """Return no claims before the Lease exists."""
+    """Check that there are no claims before the Lease exists."""
     assert parse_claims(None) == {}

@@ -1,4 +1,4 @@
-"""Tests of the budgets of virt-launcher pods: which pods they cover, and what their annotations state."""
+"""Tests for the budgets of virt-launcher pods: which pods they cover, and what their annotations state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_virt_launcher_pod(uid: str) -> Object:
 
 @proves("DRN-9")
 def test_virt_launcher_pod_is_blocked_with_its_budgets_reason() -> None:
-    """Take the blocking reason from the budget, which a drain reads anyway, without a request for the VMI."""
+    """Check that the blocking reason comes from the budget, which a drain reads anyway, without reading the VMI."""
     budget = add_budget_status(budgets.build_budget(make_vmi("x"), WAIT), 1)
 
     (blocked,) = plan_evictions([make_virt_launcher_pod("u-x")], [budget]).blocked
@@ -43,16 +43,18 @@ def test_virt_launcher_pod_is_blocked_with_its_budgets_reason() -> None:
 
 @proves("DRN-9")
 def test_budget_without_a_reason_waits_for_a_drain_taint() -> None:
-    """Report that the VMI waits for a drain taint if the budget states no other reason."""
+    """Check that the VMI is reported to wait for a drain taint if the budget states no other reason."""
     budget = add_budget_status(budgets.build_budget(make_vmi("x"), None), 1)
 
     assert parse_wait(budget) == ("Migrating", "its virtual machine migrates once the node has a drain taint")
     assert parse_wait({**budget, "metadata": {**budget["metadata"], "annotations": {}}}) is None
-    assert [item.reason for item in plan_evictions([make_virt_launcher_pod("u-x")], [budget]).blocked] == ["Migrating"]
+    assert [
+        blocked_pod.reason for blocked_pod in plan_evictions([make_virt_launcher_pod("u-x")], [budget]).blocked
+    ] == ["Migrating"]
 
 
 def test_annotations_are_written_only_if_they_differ() -> None:
-    """Write no annotations that are already correct, and clear outdated ones."""
+    """Check that correct annotations are not written, and that outdated ones are cleared."""
     budget = budgets.build_budget(make_vmi("x"), WAIT)
 
     assert budgets.build_annotations_patch(budget, WAIT) == {}
@@ -71,24 +73,26 @@ def test_annotations_are_written_only_if_they_differ() -> None:
         ("u-x", {}),
         ("u-x", None),
     ],
-    ids=["no owner", "of another VMI", "selects other pods", "selects all pods", "selects no pods"],
+    ids=["no owner", "owned by another VMI", "selects other pods", "selects all pods", "selects no pods"],
 )
 def test_annotations_of_other_budgets_are_ignored(owner_uid: str, selector: Object | None) -> None:
-    """Ignore the annotations of other budgets: any user may create one, even for pods of other users."""
+    """Check that other budgets' annotations are ignored: any user may create one, even for pods of other users."""
     owners = [{"kind": "VirtualMachineInstance", "name": "x", "uid": owner_uid}] if owner_uid else []
     foreign_budget = budgets.build_budget(make_vmi("x"), WAIT)
     foreign_budget["metadata"]["ownerReferences"], foreign_budget["spec"]["selector"] = owners, selector
 
     assert parse_wait(foreign_budget) is None
     assert {
-        item.reason
-        for item in plan_evictions([make_virt_launcher_pod("u-x")], [add_budget_status(foreign_budget, 1)]).blocked
+        blocked_pod.reason
+        for blocked_pod in plan_evictions(
+            [make_virt_launcher_pod("u-x")], [add_budget_status(foreign_budget, 1)]
+        ).blocked
     } <= {"DisruptionBudget"}
 
 
 @proves("X-1")
 def test_long_annotation_is_truncated() -> None:
-    """Truncate long annotations of other clients, as a status lists hundreds of pods; keep our messages complete."""
+    """Check that other clients' long annotations are truncated, because a status may list hundreds of pods."""
     budget, long_wait = budgets.build_budget(make_vmi("x"), WAIT), Wait("a", "NotMigratable", "x" * 300_000)
     annotations = budgets.build_budget(make_vmi("x"), long_wait)["metadata"]["annotations"]
     budget["metadata"]["annotations"] = {**annotations, f"{WAIT_ANNOTATION_PREFIX}message": long_wait.message}
@@ -102,7 +106,7 @@ def test_long_annotation_is_truncated() -> None:
 
 @proves("DRN-9")
 def test_only_migrating_vmis_are_protected_by_a_budget() -> None:
-    """Protect a VMI that requests migration and has not ended; the VMI owns its budget."""
+    """Check that a VMI is protected if it requests migration and has not ended, and that it owns its budget."""
     assert is_protected(make_vmi("x"))
     assert not is_protected(make_vmi("x", strategy=None))
     assert not is_protected(make_vmi("x", phase="Succeeded"))
@@ -112,7 +116,7 @@ def test_only_migrating_vmis_are_protected_by_a_budget() -> None:
 
 @proves("DRN-10")
 def test_stated_reason_takes_precedence_over_multiple_budgets() -> None:
-    """Report what the pod waits for, as an eviction cannot honour two budgets and the pod stays in any case."""
+    """Check that the pod's wait is reported: an eviction cannot honour two budgets, and the pod stays in any case."""
     own_budget = add_budget_status(budgets.build_budget(make_vmi("x"), WAIT), 1)
     foreign_budget = add_budget_status(
         {**own_budget, "metadata": {"name": "a", "namespace": "ns"}, "spec": {**own_budget["spec"], "minAvailable": 0}},
@@ -121,11 +125,13 @@ def test_stated_reason_takes_precedence_over_multiple_budgets() -> None:
 
     plan = plan_evictions([make_virt_launcher_pod("u-x")], [foreign_budget, own_budget])
 
-    assert [(item.reason, item.message) for item in plan.blocked] == [("NotMigratable", WAIT.message)]
+    assert [(blocked_pod.reason, blocked_pod.message) for blocked_pod in plan.blocked] == [
+        ("NotMigratable", WAIT.message)
+    ]
 
 
 def test_own_budget_needs_label_and_name() -> None:
-    """Require the expected name and namespace too, because any user may set the label in their own namespace."""
+    """Check that label, name and namespace are required: any user may set the label in their own namespace."""
     own_budget = budgets.build_budget(make_vmi("x"), None)
     with_other_name = {**own_budget, "metadata": {**own_budget["metadata"], "name": "mine"}}
     in_other_namespace = {**own_budget, "metadata": {**own_budget["metadata"], "namespace": "other"}}
@@ -138,26 +144,33 @@ def test_own_budget_needs_label_and_name() -> None:
 
 
 def test_edited_spec_is_restored() -> None:
-    """Restore an edited spec, and ignore fields that the API server adds."""
+    """Check that an edited spec is restored, and that fields added by the API server are ignored."""
     own_budget = budgets.build_budget(make_vmi("x"), None)
-    edited = {**own_budget, "spec": {**own_budget["spec"], "minAvailable": 0}}
-    added = {**own_budget, "spec": {**own_budget["spec"], "unhealthyPodEvictionPolicy": "IfHealthyBudget"}}
+    edited_budget = {**own_budget, "spec": {**own_budget["spec"], "minAvailable": 0}}
+    budget_with_default = {
+        **own_budget,
+        "spec": {**own_budget["spec"], "unhealthyPodEvictionPolicy": "IfHealthyBudget"},
+    }
 
-    assert budgets.build_spec_patch(edited, make_vmi("x")) == [
+    assert budgets.build_spec_patch(edited_budget, make_vmi("x")) == [
         {"op": "replace", "path": "/spec", "value": own_budget["spec"]}
     ]
-    assert budgets.build_spec_patch(own_budget, make_vmi("x")) == budgets.build_spec_patch(added, make_vmi("x")) == []
+    assert (
+        budgets.build_spec_patch(own_budget, make_vmi("x"))
+        == budgets.build_spec_patch(budget_with_default, make_vmi("x"))
+        == []
+    )
 
 
 def test_long_messages_fit_into_annotations() -> None:
-    """Truncate messages from a VMI's status, which its users may write, since the API server limits annotations."""
+    """Check that messages from a VMI's status, which its users may write, are truncated to fit into annotations."""
     annotations = budgets.build_wait_annotations(Wait("a", "Migrating", "x" * 300_000))
     assert max(map(len, annotations.values())) < 2 * MAX_MESSAGE_CHARACTERS
 
 
 @proves("DRN-10")
 def test_kubevirt_budget_is_recognized_by_its_owner() -> None:
-    """Recognize KubeVirt's budgets by the owner reference; ours and those of a user do not count."""
+    """Check that KubeVirt's budgets are recognized by their owner reference; ours and a user's do not count."""
     own_budget = budgets.build_budget(make_vmi("x"), None)
     owner = own_budget["metadata"]["ownerReferences"]
     kubevirt_budget = {"metadata": {"name": "theirs", "namespace": "ns", "ownerReferences": owner}}

@@ -1,1 +1,1 @@
-"""Tests of drains with KubeVirt's controllers installed: the product's own migration step is passive (DRN-10)."""
+"""Tests for drains with KubeVirt's controllers installed: the product itself migrates no VMs (DRN-10)."""

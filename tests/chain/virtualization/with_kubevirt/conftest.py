@@ -1,4 +1,4 @@
-"""Fixtures with KubeVirt's virt-controller and simulated virt-handlers; a test can also start its virt-api."""
+"""Fixtures for a cluster with KubeVirt's virt-controller and simulated virt-handlers; tests can start virt-api."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chain.virtualization.with_kubevirt.environment import KUBEVIRT_CONFIG
 
 @pytest.fixture(scope="package")
 def kubevirt_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeVirtEnvironment]:
-    """Yield the environment with virtualization enabled; KubeVirt is configured with the drain taint of medik8s."""
+    """Yield the environment with virtualization enabled; KubeVirt is configured with medik8s's drain taint."""
     folder = tmp_path_factory.mktemp("with-kubevirt")
     with run_product(folder, VIRTUALIZATION) as (cluster, product):
         controller = VirtController(cluster, folder / "kubevirt")
@@ -29,6 +29,6 @@ def kubevirt_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[K
 
 @pytest.fixture
 def environment(kubevirt_environment: KubeVirtEnvironment) -> Iterator[KubeVirtEnvironment]:
-    """Yield the environment without objects of earlier tests."""
+    """Yield the environment without objects from earlier tests."""
     yield kubevirt_environment
     kubevirt_environment.delete_all_objects()

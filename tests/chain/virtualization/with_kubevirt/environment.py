@@ -1,4 +1,4 @@
-"""The environment in which KubeVirt starts and migrates the VMs."""
+"""Test environment in which KubeVirt starts and migrates the VMs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.waiting import retry_action
 T = TypeVar("T")
 TAINT_KEY = "medik8s.io/drain"
 KUBEVIRT_CONFIGURATION = {"migrations": {"nodeDrainTaintKey": TAINT_KEY}}
-"""Configuration of KubeVirt with the drain taint of medik8s's NodeMaintenances."""
+"""KubeVirt configuration with the drain taint that medik8s's NodeMaintenances set."""
 IGNORE_BACKOFF_ANNOTATION = "kubevirt.io/func-test-ignore-migration-backoff"
 MIGRATION_NAME_PREFIX = "evacuation-"
-"""Name prefix of this product's migrations; KubeVirt uses another one."""
+"""Name prefix of this product's migrations; KubeVirt uses a different prefix."""
 
 
 class KubeVirtEnvironment(VirtualizationEnvironment):
-    """The environment of virtualization tests with KubeVirt installed."""
+    """A virtualization environment with KubeVirt installed."""
 
     def __init__(self, cluster: LocalCluster, product: Product, controller: VirtController, api: VirtApi) -> None:
         super().__init__(cluster, product)
@@ -54,7 +54,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         unmigratable_reason: str = "",
         eviction_strategy: str = LIVE_MIGRATE,
     ) -> str:
-        """Create a VM as in the base class; start one with the run strategy Manual, as KubeVirt's API does."""
+        """Create a VM as in the base class; if its run strategy is Manual, start it as KubeVirt's API does."""
         super().create_vm(
             name,
             node,
@@ -68,14 +68,14 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         return name
 
     def _pin_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
-        """Return metadata and spec with a preferred node affinity; a required one would prevent the migration."""
+        """Return the metadata and the spec with a preferred node affinity; a required one would prevent migrations."""
         hostname_term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
         preferred = {"weight": 100, "preference": {"matchExpressions": [hostname_term]}}
         affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
         return metadata, {**spec, "affinity": affinity}
 
     def make_migratable(self, name: str) -> None:
-        """Make a VMI migratable from now on; its virt-handler reports it."""
+        """Make a VMI migratable; its virt-handler then sets its condition."""
         self.client.patch(f"{self.vmis_path}/{name}", {"metadata": {"annotations": {NOT_MIGRATABLE_ANNOTATION: None}}})
 
     def create_watcher(self, homes: Mapping[str, str] | None = None) -> MigrationWatcher:
@@ -86,10 +86,9 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         return MigrationWatcher(self.client, homes, PENDING_PHASES)
 
     def keeps_node_limit(self, limit: int, maximum: int) -> bool:
-        """Return whether `maximum` concurrent migrations are KubeVirt's limit, or one more.
+        """Return whether `maximum`, the most concurrent migrations from a node, is KubeVirt's limit or one more.
 
-        KubeVirt no longer counts a migration from a node when its VMI runs on the target. The migration may still be
-        unfinished.
+        KubeVirt stops counting a migration once its VMI runs on the target node, even if the migration is unfinished.
         """
         return maximum in (limit, limit + 1)
 
@@ -98,7 +97,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
 
     @contextmanager
     def configure_kubevirt(self, configuration: Mapping[str, Any]) -> Iterator[None]:
-        """Give KubeVirt only this configuration while the block runs."""
+        """Replace KubeVirt's configuration while the block runs."""
         self.controller.configure(configuration)
         try:
             yield
@@ -125,31 +124,31 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
             super().kill_and_restart(rng)
 
     def write_heartbeat(self, node: str) -> None:
-        """Write a virt-handler heartbeat for the node, upon which KubeVirt evaluates the node again."""
+        """Write a virt-handler heartbeat to the node, so that KubeVirt evaluates the node again."""
         metadata = {"annotations": {HEARTBEAT_ANNOTATION: format_now()}}
         self.client.patch(build_node_path(node), {"metadata": metadata})
 
     def wait_with_heartbeats(self, node: str, wait: Callable[[], T], timeout: float = 60.0) -> T:
-        """Return what `wait` returns; write a heartbeat at first and whenever `wait` raises `TimeoutError`.
+        """Write a heartbeat, call `wait` and return its result; repeat this whenever `wait` raises `TimeoutError`.
 
-        KubeVirt may not have the object in its cache at the first heartbeat. A virt-handler writes one each minute.
+        KubeVirt may not have the object in its cache at the first heartbeat. A virt-handler writes one every minute.
         """
         return retry_action(lambda: self.write_heartbeat(node), wait, timeout)
 
     def skip_migration_backoff(self, migration_name: str) -> None:
-        """Let KubeVirt start this migration without a backoff, as its own functional tests do."""
+        """Make KubeVirt start this migration without a backoff, as KubeVirt's own functional tests do."""
         path = f"{build_migrations_path(self.vm_namespace)}/{migration_name}"
         self.client.patch(path, {"metadata": {"annotations": {IGNORE_BACKOFF_ANNOTATION: ""}}})
 
     @property
     def budgets_path(self) -> str:
-        """Return the API path of the namespace's budgets."""
+        """Return the API path of the budgets in the VMs' namespace."""
         return build_budgets_path(self.vm_namespace)
 
     def list_own_objects(self) -> list[str]:
         """Return the names of this product's migrations and budgets."""
-        migrations = [item["metadata"]["name"] for item in self.client.list(MIGRATIONS_PATH)["items"]]
+        migrations = [migration["metadata"]["name"] for migration in self.client.list(MIGRATIONS_PATH)["items"]]
         budgets = self.client.list("/apis/policy/v1/poddisruptionbudgets", label_selector=VMI_UID_LABEL)["items"]
         return [name for name in migrations if name.startswith(MIGRATION_NAME_PREFIX)] + [
-            item["metadata"]["name"] for item in budgets
+            budget["metadata"]["name"] for budget in budgets
         ]

@@ -1,4 +1,4 @@
-"""Tests of drains with KubeVirt during which users set taints, delete objects or fix problems (DRN-8 to DRN-11)."""
+"""Tests for drains with KubeVirt during which users set taints, delete objects or fix problems (DRN-8 to DRN-11)."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ UNMIGRATABLE_REASON = "the disk is not shared"
 
 
 @proves("DRN-8", "DRN-10", "C3")
-@pytest.mark.parametrize("key", ["medik8s.io/drain", "kubevirt.io/drain"])
-def test_manual_taint_migrates_vms_if_kubevirt_knows_it(environment: KubeVirtEnvironment, key: str) -> None:
-    """Taints set by hand make KubeVirt migrate the VMs if it is configured with the key.
+@pytest.mark.parametrize("taint_key", ["medik8s.io/drain", "kubevirt.io/drain"])
+def test_kubevirt_migrates_vms_if_configured_taint_is_set_by_hand(
+    environment: KubeVirtEnvironment, taint_key: str
+) -> None:
+    """Check that KubeVirt migrates the VMs if a taint whose key it is configured with is set by hand.
 
-    The product creates neither a migration nor a budget.
+    The product creates neither migrations nor budgets.
     """
     node, _ = environment.create_node(), environment.create_node()
-    before = environment.await_running(environment.create_vm("by-hand", node))
-    with environment.configure_kubevirt({"migrations": {"nodeDrainTaintKey": key}}):
-        environment.set_taints(node, {"key": key, "value": "whatever", "effect": "NoSchedule"})
-        after = environment.await_vmis(lambda vmis: get_node_name(vmis["by-hand"]) not in ("", node))
-    assert get_boot(after["by-hand"]) == before["by-hand"]
+    original_boots = environment.await_running(environment.create_vm("by-hand", node))
+    with environment.configure_kubevirt({"migrations": {"nodeDrainTaintKey": taint_key}}):
+        environment.set_taints(node, {"key": taint_key, "value": "whatever", "effect": "NoSchedule"})
+        vmis_after_migration = environment.await_vmis(lambda vmis: get_node_name(vmis["by-hand"]) not in ("", node))
+    assert get_boot(vmis_after_migration["by-hand"]) == original_boots["by-hand"]
     environment.set_taints(node)
     assert environment.list_own_objects() == []
 
 
 @proves("DRN-10", "DRN-11")
 def test_vmi_without_vm_is_shut_down(environment: KubeVirtEnvironment) -> None:
-    """Drains complete with a VMI that no VM owns: it is shut down, and KubeVirt keeps it in phase Failed."""
+    """Check that a drain shuts down a VMI without a VM and completes, while KubeVirt keeps the VMI in phase Failed."""
     node, _ = environment.create_node(), environment.create_node()
     environment.await_running(environment.create_vmi("ownerless", node))
     evictions = start_audit(environment.cluster)
@@ -52,12 +54,12 @@ def test_vmi_without_vm_is_shut_down(environment: KubeVirtEnvironment) -> None:
 
 
 @proves("DRN-10", "OSV-2")
-def test_vm_that_becomes_migratable_is_migrated(environment: KubeVirtEnvironment) -> None:
-    """Drains end within half a second of the last virt-launcher pod's end; KubeVirt starts the migration."""
+def test_vm_that_becomes_migratable_is_migrated_by_kubevirt(environment: KubeVirtEnvironment) -> None:
+    """Check that KubeVirt migrates a VM that becomes migratable, and the drain ends soon after its pod."""
     node, _ = environment.create_node(), environment.create_node()
     environment.await_running(environment.create_vm("late", node, unmigratable_reason=UNMIGRATABLE_REASON))
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda item: do_all_messages_contain(item, UNMIGRATABLE_REASON))
+    environment.await_state(path, lambda maintenance: do_all_messages_contain(maintenance, UNMIGRATABLE_REASON))
     environment.make_migratable("late")
     started = time.monotonic()
     with environment.create_watcher() as watcher:
@@ -66,7 +68,7 @@ def test_vm_that_becomes_migratable_is_migrated(environment: KubeVirtEnvironment
     kubevirt_seconds = watcher.first_seen_at[environment.vm_namespace, "late"] - started
     completed_at = environment.handler.completed_at[-1]
     print(
-        f"KubeVirt's migration began after {kubevirt_seconds:.2f} s; "
+        f"KubeVirt started the migration after {kubevirt_seconds:.2f} s; "
         f"the drain ended {ended - completed_at:.2f} s after the virt-launcher pod"
     )
     assert is_below_scaled_limit(ended - completed_at, 0.5)
@@ -74,10 +76,10 @@ def test_vm_that_becomes_migratable_is_migrated(environment: KubeVirtEnvironment
 
 @proves("DRN-9", "DRN-10")
 def test_deleted_migration_does_not_shut_down_vm(environment: KubeVirtEnvironment) -> None:
-    """Deleting a migration does not shut down its VM; KubeVirt starts the next migration within a minute.
+    """Check that deleting a migration does not shut down its VM; KubeVirt starts the next migration within a minute.
 
-    Until then only virt-api prevents the eviction: while the target's virt-launcher pod exists, KubeVirt's budget
-    allows one disruption.
+    Until then, only virt-api prevents the eviction: KubeVirt's budget allows one disruption while the target's
+    virt-launcher pod exists.
     """
     node, _ = environment.create_node(), environment.create_node()
     environment.await_running(environment.create_vm("disturbed", node))
@@ -89,7 +91,7 @@ def test_deleted_migration_does_not_shut_down_vm(environment: KubeVirtEnvironmen
             environment.client, build_migrations_path(environment.vm_namespace), lambda migrations: not migrations
         )
         environment.send_tick()
-        environment.await_state(path, lambda item: is_only_blocked_by(item, "Migrating"))
+        environment.await_state(path, lambda maintenance: is_only_blocked_by(maintenance, "Migrating"))
     assert environment.list_shut_down_vms(evictions) == set()
     environment.delete_vm("disturbed")
     environment.await_state(path)
@@ -98,9 +100,11 @@ def test_deleted_migration_does_not_shut_down_vm(environment: KubeVirtEnvironmen
 
 @proves("DRN-9", "DRN-10")
 def test_vm_deleted_during_migration_does_not_delay_drain(environment: KubeVirtEnvironment) -> None:
-    """Deleting a VM during its migration delays neither the drain nor the migration of another VM."""
+    """Check that deleting a VM during its migration delays neither the drain nor other migrations."""
     node, _ = environment.create_node(), environment.create_node()
-    before = environment.await_running(environment.create_vm("deleted", node), environment.create_vm("left", node))
+    original_boots = environment.await_running(
+        environment.create_vm("deleted", node), environment.create_vm("left", node)
+    )
     evictions = start_audit(environment.cluster)
     with environment.hold_migrations(*(name for name in list_node_names(environment) if name != node)):
         path = environment.create_maintenance(node)
@@ -108,6 +112,6 @@ def test_vm_deleted_during_migration_does_not_delay_drain(environment: KubeVirtE
         environment.delete_vm("deleted")
         environment.await_vmis(lambda vmis: "deleted" not in vmis)
     environment.await_state(path)
-    assert environment.await_running("left") == {"left": before["left"]}
+    assert environment.await_running("left") == {"left": original_boots["left"]}
     assert environment.list_shut_down_vms(evictions) <= {"deleted"}
     assert environment.list_own_objects() == []

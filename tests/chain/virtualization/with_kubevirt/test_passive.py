@@ -1,4 +1,4 @@
-"""Tests that the product stays passive with KubeVirt, and takes over when KubeVirt is removed (DRN-10)."""
+"""Tests that the product leaves migrations to KubeVirt, and takes over when KubeVirt is removed (DRN-10)."""
 
 from __future__ import annotations
 
@@ -22,103 +22,110 @@ pytestmark = pytest.mark.slow
 REMEDY_TEXT = f"set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to {TAINT_KEY}"
 
 
-def is_only_blocked_by(item: Object, reason: str, text: str = "") -> bool:
+def is_only_blocked_by(maintenance: Object, reason: str, text: str = "") -> bool:
     """Return whether the maintenance reports exactly one blocked pod, with this reason and `text` in the message."""
     return [
-        found_reason == reason and text in message for found_reason, message in get_blocked_by_pod(item).values()
+        blocking_reason == reason and text in message
+        for blocking_reason, message in get_blocked_by_pod(maintenance).values()
     ] == [True]
 
 
 @proves("DRN-10", "C3")
 def test_taint_unknown_to_kubevirt_is_reported_with_remedy(environment: KubeVirtEnvironment) -> None:
-    """Drain taints that KubeVirt is not configured with are reported with the remedy.
+    """Check that a drain taint with which KubeVirt is not configured is reported, with a remedy.
 
-    Without configuration, KubeVirt knows only the taint of the older API group. Once configured, the drain continues.
+    By default, KubeVirt knows only the taint of the older API group. Once KubeVirt is configured, the drain continues.
     """
-    node, older, _ = environment.create_node(), environment.create_node(), environment.create_node()
-    before = environment.await_running(
-        environment.create_vm("waiting", node), environment.create_vm("migrating", older)
+    node, older_api_node, _ = environment.create_node(), environment.create_node(), environment.create_node()
+    original_boots = environment.await_running(
+        environment.create_vm("waiting", node), environment.create_vm("migrating", older_api_node)
     )
     with environment.configure_kubevirt({}):
         path = environment.create_maintenance(node)
-        environment.await_state(path, lambda item: is_only_blocked_by(item, "WaitsForKubeVirt", REMEDY_TEXT))
+        environment.await_state(
+            path, lambda maintenance: is_only_blocked_by(maintenance, "WaitsForKubeVirt", REMEDY_TEXT)
+        )
         with environment.hold_migrations(*list_node_names(environment)):
-            other_maintenance = environment.create_maintenance(older, api_version=KUBEVIRT.api_version)
-            environment.await_state(other_maintenance, lambda item: is_only_blocked_by(item, "Migrating", "is Running"))
-        environment.await_state(other_maintenance)
+            older_api_maintenance = environment.create_maintenance(older_api_node, api_version=KUBEVIRT.api_version)
+            environment.await_state(
+                older_api_maintenance, lambda maintenance: is_only_blocked_by(maintenance, "Migrating", "is Running")
+            )
+        environment.await_state(older_api_maintenance)
         assert get_node_name(environment.get_vmis_by_name()["waiting"]) == node
     environment.write_heartbeat(node)
     environment.await_state(path)
-    assert environment.await_running(*before) == before
+    assert environment.await_running(*original_boots) == original_boots
     assert environment.list_own_objects() == []
 
 
 @proves("DRN-10", "DRN-9")
-def test_refused_eviction_makes_kubevirt_migrate(environment: KubeVirtEnvironment) -> None:
-    """Evictions that virt-api refuses make KubeVirt migrate the VMI, whatever the taint.
+def test_kubevirt_migrates_vmi_whose_eviction_is_rejected(environment: KubeVirtEnvironment) -> None:
+    """Check that KubeVirt migrates a VMI whose eviction virt-api rejects, regardless of taints.
 
-    A VMI that cannot migrate is reported.
+    A VMI that cannot be migrated is reported.
     """
     node, _ = environment.create_node(), environment.create_node()
-    possible = environment.create_vm("possible", node, eviction_strategy=LIVE_MIGRATE_IF_POSSIBLE)
-    before = environment.await_running(
+    migrate_if_possible_vm = environment.create_vm("possible", node, eviction_strategy=LIVE_MIGRATE_IF_POSSIBLE)
+    original_boots = environment.await_running(
         environment.create_vm("asked", node),
-        possible,
+        migrate_if_possible_vm,
         environment.create_vm("stuck", node, unmigratable_reason="no disk"),
     )
     evictions = start_audit(environment.cluster)
     with environment.configure_kubevirt({}), environment.api:
         path = environment.create_maintenance(node)
-        environment.await_state(path, lambda item: is_only_blocked_by(item, "NotMigratable", "no disk"))
+        environment.await_state(path, lambda maintenance: is_only_blocked_by(maintenance, "NotMigratable", "no disk"))
         assert node not in {get_node_name(environment.get_vmis_by_name()[name]) for name in ("asked", "possible")}
         environment.make_migratable("stuck")
         environment.await_state(path)
-    assert environment.await_running(*before) == before
+    assert environment.await_running(*original_boots) == original_boots
     assert environment.list_shut_down_vms(evictions) == set()
     assert environment.list_own_objects() == []
 
 
 @proves("DRN-10", "DRN-9")
 def test_failed_migration_is_reported_and_retried_by_kubevirt(environment: KubeVirtEnvironment) -> None:
-    """Failed migrations are reported and retried by KubeVirt; meanwhile the VM runs and is not evicted."""
+    """Check that a failed migration is reported, and retried by KubeVirt while the VM keeps running."""
     node, _ = environment.create_node(), environment.create_node()
-    before = environment.await_running(environment.create_vm("unlucky", node))
-    other_nodes = [name_ for name_ in list_node_names(environment) if name_ != node]
+    original_boots = environment.await_running(environment.create_vm("unlucky", node))
+    other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
     environment.set_migrations_fail(*other_nodes)
     evictions = start_audit(environment.cluster)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda item: is_only_blocked_by(item, "MigrationFailed", "failed once"))
+    environment.await_state(path, lambda maintenance: is_only_blocked_by(maintenance, "MigrationFailed", "failed once"))
     environment.set_migrations_fail(*other_nodes, fails=False)
 
-    def is_retry_pending(item: Object) -> bool:
-        return is_only_blocked_by(item, "MigrationFailed", "is Pending")
+    def is_retry_pending(maintenance: Object) -> bool:
+        return is_only_blocked_by(maintenance, "MigrationFailed", "is Pending")
 
-    retried = environment.wait_with_heartbeats(node, lambda: environment.await_state(path, is_retry_pending, timeout=5))
+    retrying_maintenance = environment.wait_with_heartbeats(
+        node, lambda: environment.await_state(path, is_retry_pending, timeout=5)
+    )
     assert get_node_name(environment.get_vmis_by_name()["unlucky"]) == node
 
-    ((_, message),) = get_blocked_by_pod(retried).values()
+    ((_, message),) = get_blocked_by_pod(retrying_maintenance).values()
     environment.skip_migration_backoff(message.removesuffix(" is Pending").rpartition(" ")[2])
     environment.await_state(path)
-    assert environment.await_running("unlucky") == before
+    assert environment.await_running("unlucky") == original_boots
     assert environment.list_shut_down_vms(evictions) == set()
     assert environment.list_own_objects() == []
 
 
 @proves("DRN-10")
-def test_vm_always_has_budget_when_kubevirt_is_reinstalled(environment: KubeVirtEnvironment) -> None:
-    """VMs have a budget at all times while KubeVirt is removed and installed again during a drain.
+def test_vm_always_has_budget_while_kubevirt_is_reinstalled(environment: KubeVirtEnvironment) -> None:
+    """Check that a VM always has a budget while KubeVirt is removed and reinstalled during a drain.
 
     The product creates budget and migration while KubeVirt is removed, and deletes its budget once KubeVirt's exists.
     """
     node, _ = environment.create_node(), environment.create_node()
-    before = environment.await_running(environment.create_vm("between", node))
+    original_boots = environment.await_running(environment.create_vm("between", node))
     evictions = start_audit(environment.cluster)
     budget_counts: list[int] = []
 
     def has_only_kubevirt_budgets(budgets: dict[str, Object]) -> bool:
         budget_counts.append(len(budgets))
         return bool(budgets) and not any(
-            VMI_UID_LABEL in (live_budget["metadata"].get("labels") or {}) for live_budget in budgets.values()
+            VMI_UID_LABEL in (budget["metadata"].get("labels") or {}) for budget in budgets.values()
         )
 
     with ThreadPoolExecutor(1) as thread, environment.remove_kubevirt():
@@ -131,7 +138,7 @@ def test_vm_always_has_budget_when_kubevirt_is_reinstalled(environment: KubeVirt
         environment.send_tick()
         assert environment.list_protected_vmis() == {"between"}
         path = environment.create_maintenance(node)
-        environment.await_state(path, lambda item: is_only_blocked_by(item, "Migrating"))
+        environment.await_state(path, lambda maintenance: is_only_blocked_by(maintenance, "Migrating"))
         waiter = thread.submit(
             wait_for_collection,
             environment.client,
@@ -140,7 +147,7 @@ def test_vm_always_has_budget_when_kubevirt_is_reinstalled(environment: KubeVirt
             TIMEOUT_SECONDS,
         )
     environment.wait_with_ticks(lambda: environment.await_state(path, timeout=3))
-    assert environment.await_running("between") == before
+    assert environment.await_running("between") == original_boots
     assert environment.list_shut_down_vms(evictions) == set()
     waiter.result()
     assert min(budget_counts) == 1
