@@ -31,7 +31,8 @@ class EvictionResult:
         evicted: Pods whose eviction was granted, as `{namespace, name, uid}`.
         already_gone: Pods that were already deleted, or evicted by another pass.
         blocked: Pods that cannot be evicted now, with the reason.
-        in_flight: Pods whose eviction was sent but not answered yet. The next batch collects the outcome.
+        in_flight: Pods whose eviction was sent but not answered yet, or was granted after its own batch. The next batch
+            collects the outcome.
         deferred: Pods that the batch had no time for. They may be evicted immediately.
     """
 

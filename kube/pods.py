@@ -48,7 +48,7 @@ class PodClassification:
 
     Attributes:
         leaving: Pods to evict, and terminating ones. DaemonSet pods are included unless the options ignore them.
-        daemonset_pods: DaemonSet pods that stay.
+        daemonset_pods: DaemonSet pods; also in `leaving` unless the options ignore them.
         bare: Pods in `leaving` that no controller will recreate.
         with_local_storage: Pods in `leaving` whose emptyDir data will be lost.
         refusals: Reasons why a drain with these options must not start, empty if it may.

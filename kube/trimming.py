@@ -1,6 +1,7 @@
 """Reduces objects to the fields that the rules read, for caches of thousands of objects. Pure functions.
 
-`kube.pods` and `kube.budgets` give the same results for a full pod or budget and for a trimmed one.
+The functions of `kube.pods` and `kube.budgets` that PodSource calls return the same results for a full object and for a
+trimmed one.
 """
 
 from __future__ import annotations

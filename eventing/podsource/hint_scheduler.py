@@ -26,7 +26,7 @@ Then the next node gets a hint, and eventually the same node again.
 MAX_BACKOFF_SECONDS = 60.0
 """Maximum seconds between two hints without effect; each pause is twice the previous one."""
 MAX_DOUBLINGS = 6
-"""Number of pauses that are shorter than the maximum."""
+"""The pause doubles at most this many times."""
 
 
 class BudgetCapacity(NamedTuple):

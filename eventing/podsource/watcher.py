@@ -200,8 +200,8 @@ class PodSource:
     def _emit_pods_gone(self, node: DrainingNode, version: str) -> None:
         """Emit `pods.gone`: at once for the last pod, otherwise coalesced with the events for other pods.
 
-        While all remaining pods are terminating, the event concerns only the status. DaemonSet pods count if no other
-        pod is left: the pod may have been the last one whose DaemonSet is deleted (NMO-7).
+        If every pod that may be evicted is terminating, only `status` needs the event. The caller also emits it if only
+        DaemonSet pods are left: this pod may have been the last one whose DaemonSet is deleted (NMO-7).
         """
         classification = node.classify_pods()
         leaving, evictable = classification.leaving, node.list_evictable(classification)

@@ -214,7 +214,7 @@ def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, 
 
 
 def _check_node_free(node: Node, maintenance: m.Maintenance, client: SyncClient) -> None:
-    """Check that no other maintenance holds the node, in case a client deleted its lease. Raises `Failed` otherwise.
+    """Raise `Failed` if another maintenance holds the node, even if a client deleted that maintenance's lease.
 
     The check sends a list request only if the node is labelled for another maintenance.
     """

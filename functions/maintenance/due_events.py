@@ -78,8 +78,8 @@ def find_orphans(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference,
     """Return the orphaned nodes: those still cordoned, tainted or leased for a maintenance that no longer exists.
 
     Each node comes with a reference to that maintenance. Late writes and removed finalizers orphan nodes. A node is not
-    orphaned if another maintenance waits to begin on it, or if its last one is about to restore it. The result is empty
-    if a list is incomplete.
+    orphaned if another maintenance waits to begin on it, or if its previous maintenance is about to restore it. The
+    result is empty if a list is incomplete.
     """
     if not snapshot.is_complete or snapshot.nodes is None or snapshot.leases is None:
         return []
@@ -136,7 +136,8 @@ def find_due_event(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: da
 def _is_renewal_due(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: datetime) -> bool:
     """Return whether the maintenance holds a lease that is due for renewal.
 
-    With many concurrent drains, the events of one drain may be in flight for longer than a lease lasts.
+    With many concurrent drains, status writes may follow each other so closely that an event always seems to be in
+    flight.
     """
     lease = (snapshot.leases or {}).get(m.get_node_name(maintenance))
     is_active = m.has_begun(maintenance) and not m.is_deleting(maintenance)

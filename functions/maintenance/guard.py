@@ -61,14 +61,14 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         return []  # still cordoned, tainted and labelled: no read is necessary
     if not is_active_install(client):
         return []
-    # usually `restore` has just removed the label, which arrives as a deletion: a cache may still have the maintenance
+    # After a deletion, read the newest state: usually `restore` removed the label, and a cache may still be older.
     api = client.api
     maintenances = client.run(
         list_undeleted(api, name) if is_node_deleted else list_by_holder(api, name, holder, resource_version="0")
     )
     begun = [item for item in maintenances if is_active(item, name)]
     if not any(is_node_deleted or m.is_reported_cordoned(item) for item in begun):
-        return []  # the first cordon is done and the taint is pending
+        return []  # no status reports the cordon yet, so `taint` is still to come
     node = client.run(get_or_none(client.api.get(build_node_path(name))))
     current = [item for item in begun if node and m.has_begun_on(item, node)]
     _delete_maintenances([item for item in begun if item not in current], client)

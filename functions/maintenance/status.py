@@ -137,7 +137,7 @@ def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
 def _build_patch(
     maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
 ) -> tuple[Object | None, str]:
-    """Return the status patch and the resourceVersion of its pods, or "" if its node state may be newer.
+    """Return the status patch and the resourceVersion of its pods, or "" if the node may have been read later.
 
     Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
     """
@@ -153,7 +153,7 @@ def _build_patch(
 def _read_node_snapshot(
     maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
 ) -> tuple[NodeSnapshot, str]:
-    """Return the node and its pods with the pods' resourceVersion, or "" if the node state may be newer.
+    """Return the node and its pods with the pods' resourceVersion, or "" if the node may have been read later.
 
     The function uses the snapshot of the event's step if that is still valid, and reads everything else. If all events
     are `pods.gone` and the status shows a cordoned node, the node is not read, since `guard` watches it. A snapshot

@@ -132,11 +132,11 @@ def _check_claim(pool: Object, claim: list[Object], event: BaseCloudEvent, clien
 
 
 def _may_claim(pool: Object, event: BaseCloudEvent, client: SyncClient) -> bool:
-    """Return whether no active run claims the pool, and the event's run has not ended and still needs its pools.
+    """Return whether the event's run is active and still needs its pools, and no active run has claimed this pool.
 
-    Runs are read after the pool, so the list includes the run that claims it. A run that is still claiming pools has no
-    record yet, so its claim does not count. It has changed no pool, waits for its turn like any other run, and then
-    repeats a claim that it lost.
+    Runs are listed after the pool is read, so the list includes any run that claimed it. A run that is still claiming
+    pools has not recorded its claims and has changed no pool, so its claim is ignored. That run claims the pool again
+    when its turn comes.
     """
     owner = get_claim_uid(pool)
     if owner and owner in claims.list_active_uids(client.run(lookup.list_runs(client.api, None))):

@@ -16,12 +16,12 @@ log = logging.getLogger("functions")
 
 
 class BudgetWriter:
-    """Sends the writes of one pass, and keeps their results.
+    """Sends the writes of one pass, and collects their results.
 
     Attributes:
-        unanswered: Paths whose write had no response or no time; a retry may succeed.
+        unanswered: Paths whose write got no response, or was skipped for lack of time; a retry may succeed.
         sent_count: Number of writes that were sent.
-        ran_out_of_time: Whether the time ran out before a write.
+        ran_out_of_time: Whether a write was skipped for lack of time.
     """
 
     def __init__(self) -> None:

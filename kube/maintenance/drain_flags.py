@@ -32,7 +32,7 @@ from kube.times import parse_time
 
 FORCE, DELETE_EMPTYDIR_DATA, IGNORE_DAEMONSETS = "Force", "DeleteEmptyDirData", "IgnoreDaemonSets"
 POD_SELECTOR = "PodSelector"
-"""Reasons of blocked pods: the flag that blocks them, or the invalid selector."""
+"""Reasons of blocked pods: the flag that would let the pod leave, or the invalid selector."""
 UNSELECTED_MESSAGE, SKIPPED_MESSAGE = "not selected", "terminating for longer than skipWaitForDeleteTimeoutSeconds"
 """Reasons why a drain does not cover a pod."""
 REMEDIES = {

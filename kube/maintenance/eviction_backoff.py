@@ -32,7 +32,7 @@ A pod that a controller recreates at once is evicted at most four times in the f
 SCHEDULING_GRACE = timedelta(seconds=2)
 """Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *VIRT_LAUNCHER_REASONS)
-"""Reasons without a backoff: an event reports when the budget allows an eviction; until then, none is sent."""
+"""Reasons without a backoff: an event reports when the budget allows an eviction, and triggers the next attempt."""
 UNDECIDED_REASONS = ("NoAnswer", "Changing", "Busy", "NoTime")
 """Reasons of evictions that failed without a refusal; they are retried at once if the pass made progress elsewhere."""
 
@@ -54,7 +54,7 @@ def is_backing_off(kubernetes_event: Mapping[str, Any] | None, now: datetime) ->
 
 
 def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[BlockedPod]]:
-    """Split the pods into those to evict now and those in backoff; the latter come with their reason.
+    """Split the pods into those that are not in backoff and those that are; the latter come with their reason.
 
     A refusal that was recorded for an older spec causes no backoff (DRN-1a).
     """

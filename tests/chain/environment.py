@@ -29,6 +29,8 @@ from tests.workload import Workload, build_pod, start_audit
 
 T = TypeVar("T")
 NAME_NUMBERS = itertools.count(1)
+TIMEOUT_SECONDS = 90.0
+"""Maximum seconds of a wait, long enough for a busy machine."""
 COUNT_UNDELIVERED_QUERY = "SELECT count(*) FROM delivery"
 
 
@@ -159,7 +161,7 @@ class ChainEnvironment:
         return f"{GROUPS[api_version].path}/{name}"
 
     def record_states_until(
-        self, path: str, predicate: Callable[[Object], bool], timeout: float = 30.0
+        self, path: str, predicate: Callable[[Object], bool], timeout: float = TIMEOUT_SECONDS
     ) -> list[Object]:
         """Return the successive states of the object at `path`, up to the first state that satisfies `predicate`."""
         states: list[Object] = []
@@ -174,18 +176,18 @@ class ChainEnvironment:
         return states
 
     def await_state_of(
-        self, collection: str, name: str, predicate: Callable[[Object], bool], timeout: float = 30.0
+        self, collection: str, name: str, predicate: Callable[[Object], bool], timeout: float = TIMEOUT_SECONDS
     ) -> Object:
         """Wait for a state of the named object that satisfies `predicate`, and return it."""
         return self.record_states_until(f"{collection}/{name}", predicate, timeout)[-1]
 
     def await_state(
-        self, path: str, predicate: Callable[[Object], bool] = has_succeeded, timeout: float = 30.0
+        self, path: str, predicate: Callable[[Object], bool] = has_succeeded, timeout: float = TIMEOUT_SECONDS
     ) -> Object:
         """Wait for a state of the object at `path` that satisfies `predicate`, and return it."""
         return self.record_states_until(path, predicate, timeout)[-1]
 
-    def await_deletion(self, path: str, timeout: float = 30.0) -> float:
+    def await_deletion(self, path: str, timeout: float = TIMEOUT_SECONDS) -> float:
         """Wait until the object at `path` is deleted; return the elapsed seconds."""
         started = time.monotonic()
         self.workload.wait_for_object(path, lambda item: item is None, timeout)
@@ -199,7 +201,7 @@ class ChainEnvironment:
     def _post_tick(self) -> None:
         assert post_event(build_tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
 
-    def wait_with_ticks(self, wait: Callable[[], T], timeout: float = 60.0) -> T:
+    def wait_with_ticks(self, wait: Callable[[], T], timeout: float = TIMEOUT_SECONDS) -> T:
         """Send a tick, call `wait` and return its result; repeat this whenever `wait` raises `TimeoutError`.
 
         Raises the `TimeoutError` after `timeout`. Use this method to wait for an effect of a tick, since PingSource

@@ -109,7 +109,7 @@ def test_second_apply_of_install_changes_nothing(clean_cluster: LocalCluster, na
 
 
 def test_unused_components_are_accepted(clean_cluster: LocalCluster, extra_overlay: Path) -> None:
-    """Check that the webhooks accept the components that no overlay contains, and the oldest API group."""
+    """Check that the webhooks accept components that are in no overlay, and objects of the oldest API group."""
     _apply_twice(clean_cluster, extra_overlay)
     _apply_twice(clean_cluster, MANIFESTS / "v1alpha1")
     clean_cluster.kubectl("delete", "-k", MANIFESTS / "v1alpha1")

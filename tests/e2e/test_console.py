@@ -30,7 +30,7 @@ def driver() -> Iterator[Chrome]:
 
 @pytest.fixture
 def browser(environment: E2eEnvironment, driver: Chrome, tmp_path: Path) -> Iterator[Browser]:
-    """Yield a browser with a console that discovers the broker and functions through the Broker and the Triggers."""
+    """Yield a browser whose console reads the addresses of broker and functions from the Broker and the Triggers."""
     with WebConsole(environment.cluster, tmp_path, "--journal", environment.product.journal) as console:
         browser = Browser(driver, console)
         browser.emulate_display()

@@ -244,7 +244,7 @@ def workload(idle_cluster: LocalCluster, admin_client: SyncClient) -> Iterator[W
 
 @pytest.fixture
 def attempts_receiver() -> Iterator[Receiver]:
-    """Yield an HTTP server that receives published attempts in place of `record`."""
+    """Yield an HTTP server that receives the reports about delivery attempts, in place of the function `record`."""
     with closing(Receiver()) as receiver:
         yield receiver
 

@@ -68,7 +68,7 @@ def test_page_lists_earlier_runs() -> None:
 
 @pytest.mark.parametrize("hint", HINT_TYPES)
 def test_page_names_each_hint_type(hint: str) -> None:
-    [sentence] = [line for line in render_page(Results()).splitlines() if "A hint is an event" in line]
+    [sentence] = [line for line in render_page(Results()).splitlines() if "A hint is one of the events" in line]
 
     assert f"`{hint.removeprefix('dev.nodemaintenance.')}`" in sentence
 

@@ -1,4 +1,4 @@
-"""Test for a run during crashes: one node is released at a time, no Job runs twice, all is restored (MUT-44)."""
+"""Tests a run while functions crash: one node at a time is released, no Job runs twice, the pools are restored."""
 
 from __future__ import annotations
 

@@ -33,5 +33,6 @@ def test_console_warns_at_startup_if_journal_is_unreadable(
     assert reason in warning
     assert warning.endswith("; until then, the pages about events show this error")
     assert [
-        line.startswith(f"Error: 127.0.0.1:{receiver.port}: Address already in use") for line in remaining_lines
+        line.startswith(f"Error: cannot listen on 127.0.0.1:{receiver.port}: Address already in use")
+        for line in remaining_lines
     ] == [True]

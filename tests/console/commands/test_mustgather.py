@@ -511,7 +511,7 @@ def test_logs_of_function_pods_are_archived(run_command: RunCommand, tmp_path: P
     assert files["logs/evict-0/function.log"] == path + b" now\n"
     assert files["logs/evict-0/function.previous.log"] == path + b" before\n"
     assert [entry["what"] for entry in index["notRead"]] == [
-        "get pods/log in node-maintenance, of logs/evict-1/function.log"
+        "get pods/log in node-maintenance, for logs/evict-1/function.log"
     ]
     assert index["missingPermissions"] == []
     assert result.exit_code == 1

@@ -24,7 +24,7 @@ def run_failing_command(error: BaseException, *, interrupt_note: str = "") -> tu
             set_interrupt_note(lambda: interrupt_note)
         raise error
 
-    result = CliRunner().invoke(group, ["work"])
+    result = CliRunner().invoke(group, ["fail"])
     return result.exit_code, result.stderr
 
 

@@ -76,7 +76,7 @@ INVALID_REQUESTS: dict[str, tuple[dict[str, str], bytes, str]] = {
     "structured, lone surrogate in value": (
         STRUCTURED,
         json.dumps({**VALID_EVENT, "subject": "\ud800"}).encode(),
-        "text",
+        "surrogates",
     ),
     "structured, object as value": (STRUCTURED, json.dumps({**VALID_EVENT, "kind": {"a": 1}}).encode(), "kind"),
     "structured, attribute too long": (

@@ -111,7 +111,7 @@ def test_simultaneous_hints_are_coalesced() -> None:
 
 
 def test_urgent_hint_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMO-10: An urgent hint, such as the one for the last pod, is sent at once and replaces a waiting hint."""
+    """NMO-10: An urgent hint, such as that a node's last pod is gone, is sent at once and replaces the pending one."""
     sink = RecordingSink()
     monkeypatch.setattr(sender_module, "COALESCE_SECONDS", 2 * TIMEOUT_SECONDS)  # longer than `wait_for` waits
 

@@ -93,7 +93,7 @@ def test_one_hint_is_sent_per_opening_of_budget_that_admits_one_pod(environment:
 @pytest.mark.slow
 @proves("DRN-1a")
 def test_no_hint_is_sent_about_open_budget_of_excluded_pods(environment: PodSourceEnvironment) -> None:
-    """DRN-1a, rule 8: No hint is sent about an open budget of excluded pods, until a changed spec includes the pods."""
+    """DRN-1a, rule 8: While a spec excludes pods, no hint reports that their budget allows an eviction."""
     node, other = environment.workload.take_node(), environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS, empty_dir=True)
     environment.workload.create_bare_pods(other, "two", labels=X_LABELS)

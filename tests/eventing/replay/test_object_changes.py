@@ -81,8 +81,8 @@ def test_missing_objects_are_listed(workload: Workload) -> None:
     assert changes.list_gone() == [
         f"node {deleted_node} no longer exists",
         f"nodemaintenance {deleted_maintenance['metadata']['name']} no longer exists",
-        f"pod {workload.namespace}/replaced was replaced by another one",
         f"pod {workload.namespace}/gone no longer exists",
+        f"pod {workload.namespace}/replaced was replaced by another one",
     ]
     assert {
         change for reference, change in changes.by_object.items() if reference.name == f"{workload.namespace}/kept"

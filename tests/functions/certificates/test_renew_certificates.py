@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from eventing import events
+from functions.certificates import renewal
 from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
 from kube.certificates import certificate_objects, key_pairs, lookup
@@ -44,12 +45,22 @@ from tests.functions.event_builders import build_tick
 from tests.proofs import proves
 
 STEP = "renew-certificates"
+MAX_REQUEST_SECONDS = 30.0
 CA_SECRET_NAME = COMPONENTS["kubevirt"].ca_secret_name
 
 
 @pytest.fixture
-def client(functions: Functions) -> SyncClient:
-    """Return an API client with the step's own account."""
+def client(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> SyncClient:
+    """Return an API client with the step's own account.
+
+    The step's time limits are long, so that its passes are complete on a busy machine, too.
+    """
+    for module, limits in (
+        (lookup, ("LIST_TIMEOUT_SECONDS", "TICK_LIST_TIMEOUT_SECONDS")),
+        (renewal, ("WRITE_TIMEOUT_SECONDS", "EVENT_TIMEOUT_SECONDS")),
+    ):
+        for limit in limits:
+            monkeypatch.setattr(module, limit, MAX_REQUEST_SECONDS)
     return functions.clusters[STEP]
 
 

@@ -65,7 +65,7 @@ def test_drain_time_starts_at_first_status() -> None:
     }
     metrics.observe_status_write(without_status, {"phase": "Succeeded"}, NOW)
 
-    assert read_metric("nodemaintenance_drain_seconds_sum", phase="Succeeded") - before == 97
+    assert read_metric("nodemaintenance_drain_seconds_sum", phase="Succeeded") - before == pytest.approx(97)
 
 
 def test_blocked_time_is_observed_when_pod_is_unblocked() -> None:
@@ -79,7 +79,7 @@ def test_blocked_time_is_observed_when_pod_is_unblocked() -> None:
         NOW,
     )
 
-    assert read_metric("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget") - before == 120
+    assert read_metric("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget") - before == pytest.approx(120)
 
 
 def test_future_start_time_counts_as_zero() -> None:
