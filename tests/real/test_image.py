@@ -67,6 +67,7 @@ def get_metadata_field(metadata: str, name: str) -> str:
     return next(line.partition(": ")[2] for line in metadata.splitlines() if line.startswith(f"{name}: "))
 
 
+@pytest.mark.timeout(900)
 def test_rebuilt_image_is_identical(image: ProductImage, buildah: Buildah) -> None:
     """Check that a build without a cache produces byte-identical layers."""
     diff_ids = image.oci_config["rootfs"]["diff_ids"]

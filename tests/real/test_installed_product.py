@@ -25,7 +25,7 @@ from tests.real import applied_manifests, maintenances, self_drain
 from tests.real.environment import APPS_PATH, RealNodesEnvironment, are_ready, build_pod_spec, build_workload
 from tests.relay import Relay
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 COMPONENT_NAMES = ("console", "postgresql")
 MAX_DRAIN_SECONDS, MAX_CONSOLE_SILENT_SECONDS = 200, 60
 """Maximum duration of a drain, and maximum unavailability of the console during it, in seconds.
@@ -37,6 +37,8 @@ UPGRADED_IMAGE = f"{product_image.IMAGE_NAME}:v0.0.1"
 """The same image with another tag."""
 WEBHOOK_TIMEOUT_SECONDS = 60.0
 """Maximum time in seconds until Knative's webhook responds on the other node."""
+MAX_RECORDING_SECONDS = 180.0
+"""Maximum time in seconds until the journal contains the evictions of a drain."""
 BUDGET_PATCH = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
 """The budget patch of docs/install.md.
 
@@ -131,8 +133,8 @@ def assert_drain_within_limits(environment: InstalledEnvironment, result: self_d
     assert len(result.evicted) == len(set(result.evicted)) > 10
     assert is_below_scaled_limit(result.seconds, MAX_DRAIN_SECONDS)
     assert result.max_silent_seconds < MAX_CONSOLE_SILENT_SECONDS
-    assert wait_until(lambda: _find_unrecorded(environment.journal_url, result.evicted) == []), _find_unrecorded(
-        environment.journal_url, result.evicted
+    assert wait_until(lambda: _find_unrecorded(environment.journal_url, result.evicted) == [], MAX_RECORDING_SECONDS), (
+        _find_unrecorded(environment.journal_url, result.evicted)
     )
 
 
@@ -161,7 +163,6 @@ def test_second_apply_changes_nothing(installed_environment: InstalledEnvironmen
     )
 
 
-@pytest.mark.timeout(1200)
 def test_drain_succeeds_if_image_is_upgraded_meanwhile(installed_environment: InstalledEnvironment) -> None:
     """Check that a drain of the product's own node succeeds although a different image tag is applied meanwhile.
 
