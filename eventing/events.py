@@ -131,6 +131,9 @@ TYPE_DESCRIPTIONS = {
 }
 """Event type → its meaning and data. Lists every type that this project emits to the broker."""
 
+FAILURE_TYPES = (MAINTENANCE_STEP_FAILED, RUN_HALTED)
+"""Types of the events that report a failure."""
+
 # Each function posts its attempts to `record` in this event, bypassing the broker; data: attempts.
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 

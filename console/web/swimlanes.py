@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain
 
 from eventing.event_types import shorten_type
-from eventing.events import MAINTENANCE_STEP_FAILED, RUN_HALTED, SOURCE_PREFIX
+from eventing.events import FAILURE_TYPES, SOURCE_PREFIX
 from eventing.journal.entries import Attempt, Entry
 
 LANE_ORDER = (
@@ -21,7 +21,6 @@ LANE_ORDER = (
     *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs", "record"),
 )
 """Lanes from top to bottom, in the order of a maintenance and of a run; other event sources come first."""
-FAILURE_TYPES = (MAINTENANCE_STEP_FAILED, RUN_HALTED)
 PIXELS_PER_SECOND = 400.0
 MIN_GAP_PIXELS, MAX_GAP_PIXELS = 9.0, 46.0
 """Pixels between two moments: the minimum keeps them apart, the maximum keeps a wait short."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import ColumnElement, Select, exists, func, literal_column, or_, select, union_all
 
-from eventing.events import MAINTENANCE_STEP_FAILED, RUN_HALTED
+from eventing.events import FAILURE_TYPES
 from eventing.journal.entries import REDRIVE_PREFIX, Query
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS, IS_DEAD_LETTER, IS_FAILED_ATTEMPT
 
@@ -84,7 +84,7 @@ def _select_failed_events() -> Select[int]:
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
     selections = (
-        select(EVENTS.c.seq).where(EVENTS.c.type.in_((MAINTENANCE_STEP_FAILED, RUN_HALTED))),
+        select(EVENTS.c.seq).where(EVENTS.c.type.in_(FAILURE_TYPES)),
         select(EVENTS.c.seq).where(IS_DEAD_LETTER),
         select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT),
     )
