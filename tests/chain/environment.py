@@ -201,7 +201,7 @@ class ChainEnvironment:
     def _post_tick(self) -> None:
         assert post_event(build_tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
 
-    def wait_with_ticks(self, wait: Callable[[], T], timeout: float = TIMEOUT_SECONDS) -> T:
+    def wait_with_ticks(self, wait: Callable[[], T], timeout: float = 60.0) -> T:
         """Send a tick, call `wait` and return its result; repeat this whenever `wait` raises `TimeoutError`.
 
         Raises the `TimeoutError` after `timeout`. Use this method to wait for an effect of a tick, since PingSource

@@ -157,7 +157,7 @@ class NodeDrains:
         for pod in self.pods:
             assert deletion_times.get(pod["metadata"]["name"], "") < succeeded_times[pod["spec"]["nodeName"]]
 
-    def _wait_for_succeeded_times(self, timeout: float = 30.0) -> dict[str, str]:
+    def _wait_for_succeeded_times(self, timeout: float = 5.0) -> dict[str, str]:
         """Wait until `_get_succeeded_times` contains every node, and return its result.
 
         A watch may show a write before the audit log does.

@@ -53,7 +53,7 @@ def list_processes(directory: Path) -> list[str]:
     return [line for line in lines if str(directory) in line and "-c" not in line.split()]
 
 
-def wait_until_no_processes(directory: Path, seconds: float = 60.0) -> list[str]:
+def wait_until_no_processes(directory: Path, seconds: float = 10.0) -> list[str]:
     """Wait until the cluster's processes have exited; return the command lines of those that still run."""
     deadline = time.monotonic() + seconds
     while (processes := list_processes(directory)) and time.monotonic() < deadline:

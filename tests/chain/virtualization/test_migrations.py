@@ -261,7 +261,7 @@ def test_concurrent_migrations_stay_within_cluster_limit(environment: Virtualiza
     with environment.create_watcher() as watcher:
         paths = [environment.create_maintenance(node) for node in source_nodes]
         for path in paths:
-            environment.await_state(path)
+            environment.await_state(path, timeout=60)
     assert (watcher.max_concurrent, watcher.vmis_with_two_migrations) == (MAX_MIGRATIONS, set())
     assert environment.await_running(*names) == original_boots
 

@@ -17,7 +17,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.kubevirt.api import VirtApi
 from localcluster.kubevirt.controller import VirtController
 from localcluster.product import Product
-from tests.chain.virtualization.environment import TIMEOUT_SECONDS, VirtualizationEnvironment
+from tests.chain.virtualization.environment import VirtualizationEnvironment
 from tests.chain.virtualization.migration_watcher import MigrationWatcher
 from tests.fake_kubevirt_base import NOT_MIGRATABLE_ANNOTATION, format_now
 from tests.fake_virt_handler import HEARTBEAT_ANNOTATION, FakeVirtHandler, is_schedulable
@@ -128,7 +128,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         metadata = {"annotations": {HEARTBEAT_ANNOTATION: format_now()}}
         self.client.patch(build_node_path(node), {"metadata": metadata})
 
-    def wait_with_heartbeats(self, node: str, wait: Callable[[], T], timeout: float = TIMEOUT_SECONDS) -> T:
+    def wait_with_heartbeats(self, node: str, wait: Callable[[], T], timeout: float = 60.0) -> T:
         """Write a heartbeat, call `wait` and return its result; repeat this whenever `wait` raises `TimeoutError`.
 
         KubeVirt may not have the object in its cache at the first heartbeat. A virt-handler writes one every minute.
