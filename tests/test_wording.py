@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import wording
-from tests.wording import find_problems, main, read_rules, read_texts
+from tests.wording import ROOT, find_problems, main, read_rules, read_texts
 
 
 def find(tmp_path: Path, name: str, text: str) -> list[str]:
@@ -34,7 +33,7 @@ def find(tmp_path: Path, name: str, text: str) -> list[str]:
         ("a.yaml", "kind: Pod\nname: x # beside it\n", 'a.yaml:2: "beside": write next to, besides'),
     ],
 )
-def test_unused_word_is_reported(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_disallowed_word_is_reported(tmp_path: Path, name: str, text: str, problem: str) -> None:
     """Check that names, comments, messages, docstrings and pages are searched, and that the message has a remedy."""
     (found,) = find(tmp_path, name, text)
     assert found.startswith(problem)
@@ -84,7 +83,7 @@ def test_every_exception_is_used() -> None:
     unused = [
         (file, text)
         for file, text in rules.allowed
-        if not any(text in line for found in read_texts(wording.ROOT / file) for line in found.text.splitlines())
+        if not any(text in line for found in read_texts(ROOT / file) for line in found.text.splitlines())
     ]
 
     assert unused == []
