@@ -42,6 +42,8 @@ def component(request: pytest.FixtureRequest, installed_cluster: LocalCluster) -
     installed_cluster.kubectl("create", "namespace", NAMESPACES[name])
     installed_cluster.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", input=read_role_file(name))
     yield name
+    # Other tests list all bindings of the product, and the namespace is deleted asynchronously.
+    installed_cluster.kubectl("delete", "-f", "-", input=read_role_file(name))
     installed_cluster.kubectl("delete", "namespace", NAMESPACES[name], "--wait=false")
 
 
