@@ -1,7 +1,9 @@
-"""Paths of the steps' source files, for tests that read them."""
+"""Paths and syntax trees of the steps' source files, for tests that read them."""
 
 from __future__ import annotations
 
+import ast
+import gc
 from pathlib import Path
 
 from functions.app import FUNCTIONS
@@ -36,3 +38,17 @@ def get_test_path(step: str) -> Path:
     """Return the path of a step's test module."""
     source = get_source_path(step).relative_to(ROOT)
     return ROOT / "tests" / source.with_name(f"test_{source.name}")
+
+
+def parse_source(path: Path) -> ast.Module:
+    """Parse a Python file.
+
+    The garbage collector is off during the parsing. Otherwise its callbacks (hypothesis has one) could let another
+    thread format a traceback, which parses source, too, and CPython 3.11 would raise `SystemError`.
+    """
+    source = path.read_text()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        gc.enable()

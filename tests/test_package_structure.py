@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from functions.app import FUNCTIONS
-from tests.sources import ROOT, get_rbac_path, get_source_path, get_test_path
+from tests.sources import ROOT, get_rbac_path, get_source_path, get_test_path, parse_source
 
 COMPONENTS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels")
 """`maintenance` and the optional components; each has a package in `functions` and one for its rules in `kube`."""
 RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS} | {"cpu_labels": "kube/cpu"}
-"""The package with each component's rules; those for CPUs cover more than labels."""
+"""The package with the rules of each component; `kube/cpu` also has rules that do not concern labels."""
 EVENTING_PACKAGES = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
 KUBE_PACKAGES = ("kube", "kube/client", *RULES_PACKAGES.values())
 ALLOWED_IMPORTS = {
@@ -50,21 +50,21 @@ ALLOWED_IMPORTS = {
 }
 """The packages whose modules each package may import."""
 IMPORT_EXCEPTIONS = {
-    # The only module of a component's rules that reads from the API server.
+    # `lookup` is the only module of a component's rules that reads from the API server.
     **{f"{folder}/lookup.py": ("kube/client",) for folder in RULES_PACKAGES.values()},
     # The release of a node depends on its NodeMaintenances, which are found with the same rules as in a drain.
     "kube/mutex/lookup.py": ("kube/client", "kube/maintenance"),
     "kube/virtualization/lookup.py": (
         "kube/client",
         "kube/maintenance",
-    ),  # a drain moves a node's virt-launcher pods
-    "functions/admission/__main__.py": ("functions/serving",),  # serves the webhook
+    ),  # A drain moves a node's virt-launcher pods.
+    "functions/admission/__main__.py": ("functions/serving",),  # This module serves the webhook.
     "functions/app.py": (
         "functions/serving",
         *(f"functions/{component}" for component in COMPONENTS),
-    ),  # the list of all functions
-    "console/commands/console.py": ("console/web",),  # serves the web console
-    "console/operations/in_process.py": ("functions", "functions/serving"),  # replays within the process, for debugging
+    ),  # This module lists all functions.
+    "console/commands/console.py": ("console/web",),  # This module serves the web console.
+    "console/operations/in_process.py": ("functions", "functions/serving"),  # This module runs functions for replays.
 }
 """The packages that a module may import in addition to those allowed for its package, with the reason."""
 PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "tests")
@@ -76,7 +76,7 @@ LAZY_IMPORTS = (
     *("yaml", "requests", "urllib3", "charset_normalizer", "cryptography"),
     *("kubernetes.client.configuration", "kubernetes.aio.client.models", "pydantic", "oauthlib", "websocket"),
 )
-"""Libraries and parts of libraries that a function does not need at all, or only after its start."""
+"""Libraries and parts of libraries that a function does not import, or imports only after its start."""
 
 
 def get_relative_name(path: Path) -> str:
@@ -85,7 +85,7 @@ def get_relative_name(path: Path) -> str:
 
 def list_imports(path: Path) -> Iterator[str]:
     """Yield the dotted names of all imports of the module, including those within functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse_source(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -178,10 +178,10 @@ def load_eventing_manifests() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_step_has_same_name_everywhere(name: str) -> None:
     """Check that a step's module, function, route, Trigger, ServiceAccount and test module have the step's name."""
-    source = ast.parse(get_source_path(name).read_text())
+    source = parse_source(get_source_path(name))
     rbac_objects = list(yaml.safe_load_all(get_rbac_path(name).read_text()))
     triggers = [manifest for manifest in load_eventing_manifests() if manifest["kind"] == "Trigger"]
-    step = name.replace("-", "_")  # the names of Kubernetes objects have hyphens, those of Python functions underscores
+    step = name.replace("-", "_")  # Names of Kubernetes objects have hyphens instead of underscores.
 
     assert any(isinstance(node, ast.FunctionDef) and node.name == step for node in source.body)
     assert FUNCTIONS[name].step.__name__ == get_source_path(name).stem == step
@@ -193,7 +193,7 @@ def test_step_has_same_name_everywhere(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_step_docstring_has_in_out_and_touches(name: str) -> None:
     """Check that each step's module docstring has the sections In, Out and Touches."""
-    documentation = ast.get_docstring(ast.parse(get_source_path(name).read_text())) or ""
+    documentation = ast.get_docstring(parse_source(get_source_path(name))) or ""
 
     assert all(section in documentation for section in ("In: ", "Out: ", "Touches: "))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from functions.app import FUNCTIONS
 from kube.client.api import Api
 from kube.maintenance.groups import GROUPS
-from tests.sources import ROOT, get_source_path
+from tests.sources import ROOT, get_source_path, parse_source
 
 OWN_NAMESPACE = "node-maintenance"
 NAMESPACES = (OWN_NAMESPACE, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
@@ -63,7 +63,7 @@ class Right(NamedTuple):
 
 
 def parse_touches(docstring: str) -> set[Right]:
-    """Return the rights in a docstring's line `Touches:`. Raises `ValueError` if the line is missing or malformed."""
+    """Return the rights in a docstring's line `Touches:`. Raise `ValueError` if the line is missing or malformed."""
     (line,) = TOUCHES_PATTERN.findall(docstring)
     clauses = [] if line.startswith("nothing") else re.split(r";\s", line)
     return {right for clause in clauses for right in _parse_clause(clause)}
@@ -77,7 +77,7 @@ def _parse_clause(clause: str) -> set[Right]:
 
 
 def read_documented_rights(account: str) -> set[Right]:
-    return parse_touches(ast.get_docstring(ast.parse(SOURCE_BY_ACCOUNT[account].read_text())) or "")
+    return parse_touches(ast.get_docstring(parse_source(SOURCE_BY_ACCOUNT[account])) or "")
 
 
 async def list_allowed_rights(api: Api, namespace: str) -> set[Right]:

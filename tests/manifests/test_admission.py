@@ -13,25 +13,25 @@ from kube.certificates.ca_injection import INJECT_ANNOTATION, RULES_ANNOTATION
 from kube.maintenance.groups import GROUPS
 from localcluster.cluster import LocalCluster
 from tests.manifests.documented_rights import NAMESPACES, Right, filter_by_namespace, parse_touches
-from tests.manifests.rendering import MANIFESTS, ROOT, filter_by_kind, get_pod_specs, render_overlay
-from tests.manifests.test_rights import list_own_rights
+from tests.manifests.rendering import MANIFESTS, ROOT, filter_by_kind, get_pod_templates, render_overlay
+from tests.manifests.test_rights import list_extra_rights
 from tests.proofs import proves
+from tests.sources import parse_source
 
 COMPONENT_DIR = MANIFESTS / "components" / "admission"
 ADMISSION_OVERLAYS = ("knative", "compact", "plain", "rabbitmq", "kafka")
 
 
 def read_documented_rights() -> set[Right]:
-    code = (ROOT / "functions" / "admission" / "validate.py").read_text()
-    return parse_touches(ast.get_docstring(ast.parse(code)) or "")
+    return parse_touches(ast.get_docstring(parse_source(ROOT / "functions" / "admission" / "validate.py")) or "")
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_webhook_account_has_documented_rights_only(installed_cluster: LocalCluster, namespace: str) -> None:
-    """Design rule 7: the webhook's account has exactly the rights that the code documents, all of them read-only."""
+    """Design rule 7: the webhook's account has exactly the documented rights, which are read-only."""
     installed_cluster.kubectl("apply", "--server-side", "-f", COMPONENT_DIR / "rbac.yaml")
 
-    assert list_own_rights(installed_cluster, "validate", namespace) == filter_by_namespace(
+    assert list_extra_rights(installed_cluster, "validate", namespace) == filter_by_namespace(
         read_documented_rights(), namespace
     )
     assert {right.verb for right in read_documented_rights()} == {"get", "list", "watch"}
@@ -43,7 +43,7 @@ def test_webhook_is_called_only_for_creations_and_fails_open(overlay_name: str) 
     """Check that the webhook is called only for creations, and that its failure rejects no request.
 
     Finalizers can therefore always be removed, and nodes can be maintained while the webhook is down. Without a CA
-    bundle the configuration has no rules. They are in an annotation, and are set together with the CA bundle.
+    bundle the configuration has no rules: an annotation contains the rules until the CA bundle is set.
     """
     (configuration,) = filter_by_kind(render_overlay(overlay_name), "ValidatingWebhookConfiguration")
     (webhook,) = configuration["webhooks"]
@@ -69,7 +69,7 @@ def test_pod_service_certificate_and_webhook_configuration_match(name: str) -> N
         for service in filter_by_kind(objects, "Service")
         if service["apiVersion"] == "v1" and service["metadata"]["name"] == service_reference["name"]
     ]
-    pod = get_pod_specs(objects)["validate"]
+    pod = get_pod_templates(objects)["validate"]
     (container,) = pod["spec"]["containers"]
     variables = {variable["name"]: variable["value"] for variable in container["env"]}
     (volume,) = [volume for volume in pod["spec"]["volumes"] if "secret" in volume]

@@ -22,8 +22,17 @@ from kube.paths import DEFAULT_NAMESPACE
 from localcluster.cluster import LocalCluster
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from tests.manifests.documented_rights import Right, parse_touches
-from tests.manifests.rendering import MANIFESTS, ROOT, SECURITY_CONTEXT, Manifest, filter_by_kind, get_pod_specs, render
+from tests.manifests.rendering import (
+    MANIFESTS,
+    ROOT,
+    SECURITY_CONTEXT,
+    Manifest,
+    filter_by_kind,
+    get_pod_templates,
+    render,
+)
 from tests.receiver import Receiver, Response
+from tests.sources import parse_source
 
 RBAC_FILE = MANIFESTS / "components" / "console" / "rbac.yaml"
 CONSOLE_LABELS = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernetes.io/component": "console"}
@@ -54,7 +63,7 @@ def list_granted_rights(objects: list[Manifest]) -> set[Right]:
 
 
 def read_documented_rights(module: str) -> set[Right]:
-    return parse_touches(ast.get_docstring(ast.parse((ROOT / "console" / module).read_text())) or "")
+    return parse_touches(ast.get_docstring(parse_source(ROOT / "console" / module)) or "")
 
 
 @pytest.mark.slow
@@ -83,7 +92,7 @@ def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
     """
     objects = render_added_objects(tmp_path, "console")
     (deployment,) = filter_by_kind(objects, "Deployment")
-    (pod,) = get_pod_specs(objects).values()
+    (pod,) = get_pod_templates(objects).values()
     (container,) = pod["spec"]["containers"]
     (spread,) = pod["spec"]["topologySpreadConstraints"]
     (budget,) = filter_by_kind(objects, "PodDisruptionBudget")
@@ -105,7 +114,7 @@ def test_console_pods_are_confined_and_spread(tmp_path: Path) -> None:
 
 def test_proxied_component_sets_headers_and_secret(tmp_path: Path) -> None:
     """Check that the component `proxied` sets the header variables and mounts the proxy's secret."""
-    (pod,) = get_pod_specs(render_added_objects(tmp_path, "console", "proxied")).values()
+    (pod,) = get_pod_templates(render_added_objects(tmp_path, "console", "proxied")).values()
 
     (container,) = pod["spec"]["containers"]
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
@@ -139,7 +148,7 @@ def test_impersonation_is_a_separate_component(tmp_path: Path) -> None:
 
 
 def test_network_policies_restrict_traffic_to_and_from_console(tmp_path: Path) -> None:
-    """Check that only labelled pods in its namespace can reach the console, and that it can reach the functions."""
+    """Check that only labelled pods in its namespace can reach the console, which can reach the functions."""
     policies = {
         policy["metadata"]["name"]: policy["spec"]
         for policy in filter_by_kind(render_added_objects(tmp_path, "console"), "NetworkPolicy")
@@ -187,7 +196,7 @@ def console_client(knative_cluster: LocalCluster, receiver: Receiver) -> Iterato
     kubeconfig = write_account_kubeconfig(knative_cluster, DEFAULT_NAMESPACE, "console")
     with closing(SyncClient(str(kubeconfig))) as client:
         yield client
-    kubeconfig.unlink()  # the next account with this name has a different uid
+    kubeconfig.unlink()  # Its token is invalid once the account is deleted.
     knative_cluster.kubectl("delete", "-f", RBAC_FILE)
     knative_cluster.kubectl("delete", "trigger/taint-on-node-cordoned", "broker/default", "-n", DEFAULT_NAMESPACE)
 
@@ -200,7 +209,7 @@ def _build_eventing_object(kind: str, name: str) -> Manifest:
 def test_console_account_finds_functions_and_broker(
     knative_cluster: LocalCluster, console_client: SyncClient, receiver: Receiver
 ) -> None:
-    """Check that the account may list Triggers and Brokers in its namespace, to find the functions and the Broker."""
+    """Check that the console's account may list Triggers and Brokers in its namespace to find functions and Broker."""
     reference = events.ObjectReference(MEDIK8S.api_version, "node-1", "uid-1")
     event = events.build_event(events.NODE_CORDONED, "cordon", reference, "node-1")
     entry = Entry(1, datetime.now(timezone.utc), event)
