@@ -1,4 +1,4 @@
-"""Tests for the background writes of another client during a measurement."""
+"""Tests for the background writer, which simulates the writes of other clients during a measurement."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from kube.nodes import NODES_PATH
 from localcluster.cluster import LocalCluster
 
 WRITES_PER_SECOND = 20
+"""Number of writes per second; on a machine with other load, the writer may fail because it does not reach it."""
 
 
+@pytest.mark.alone
 def test_writer_writes_configmaps_and_deletes_them_on_exit(idle_cluster: LocalCluster) -> None:
     """Check that the writer writes all ConfigMaps while its `with` block runs, and deletes them when the block ends."""
     with run_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND):
@@ -34,8 +36,9 @@ def list_configmap_names(cluster: LocalCluster) -> list[str]:
     return [configmap["metadata"]["name"] for configmap in cluster.get_client().list(CONFIGMAPS_PATH)["items"]]
 
 
+@pytest.mark.alone
 def test_writer_renews_leases_of_all_nodes_and_deletes_them_on_exit(idle_cluster: LocalCluster) -> None:
-    """Check that the writer renews the Leases of all nodes, as kubelets do, and deletes them when its block ends."""
+    """Check that the writer renews the Leases of all nodes, as kubelets do, and deletes them when it stops."""
     nodes = {node["metadata"]["name"] for node in idle_cluster.get_client().list(NODES_PATH)["items"]}
     with run_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND, HEARTBEATS):
         leases = wait_until(idle_cluster.get_client(), LEASES_PATH, lambda objects: nodes <= set(objects), 30)
@@ -61,7 +64,7 @@ def test_writer_with_rate_zero_writes_nothing(idle_cluster: LocalCluster) -> Non
 
 
 def test_writer_fails_if_it_does_not_reach_its_rate(idle_cluster: LocalCluster) -> None:
-    """Check that the writer fails if it does not reach its rate: the measurement would not be one of its case."""
+    """Check that the writer fails if it does not reach its rate, because the measurement would be wrong."""
     with (
         pytest.raises(RuntimeError, match="instead of 1000000 per second"),
         run_writer(idle_cluster.kubeconfig, 1_000_000),
