@@ -1,4 +1,4 @@
-# All commands of this project. The Kubernetes servers are built once, into ~/.cache/nodemaintenance.
+# The commands of this project. They build the Kubernetes servers once, into ~/.cache/nodemaintenance.
 
 NODES ?= 3
 CONTROL_PLANES ?= 0
@@ -31,11 +31,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-# One worker more than the two cores of most CI machines: two workers leave the cores idle for a third of the time, and
-# with many workers, functions miss their deadlines. tests/scheduling.py assigns the tests to the workers.
+# The default is one worker more than the two cores of most CI machines. Two workers leave the cores idle for a third of
+# the time, and with many workers, functions miss their deadlines. tests/scheduling.py assigns the tests to the workers.
 SHARED = -n $(WORKERS) --no-loadscope-reorder
 TEST_ALL := not e2e and not real and not installs
-# All rules and steps, without slow tests, and without the checks of docs/requirements.md, which collect all tests.
+# The tests of all rules and steps, without slow tests and the tests of docs/requirements.md, which collect all tests.
 CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
 	$(filter-out %_requirements.py,$(wildcard tests/eventing/test_*.py tests/test_*.py)) --ignore=tests/kube/client \
 	$(addprefix --ignore=tests/functions/maintenance/test_,states.py lost_lease.py)
@@ -43,7 +43,7 @@ CHECKED := tests/kube tests/functions tests/console/operations tests/console/ter
 $(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm -f $(STAMP) 2> /dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 LOCK := requirements-dev.lock
-# uv, if it is on the PATH, creates .venv in seconds; UV= selects pip.
+# If uv is on the PATH, it creates .venv in seconds; UV= selects pip.
 UV := $(shell command -v uv 2> /dev/null)
 
 export PYTHONUNBUFFERED := 1
@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test test-all check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements up env status down deploy cluster-functest image container-build \
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy cluster-functest image container-build \
   container-push container-build-and-push-community bench chaos performance lint build lock clean needs
 
 help: ## show this list
@@ -87,7 +87,7 @@ check: $(STAMP) ## check style, types, rules and steps in about a minute, withou
 	@$(BIN)/python -m localcluster build
 	@$(MAKE) --no-print-directory --jobs 2 lint checked
 
-# Runs concurrently with the linters, which occupy one core, so no test here measures time.
+# This target runs concurrently with the linters, which occupy one core, so none of its tests measures time.
 checked: $(STAMP)
 	@$(BIN)/python -m pytest $(SHARED) $(CHECKED) $(ARGS)
 
@@ -102,7 +102,7 @@ e2e-real: $(STAMP) ## build the image on a Debian base, run the product as pods 
 	@$(BIN)/python -m pytest -m real -rP tests/real/test_leftovers.py $(ARGS)
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m real -rP tests/real --ignore tests/real/test_leftovers.py $(ARGS)
 
-# Not in .ci/run, because of its duration: starting RabbitMQ's 28 dispatchers on two cores takes some minutes.
+# .ci/run leaves out this target, because starting RabbitMQ's 28 dispatchers on two cores takes several minutes.
 e2e-installs: $(STAMP) ## install other configurations on real nodes: all optional components, one process for all functions, RabbitMQ; requires root
 	@$(BIN)/python -m tests.dependencies e2e-installs
 	@$(BIN)/python -m pytest -m installs -rP tests/real $(ARGS)
@@ -111,8 +111,9 @@ fuzz: $(STAMP) ## send invalid and hostile requests to every endpoint of the run
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m tests.fuzz $(TRIES) $(SEED)
 
-# Each mutant is checked by mypy, then by the tests. AGAIN=1 continues an interrupted run, and tests the surviving mutants
-# again. The tool has its own directory: a dependency of it renames processes, which would break `make bench`.
+# mypy checks each mutant first, and then the tests. AGAIN=1 continues an interrupted run, and tests the surviving
+# mutants again. mutmut has its own directory, because one of its dependencies renames processes, which would break
+# `make bench`.
 mutants: $(STAMP) ## mutate each line of the rules and steps, and list the mutants that no test detects; MODULES=kube AGAIN=1; more than an hour
 	@$(PIP) --quiet --upgrade --target $(VENV)/mutmut 'mutmut>=3.8,<4'
 	@$(BIN)/python -m localcluster build
@@ -125,11 +126,14 @@ screenshots: $(STAMP) ## update the console's screenshots in docs/screenshots
 requirements: $(STAMP) ## update docs/requirements.md, which lists the tests of each requirement
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
+reference: $(STAMP) ## update docs/reference.md, which lists functions, event types and permissions
+	@page=$$($(BIN)/python -m tests.reference) && printf '%s\n' "$$page" > docs/reference.md
+
 up: $(STAMP) ## start a cluster with the product; NODES=3, of which CONTROL_PLANES=0 are control-plane nodes; DELIVERY=local, knative or rabbitmq; COMPONENTS=maintenance,admission,certificates (also: mutex, virtualization, cpu-labels); SIMULATORS=on simulates OpenShift (for mutex) and KubeVirt (for virtualization), SIMULATORS=kubevirt runs KubeVirt's own control plane and simulates its nodes; REAL=2 adds two real nodes, which run containers (requires root)
 	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --components '$(COMPONENTS)' --simulators $(SIMULATORS) --real $(REAL)
 
-# These three targets do not set up .venv: the shell evaluates the output of `env`, and a cluster may outlive .venv, so
-# they work with any Python.
+# The targets env, down and status work with any Python and do not set up .venv, because the shell evaluates the output
+# of `make env`, and a cluster may outlive .venv.
 UP_COMMAND = python=$(BIN)/python; $$python -c '' > /dev/null 2>&1 || python=$(PYTHON); $$python -m localcluster.up
 
 env: ## print the running cluster's export lines; use: eval "$(make -s env)"
@@ -147,8 +151,8 @@ deploy: $(STAMP) ## install an overlay on the cluster of your kubeconfig; OVERLA
 cluster-functest: $(STAMP) ## test the installed product on the cluster of your kubeconfig: drain NODE=name, then restore it
 	@$(BIN)/python -m tests.functest $(NODE)
 
-# The first container engine that works on this host. FLAGS are passed to its build command, such as --network host; BASE
-# is the base image.
+# ENGINE is the first container engine that works on this host. FLAGS are passed to the engine's build command, such as
+# --network host; BASE is the base image.
 ENGINE = $(eval ENGINE := $$(shell for engine in podman docker buildah; do $$$$engine info > /dev/null 2>&1 && { echo $$$$engine; break; }; done))$(ENGINE)
 FLAGS ?=
 BASE ?= python:3.13-slim
@@ -163,7 +167,7 @@ image: ## build the image with podman, docker or buildah, and its SBOM build/sbo
 	@mkdir -p build
 	@$(BUILD_IMAGE) --target sbom --output type=local,dest=build .
 
-# IMAGE is the name with the registry; VERSION=1.2.3 becomes the tag v1.2.3.
+# IMAGE is the image's name including its registry; VERSION=1.2.3 becomes the tag v1.2.3.
 container-build container-push:
 	@[ -n '$(IMAGE)' ] && [ -n '$(VERSION)' ] || { echo 'error: IMAGE and VERSION are required: make $@ IMAGE=registry.example/nodemaintenance VERSION=1.2.3' >&2; exit 1; }
 	@$(if $(filter %build,$@),$(MAKE) --no-print-directory image)
@@ -199,8 +203,8 @@ clean: ## stop the cluster and remove all generated files in this directory
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "the built servers stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/nodemaintenance: remove that directory to build them again"
 
-# A working venv is kept: it is on the PATH, so $(PYTHON) may be its own Python, and its programs may be running. --no-deps
-# skips resolving, since the lock file is complete. This project is built with the setuptools of the lock file.
+# A working .venv is kept, because $(PYTHON) may be the Python in .venv, and programs in .venv may be running. --no-deps
+# skips resolving, because the lock file is complete. This project is built with the setuptools of the lock file.
 $(STAMP): $(LOCK) pyproject.toml | needs
 	@echo 'setting up $(VENV): $(if $(UV),uv,pip) installs the packages of $(LOCK)$(if $(UV),, (about a minute))'
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { $(NEW_VENV); }
@@ -217,12 +221,12 @@ INSTALL_LOCK = $(PIP) --quiet --no-deps --require-hashes --requirement $(LOCK)
 INSTALL_PROJECT = $(PIP) --quiet --no-deps --no-build-isolation --editable .
 endif
 
-# Keeps the pinned versions that the requirements still allow. Annotations and header would contain paths and options.
+# uv keeps the pinned versions that the requirements still allow. Annotations and a header would contain local paths.
 lock: ## pin the packages of requirements-dev.txt in requirements-dev.lock, with hashes; ARGS=--upgrade selects the newest versions
 	@[ -n '$(UV)' ] || { echo 'error: uv is required to write $(LOCK): install it (pipx install uv), then run make lock again' >&2; exit 1; }
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate --no-header --output-file $(LOCK) requirements-dev.txt $(ARGS) > /dev/null
 
-# Runs before every target: installs the missing distribution packages, or lists them.
+# This target runs before every other target. It installs the missing distribution packages, or lists them.
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is required: install it, or set its path: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is required, but $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }

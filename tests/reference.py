@@ -1,0 +1,146 @@
+"""Generates docs/reference.md: the functions, the event types and the permissions, as the code defines them.
+
+`python -m tests.reference` prints the page.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+
+from eventing import events
+from functions.app import FUNCTIONS
+from functions.failures import raise_retry
+from functions.serving.function import Function
+from tests.manifests.documented_rights import SOURCE_BY_ACCOUNT, Right, read_documented_rights
+from tests.sources import ROOT, get_source_path, parse_source
+
+PAGE = ROOT / "docs" / "reference.md"
+PAGE_HEAD = """\
+# Reference: functions, event types and permissions
+
+This page lists what each function consumes, emits and may do in the cluster. It is for
+administrators who grant or review permissions, and for contributors who add a function.
+`make reference` generates it from the code; tests compare the code with the manifests.
+
+Event types are printed without their prefix: `dev.knative.` for `apiserver.*` and `sources.*`, and
+`dev.nodemaintenance.` for all others. Other references:
+
+- [events](events.md): the order of the events, and their data
+- [states](states.md): the states, and the event that ends each of them
+- [metrics, alerts and logs](observability.md)
+- [environment variables](configuration.md#environment-variables)
+"""
+FUNCTIONS_HEAD = """\
+## Functions
+
+The first column links to the function's module. `record` consumes every event.
+
+| function | component | purpose | consumes | emits |
+|---|---|---|---|---|"""
+EVENTS_HEAD = """\
+## Event types
+
+PodSource watches pods and budgets during drains; ApiServerSource and PingSource belong to Knative.
+
+| event type | meaning | emitted by | consumed by |
+|---|---|---|---|"""
+PERMISSIONS_HEAD = """\
+## Permissions
+
+Each function has its own ServiceAccount with these permissions only. A permission without a
+namespace applies to the whole cluster. The manifest of each account is in `manifests/base/rbac`, or
+in the directory `rights` of the account's component.
+
+| account | resource | API groups | verbs | namespace |
+|---|---|---|---|---|"""
+COMPONENT_PAGES = {
+    "maintenance": "architecture.md",
+    "certificates": "certificates.md",
+    "mutex": "mutex.md",
+    "virtualization": "virtualization.md",
+    "cpu_labels": "cpu-labels.md",
+}
+EXTERNAL_TYPES = {
+    events.RESOURCE_ADDED: "an object was created; data: the object",
+    events.RESOURCE_UPDATED: "an object was changed; data: the object",
+    events.RESOURCE_DELETED: "an object was deleted; data: the object",
+    events.REFERENCE_ADDED: "an object was created; data: a reference to it",
+    events.REFERENCE_UPDATED: "an object was changed; data: a reference to it",
+    events.REFERENCE_DELETED: "an object was deleted; data: a reference to it",
+    events.TICK: "15 seconds have passed",
+}
+"""The event types of Knative's sources, with their meaning."""
+HINT_TYPES = (events.PODS_GONE, events.PODS_ADDED, events.BUDGET_OPENED)
+"""The event types that PodSource emits."""
+
+
+def render_page() -> str:
+    """Return the text of docs/reference.md."""
+    lines = [PAGE_HEAD, FUNCTIONS_HEAD, *map(_render_function, FUNCTIONS.values())]
+    meanings = EXTERNAL_TYPES | events.TYPE_DESCRIPTIONS
+    lines += ["", EVENTS_HEAD, *(_render_event_type(event_type, meaning) for event_type, meaning in meanings.items())]
+    lines += ["", PERMISSIONS_HEAD]
+    for account in SOURCE_BY_ACCOUNT:
+        lines += _render_permissions(account)
+    return "\n".join([*lines, ""])
+
+
+def _render_function(function: Function) -> str:
+    component, path = _get_component(function), get_source_path(function.name).relative_to(ROOT)
+    component_link = f"[{component}]({COMPONENT_PAGES[component]})" if component in COMPONENT_PAGES else ""
+    consumes = _render_types(function.consumes) + (f", of a {function.kind}" if function.kind else "")
+    cells = [f"[`{function.name}`](../{path})", component_link, _get_purpose(function), consumes]
+    return f"| {' | '.join([*cells, _render_types(_list_emitted_types(function))])} |"
+
+
+def _get_component(function: Function) -> str:
+    """Return the component's package name, such as `mutex`, or "record" for the function of all components."""
+    return function.step.__module__.split(".")[1]
+
+
+def _get_purpose(function: Function) -> str:
+    """Return the first sentence of the module's docstring, without requirement ids."""
+    docstring = ast.get_docstring(parse_source(get_source_path(function.name))) or ""
+    return docstring.partition("\n")[0].partition(" (")[0].rstrip(".")
+
+
+def _list_emitted_types(function: Function) -> list[str]:
+    """Return the event types that the function emits, including the one that reports its failure."""
+    reports_failures = _get_component(function) == "maintenance" and function.on_failure is not raise_retry
+    return [*function.emits, *((events.MAINTENANCE_STEP_FAILED,) if reports_failures else ())]
+
+
+def _render_event_type(event_type: str, meaning: str) -> str:
+    emitters = [f"`{function.name}`" for function in FUNCTIONS.values() if event_type in _list_emitted_types(function)]
+    if event_type in HINT_TYPES:
+        emitters.append("PodSource")
+    if event_type in EXTERNAL_TYPES:
+        emitters.append("PingSource" if event_type == events.TICK else "ApiServerSource")
+    consumers = [f"`{function.name}`" for function in FUNCTIONS.values() if event_type in function.consumes]
+    return f"| `{_strip_prefix(event_type)}` | {meaning} | {', '.join(emitters)} | {', '.join(consumers)} |"
+
+
+def _render_types(event_types: Iterable[str]) -> str:
+    return ", ".join(f"`{_strip_prefix(event_type)}`" for event_type in event_types)
+
+
+def _strip_prefix(event_type: str) -> str:
+    return event_type.removeprefix("dev.nodemaintenance.").removeprefix("dev.knative.")
+
+
+def _render_permissions(account: str) -> Iterator[str]:
+    """Yield a row for each resource that the account may use, per namespace."""
+    rights: dict[tuple[str, str], list[Right]] = {}
+    for right in sorted(read_documented_rights(account)):
+        rights.setdefault((right.resource, right.namespace), []).append(right)
+    for (resource, namespace), rights_of_resource in sorted(rights.items()):
+        groups = sorted({f"`{right.group}`" if right.group else "core" for right in rights_of_resource})
+        verbs = sorted({right.verb for right in rights_of_resource})
+        cells = [f"`{account}`", f"`{resource}`", ", ".join(groups), ", ".join(verbs)]
+        yield f"| {' | '.join([*cells, f'`{namespace}`' if namespace else ''])} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_page())
