@@ -25,7 +25,7 @@ class Functions:
     """ASGI app that serves all functions by path, or only the function that `FUNCTION` names."""
 
     def __init__(self) -> None:
-        # both libraries follow PEP 3333, but each declares its own type for a WSGI app
+        # Flask and a2wsgi follow PEP 3333, but each library declares its own type for a WSGI app
         self._app = WSGIMiddleware(cast("WSGIApp", create_app()), workers=WORKERS)
 
     async def handle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:

@@ -1,8 +1,8 @@
 """`make bench`: compares ways to drain a node: the product, `kubectl drain`, and a bare client as the lower bound.
 
-The drainers take turns on a cluster that is started as `make up` does. If another operator that serves the same CRD is
-given, it is compared too, on its own cluster. An observer in a separate process timestamps what happens. The command
-prints tables and writes `bench/results.json`.
+The drainers take turns on a cluster that starts as with `make up`. If the user specifies another operator that serves
+the same CRD, this operator is compared too, on its own cluster. An observer in a separate process timestamps the
+changes. The command prints tables and writes `bench/results.json`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MEASUREMENT_ERRORS = (
     subprocess.SubprocessError,
     LocalClusterError,
 )
-"""Errors that end a case or prevent a cluster from starting; the other cases are still measured."""
+"""Errors that abort the measurement of a case or the start of a cluster; all other cases are still measured."""
 QUICK_ROUNDS = 3
 
 
@@ -62,7 +62,7 @@ QUICK_ROUNDS = 3
     "--cases",
     "case_names",
     default="",
-    help="Comma-separated names of cases, or words in them; default: all cases of the subset.",
+    help="Comma-separated names of cases, or parts of such names; default: all cases of the subset.",
 )
 @click.option(
     "--rounds",
@@ -107,7 +107,7 @@ def main(
         raise click.UsageError(str(error)) from None
     engine_names = [engine.strip() for engine in engines.split(",")]
     for engine in engine_names:
-        delivery_engines.get_engine(engine).check()  # reports missing programs before the first round
+        delivery_engines.get_engine(engine).check()  # Report missing programs before the first measurement.
     earlier = results.read_results(results_file) if add and results_file.exists() else Results()
     run_results, has_failed = earlier.continue_run(results.describe_host()), False
     for engine in engine_names:
@@ -119,7 +119,7 @@ def main(
                 print_progress(measurement.line)
                 run_results.add(measurement)
                 has_failed = has_failed or isinstance(measurement, Failure)
-                results.write_results(results_file, run_results)  # after each one, since the next may fail
+                results.write_results(results_file, run_results)  # Write now, since the next measurement may fail.
     print(tables.render_all(run_results.sort()))
     if has_failed:
         raise SystemExit(1)
@@ -141,7 +141,7 @@ def _measure_cases(
 def _measure_on_cluster(
     engine: str, nodes: int, remaining: list[AnyCase], rounds: int, other_operator: Operator | None
 ) -> Generator[Round | Finding, None, None]:
-    """Yield the measurements of the remaining cases on one cluster, and those of the other operator on a second.
+    """Yield the measurements of the remaining cases: the product's cluster runs first, then the other operator's.
 
     Each case is removed from `remaining` when it is done.
     """
@@ -178,12 +178,12 @@ def _run_rounds(
     """Yield the rounds of a case; in each round all drainers take turns."""
     compared = [(drainer_rig, drainer) for drainer_rig, drainer in contenders if case.includes_drainer(drainer.name)]
     with run_evict_processes(rig, case.evict_processes), run_writer(rig.kubeconfig, case.writes_per_second):
-        for number, (drainer_rig, drainer) in itertools.product(range(rounds), compared):
-            yield _run_round(drainer_rig, case, drainer, number)
+        for round_number, (drainer_rig, drainer) in itertools.product(range(rounds), compared):
+            yield _run_round(drainer_rig, case, drainer, round_number)
 
 
-def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, number: int) -> Round:
-    """Run one drain, from filling the nodes until they are schedulable again and empty."""
+def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, round_number: int) -> Round:
+    """Run one drain: create pods on the nodes, drain the nodes, restore the nodes, and delete the pods."""
     nodes = [f"node-{node_number}" for node_number in range(1, case.nodes + 1)]
     workload = Workload(rig.client, case, nodes, f"node-{case.nodes + 1}")
     rig.observer.reset()
@@ -191,7 +191,7 @@ def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, number: int) -> Roun
     meter = CostMeter(rig) if drainer.name == "ours" else None
     started_at = time.monotonic()
     done_at = drainer.drain(case, nodes, pods)
-    gone_at = rig.observer.await_pods_gone({pod["metadata"]["name"] for pod in pods})
+    gone_at = rig.observer.wait_until_pods_gone({pod["metadata"]["name"] for pod in pods})
     costs = asdict(meter.read_costs()) if meter else {}
     restore_started_at = time.monotonic()
     restored_at = drainer.uncordon_nodes(nodes)
@@ -200,7 +200,7 @@ def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, number: int) -> Roun
         rig.engine,
         case.name,
         drainer.name,
-        number,
+        round_number,
         done_at - started_at,
         done_at - gone_at,
         restored_at - restore_started_at,
@@ -218,10 +218,10 @@ def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _handle_sigterm(number: int, frame: object) -> None:
+def _handle_sigterm(signal_number: int, frame: object) -> None:
     """Exit on SIGTERM as on Ctrl-C, so that the clusters are stopped first."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise SystemExit(128 + number)
+    raise SystemExit(128 + signal_number)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ RESPONSE_COMPLETE, RESPONSE_STARTED = "ResponseComplete", "ResponseStarted"
 
 @dataclass(frozen=True)
 class Request:
-    """One request.
+    """One API request of the product.
 
     Attributes:
         received_at: When the API server received it, in seconds since 1970.
@@ -50,14 +50,14 @@ class Request:
 
 
 class AuditLog:
-    """A reader of the product's requests since the reader was created or `read` was last called."""
+    """Reads the product's new requests from an audit log; requests before the reader's creation are skipped."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._position = file.stat().st_size
 
     def read(self) -> list[Request]:
-        """Return the new requests in order of completion; a watch is included once its response has started."""
+        """Return the new requests in order of completion; a watch is included when its response has started."""
         with self._file.open("rb") as log:
             log.seek(self._position)
             complete_lines, newline, _ = log.read().rpartition(b"\n")
@@ -76,13 +76,14 @@ def parse_requests(lines: Iterable[bytes]) -> Iterator[Request]:
                 yield _parse_request(entry, account.removeprefix(ACCOUNT_PREFIX))
 
 
-def _parse_request(entry: Mapping[str, Any], account: str) -> Request:
-    object_ref = entry.get("objectRef") or {"resource": entry["requestURI"].partition("?")[0]}
+def _parse_request(audit_entry: Mapping[str, Any], account: str) -> Request:
+    object_ref = audit_entry.get("objectRef") or {"resource": audit_entry["requestURI"].partition("?")[0]}
     resource = "/".join(filter(None, (object_ref["resource"], object_ref.get("subresource"))))
-    received_at = datetime.fromisoformat(entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
+    received_at = datetime.fromisoformat(audit_entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
     object_key = (object_ref.get("namespace", ""), object_ref.get("name", ""))
-    is_missing = (entry.get("responseStatus") or {}).get("code") == HTTPStatus.NOT_FOUND
-    return Request(received_at.timestamp(), account, entry["verb"], resource, *object_key, is_not_found=is_missing)
+    is_missing = (audit_entry.get("responseStatus") or {}).get("code") == HTTPStatus.NOT_FOUND
+    timestamp, verb = received_at.timestamp(), audit_entry["verb"]
+    return Request(timestamp, account, verb, resource, *object_key, is_not_found=is_missing)
 
 
 def count_requests(requests: Iterable[Request]) -> dict[str, float]:

@@ -44,7 +44,7 @@ def run_writer(kubeconfig: Path, writes_per_second: int, kind: str = CONFIGMAPS)
         return
     command = [sys.executable, "-m", "bench.background_writer", str(kubeconfig), kind, str(writes_per_second)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout  # noqa: S101 - it is a pipe
+        assert process.stdout  # noqa: S101 - set because of stdout=PIPE
         try:
             ready_line = process.stdout.readline()
             started = time.monotonic()

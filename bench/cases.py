@@ -9,7 +9,7 @@ QUICK, USUAL, FULL = "quick", "usual", "full"
 SUBSETS = (QUICK, USUAL, FULL)
 """Each subset includes all cases of the previous one."""
 SAME_CLUSTER_DRAINERS = ("ours", "kubectl drain", "floor")
-"""Drainers that share a cluster with the background writes; the other operator has its own cluster."""
+"""Drainers that run on the product's cluster, with its background writes; another operator has its own cluster."""
 LARGE_CLUSTER_NODES = 1000
 """Nodes of the large cluster."""
 
@@ -48,7 +48,7 @@ class DrainCase:
     subset: str = FULL
 
     def includes_drainer(self, drainer: str) -> bool:
-        """Return whether this drainer is compared."""
+        """Return whether this case measures the drainer with this name."""
         return not self.drainers or drainer in self.drainers
 
 
@@ -108,7 +108,7 @@ CASES: tuple[AnyCase, ...] = (
     DrainCase("20 nodes at once with 5 s termination", nodes=20, termination_seconds=5.0, subset=USUAL),
     DrainCase(
         "100 nodes at once", nodes=100, max_rounds=3, drainers=("ours", "operator", "floor")
-    ),  # kubectl would need too many processes
+    ),  # without kubectl, which would need too many processes
     RECREATED_PODS,
     ADMISSION_LOAD,
     HUNDRED_NODES,
@@ -118,7 +118,7 @@ CASES: tuple[AnyCase, ...] = (
     UPGRADE,
     LARGE_UPGRADE,
 )
-"""In the order of measurement; cases that leave the cluster busy come last."""
+"""All cases in the order of measurement; cases that leave the cluster busy come last."""
 
 
 def select_cases(names: str, subset: str) -> tuple[AnyCase, ...]:

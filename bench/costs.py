@@ -40,7 +40,7 @@ FIRST_ATTEMPTS_QUERY = (
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs (resource usage) during a period.
+    """Resource usage of the product and its cluster during a period.
 
     Attributes:
         events: Number of events by type.
@@ -60,7 +60,7 @@ class Costs:
 
 
 class CostMeter:
-    """A meter of the cluster's costs since the meter was created."""
+    """Measures the cluster's events, API requests, CPU time and memory since the creation of the object."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -69,11 +69,11 @@ class CostMeter:
         self._events, self._cpu = _count_events(rig.journal), measure_cpu(rig)
 
     def read_costs(self) -> Costs:
-        """Return the costs so far; requests are counted since the previous call."""
-        requests, cpu = count_requests(self._log.read()), _subtract(measure_cpu(self._rig), self._cpu)
+        """Return the resource usage so far; API requests are counted since the previous call."""
+        requests, cpu = count_requests(self._log.read()), _compute_differences(measure_cpu(self._rig), self._cpu)
         memory = {name: measure_memory(pids) for name, pids in group_processes(self._rig.processes).items()}
         time.sleep(JOURNAL_DELAY_SECONDS)
-        events = _subtract(_count_events(self._rig.journal), self._events)
+        events = _compute_differences(_count_events(self._rig.journal), self._events)
         waits = measure_waits(self._rig.journal, self._since) | measure_queueing(
             self._rig.journal, get_delivery_log(self._rig), self._since
         )
@@ -110,7 +110,7 @@ def _is_podsource(pid: int) -> bool:
     return False
 
 
-def _subtract(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+def _compute_differences(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
     differences = {name: round(count - before.get(name, 0), 3) for name, count in after.items()}
     return {name: count for name, count in differences.items() if count}
 
@@ -126,7 +126,7 @@ def open_journal(journal: Path) -> sqlite3.Connection:
 
 
 def measure_waits(journal: Path, started_at: float) -> dict[str, float]:
-    """Return how long events waited for their functions, for attempts since this time; empty if there were none."""
+    """Return how long events waited for their functions, for attempts since `started_at`; empty without attempts."""
     with closing(open_journal(journal)) as database:
         rows = [row for row in database.execute(WAITS_QUERY, (started_at,)) if row[0]]
     waits = sorted((begun_at - _parse_timestamp(emitted_at), function) for emitted_at, begun_at, function in rows)
@@ -187,7 +187,7 @@ def read_cpu_seconds(pid: int) -> float:
 
 
 def measure_memory(pids: Sequence[int]) -> float:
-    """Return the memory of a process tree in MiB: the peak of its largest process plus the others' private memory now.
+    """Return the memory of a process tree in MiB: the largest process's peak plus the other processes' private memory.
 
     Memory that a forked child shares with its parent counts once.
     """

@@ -37,11 +37,11 @@ class Drainer(Protocol):
         """
 
     def uncordon_nodes(self, nodes: Sequence[str]) -> float:
-        """Make the nodes schedulable again; return the time at which the last one was restored."""
+        """Make the nodes schedulable again; return the time at which the last node was restored."""
 
 
 def build_maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) -> list[Object]:
-    """Return a NodeMaintenance for each pair of name and node; nodes without a name are skipped."""
+    """Return a NodeMaintenance for each pair of name and node; the longer of the two lists is cut off."""
     type_fields = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
     return [
         {**type_fields, "metadata": {"name": name}, "spec": {"nodeName": node, "reason": reason}}
@@ -50,7 +50,7 @@ def build_maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) 
 
 
 class ProductDrainer:
-    """Creates a NodeMaintenance for each node; done when the observer has seen that the last one is Succeeded."""
+    """Creates a NodeMaintenance for each node; a drain is done when the observer sees the last one Succeeded."""
 
     name = "ours"
 
@@ -63,19 +63,19 @@ class ProductDrainer:
         self._names = [f"bench-{next(_counter)}" for _ in nodes]
         bodies = build_maintenances(self._names, nodes, case.name)
         self._client.gather_all(*(self._client.api.create(MEDIK8S.path, body) for body in bodies))
-        return self._observer.await_last("phase", self._names, SUCCEEDED)
+        return self._observer.wait_for_changes("phase", self._names, SUCCEEDED)
 
     def uncordon_nodes(self, nodes: Sequence[str]) -> float:
         """Restore the nodes (see `Drainer`)."""
         api, requested_at = self._client.api, time.monotonic()
         self._client.gather_all(*(api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in self._names))
-        restored_at = self._observer.await_in_service(nodes, requested_at)
-        self._observer.await_last("maintenance gone", self._names)
+        restored_at = self._observer.wait_until_in_service(nodes, requested_at)
+        self._observer.wait_for_changes("maintenance gone", self._names)
         return restored_at
 
 
 class KubectlDrainer:
-    """Runs `kubectl drain`, one process per node; done when the last one has exited."""
+    """Runs `kubectl drain`, one process per node; a drain is done when the last process has exited."""
 
     name = "kubectl drain"
 
@@ -102,11 +102,11 @@ class KubectlDrainer:
         """Restore the nodes (see `Drainer`)."""
         requested_at = time.monotonic()
         subprocess.run([*self._command, "uncordon", *nodes], check=True, capture_output=True)
-        return self._observer.await_in_service(nodes, requested_at)
+        return self._observer.wait_until_in_service(nodes, requested_at)
 
 
 class FloorDrainer:
-    """Uses the bare client of `bench.floor`; done when the observer has seen that the last pod is gone."""
+    """Uses the bare client of `bench.floor`; a drain is done when the observer sees that the last pod is gone."""
 
     name = "floor"
 
@@ -121,11 +121,11 @@ class FloorDrainer:
             self._client.run(asyncio.wait_for(draining, TIMEOUT_SECONDS))
         except asyncio.TimeoutError:
             raise TimeoutError(f"floor drainer did not evict all pods within {TIMEOUT_SECONDS:.0f} s") from None
-        return self._observer.await_last("pod gone", [pod["metadata"]["name"] for pod in pods])
+        return self._observer.wait_for_changes("pod gone", [pod["metadata"]["name"] for pod in pods])
 
     def uncordon_nodes(self, nodes: Sequence[str]) -> float:
         """Restore the nodes (see `Drainer`)."""
         requested_at, api = time.monotonic(), self._client.api
         patch = {"spec": {"unschedulable": None}}
         self._client.gather_all(*(api.patch(f"/api/v1/nodes/{node}", patch) for node in nodes))
-        return self._observer.await_in_service(nodes, requested_at)
+        return self._observer.wait_until_in_service(nodes, requested_at)

@@ -1,4 +1,4 @@
-"""Runs several `evict` processes behind a load balancer, as behind a Service; only on Knative.
+"""Runs several `evict` processes behind a load balancer, as a Service does; only with the engine Knative.
 
 On Knative, the Trigger of `evict` contains the address of its process, and Knative applies changes to that address.
 """
@@ -13,7 +13,7 @@ from bench.rig import Rig
 from bench.workload import wait_until
 from kube.client.sync_client import SyncClient
 from localcluster.access import NAMESPACE
-from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.programs.packages import find_program
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, ROOT
@@ -36,7 +36,7 @@ http {{
 
 @contextmanager
 def run_evict_processes(rig: Rig, count: int) -> Iterator[None]:
-    """Distribute the events of `evict` over `count` processes while the block runs, including the existing one."""
+    """Distribute the events of `evict` over `count` processes, including the running one, during the `with` block."""
     if count == 1:
         yield
         return
@@ -44,7 +44,7 @@ def run_evict_processes(rig: Rig, count: int) -> Iterator[None]:
         existing_address = _read_environment(rig.processes[FUNCTION])["BIND"]
         new_addresses = [f"{LOOPBACK}:{reserve_port()}" for _ in range(count - 1)]
         for address in new_addresses:
-            _start_server(stack, _build_copy(rig, address), address)
+            _start_server(stack, _build_server_copy(rig, address), address)
         balancer_address = f"{LOOPBACK}:{reserve_port()}"
         _start_server(
             stack,
@@ -59,11 +59,11 @@ def run_evict_processes(rig: Rig, count: int) -> Iterator[None]:
 def _start_server(stack: ExitStack, server: Server, address: str) -> None:
     stack.callback(server.kill)
     server.start()
-    await_ready(server.name, lambda: is_ready(f"http://{address}"), [server])
+    wait_until_ready(server.name, lambda: is_ready(f"http://{address}"), [server])
 
 
-def _build_copy(rig: Rig, address: str) -> Server:
-    """Return a server with the command and environment of the existing process, but a different address."""
+def _build_server_copy(rig: Rig, address: str) -> Server:
+    """Return a server with the command and environment of the running `evict` process, but a different address."""
     pid = rig.processes[FUNCTION]
     command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     environment = {**_read_environment(pid), "BIND": address}
@@ -85,7 +85,7 @@ def _build_balancer(directory: Path, address: str, addresses: list[str]) -> Serv
 
 
 def _set_subscriber(client: SyncClient, address: str) -> None:
-    """Point the Trigger at this address; return when Knative has applied the change."""
+    """Set this address as the Trigger's subscriber; return when Knative has applied the change."""
     url = f"http://{address}/"
     client.patch(f"{TRIGGERS_PATH}/{TRIGGER}", {"spec": {"subscriber": {"uri": url}}})
     wait_until(

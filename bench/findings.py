@@ -13,14 +13,14 @@ from kube.maintenance import leases
 SLACK_SECONDS = 0.1
 """Tolerance between the clocks of the journal and the audit log when a request is attributed to a tick."""
 MAX_LISTED_REQUESTS = 3
-"""Number of request kinds to list if there were requests where none are expected."""
+"""Maximum number of request kinds to list if the idle product sent requests between ticks."""
 MAX_POD_LISTS = 20
 """Maximum number of pod lists per tick, regardless of the number of maintenances."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One figure.
+    """One measured figure of a case.
 
     Attributes:
         case: The name of the case.
@@ -49,7 +49,7 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """Return the progress line that is printed immediately."""
+        """Return the line that is printed as soon as the figure is measured."""
         limit = "" if self.limit is None else f" (limit {self.limit:g}{'' if self.is_within_limit else ', exceeded'})"
         return f"{self.engine}: {self.case}: {self.metric}: {self.value:g}{limit}"
 
@@ -68,7 +68,7 @@ class IdlePeriod:
 
     Attributes:
         ticks: The ticks in the period.
-        requests: All API requests of its accounts, including watches.
+        requests: All API requests of the product's accounts, including watches.
         events: The number of the product's own events.
         journal_rows: The number of journal rows for these events.
         foreign_updates: The number of events for objects that another client wrote. A kubelet's status write causes one
@@ -83,8 +83,8 @@ class IdlePeriod:
 
     def build_figures(self) -> list[tuple[str, float, float | None]]:
         """Return the label, value and limit of each figure."""
-        regular = self._regular_requests
-        requests_by_tick = [[request for request in regular if _is_within(request, tick)] for tick in self.ticks]
+        regular = self._counted_requests
+        requests_by_tick = [[request for request in regular if _is_during_tick(request, tick)] for tick in self.ticks]
         tick_request_count = sum(map(len, requests_by_tick))
         figures: list[tuple[str, float, float | None]] = [
             ("requests between ticks", len(regular) - tick_request_count, 0),
@@ -108,14 +108,16 @@ class IdlePeriod:
         return figures
 
     def count_between_ticks(self) -> list[tuple[str, int]]:
-        """Return the most frequent requests between ticks, to diagnose requests where none are expected."""
+        """Return the most frequent kinds of requests between ticks; an idle product should send none."""
         between_ticks = [
-            request for request in self._regular_requests if not any(_is_within(request, tick) for tick in self.ticks)
+            request
+            for request in self._counted_requests
+            if not any(_is_during_tick(request, tick) for tick in self.ticks)
         ]
         return Counter(request.operation for request in between_ticks).most_common(MAX_LISTED_REQUESTS)
 
     @property
-    def _regular_requests(self) -> list[Request]:
+    def _counted_requests(self) -> list[Request]:
         return [
             request
             for request in self.requests
@@ -124,16 +126,16 @@ class IdlePeriod:
 
 
 def is_lease_request(request: Request) -> bool:
-    """Return whether the request is about a single node lease; a tick's list of all leases does not count."""
+    """Return whether the request reads or writes a single node lease; a tick's list of all leases does not count."""
     return request.resource == "leases" and request.namespace == leases.NAMESPACE and request.verb != "list"
 
 
 def is_unserved_kind_request(request: Request) -> bool:
-    """Return whether the request asked for a kind that is not served; its watch starts once the kind is installed."""
+    """Return whether the request's kind was not served: the API server responded to a collection's URL with 404."""
     return request.is_not_found and not request.name
 
 
-def _is_within(request: Request, tick: Tick) -> bool:
+def _is_during_tick(request: Request, tick: Tick) -> bool:
     return tick.started_at - SLACK_SECONDS <= request.received_at <= tick.started_at + tick.seconds + SLACK_SECONDS
 
 

@@ -1,8 +1,8 @@
 """The lower bound of a drain: a bare asynchronous client that gets the pods as input and evicts them.
 
-It cordons the nodes and then evicts. Pods without a budget are evicted all at once. Under a budget it evicts as many
-pods as the budget allows at that moment, with a short delay between evictions. Without the delay, evictions under one
-budget conflict in the API server, which then waits for half a second.
+The client cordons the nodes and then evicts. It evicts all pods without a budget concurrently. Under a budget, it
+evicts as many pods as the budget allows at that moment, with a short delay between evictions. Without the delay,
+evictions under one budget conflict in the API server, which then waits for half a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVICTION_INTERVAL_SECONDS = 0.045
 
 
 async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespace: str, *, has_budgets: bool) -> None:
-    """Cordon the nodes and evict all these pods; return when every eviction has been accepted."""
+    """Cordon the nodes and evict the pods; return when the API server has accepted every eviction."""
     await asyncio.gather(*(api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}) for node in nodes))
     if not has_budgets:
         await asyncio.gather(*(api.create(build_eviction_path(pod), build_eviction(pod)) for pod in pods))
@@ -35,7 +35,7 @@ async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespac
 
 
 async def _drain_budget(api: Api, namespace: str, budget: str, pending: deque[Object]) -> None:
-    """Evict the pods under one budget as the budget allows it."""
+    """Evict the pending pods of one budget, as many at a time as the budget allows."""
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     async with aclosing(follow(api, path, field_selector=f"metadata.name={budget}")) as changes:
         async for change in changes:
@@ -50,7 +50,7 @@ async def _drain_budget(api: Api, namespace: str, budget: str, pending: deque[Ob
 
 
 async def _evict(api: Api, pod: Object) -> Object | None:
-    """Evict a pod; return it if the eviction must be retried."""
+    """Evict a pod; return the pod if its eviction must be retried, otherwise None."""
     try:
         await api.create(build_eviction_path(pod), build_eviction(pod))
     except ApiError as error:

@@ -38,7 +38,7 @@ async def observe(kubeconfig: str) -> None:
         for kind, value in _describe_change(stream_index, change):
             name = change.object["metadata"]["name"]
             if change.change_type == "DELETED":
-                values.pop(("phase", name), None)  # a new object with this name has no earlier phase
+                values.pop(("phase", name), None)  # A recreated object starts without a phase.
             elif values.get((kind, name)) == value:
                 continue
             else:

@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 600.0
 
 
 class ObserverProcess:
-    """The observer's process and its output; entering waits until its watches are synced."""
+    """The observer's process and its output; entering the context waits until the observer's watches are synced."""
 
     def __init__(self, kubeconfig: Path) -> None:
         command = [sys.executable, "-m", "bench.observer", str(kubeconfig)]
@@ -28,7 +28,7 @@ class ObserverProcess:
         self._reader_thread.start()
 
     def __enter__(self) -> ObserverProcess:
-        self.await_first("synced")
+        self.wait_for_change("synced")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -36,55 +36,59 @@ class ObserverProcess:
             self._process.terminate()
             self._reader_thread.join()
 
-    def await_first(self, kind: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
-        """Wait for the change, and return the time at which it was first observed.
+    def wait_for_change(self, kind: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
+        """Wait until the observer reports this change of an object; return the time of the first report.
 
         Raises `TimeoutError` after `TIMEOUT_SECONDS`, and `RuntimeError` if the observer has exited.
         """
-        return self.await_last(kind, [name], value, since=since)
+        return self.wait_for_changes(kind, [name], value, since=since)
 
-    def await_last(self, kind: str, names: Iterable[str], value: str | None = None, *, since: float = 0.0) -> float:
-        """Wait for all these changes, and return the time at which the last of them was first observed.
+    def wait_for_changes(
+        self, kind: str, names: Iterable[str], value: str | None = None, *, since: float = 0.0
+    ) -> float:
+        """Wait until the observer has reported this change for all these objects; return the time of the last change.
 
-        Raises the errors of `await_first`.
+        Raises the errors of `wait_for_change`.
         """
-        awaited = list(names)
+        all_names = list(names)
 
-        def find_first(name: str) -> float:
+        def find_first_time(name: str) -> float:
             times = (
                 at for at, observed_value in self._seen[kind, name] if at >= since and value in (None, observed_value)
             )
             return next(times, 0.0)
 
-        def find_last() -> float:
+        def find_latest_time() -> float:
             times: list[float] = []
-            for name in awaited:
-                times.append(find_first(name))
+            for name in all_names:
+                times.append(find_first_time(name))
                 if not times[-1]:
                     return 0.0
             return max(times)
 
-        return self._wait_for(find_last, kind, awaited[0] if len(awaited) == 1 else f"{len(awaited)} objects")
+        return self._wait_for_observation(
+            find_latest_time, kind, all_names[0] if len(all_names) == 1 else f"{len(all_names)} objects"
+        )
 
-    def await_in_service(self, nodes: Iterable[str], since: float) -> float:
-        """Wait until all these nodes are observed schedulable and untainted after `since`, and return the time."""
-        return self.await_last("node", nodes, "in", since=since)
+    def wait_until_in_service(self, nodes: Iterable[str], since: float) -> float:
+        """Wait until all these nodes are schedulable and untainted after `since`; return the last change's time."""
+        return self.wait_for_changes("node", nodes, "in", since=since)
 
-    def await_pods_gone(self, pods: set[str]) -> float:
+    def wait_until_pods_gone(self, pods: set[str]) -> float:
         """Wait until all these pods are gone, and return when the last deletion was observed."""
 
-        def find_last() -> float:
+        def find_latest_time() -> float:
             observations = [self._seen["pod gone", name] for name in pods]
             return max(times[-1][0] for times in observations) if all(observations) else 0.0
 
-        return self._wait_for(find_last, "pod gone", f"{len(pods)} pods")
+        return self._wait_for_observation(find_latest_time, "pod gone", f"{len(pods)} pods")
 
     def reset(self) -> None:
         """Discard all earlier observations."""
         with self._changed:
             self._seen.clear()
 
-    def _wait_for(self, find_time: Callable[[], float], kind: str, name: str) -> float:
+    def _wait_for_observation(self, find_time: Callable[[], float], kind: str, name: str) -> float:
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended or find_time(), TIMEOUT_SECONDS)
             observed_at = find_time()

@@ -1,8 +1,8 @@
 """Runs another operator that serves NodeMaintenance as a drainer, on a cluster that meets its requirements.
 
 The operator gets an administrator's kubeconfig, and the namespaces and the certificate that such operators expect. Its
-webhooks are not registered. Before the first round it must drain an empty node, so that it is as warmed up as the
-other drainers.
+webhooks are not registered. Before the first round, the operator must drain an empty node, because all
+other drainers have completed their startup before that round, too.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kube.paths import Object
 from localcluster import access, delivery_engines
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
-from localcluster.processes import Server, await_ready
+from localcluster.processes import Server, wait_until_ready
 from localcluster.servers import NO_PROXY_LOCAL_ENV
 from localcluster.up import state_directory
 
 LOG_FILE = ROOT / "build" / "operator.log"
-"""The operator's output on its latest cluster; the file is kept when that cluster is stopped."""
+"""The operator's output on its latest cluster; the file still exists after the cluster has been stopped."""
 NAMESPACE = "operator-system"
 CERTIFICATES_DIR = Path("k8s-webhook-server") / "serving-certs"
 """The directory in which controller-runtime expects `tls.crt` and `tls.key`, below the temporary directory."""
@@ -109,7 +109,10 @@ def start_operator(
 
 
 def install_crd(cluster: LocalCluster, crd: Path) -> None:
-    """Apply the CRD, wait until its kind is served, and create the namespaces. Raises `LocalClusterError`."""
+    """Apply the CRD, wait until its kind is served, and create the namespaces.
+
+    Raises `LocalClusterError` if the API server rejects the CRD or does not serve its kind.
+    """
     established = ("wait", "--for=condition=Established", "--timeout=10s", f"crd/nodemaintenances.{_group}")
     for arguments in (("apply", "--server-side", "-f", crd), established, ("get", RESOURCE)):
         completed = cluster.kubectl(*arguments, check=False)
@@ -124,7 +127,10 @@ def install_crd(cluster: LocalCluster, crd: Path) -> None:
 
 @contextmanager
 def run_operator(cluster: LocalCluster, operator: Operator, node: str) -> Iterator[Server]:
-    """Yield the operator's process once it has drained this empty node and restored it. Raises `LocalClusterError`."""
+    """Yield the operator's process once it has drained this empty node and restored it.
+
+    Raises `LocalClusterError` if the operator does not drain or restore the node.
+    """
     LOG_FILE.parent.mkdir(exist_ok=True)
     LOG_FILE.write_text("")
     server = Server("operator", operator.command, LOG_FILE, build_environment(cluster))
@@ -137,11 +143,11 @@ def run_operator(cluster: LocalCluster, operator: Operator, node: str) -> Iterat
 
 
 def build_environment(cluster: LocalCluster) -> dict[str, str]:
-    """Return an operator's environment: its certificate is below TMPDIR, and Go's garbage collection is not tuned."""
+    """Return the operator's environment, with its certificate below TMPDIR and Go's default garbage collection."""
     temp_dir = cluster.directory / "operator"
     certificates_dir = temp_dir / CERTIFICATES_DIR
     certificates_dir.mkdir(parents=True, exist_ok=True)
-    for kind in ("crt", "key"):  # any key pair works, since the webhooks are not called
+    for kind in ("crt", "key"):  # Any key pair is sufficient, since the webhooks are not called.
         shutil.copy(cluster.directory / "pki" / f"apiserver.{kind}", certificates_dir / f"tls.{kind}")
     return {
         **NO_PROXY_LOCAL_ENV,
@@ -174,14 +180,14 @@ class OperatorDrainer(ProductDrainer):
 
 
 def _run_first_drain(cluster: LocalCluster, operator: Operator, server: Server, node: str) -> None:
-    """Make the operator drain a node and restore it. Raises `LocalClusterError` if it does not."""
+    """Make the operator drain a node and restore it. Raises `LocalClusterError` if the operator fails."""
     client, path = cluster.get_client(), f"{MEDIK8S.path}/first"
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "first"}}
     client.create(MEDIK8S.path, {**body, "spec": {"nodeName": node, "reason": "benchmark"}})
     try:
-        await_ready("the operator", lambda: get_phase(client.get(path)) == SUCCEEDED, [server], TIMEOUT_SECONDS)
+        wait_until_ready("the operator", lambda: get_phase(client.get(path)) == SUCCEEDED, [server], TIMEOUT_SECONDS)
         client.run(client.api.request("DELETE", path))
-        await_ready("the operator", lambda: not cluster.is_served(path), [server], TIMEOUT_SECONDS)
+        wait_until_ready("the operator", lambda: not cluster.is_served(path), [server], TIMEOUT_SECONDS)
     except LocalClusterError:
         reason = f"the operator did not drain an empty node within {TIMEOUT_SECONDS:.0f} s"
         raise _build_error(operator, server, reason) from None

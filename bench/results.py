@@ -23,7 +23,7 @@ MAX_LISTED_PARTS = 8
 
 @dataclass(frozen=True)
 class Round:
-    """One drain by one drainer.
+    """The measurement of one drain by one drainer.
 
     Attributes:
         case: The name of the case.
@@ -46,7 +46,7 @@ class Round:
 
     @property
     def line(self) -> str:
-        """Return the progress line that is printed immediately."""
+        """Return the line that is printed as soon as the round is measured."""
         return f"{self.engine}: {self.case}: {self.drainer}: {self.seconds:.2f} s"
 
 
@@ -60,7 +60,7 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """Return the progress line that is printed immediately."""
+        """Return the line that is printed as soon as the case has failed."""
         return f"{self.engine}: {self.case}: not measured: {self.error}"
 
 
@@ -91,7 +91,7 @@ class Results:
         of earlier runs are kept.
         """
         case = get_case_key(measurement)
-        if isinstance(measurement, Failure) and case not in self._started_cases and self._has_rows(case):
+        if isinstance(measurement, Failure) and case not in self._started_cases and self._has_measurements(case):
             return
         if isinstance(measurement, Failure) or case not in self._started_cases:
             self._remove_case(case)
@@ -103,7 +103,7 @@ class Results:
         else:
             self.failures.append(measurement)
 
-    def _has_rows(self, case: str) -> bool:
+    def _has_measurements(self, case: str) -> bool:
         """Return whether a case has rounds or findings."""
         measured: list[Measurement] = [*self.rounds, *self.findings]
         return case in map(get_case_key, measured)
@@ -211,7 +211,7 @@ def format_range(seconds: Sequence[float]) -> str:
 
 
 def summarize_costs(rounds: Iterable[Round]) -> list[list[str]]:
-    """Return a row per case of the product and kind of cost: the total and the largest parts, as medians."""
+    """Return a row for each case and kind of resource usage: the total and the largest parts, as medians."""
     rows = []
     for (engine, case, _), case_rounds in group_rounds(
         measured_round for measured_round in rounds if measured_round.costs
@@ -226,7 +226,7 @@ def summarize_costs(rounds: Iterable[Round]) -> list[list[str]]:
 
 
 def compute_typical_cost(rounds: Sequence[Round], kind: str, parts: Collection[str] | None = None) -> float:
-    """Return the median, over the rounds, of a kind of cost: in total, or only of these parts."""
+    """Return the median, over the rounds, of one kind of resource usage: the total, or the sum of these parts."""
     sums = (
         sum(cost for name, cost in measured_round.costs.get(kind, {}).items() if parts is None or name in parts)
         for measured_round in rounds
@@ -235,7 +235,7 @@ def compute_typical_cost(rounds: Sequence[Round], kind: str, parts: Collection[s
 
 
 def compute_medians(rounds: Sequence[Round], kind: str) -> dict[str, float]:
-    """Return the median of each part of a kind of cost; a round without a part counts as 0."""
+    """Return the median of each part of one kind of resource usage; a round without a part counts as 0."""
     costs_by_round = [measured_round.costs.get(kind, {}) for measured_round in rounds]
     names = dict.fromkeys(name for round_costs in costs_by_round for name in round_costs)
     return {name: statistics.median(round_costs.get(name, 0) for round_costs in costs_by_round) for name in names}
@@ -248,7 +248,7 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_results(file: Path, results: Results) -> None:
-    """Write all results as JSON, one round or finding per line, and replace the file atomically. Raises `OSError`."""
+    """Write all results as JSON, one round or finding per line, and replace the file atomically."""
     entries = [f'"{name}": {json.dumps(getattr(results, name))}' for name in ("environment", "earlier_environments")]
     for name in ("rounds", "findings", "failures"):
         lines = ",\n".join(

@@ -45,7 +45,7 @@ class Rig:
 def start_rig(engine: str, nodes: int, directory: Path, *, with_mutex: bool = False) -> Iterator[Rig]:
     """Start a cluster, and yield it while the block runs; `with_mutex` adds the upgrade mutex.
 
-    Raises `subprocess.CalledProcessError` if it does not start, and `LocalClusterError` if it does not stop.
+    Raises `subprocess.CalledProcessError` if the cluster does not start, and `LocalClusterError` if it does not stop.
     """
     try:
         arguments = ["--directory", str(directory), "--nodes", str(nodes), "--delivery", engine]
@@ -58,5 +58,5 @@ def start_rig(engine: str, nodes: int, directory: Path, *, with_mutex: bool = Fa
         with closing(SyncClient(str(kubeconfig))) as client, ObserverProcess(kubeconfig) as observer:
             yield Rig(engine, directory, client, observer)
     finally:
-        with redirect_stdout(sys.stderr):  # stdout is for the benchmark's tables
+        with redirect_stdout(sys.stderr):  # Stdout is for the benchmark's tables.
             stop_cluster(directory)

@@ -51,7 +51,7 @@ class Workload:
         if self._case.max_unavailable:
             self._wait_until(self._budgets_path, lambda budgets: all(map(self._is_budget_open, budgets.values())))
             for number in range(len(self._nodes)):
-                self._allow_node(self._spare_node, f"web-{number}")
+                self._allow_deployment_on_node(self._spare_node, f"web-{number}")
         return list(pods.values())
 
     def delete(self) -> None:
@@ -81,7 +81,7 @@ class Workload:
         )
 
     def _deploy_with_budget(self, name: str, node: str) -> None:
-        """Create a Deployment and its budget; the pods are bound to the node until `_allow_node` allows another."""
+        """Create a Deployment and its budget; the pods run only on this node until another node is allowed."""
         self._create_deployment(name, node, self._case.pods)
         budget = {"maxUnavailable": self._case.max_unavailable, "selector": {"matchLabels": {"app": name}}}
         self._client.create(self._budgets_path, {"metadata": {"name": name}, "spec": budget})
@@ -94,7 +94,7 @@ class Workload:
 
     def remove_tolerations(self, name: str, other_node: str) -> None:
         """Remove a Deployment's tolerations, and also allow its pods on `other_node`."""
-        self._allow_node(other_node, name)
+        self._allow_deployment_on_node(other_node, name)
         spec = {"template": {"spec": {"tolerations": None}}}
         self._client.patch(f"{self._deployments_path}/{name}", {"spec": spec})
 
@@ -103,9 +103,9 @@ class Workload:
         return f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
 
     def _create_deployment(self, name: str, node: str, replicas: int, **pod_spec: Any) -> None:
-        self._allow_node(node, name)
+        self._allow_deployment_on_node(node, name)
         labels = {"app": name}
-        selector = {self._build_label(name): "yes"}
+        selector = {self._build_node_label_key(name): "yes"}
         containers = [{"name": "main", "image": "fake"}]
         template = {
             "metadata": {"labels": labels, "annotations": self._pod_annotations},
@@ -114,11 +114,11 @@ class Workload:
         spec: dict[str, Any] = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         self._client.create(self._deployments_path, {"metadata": {"name": name}, "spec": spec})
 
-    def _build_label(self, name: str) -> str:
+    def _build_node_label_key(self, name: str) -> str:
         return f"bench/{self.namespace}-{name}"
 
-    def _allow_node(self, node: str, name: str) -> None:
-        self._client.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {self._build_label(name): "yes"}}})
+    def _allow_deployment_on_node(self, node: str, name: str) -> None:
+        self._client.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {self._build_node_label_key(name): "yes"}}})
 
     def _wait_until(
         self, path: str, is_done: Callable[[dict[str, Object]], bool], matches: Callable[[Object], bool] = bool
@@ -128,14 +128,14 @@ class Workload:
 
 
 def run_concurrently(client: SyncClient, calls: Iterable[Awaitable[Object]]) -> None:
-    """Make many calls, a limited number concurrently: a request that waits for a connection uses up its own timeout."""
+    """Await the API calls with limited concurrency, because a call's timeout includes its wait for a connection."""
     limiter = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def call_limited(call: Awaitable[Object]) -> Object:
+    async def await_with_limit(call: Awaitable[Object]) -> Object:
         async with limiter:
             return await call
 
-    client.gather_all(*map(call_limited, calls))
+    client.gather_all(*map(await_with_limit, calls))
 
 
 def wait_until(
@@ -146,14 +146,14 @@ def wait_until(
     *,
     matches: Callable[[Object], bool] = bool,
 ) -> dict[str, Object]:
-    """Return the objects of a collection by name once `is_done` is true. Raises `asyncio.TimeoutError`.
+    """Return the objects of a collection by name once `is_done` is true. Raises `asyncio.TimeoutError` at the timeout.
 
     Args:
         client: The API client.
         path: The path of the collection.
         is_done: Called on every change, so it must be fast even for thousands of objects.
         timeout: The timeout.
-        matches: Selects the objects that count.
+        matches: Returns whether an object counts.
     """
     return client.run(asyncio.wait_for(_watch_until(client, path, is_done, matches), timeout))
 

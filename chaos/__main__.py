@@ -1,6 +1,7 @@
-"""`make chaos`: injects random faults for some minutes while it checks invariants, and then checks the final state.
+"""`make chaos`: injects random faults while it checks invariants, and then checks the final state.
 
-The exit status is 1 if a run failed. The log directory of a failed run is printed; that of a passed run is removed.
+The exit status is 1 if a run failed. The command prints the log directory of a failed run, and removes the log
+directory of a passed run.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def main(engines: str, component: str, seed: int, runs: int, seconds: float | No
         raise click.UsageError(f"--component {MUTEX} supports only the engine local: omit --engines")
     for engine in engine_names:
         delivery_engines.get_engine(engine).check()
-    logging.getLogger("kube.client.list_watch").setLevel(logging.ERROR)  # broken watches are expected here
+    logging.getLogger("kube.client.list_watch").setLevel(logging.ERROR)  # Faults break watches.
     failed_runs, duration_seconds = 0, seconds or DEFAULT_SECONDS[component]
     for engine, run_seed in itertools.product(engine_names, range(seed, seed + runs)):
         delivery_engines.get_engine(engine).build((*DEFAULT_COMPONENTS, component))
@@ -75,7 +76,7 @@ def main(engines: str, component: str, seed: int, runs: int, seconds: float | No
         else:
             report = run_drains(engine, run_seed, duration_seconds, directory, nodes, pods, print_line)
         report_run(report, directory)
-        failed_runs += not report.is_good
+        failed_runs += not report.has_passed
     if runs > 1:
         print_line(f"{runs * len(engine_names)} runs, {failed_runs} failed")
     raise SystemExit(1 if failed_runs else 0)
@@ -102,7 +103,7 @@ def run_drains(
         injector = FaultInjector(environment, seed)
         with ClusterObserver(environment.cluster.kubeconfig, environment.cluster.audit_log, report) as observer:
             injector.run_actions(plan.plan_actions(seed, duration_seconds, node_names, environment.targets))
-            settle_seconds, problems = await_settled(environment)
+            settle_seconds, problems = wait_until_settled(environment)
         exited_servers = environment.list_exited_servers()
         tally, violations = observer.checker.tally, observer.violations
     return RunReport(
@@ -122,14 +123,14 @@ def run_drains(
 def report_run(report: RunReport, directory: Path) -> None:
     """Print the report; then remove the run's directory if the run passed, or print its path if the run failed."""
     print_line("\n".join(format_report(report)))
-    if report.is_good:
+    if report.has_passed:
         shutil.rmtree(directory)
     else:
         print(f"logs and journal: {directory}", file=sys.stderr)
 
 
-def await_settled(environment: ChaosEnvironment) -> tuple[float | None, list[str]]:
-    """Wait until the cluster state is correct; return the seconds that this took, and no problems.
+def wait_until_settled(environment: ChaosEnvironment) -> tuple[float | None, list[str]]:
+    """Wait until the cluster state is correct; return the seconds of the wait, and an empty list.
 
     After `SETTLE_TIMEOUT_SECONDS`, return None and the remaining problems.
     """

@@ -35,10 +35,10 @@ DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 class EventNetwork(NetworkFaultProxy):
     """Delivers events to the functions; a late or duplicate reply is lost if the broker is down."""
 
-    def publish_reply(self, answer: Response) -> None:
+    def publish_reply(self, reply: Response) -> None:
         """Send the reply to the broker, and ignore connection errors."""
         with suppress(requests.RequestException):
-            super().publish_reply(answer)
+            super().publish_reply(reply)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _create_product(
             directory,
             subscriber_url=subscriber_url,
             api_url=api_url,
-            flow_manifests=localproduct.list_flow_manifests((component,)),
+            flow_manifests=localproduct.list_trigger_and_source_manifests((component,)),
         )
     product = delivery_engines.get_engine(engine).install_product(cluster, directory)
     if not isinstance(product, EngineProduct):
@@ -130,7 +130,7 @@ def _build_console(cluster: LocalCluster, directory: Path, product: AnyProduct) 
 
 
 class _EventProxy:
-    """Receives the events for the functions; `network` is set later, because it needs the product's addresses."""
+    """Receives the events for the functions; `network` is set later, because its creation needs the functions' URLs."""
 
     def __init__(self) -> None:
         self.network: EventNetwork | None = None

@@ -19,7 +19,7 @@ from kube.maintenance.groups import GROUPS
 from kube.nodes import build_node_path
 from kube.paths import Object
 from localcluster.errors import LocalClusterError
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.e2e.fault_proxy import Handler
 from tests.fault_proxy import CONNECTION_RESET, Fault
 from tests.receiver import ReceivedRequest, Response
@@ -32,7 +32,7 @@ RESPONSE_FAULTS = (
     CONNECTION_RESET,
 )
 FAULT_PROBABILITY = 0.3
-"""The share of API requests that fail, and of events that are lost, while a fault of that kind lasts."""
+"""The share of API requests that fail, and of events that are lost, while such a fault lasts."""
 
 
 class FaultInjector:
@@ -57,13 +57,13 @@ class FaultInjector:
         )(request)
 
     def run_actions(self, actions: Iterable[Action], stop: threading.Event | None = None) -> None:
-        """Run all actions, or those before `stop` is set; return when all are done and all processes run."""
+        """Run the actions until `stop` is set; return when all started actions are done and all processes run again."""
         started_at, stop = time.monotonic(), stop or threading.Event()
         submitted: list[tuple[Action, Future[None]]] = []
         for action in actions:
             if stop.wait(max(0.0, started_at + action.start_seconds - time.monotonic())):
                 break
-            submitted.append((action, self._submit(action)))
+            submitted.append((action, self._submit_action(action)))
         for action, future in submitted:
             try:
                 future.result()
@@ -77,12 +77,12 @@ class FaultInjector:
             pool.shutdown()
         self._network_faults_until = self._faults_until = 0.0
         for server in self._environment.servers:
-            if server.may_restart():  # do not wait for the backoff of a server that exited unexpectedly
+            if server.may_restart():  # Do not wait for the backoff of a crashed server.
                 server.start()
         self._environment.network.stop_faults()
         self._environment.faults.stop_faults()
 
-    def _submit(self, action: Action) -> Future[None]:
+    def _submit_action(self, action: Action) -> Future[None]:
         if action.kind in self._environment.targets:
             target = self._environment.targets[action.kind][action.target]
             return self._crash_pools[target.serial_group or target.server.name].submit(
@@ -103,7 +103,7 @@ class FaultInjector:
         servers = {server.name: server for server in self._environment.cluster.servers}
         server = servers["kube-apiserver"]
         CrashTarget(server).crash(downtime_seconds)
-        await_ready("the API server", lambda: self._environment.cluster.is_served("/version"), [server])
+        wait_until_ready("the API server", lambda: self._environment.cluster.is_served("/version"), [server])
         CrashTarget(servers["kube-controller-manager"]).crash(0.0)
 
     def _disturb_network(self, action: Action) -> None:
@@ -116,7 +116,7 @@ class FaultInjector:
             "late": network.forward_late,
             "lose": self._drop_randomly,
         }
-        self._network_mode = handlers.get(action.kind) or network.reject_for(action.target)
+        self._network_mode = handlers.get(action.kind) or network.build_rejecting_handler(action.target)
         self._network_faults_until = until
 
     def _drop_randomly(self, request: ReceivedRequest) -> Response:
@@ -141,10 +141,10 @@ class FaultInjector:
             try:
                 actions[action.kind](action)
                 return
-            except NotFound:  # the maintenance is gone already
+            except NotFound:  # The maintenance no longer exists.
                 return
             except (Unavailable, Conflict) as error:
-                if "already exists" in error.message:  # the first attempt's response was lost
+                if "already exists" in error.message:  # The first attempt's response was lost.
                     return
                 if time.monotonic() > deadline:
                     raise

@@ -1,4 +1,4 @@
-"""Checks the final state: each node matches its NodeMaintenances, and no lease is left over. Pure functions."""
+"""Checks the final state: each node matches its NodeMaintenances, and no Lease is orphaned. Pure functions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _check_node_in_service(node: Node, lease: Object | None) -> Iterator[str]:
 def _check_node_in_maintenance(
     node: Node, maintenances: list[Maintenance], lease: Object | None, pods: list[Object]
 ) -> Iterator[str]:
-    """Yield the problems of a node with NodeMaintenances: one must hold the lease and have drained it."""
+    """Yield the problems of a node with NodeMaintenances: one of them must hold the Lease and have drained the node."""
     name = node["metadata"]["name"]
     holders = [
         maintenance for maintenance in maintenances if lease is not None and leases.is_holder(lease, maintenance)

@@ -21,8 +21,8 @@ from kube.times import parse_time
 GRACE_SECONDS = 2.0
 """Grace period in seconds.
 
-An eviction request that was decided on earlier may still arrive this long after one of these events: its maintenance
-was deleted, its node was uncordoned, or its pod started to terminate.
+The product may decide on an eviction shortly before the maintenance is deleted, the node is uncordoned, or the pod
+starts to terminate. The eviction request may then arrive this long after the event.
 """
 MAX_DUPLICATE_SHARE = 0.01
 """Maximum share of the evicted pods whose eviction may be granted twice within `GRACE_SECONDS`."""
@@ -37,7 +37,7 @@ class SeenVersion(NamedTuple):
 
 @dataclass
 class PodHistory:
-    """The history of a pod."""
+    """The observed changes of a pod."""
 
     name: str
     must_leave: bool = True
@@ -49,7 +49,7 @@ class PodHistory:
 
 @dataclass
 class MaintenanceHistory:
-    """The history of a NodeMaintenance; `deletion_seen_at` is the time at which its deletion was first observed."""
+    """The observed changes of a NodeMaintenance; `deletion_seen_at` is when its deletion was first observed."""
 
     name: str
     node: str
@@ -60,7 +60,7 @@ class MaintenanceHistory:
 
 @dataclass
 class Tally:
-    """The numbers of checks that were made, and of those that a watch gap prevented; granted evictions by pod uid."""
+    """Numbers of completed checks and of checks that a watch gap prevented, and of granted evictions by pod uid."""
 
     checked: Counter[str] = field(default_factory=Counter)
     unchecked: Counter[str] = field(default_factory=Counter)
@@ -96,7 +96,7 @@ class InvariantChecker:
         return [violation for check in due_checks for violation in check()]
 
     def check_totals(self) -> list[str]:
-        """Return the violations that only the totals of the run show; call it after the last `check_until`."""
+        """Return the violations of limits on the run's totals; must be called after the last `check_until`."""
         duplicates, pod_count = sum(count > 1 for count in self.tally.grants.values()), len(self.tally.grants)
         if duplicates > MAX_DUPLICATE_SHARE * pod_count:
             return [
@@ -105,24 +105,24 @@ class InvariantChecker:
         return []
 
     def _record_node(self, observation: ObjectObservation) -> None:
-        history = self._nodes[observation.item["metadata"]["name"]]
+        history = self._nodes[observation.object["metadata"]["name"]]
         is_under_maintenance = not observation.is_deleted and any(
-            is_cordoned_and_tainted(observation.item, taint) for taint in DRAIN_TAINTS
+            is_cordoned_and_tainted(observation.object, taint) for taint in DRAIN_TAINTS
         )
         if is_under_maintenance != (history[-1][1] if history else False):
             history.append((SeenVersion(observation.version, observation.seen_at), is_under_maintenance))
 
     def _record_pod(self, observation: ObjectObservation) -> None:
-        pod = self._pods.setdefault(observation.item["metadata"]["uid"], PodHistory(format_key(observation.item)))
+        pod = self._pods.setdefault(observation.object["metadata"]["uid"], PodHistory(format_key(observation.object)))
         now = SeenVersion(observation.version, observation.seen_at)
-        pod.must_leave = not is_never_evicted(observation.item)
-        pod.node = observation.item["spec"].get("nodeName") or pod.node
+        pod.must_leave = not is_never_evicted(observation.object)
+        pod.node = observation.object["spec"].get("nodeName") or pod.node
         pod.bound_at = pod.bound_at or (now if pod.node else None)
-        pod.terminating_at = pod.terminating_at or (now if is_terminating(observation.item) else None)
+        pod.terminating_at = pod.terminating_at or (now if is_terminating(observation.object) else None)
         pod.deleted_version = pod.deleted_version or (observation.version if observation.is_deleted else None)
 
     def _record_maintenance(self, observation: ObjectObservation) -> None:
-        maintenance = observation.item
+        maintenance = observation.object
         created_at = parse_time(maintenance["metadata"]["creationTimestamp"]).timestamp()
         new_history = MaintenanceHistory(maintenance["metadata"]["name"], get_node_name(maintenance), created_at)
         history = self._maintenances.setdefault(maintenance["metadata"]["uid"], new_history)
@@ -188,7 +188,7 @@ class InvariantChecker:
 
     @staticmethod
     def _was_on_node(pod: PodHistory, reported_at: SeenVersion) -> bool:
-        """Return whether the pod was bound more than `GRACE_SECONDS` before the success, and still existed then."""
+        """Return whether the pod still existed at the success, and had been bound for more than `GRACE_SECONDS`."""
         was_bound = (
             pod.bound_at is not None
             and pod.bound_at.version < reported_at.version
@@ -202,7 +202,7 @@ class InvariantChecker:
         )
 
     def _may_have_missed(self, collection: str, timestamp: float) -> bool:
-        """Return whether an object that existed at this time, or shortly before, may have been missed in a gap."""
+        """Return whether a watch gap may hide an object that existed at this time or shortly before."""
         return any(
             gap.collection == collection and gap.started_at <= timestamp <= gap.ended_at + GRACE_SECONDS
             for gap in self._gaps

@@ -20,23 +20,23 @@ ENTRY_START = re.compile(r'(?=\{"kind":"Event","apiVersion":"audit\.k8s\.io/)')
 
 @dataclass(frozen=True)
 class ObjectObservation:
-    """An object as observed in a watch.
+    """One version of an object, as observed in a watch.
 
     Attributes:
         seen_at: The time of the observation, in seconds since 1970.
         collection: The collection of the object.
-        is_deleted: Whether it was deleted; `item` is then its last version.
+        is_deleted: Whether the object was deleted; `object` is then its last version.
     """
 
     seen_at: float
     collection: str
-    item: Object
+    object: Object
     is_deleted: bool = False
 
     @property
     def version(self) -> int:
         """Return the resourceVersion, which orders the changes of all objects."""
-        return int(self.item["metadata"]["resourceVersion"])
+        return int(self.object["metadata"]["resourceVersion"])
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class WatchGap:
 
 @dataclass(frozen=True)
 class EvictionRequest:
-    """A request by the product to evict a pod, with its arrival time; it was granted, or a budget prevented it."""
+    """A request by the product to evict a pod, with its arrival time, and whether it was granted."""
 
     requested_at: float
     pod: str
@@ -75,16 +75,16 @@ def parse_evictions(text: str) -> Iterator[EvictionRequest]:
         if '"subresource":"eviction"' in entry and ACCOUNT_PREFIX in entry and "dryRun" not in entry:
             try:
                 parsed = json.loads(entry)
-            except ValueError:  # a partial line
+            except ValueError:  # The entry is incomplete.
                 continue
             code = (parsed.get("responseStatus") or {}).get("code")
             if code in (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.TOO_MANY_REQUESTS):
                 yield _parse_eviction(parsed, is_granted=code != HTTPStatus.TOO_MANY_REQUESTS)
 
 
-def _parse_eviction(entry: Object, *, is_granted: bool) -> EvictionRequest:
-    object_ref = entry["objectRef"]
-    options = (entry.get("requestObject") or {}).get("deleteOptions") or {}
+def _parse_eviction(audit_entry: Object, *, is_granted: bool) -> EvictionRequest:
+    object_ref = audit_entry["objectRef"]
+    options = (audit_entry.get("requestObject") or {}).get("deleteOptions") or {}
     uid = (options.get("preconditions") or {}).get("uid", "")
-    received_at = datetime.fromisoformat(entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
+    received_at = datetime.fromisoformat(audit_entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
     return EvictionRequest(received_at.timestamp(), f"{object_ref['namespace']}/{object_ref['name']}", uid, is_granted)

@@ -32,8 +32,8 @@ SETTLE_SECONDS = 20.0
 class ClusterObserver:
     """Observes a cluster while the block runs; each violation is printed immediately and added to `violations`.
 
-    Entering and leaving re-raise an observer thread's error, because a dead observer would find no violations.
-    Entering raises `TimeoutError` if the watches do not sync.
+    Entering and leaving the context re-raise an observer thread's error, because a dead observer would find no
+    violations. Entering raises `TimeoutError` if the watches do not sync.
     """
 
     def __init__(self, kubeconfig: Path, audit_log: Path, report: Callable[[str], None]) -> None:
@@ -53,7 +53,7 @@ class ClusterObserver:
     def __exit__(self, *_: object) -> None:
         self._stop()
         with self._lock:
-            self._check(time.time() + SETTLE_SECONDS)
+            self._run_checks(time.time() + SETTLE_SECONDS)
             self._report_violations(self.checker.check_totals())
 
     def _stop(self) -> None:
@@ -67,7 +67,7 @@ class ClusterObserver:
         with self._lock:
             self.checker.record(observation)
 
-    def _check(self, now: float) -> None:
+    def _run_checks(self, now: float) -> None:
         self._report_violations(self.checker.check_until(now - SETTLE_SECONDS))
 
     def _report_violations(self, violations: list[str]) -> None:
@@ -122,7 +122,7 @@ class ClusterObserver:
         with self._lock:
             for eviction in evictions:
                 self.checker.record(eviction)
-            self._check(time.time())
+            self._run_checks(time.time())
 
 
 class GapDetector(StreamObserver):
@@ -134,7 +134,7 @@ class GapDetector(StreamObserver):
         self._gap_started_at, self._is_in_gap = 0.0, True
 
     def record_object(self, observation: ObjectObservation) -> None:
-        """Pass on an object from the watch."""
+        """Pass an object from the watch to the invariant checker."""
         self._last_version = max(self._last_version, observation.version)
         self._record(observation)
 

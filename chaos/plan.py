@@ -32,7 +32,7 @@ UPGRADE_STEPS = (
 
 @dataclass(frozen=True)
 class Action:
-    """One action of a user, or one fault.
+    """A planned action of a user, or a planned fault.
 
     Attributes:
         start_seconds: Seconds after the start of the run.
@@ -95,7 +95,7 @@ class Upgrade:
 
 
 def plan_upgrade(seed: int, workers: int) -> Upgrade:
-    """Return an upgrade of this many workers."""
+    """Return an upgrade with this number of workers."""
     rng, pools, remaining = Random(f"upgrade {seed}"), dict[str, int](), workers
     while remaining:
         pools[f"pool-{len(pools)}"] = count = min(remaining, rng.randint(2, max(2, workers // 2)))
@@ -153,7 +153,7 @@ class _Planner:
         return self._plan_user_action(start_seconds, kind)
 
     def _plan_user_action(self, start_seconds: float, kind: str) -> Action:
-        """Return this action; a start if no maintenance exists, or a stop if enough nodes are in maintenance."""
+        """Return an action of this kind; without maintenances it is a start, and with too many a stop."""
         nodes_in_maintenance = {node for node, _ in self._maintenances.values()}
         if len(nodes_in_maintenance) >= max(1, MAX_MAINTAINED_SHARE * len(self._nodes)) and kind == "start":
             kind = "stop"

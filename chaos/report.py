@@ -41,17 +41,17 @@ class RunReport:
     component: str = MAINTENANCE
 
     @property
-    def is_good(self) -> bool:
+    def has_passed(self) -> bool:
         """Return whether the run counts as passed.
 
         A run passes if checks were made, no invariant was violated, the final state was correct, and no process exited
         unexpectedly. In addition, no kind of action may have failed in most cases.
         """
-        problems = self.violations or self.problems or self.exited_servers or self.unproven_kinds
+        problems = self.violations or self.problems or self.exited_servers or self.untested_kinds
         return not problems and self.settle_seconds is not None and bool(self.tally.checked.total())
 
     @property
-    def unproven_kinds(self) -> list[str]:
+    def untested_kinds(self) -> list[str]:
         """Return the kinds of actions that failed in most cases, so that the run does not test them."""
         return [kind for kind, failures in self.failures.items() if len(failures) > self.done_counts.get(kind, 0)]
 
@@ -59,11 +59,11 @@ class RunReport:
 def format_report(report: RunReport) -> Iterator[str]:
     """Yield the lines of the report."""
     run = f"{report.component} on engine {report.engine}, seed {report.seed}, {report.duration_seconds:.0f} s"
-    yield f"{run}: {'passed' if report.is_good else 'FAILED'}"
+    yield f"{run}: {'passed' if report.has_passed else 'FAILED'}"
     yield f"done: {_format_counts(report.done_counts) or 'nothing'}"
     for kind, failures in report.failures.items():
         yield from (f"action failed: {kind} {failure}" for failure in failures)
-    yield from (f"MOSTLY FAILED, so the run does not test it: {kind}" for kind in report.unproven_kinds)
+    yield from (f"MOSTLY FAILED, so the run does not test it: {kind}" for kind in report.untested_kinds)
     granted = report.tally.grants
     if report.component == MAINTENANCE:
         yield f"pods evicted: {len(granted)}, of these granted twice: {sum(count > 1 for count in granted.values())}"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from localcluster.engine_product import EngineProduct
 from localcluster.knative.planes import KnativePlanes
-from localcluster.processes import Server, await_ready, start_and_await_log
+from localcluster.processes import Server, start_and_wait_for_log, wait_until_ready
 from localcluster.product import Product
 from localcluster.rabbitmq.planes import RabbitPlanes
 
 PODSOURCE, SHARED_PORT = "podsource", "port 8080"
 PROBES_LOG_LINE = "Probes server listening"
-"""What Knative's other processes log once they have bound the dispatcher's port, or continue without it."""
+"""Message that a Knative process logs once it has bound the dispatcher's port, or continues without this port."""
 RESTART_TIMEOUT_SECONDS = 60.0
 """Timeout in seconds until a killed process may be restarted."""
 
@@ -28,7 +28,7 @@ class CrashTarget:
 
     Attributes:
         kills_child: Whether to kill the server's first child instead.
-        serial_group: Targets of the same group are killed one after another; "" for no group.
+        serial_group: Targets of the same group are killed one at a time; "" for no group.
         ready_log_line: Text that the log must contain before the group's next target is killed; "" to skip that wait.
     """
 
@@ -40,13 +40,13 @@ class CrashTarget:
     def crash(self, downtime_seconds: float) -> None:
         """Kill the process; restart a server after `downtime_seconds`, as soon as `may_restart` allows it."""
         if self.kills_child:
-            _kill_child(self.server)
+            _kill_first_child(self.server)
             return
         self.server.kill()
         time.sleep(downtime_seconds)
-        await_ready(f"the restart of {self.server.name}", self.server.may_restart, [], RESTART_TIMEOUT_SECONDS)
+        wait_until_ready(f"the restart of {self.server.name}", self.server.may_restart, [], RESTART_TIMEOUT_SECONDS)
         if self.ready_log_line:
-            start_and_await_log(self.ready_log_line, [self.server])
+            start_and_wait_for_log(self.ready_log_line, [self.server])
         else:
             self.server.start()
 
@@ -73,8 +73,8 @@ def build_targets(product: AnyProduct, console: Server) -> Targets:
 def list_own_servers(product: AnyProduct, console: Server) -> list[Server]:
     """Return the product's own processes, which must never exit unexpectedly, regardless of other failures.
 
-    The RabbitMQ Broker's ingress and dispatchers exit if RabbitMQ is down for some seconds. Knative's processes are not
-    checked.
+    The RabbitMQ Broker's ingress and dispatchers exit if RabbitMQ is down for several seconds. Knative's processes are
+    not checked.
     """
     if isinstance(product, EngineProduct):
         return [*product.functions.values(), product.adapters[PODSOURCE], console]
@@ -91,15 +91,15 @@ def _build_engine_targets(product: EngineProduct) -> Targets:
     if isinstance(planes, KnativePlanes):
         targets |= _build_knative_targets(planes, product.adapters)
     elif isinstance(planes, RabbitPlanes):
-        targets["kill delivery"] = _index_targets([planes.rabbitmq.server, planes.ingress])
-        targets["kill dispatcher"] = _index_targets(planes.dispatchers.values())
+        targets["kill delivery"] = _build_targets_by_name([planes.rabbitmq.server, planes.ingress])
+        targets["kill dispatcher"] = _build_targets_by_name(planes.dispatchers.values())
     return targets
 
 
 def _build_knative_targets(planes: KnativePlanes, adapters: Mapping[str, Server]) -> dict[str, dict[str, CrashTarget]]:
     """Return Knative's targets, with serialized crashes of the processes that use port 8080.
 
-    Otherwise a different process could bind the dispatcher's port while the dispatcher is down.
+    With concurrent crashes, a different process could bind the dispatcher's port while the dispatcher is down.
     """
 
     def build_serial_target(server: Server) -> CrashTarget:
@@ -117,11 +117,11 @@ def _build_knative_targets(planes: KnativePlanes, adapters: Mapping[str, Server]
     return {"kill delivery": data_plane, "kill controller": controllers, "kill source": sources}
 
 
-def _index_targets(servers: Iterable[Server]) -> dict[str, CrashTarget]:
+def _build_targets_by_name(servers: Iterable[Server]) -> dict[str, CrashTarget]:
     return {server.name: CrashTarget(server) for server in servers}
 
 
-def _kill_child(server: Server) -> None:
+def _kill_first_child(server: Server) -> None:
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     child_pids = children.read_text().split() if children.exists() else []
     for child_pid in child_pids[:1]:

@@ -1,4 +1,4 @@
-"""Checks a finished mutex upgrade: one node at a time, each Job once, everything restored. Pure functions."""
+"""Checks a finished mutex upgrade: one node at a time, each Job once, all pools and nodes restored. Pure functions."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def list_violations(snapshot: UpgradeSnapshot) -> Iterator[str]:
 
 
 def _list_early_releases(snapshot: UpgradeSnapshot) -> Iterator[str]:
-    """Yield a line for each node that was released before one of its Jobs completed, to the precision of a second."""
+    """Yield a line for each node that was released before one of its Jobs completed; timestamps are full seconds."""
     recorded_nodes = snapshot.run.get("status", {}).get("record", {}).get("nodes", {})
     for job_object in snapshot.jobs:
         job, completed_at = identify_job(job_object), job_object.get("status", {}).get("completionTime", "never")

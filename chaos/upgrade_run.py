@@ -75,7 +75,7 @@ class _UpgradeScenario:
         mutex.create_target("all", *(mutex.create_pool(pool, pool) for pool in upgrade.pools))
         rules = [mutex.create_rule(rule.name, cleanup=rule.has_cleanup, delay=rule.job_delay) for rule in upgrade.rules]
         self._path = mutex.create_run("chaos", rules, ["all"], CANARY)
-        mutex.await_step(self._path, "Waiting")
+        mutex.wait_for_step(self._path, "Waiting")
 
     def run_actions(self, injector: FaultInjector, actions: list[plan.Action]) -> tuple[float | None, UpgradeSnapshot]:
         """Start the upgrade, inject faults, and wait for its end.
@@ -102,7 +102,7 @@ class _UpgradeScenario:
     def _wait_for_end(self, timeout: float) -> float | None:
         """Return the time at which the run ended, or None after `timeout`."""
         try:
-            self._mutex.await_state(
+            self._mutex.wait_for_state(
                 self._path, lambda run: (run or {}).get("status", {}).get("step") in END_STEPS, timeout
             )
         except TimeoutError:
@@ -121,7 +121,9 @@ class _UpgradeScenario:
             released_nodes=watcher.released,
             upgraded_nodes=mco.upgraded,
             created_jobs=[
-                identify_job(entry["requestObject"]) for entry in audit.list_persisted_writes() if _is_creation(entry)
+                identify_job(entry["requestObject"])
+                for entry in audit.list_persisted_writes()
+                if _is_job_creation(entry)
             ],
             run=mutex.client.get(self._path),
             jobs=mutex.list_jobs(),
@@ -132,7 +134,7 @@ class _UpgradeScenario:
         )
 
 
-def _is_creation(entry: Object) -> bool:
+def _is_job_creation(entry: Object) -> bool:
     """Return whether an audit log entry is the creation of a Job."""
     request = (entry["verb"], entry["objectRef"]["resource"], entry["responseStatus"]["code"])
     return request == ("create", "jobs", 201)

@@ -17,22 +17,22 @@ COMMANDS = {
     "console": "Serve the web console until Ctrl-C.",
     "stop": "End every maintenance of NODE, including those started by other users: remove the taints and the cordon.",
     "status": "Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.",
-    "cordon": "Mark NODE unschedulable; its pods stay, and it stays cordoned until uncordon.",
-    "drain": "Cordon NODE and evict its pods, as kubectl drain does; it stays cordoned until uncordon.",
+    "cordon": "Mark NODE unschedulable until it is uncordoned; its pods keep running.",
+    "drain": "Cordon NODE and evict its pods, as kubectl drain does; NODE stays cordoned until it is uncordoned.",
     "uncordon": "Make NODE schedulable again after a drain.",
     "certificates": "List certificates, with serial, dates and next renewal; or renew one now.",
-    "mutex": "Show runs of the upgrade mutex, or resume one that has stopped.",
+    "mutex": "Show upgrade runs, or resume a run that has stopped.",
     "must-gather": "Write maintenances, runs, nodes, virtual machines, budgets, events, pods and logs "
     "into one archive.",
     "events": "Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.",
     "replay": "Replay recorded events, and compare each function's new response with the recorded one.",
-    "deadletters": "List dead letters, each with its event, its function and the reason.",
+    "deadletters": "List dead letters, each with the event, the function that did not accept it, and the reason.",
     "redrive": "Deliver dead letters again, each only to the function that did not accept it; "
     "responses go to the broker.",
 }
 """Command name → first sentence of its help text.
 
-The command's module in `console.commands` has the same name without hyphens. Its function has underscores instead.
+Each command's module in `console.commands` is named after the command without hyphens, its function with underscores.
 """
 
 

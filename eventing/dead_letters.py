@@ -40,9 +40,9 @@ class DeadLetter:
     data: str
 
 
-def encode_data(data: bytes) -> str:
+def encode_error_data(response_body: bytes) -> str:
     """Encode a response body for `knativeerrordata`: base64, truncated to `MAX_DATA_CHARACTERS` characters."""
-    return base64.b64encode(data).decode()[:MAX_DATA_CHARACTERS]
+    return base64.b64encode(response_body).decode()[:MAX_DATA_CHARACTERS]
 
 
 def build_extensions(destination: str, code: int, data: str) -> dict[str, str]:
@@ -50,9 +50,9 @@ def build_extensions(destination: str, code: int, data: str) -> dict[str, str]:
     return {DESTINATION_EXTENSION: destination, CODE_EXTENSION: str(code), **({DATA_EXTENSION: data} if data else {})}
 
 
-def to_dead_letter(event: BaseCloudEvent, dead_letter: DeadLetter) -> CloudEvent:
-    """Return the event with the extensions of this dead letter."""
-    added = build_extensions(dead_letter.destination, dead_letter.code, encode_data(dead_letter.data.encode()))
+def add_dead_letter_extensions(event: BaseCloudEvent, dead_letter: DeadLetter) -> CloudEvent:
+    """Return the event as a dead letter: with the extensions that state the reason `dead_letter`."""
+    added = build_extensions(dead_letter.destination, dead_letter.code, encode_error_data(dead_letter.data.encode()))
     return CloudEvent({**event.get_attributes(), **added}, event.get_data())
 
 
@@ -64,7 +64,7 @@ def parse_dead_letter(event: BaseCloudEvent) -> DeadLetter | None:
     code = str(event.get_extension(CODE_EXTENSION) or "")
     is_status = code.isdecimal() and len(code) <= MAX_STATUS_DIGITS
     return DeadLetter(
-        str(destination), int(code) if is_status else 0, _decode_data(event.get_extension(DATA_EXTENSION))
+        str(destination), int(code) if is_status else 0, _decode_error_data(event.get_extension(DATA_EXTENSION))
     )
 
 
@@ -76,10 +76,10 @@ def to_original_event(event: BaseCloudEvent) -> CloudEvent:
     return CloudEvent(attributes, event.get_data())
 
 
-def _decode_data(data: object) -> str:
+def _decode_error_data(data: object) -> str:
     """Decode `knativeerrordata`; return it unchanged if it is not base64, because some brokers do not encode it."""
     text = str(data or "")
     try:
         return base64.b64decode(text, validate=True).decode(errors="replace")
-    except ValueError:  # binascii.Error if the text is not base64, a plain ValueError if it is not ASCII
+    except ValueError:  # The text is not base64 (binascii.Error), or not ASCII (a plain ValueError).
         return text

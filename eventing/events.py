@@ -4,13 +4,14 @@ All events are CloudEvents 1.0 with JSON data. The project's own events carry th
 
 * `maintenance`, `run`, `rule`, `target` or `round`: the uid of the object that the event is about.
 * `node`: the node's name, if the event is about a node and the name is a valid attribute value.
-* `partitionkey`: the node's name, or that uid for an event without a node. Brokers that preserve order use it.
-* `cause`: the id of the event that triggered this one.
+* `partitionkey`: the node's name, or the object's uid for an event without a node; used by brokers that preserve order.
+* `cause`: the id of the event that triggered this event.
 * `traceparent`: see `eventing.trace_context`.
-* The replay marks of the triggering event, if it has any: see `eventing.replay_extensions`.
+* The extensions of a replay, if the triggering event is a replay: see `eventing.replay_extensions`.
 
-Their data is `{"maintenance": {apiVersion, name, uid}, "node": name}`, plus the fields that `TYPE_DESCRIPTIONS` lists.
-Events about a run, rule or target use that word as the key, and add the object's namespace.
+The data of these events is `{"maintenance": {apiVersion, name, uid}, "node": name}`, plus the fields that
+`TYPE_DESCRIPTIONS` lists. In events about a run, rule or target, the key is `run`, `rule` or `target`, and the data
+also has the object's namespace.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from eventing.object_extensions import EXTENSION_OF_KIND
 RESOURCE_ADDED = "dev.knative.apiserver.resource.add"
 RESOURCE_UPDATED = "dev.knative.apiserver.resource.update"
 RESOURCE_DELETED = "dev.knative.apiserver.resource.delete"
-# The same in `mode: Reference`: data is only a reference to the object.
+# Changes to API objects, from ApiServerSource in `mode: Reference`: data is only a reference to the object.
 REFERENCE_ADDED = "dev.knative.apiserver.ref.add"
 REFERENCE_UPDATED = "dev.knative.apiserver.ref.update"
 REFERENCE_DELETED = "dev.knative.apiserver.ref.delete"
@@ -89,7 +90,7 @@ TYPE_DESCRIPTIONS = {
     NODE_DRIFTED: "a node under maintenance is not cordoned, not tainted or not labelled; data: message, again",
     NODE_CORDONED: "the node is cordoned and takes no new pods; data: again",
     NODE_TAINTED: "the node is cordoned and tainted, so its pods may be evicted; data: again",
-    PODS_EVICTED: "`evict` has sent a batch of evictions; `more` is set if other pods may be evicted at once; "
+    PODS_EVICTED: "`evict` has sent a batch of evictions; `more` is set if other pods may be evicted immediately; "
     "data: evicted [namespace, name, uid], blocked [namespace, name, uid, reason, message, budget, healthy, needed, "
     "allowsNone, retryAfter], error, podsVersion, budgetsVersion, maintenanceVersion, closed, left",
     PODS_GONE: "pods have left a node under maintenance; `progress` is set if all remaining pods are terminating, "
@@ -97,9 +98,9 @@ TYPE_DESCRIPTIONS = {
     PODS_ADDED: "pods that must leave were added to a node under maintenance; data: podsVersion",
     BUDGET_OPENED: "a disruption budget allows the eviction of a waiting pod, or no longer covers the pod; "
     "data: budget, budgetsVersion, podsVersion (only in the first hint)",
-    VIRT_LAUNCHERS_WAIT_CHANGED: "virt-launcher pods on a node under maintenance wait for something else, or no longer "
-    "wait",
-    NODE_DRAINED: "a new list of the node's pods contains none that must leave; "
+    VIRT_LAUNCHERS_WAIT_CHANGED: "the reason why virt-launcher pods on a node under maintenance wait has changed or no "
+    "longer exists",
+    NODE_DRAINED: "a new list of the node's pods contains no pod that must leave; "
     "data: evicted, podsVersion, maintenanceVersion, closed",
     MAINTENANCE_STEP_FAILED: "a step of a maintenance failed; data: step, error, begun, leaseErrors, waits",
     MAINTENANCE_RESTORE_PENDING: "a NodeMaintenance is deleted, no longer exists or has lost its Lease, and its node "
@@ -111,11 +112,13 @@ TYPE_DESCRIPTIONS = {
     TARGET_CHECKED: "a MutexTarget has become valid or invalid, or no longer exists",
     RUN_CHECK_PENDING: "a MutexRunConfig must be checked",
     RUN_VALIDATED: "all objects that a MutexRunConfig names exist and are valid, and it has no active run",
-    UPGRADE_DETECTED: "the control plane is upgraded, or the run pauses early, and a worker is older; data: version",
+    UPGRADE_DETECTED: "the control plane is upgraded, or the run pauses its pools early, and a worker has an older "
+    "version; data: version",
     POOLS_CLAIMED: "the run has claimed its pools and recorded their original state",
-    POOLS_PAUSED: "no pool in the targets upgrades a node",
+    POOLS_PAUSED: "the targets' pools are paused, so that no node is upgraded",
     NODES_LABELLED: "each unreleased node of the run has a label for each rule",
-    POOLS_EDITED: "the canary selects the nodes with none of these labels, and the targets' pools the nodes with all",
+    POOLS_EDITED: "the canary selects the nodes without rule labels; the targets' pools select the nodes with all rule "
+    "labels",
     JOB_DUE: "a Job of a run must be created, or has ended",
     NODE_PREJOBS_DONE: "all Jobs before the upgrade of a node are complete",
     NODE_RELEASED: "the run's labels are removed from a node, so that it is upgraded",
@@ -125,7 +128,7 @@ TYPE_DESCRIPTIONS = {
     RUN_NODES_DONE: "all nodes of a run are done",
     RUN_RESTORE_PENDING: "a MutexRunConfig that is deleted, invalid or without an upgrade still has claimed pools; "
     "or a node still has labels of a run that no longer exists",
-    RUN_RESTORED: "the pools and nodes are in their state before the run",
+    RUN_RESTORED: "the pools and nodes are back in their state before the run",
     LABELS_DUE: "a round that labels all nodes with their CPU models and features continues with the next page; "
     "data: after, began",
 }
@@ -134,7 +137,7 @@ TYPE_DESCRIPTIONS = {
 FAILURE_TYPES = (MAINTENANCE_STEP_FAILED, RUN_HALTED)
 """Types of the events that report a failure."""
 
-# Each function posts its attempts to `record` in this event, bypassing the broker; data: attempts.
+# Event in which each function posts its attempts to `record`, bypassing the broker; data: attempts.
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 TYPES_BY_FLAG = {
@@ -184,12 +187,12 @@ class ObjectReference:
         return EXTENSION_OF_KIND[self.kind]
 
     def as_data(self) -> dict[str, str]:
-        """Return the reference as it appears in event data."""
+        """Return the reference in the format of event data."""
         reference = {"apiVersion": self.api_version, "name": self.name, "uid": self.uid}
         return {**reference, "namespace": self.namespace} if self.namespace else reference
 
     def as_partial_object(self, node: str) -> dict[str, Any]:
-        """Build a minimal NodeMaintenance for `node` in place of one that no longer exists."""
+        """Build a minimal NodeMaintenance for `node`, as a substitute for a deleted NodeMaintenance."""
         kind = {"apiVersion": self.api_version, "kind": "NodeMaintenance"}
         return {**kind, "metadata": {"name": self.name, "uid": self.uid}, "spec": {"nodeName": node}}
 
@@ -245,7 +248,7 @@ def _build_node_attribute(node: str) -> str:
 
 
 def merge_data(event: BaseCloudEvent, data: Mapping[str, Any]) -> CloudEvent:
-    """Return the event with these entries merged into its data."""
+    """Return a copy of the event whose data also has the fields of `data`."""
     old_data = event.get_data()
     return CloudEvent(event.get_attributes(), {**(old_data if isinstance(old_data, dict) else {}), **data})
 

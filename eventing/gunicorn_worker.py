@@ -14,22 +14,22 @@ from typing import Any
 
 from gunicorn.workers import gthread
 
-gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.5  # type: ignore[misc] # the module reads it for each connection
+gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.5  # type: ignore[misc] # gunicorn reads this for each connection
 """Seconds that a thread waits for a connection's first bytes (gunicorn's default: 5).
 
-After that the connection waits in the worker's poller, without a thread.
+After that time, the connection waits in the worker's poller, without a thread.
 """
 
 
 class DeadlineWorker(gthread.ThreadWorker):
     """A threaded gunicorn worker that closes the connections of clients that stall.
 
-    On shutdown it waits only briefly for connections without a request. A Go client sometimes opens one more connection
-    than it uses. With gunicorn's own worker, the pod of an idle function took 30 seconds to terminate, because the
-    worker waited for that connection's first request.
+    On shutdown, the worker waits only briefly for connections without a request. A Go client sometimes opens one more
+    connection than it uses. With gunicorn's own worker, the pod of an idle function took 30 seconds to terminate,
+    because the worker waited for that connection's first request.
 
-    It also closes connections whose request does not complete, or whose client does not read the response. Without this
-    limit, such clients can occupy all threads.
+    The worker also closes connections whose request does not complete, or whose client does not read the response.
+    Without this limit, such clients can occupy all threads.
     """
 
     request_timeout_seconds = 15.0
@@ -73,12 +73,12 @@ class DeadlineWorker(gthread.ThreadWorker):
     def wait_for_and_dispatch_events(self, timeout: float | None) -> None:
         """Dispatch events, then shut down the connections that are past their deadline.
 
-        gunicorn calls this in the main thread, at least once a second.
+        Gunicorn calls this method in the main thread, at least once a second.
         """
         super().wait_for_and_dispatch_events(timeout)
         now = time.monotonic()
         for conn in [conn for conn, deadline in self._deadlines.copy().values() if deadline < now]:
-            with contextlib.suppress(OSError):  # already closed
+            with contextlib.suppress(OSError):  # The socket may already be closed.
                 conn.sock.shutdown(socket.SHUT_RDWR)
 
     def _cap_keepalive(self, deadline: float) -> None:

@@ -41,7 +41,8 @@ class BadEvent(ValueError):
     status = 400
 
     def __init__(self, message: str) -> None:
-        super().__init__(message.encode(errors="backslashreplace").decode())  # the text may quote an unpaired surrogate
+        # The message may quote an unpaired surrogate, which cannot be encoded.
+        super().__init__(message.encode(errors="backslashreplace").decode())
 
 
 class EventTooLarge(BadEvent):
@@ -61,7 +62,7 @@ def decode_event(
 ) -> BaseCloudEvent:
     """Parse the CloudEvent 1.0 in a request or reply. Raises `BadEvent`, which names what is missing or malformed.
 
-    With `any_data`, the data may be anything; otherwise it must be a JSON object or list.
+    With `any_data`, any kind of data is accepted; otherwise the data must be a JSON object or list.
     """
     if len(body) > max_bytes:
         raise EventTooLarge(f"body of {len(body)} bytes is too large: the limit is {max_bytes} bytes")
@@ -70,7 +71,7 @@ def decode_event(
     binary = any(name.startswith("ce-") for name in lowered)
     _check_content_type(content_type, binary=binary, any_data=any_data or not body)
     if content_type:
-        lowered["content-type"] = content_type  # the library compares it case-sensitively
+        lowered["content-type"] = content_type  # The library compares content types case-sensitively.
     try:
         _check_required_attributes(lowered if binary else json.loads(body), "ce-" if binary else "")
         event = from_http_event(HTTPMessage(lowered, body))
@@ -94,7 +95,7 @@ def parse_media_type(content_type: str) -> str:
 
 
 def decode_event_or_none(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
-    """Return the CloudEvent in a request, whatever its data, or None if the request has none."""
+    """Return the CloudEvent in a request, with any kind of data, or None if the request contains no CloudEvent."""
     try:
         return None if body is None else decode_event(headers, body, any_data=True)
     except BadEvent:
@@ -145,7 +146,7 @@ def _check_attributes_and_data(event: BaseCloudEvent, body: bytes) -> None:
         if INVALID_CHARACTERS.search(name) or (isinstance(value, str) and INVALID_CHARACTERS.search(value)):
             raise BadEvent(f"attribute {name!a} contains control characters, surrogates or noncharacters")
     media_type = event.get_datacontenttype() or ""
-    # this attribute is the only one that becomes a header without encoding
+    # Only `datacontenttype` becomes a header without encoding.
     if not (media_type.isascii() and media_type.isprintable()):
         raise BadEvent(f"datacontenttype {media_type!a} is not a media type")
     if body.count(b"[") + body.count(b"{") > MAX_DATA_DEPTH and _is_too_deep(event.get_data()):

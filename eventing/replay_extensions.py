@@ -1,8 +1,8 @@
 """The extensions that mark an event as a replay: `replay`, which is the replay's id, and `dryrun`.
 
 Functions process a marked event like any other, but send the replies to the client that replays it, never to a broker.
-With `dryrun`, the API server persists none of the writes. Replies inherit the marks. Even a marked reply that reaches a
-broker some other way therefore does not continue the chain.
+With `dryrun`, the API server persists none of the writes. Replies inherit the extensions. A reply to a replay therefore
+does not continue the chain, even if a client posts the reply to a broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRY_RUN_ALL = "All"
 
 
 def get_replay_extensions(event: BaseCloudEvent) -> dict[str, str]:
-    """Return the marks of the event, {} if it is not a replay."""
+    """Return the extensions that mark the event as a replay, {} if the event is not a replay."""
     marks = {name: event.get_extension(name) for name in (REPLAY_EXTENSION, DRY_RUN_EXTENSION)}
     return {name: str(value) for name, value in marks.items() if value is not None}
 
@@ -37,6 +37,6 @@ def is_dry_run(event: BaseCloudEvent) -> bool:
 
 
 def add_replay_extensions(event: BaseCloudEvent, replay_id: str, *, dry_run: bool) -> BaseCloudEvent:
-    """Return the event, with its id unchanged, marked as part of the replay `replay_id`."""
+    """Return the event with the extensions of the replay `replay_id`; the event's id stays unchanged."""
     marks = {REPLAY_EXTENSION: replay_id, **({DRY_RUN_EXTENSION: DRY_RUN_ALL} if dry_run else {})}
     return CloudEvent({**event.get_attributes(), **marks}, event.get_data())

@@ -55,8 +55,9 @@ def require_valid_signature(event: BaseCloudEvent) -> None:
 def _compute_signature(event: BaseCloudEvent, key: str) -> str:
     """Return the HMAC of the event's source, id, type and data.
 
-    Attributes added by brokers, replays and dead letters are not signed, so anyone can remove the marks of a replay.
-    The reply to a dry run is true only with its marks, and must therefore never be signed.
+    Attributes added by brokers, replays and dead letters are not signed, so anyone can remove a replay's extensions.
+    The reply to a dry run describes writes that were not made. Without its extensions the reply would be false, so the
+    reply must never be signed.
     """
     content = [event.get_source(), event.get_id(), event.get_type(), event.get_data()]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)

@@ -28,7 +28,7 @@ def create_ssl_context() -> ssl.SSLContext:
 
 
 def build_auth_header() -> dict[str, str]:
-    """Return the header that authenticates the sender, {} if it has no token."""
+    """Return the header that authenticates the sender, {} if no token file exists."""
     try:
         token = Path(os.environ.get(TOKEN_FILE_VARIABLE) or DEFAULT_TOKEN_FILE).read_text().strip()
     except OSError:

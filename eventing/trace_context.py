@@ -24,7 +24,7 @@ TRACEPARENT_PATTERN = re.compile(
 )
 """W3C Trace Context, 3.2.2: version, trace id, parent id and flags; neither id is all zeros.
 
-A later version may append text. It must be printable ASCII here, because the whole value becomes a header.
+A later version may append text. The text must be printable ASCII, because the whole value becomes a header.
 """
 CURRENT_SPAN: ContextVar[tuple[str, str]] = ContextVar("current_span", default=("", ""))
 """The maintenance's uid, and the traceparent of the current attempt's span."""
@@ -40,7 +40,7 @@ def build_root_traceparent(object_uid: str) -> str:
     """Return the traceparent of the first span in the trace of the maintenance with the uid `object_uid`."""
     try:
         trace = uuid.UUID(object_uid).hex
-    except ValueError:  # not a UUID, so the API server did not assign it: hash it to the same length
+    except ValueError:  # The API server assigns only UUIDs: hash any other uid to the same length.
         trace = hashlib.sha256(object_uid.encode()).hexdigest()[:32]
     return f"00-{trace}-{hashlib.sha256(trace.encode()).hexdigest()[:16]}-01"
 
@@ -48,17 +48,17 @@ def build_root_traceparent(object_uid: str) -> str:
 def select_traceparent(cause: BaseCloudEvent | None, object_uid: str) -> str:
     """Return the traceparent for a new event about a maintenance: the current span, else the cause's, else the root.
 
-    A span or cause that is about something else (a tick, a node, a different maintenance) is not continued.
+    A span or cause that is not about this maintenance (a tick, a node, a different maintenance) is not continued.
     """
     uid, span = CURRENT_SPAN.get()
     if uid == object_uid and span:
         return span
-    if cause is None or not (get_traceparent(cause) and _is_about(cause, object_uid)):
+    if cause is None or not (get_traceparent(cause) and _is_about_object(cause, object_uid)):
         return build_root_traceparent(object_uid)
     return get_traceparent(cause)
 
 
-def _is_about(cause: BaseCloudEvent, object_uid: str) -> bool:
+def _is_about_object(cause: BaseCloudEvent, object_uid: str) -> bool:
     if cause.get_extension("kind") not in EXTENSION_OF_KIND:
         return any(cause.get_extension(extension) == object_uid for extension in EXTENSION_OF_KIND.values())
     data = cause.get_data()
@@ -68,7 +68,7 @@ def _is_about(cause: BaseCloudEvent, object_uid: str) -> bool:
 
 @contextmanager
 def use_span(object_uid: str, span: str) -> Iterator[None]:
-    """Make events about the maintenance continue this span within the block."""
+    """Make events about the maintenance that are built within the block use `span` as their traceparent."""
     token = CURRENT_SPAN.set((object_uid, span))
     try:
         yield

@@ -25,7 +25,7 @@ def try_each(action: Callable[[T], R], items: Iterable[T], errors: list[ApiError
 def raise_first_error(errors: Sequence[ApiError]) -> None:
     """Raise the first error, if any; a `Conflict` or `Unavailable` takes precedence.
 
-    Either may succeed on a retry, so the broker must redeliver the event.
+    A retry may resolve a `Conflict` or `Unavailable`, so the broker must redeliver the event.
     """
     if errors:
         raise min(errors, key=lambda error: not isinstance(error, (Conflict, Unavailable)))

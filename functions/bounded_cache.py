@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(OrderedDict[K, V]):
-    """Mapping with at most `maxsize` keys; adding another key evicts the least recently written one.
+    """Mapping with at most `maxsize` keys; adding another key evicts the least recently written key.
 
     Not thread-safe.
     """

@@ -1,4 +1,4 @@
-"""Exceptions that determine how the server answers an event that a step cannot handle (a bug remains a 500)."""
+"""Exceptions with which a step determines the response to an event that it cannot handle; a bug causes a 500."""
 
 from __future__ import annotations
 

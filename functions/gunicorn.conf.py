@@ -28,17 +28,17 @@ worker_class = DeadlineWorker
 threads = 16 if os.environ.get("FUNCTION") else 10
 """Number of threads of a process that serves one function, or all functions.
 
-More threads would not help: the requests share one core, and with too many at once, all of them miss their deadlines.
-A request's deadline starts only when a thread handles the request.
+More threads would not help: the requests share one core, and with too many concurrent requests, all of them miss their
+deadlines. A request's deadline starts only when a thread handles the request.
 """
 keepalive = 75
-"""Seconds; longer than the brokers' idle timeout, so that the server never closes a connection that a broker uses."""
+"""Seconds to keep idle connections: longer than brokers do, so that the server closes no connection that is in use."""
 timeout = 30
 graceful_timeout = 25
 """Seconds for completing requests in flight and publishing the last attempts (functions/serving/attempts.py)."""
 logger_class = Logger
 logconfig_dict = logs.LOGGING_CONFIG
-"""Makes gunicorn's own log lines JSON, like those of the functions (KNM-5)."""
+"""Configuration with which gunicorn writes its log lines as JSON, like the functions (KNM-5)."""
 control_socket_disable = True
 """Gunicorn would create the control socket in a home directory, which the pod's user does not have."""
 
@@ -46,7 +46,7 @@ control_socket_disable = True
 def post_worker_init(_worker: object) -> None:
     """Freeze the objects that the imports created, so that the garbage collector does not scan them repeatedly.
 
-    These objects live as long as the process.
+    The process never frees these objects.
     """
     gc.collect()
     gc.freeze()

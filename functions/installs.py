@@ -29,18 +29,19 @@ from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
 CONFIRMATION_TTL_SECONDS = 60.0
 """Seconds for which a confirmed Lease is trusted without reading it again.
 
-Another install takes the Lease only if this install's ServiceAccount is gone or an administrator changes the Lease.
+Another install takes the Lease only if this install's ServiceAccount was deleted, or if an administrator changes the
+Lease.
 """
 REPORT_INTERVAL_SECONDS = 600.0
 """Minimum seconds between two reports that this install is passive."""
 PASSIVE_INSTALL = Gauge(
-    "nodemaintenance_install_passive", "1 if another install in the cluster is active, and this one is not"
+    "nodemaintenance_install_passive", "1 if another install in the cluster is active and this one is passive"
 )
 log = logging.getLogger("functions")
 
 
 class InstallLeaseCache:
-    """Cache of what this process knows about the install Lease, per API client. Thread-safe."""
+    """Cache of the install Lease's state, and of this install's ServiceAccount, per API client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -49,7 +50,7 @@ class InstallLeaseCache:
         self._reported_at: dict[str, float] = {}
 
     def get_account(self, client: SyncClient) -> ServiceAccount | None:
-        """Return this install's ServiceAccount; None if the API client authenticates as a human user."""
+        """Return this install's ServiceAccount, or None if the API client authenticates as a human user."""
         if client not in self._accounts:
             self._accounts[client] = install_lease.parse_service_account(client.run(whoami(client.api)))
         return self._accounts[client]
@@ -82,30 +83,30 @@ INSTALL_LEASE_CACHE = InstallLeaseCache()
 
 
 def is_active_install(client: SyncClient, *, acquire: bool = False) -> bool:
-    """Return whether this install may act: it holds the install Lease, or no install does.
+    """Return whether this install may act: it holds the install Lease, or no install holds it.
 
     A human user may always act. If `acquire` is true, the function creates a missing Lease. Raises `Retry` if another
-    install creates it first.
+    install creates the Lease first.
     """
     if INSTALL_LEASE_CACHE.is_confirmed(client):
         return True
-    own = INSTALL_LEASE_CACHE.get_account(client)
-    if own is None:
+    account = INSTALL_LEASE_CACHE.get_account(client)
+    if account is None:
         return True
     lease = client.run(get_or_none(client.api.get(install_lease.LEASE_PATH)))
     holder = install_lease.parse_holder(lease) if lease else None
-    if holder is not None and holder.namespace != own.namespace:
-        _log_passive(own, holder)
+    if holder is not None and holder.namespace != account.namespace:
+        _log_passive(account, holder)
         return False
     if lease is None and acquire:
-        _create_lease(own, client)
+        _create_lease(account, client)
     if holder is not None or (lease is None and acquire):
         INSTALL_LEASE_CACHE.confirm(client)
     return True
 
 
 def _create_lease(account: ServiceAccount, client: SyncClient) -> None:
-    """Create the install Lease. Raises `Retry` if another install creates it first or the namespace is missing."""
+    """Create the install Lease. Raises `Retry` if another install was faster, or if the namespace does not exist."""
     try:
         client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))
     except Conflict:
@@ -117,21 +118,21 @@ def _create_lease(account: ServiceAccount, client: SyncClient) -> None:
 def acquire_install_lease(client: SyncClient) -> bool:
     """Acquire the install Lease if possible, and return whether this install may act.
 
-    The Lease can be acquired if it has no holder, or if the holder's ServiceAccount is gone or belongs to this install.
-    Raises `Retry` if another install acquires it first.
+    The Lease can be acquired if it has no holder, or if the holder's ServiceAccount no longer exists or belongs to this
+    install. Raises `Retry` if another install acquires the Lease first.
     """
-    own = INSTALL_LEASE_CACHE.get_account(client)
-    if own is None or INSTALL_LEASE_CACHE.is_confirmed(client):
+    account = INSTALL_LEASE_CACHE.get_account(client)
+    if account is None or INSTALL_LEASE_CACHE.is_confirmed(client):
         return True
     lease = client.run(get_or_none(client.api.get(install_lease.LEASE_PATH)))
     holder = install_lease.parse_holder(lease) if lease else None
     if lease is None:
-        _create_lease(own, client)
-    elif holder != own:
-        if holder is not None and holder.namespace != own.namespace and _account_exists(holder, client):
-            _report_passive(own, holder, client)
+        _create_lease(account, client)
+    elif holder != account:
+        if holder is not None and holder.namespace != account.namespace and _account_exists(holder, client):
+            _report_passive(account, holder, client)
             return False
-        _take_over_lease(lease, own, client)
+        _take_over_lease(lease, account, client)
         log.warning("this install is active from now on: %s", _describe_previous_holder(holder))
     INSTALL_LEASE_CACHE.confirm(client)
     return True
@@ -140,7 +141,8 @@ def acquire_install_lease(client: SyncClient) -> bool:
 def _account_exists(account: ServiceAccount, client: SyncClient) -> bool:
     """Return whether the ServiceAccount exists.
 
-    If the API server denies the read, the function assumes that it exists; the administrator must resolve that case.
+    If the API server denies the read, the function assumes that the ServiceAccount exists; the administrator must
+    resolve that case.
     """
     try:
         return client.run(get_or_none(client.api.get(account.path))) is not None

@@ -1,4 +1,4 @@
-"""Patches a node: reads it, sends the patch, and starts again if another client has written in between."""
+"""Patches a node: reads it, sends the patch, and starts again if another client has changed the node since the read."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def patch_node(
             return snapshot, True
         except Conflict:
             continue
-    raise Retry(f'cannot patch node "{name}": other clients changed it {MAX_ATTEMPTS} times in between')
+    raise Retry(f'cannot patch node "{name}": other clients changed it during each of {MAX_ATTEMPTS} attempts')

@@ -34,25 +34,25 @@ class PassStrategy(Protocol):
         """Return the key of the pass that the event requires. Raises `BadEvent` if the event lacks the key's fields."""
 
     def select_newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """Return one hint that is at least as new as each of these hints."""
+        """Return a hint that reports a state at least as new as each of `hints` does."""
 
     def read_versions(self, replies: Replies) -> ResourceVersions:
         """Return the resourceVersions that a pass with these replies has seen, keyed by the hints' field names."""
 
     def has_seen(self, versions: ResourceVersions, hint: BaseCloudEvent) -> bool:
-        """Return whether a pass that saw this state covers everything that the hint reports; else it needs a pass."""
+        """Return whether a pass that has seen `versions` makes a pass for the hint unnecessary."""
 
-    def select_carried_over(self, replies: Replies) -> Replies:
-        """Return the replies of a pass that no later pass would repeat.
+    def select_unrepeated_replies(self, replies: Replies) -> Replies:
+        """Return the replies of a pass that no later pass would return again.
 
-        If the request fails before they are sent, the next response includes them.
+        If the request fails before these replies are sent, the next response includes them.
         """
 
-    def merge(self, event: BaseCloudEvent, passes: Sequence[Replies], *, more: bool) -> Replies | None:
-        """Merge the replies of these passes into the response to `event`.
+    def merge(self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool) -> Replies | None:
+        """Merge the replies of all passes into the response to `event`.
 
-        If `more` is true, further hints have arrived since the last pass. In that case, returns None if no response
-        can request another pass.
+        If `has_more_hints` is true, further hints have arrived since the last pass. In that case, returns None if no
+        reply can request another pass.
         """
 
 
@@ -61,7 +61,7 @@ def _get_object_version(hint: BaseCloudEvent) -> str:
 
 
 class LatestStateStrategy:
-    """Strategy for passes that return everything that is due, so that the last replies replace all earlier ones.
+    """Strategy for passes that return all events that are due, so that the last replies replace all earlier replies.
 
     `build_serial_key` maps an event to the name of the state that its pass reads, such as `node n1`.
     """
@@ -79,37 +79,38 @@ class LatestStateStrategy:
         return next((hint for hint in hints if latest and _get_object_version(hint) == latest), hints[-1])
 
     def read_versions(self, _replies: Replies) -> ResourceVersions:
-        """Return no versions: every hint needs a pass."""
+        """Return no versions, because every hint needs a pass."""
         return {}
 
     def has_seen(self, _versions: ResourceVersions, _hint: BaseCloudEvent) -> bool:
-        """Return False: every hint needs a pass."""
+        """Return False, because every hint needs a pass."""
         return False
 
-    def select_carried_over(self, _replies: Replies) -> Replies:
-        """Return no replies: the next pass returns what is due then."""
+    def select_unrepeated_replies(self, _replies: Replies) -> Replies:
+        """Return no replies, because the next pass returns all events that are still due."""
         return []
 
-    def merge(self, _event: BaseCloudEvent, passes: Sequence[Replies], *, more: bool) -> Replies | None:
-        """Return the last pass's replies, or None if `more` is true, since they cannot request another pass."""
-        return None if more else passes[-1]
+    def merge(self, _event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool) -> Replies | None:
+        """Return the last pass's replies, or None if `has_more_hints`, since no reply can request another pass."""
+        return None if has_more_hints else pass_replies[-1]
 
 
 class ChangeStrategy(LatestStateStrategy):
-    """Strategy for passes that each return only what that pass itself found.
+    """Strategy for passes of which each returns events only about its own results.
 
-    A later pass does not repeat what an earlier one changed, recorded as an Event, or selected by round robin.
+    A later pass returns no event for an object that an earlier pass changed, reported in an Event, or selected by round
+    robin.
     """
 
-    def select_carried_over(self, replies: Replies) -> Replies:
-        """Return all replies: no later pass repeats them."""
+    def select_unrepeated_replies(self, replies: Replies) -> Replies:
+        """Return all replies, because no later pass would return them again."""
         return replies
 
-    def merge(self, event: BaseCloudEvent, passes: Sequence[Replies], *, more: bool) -> Replies | None:
-        """Return all replies, but only the last of several with the same type, object and node."""
-        if more:
-            return super().merge(event, passes, more=more)
-        return list({_get_deduplication_key(reply): reply for replies in passes for reply in replies}.values())
+    def merge(self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool) -> Replies | None:
+        """Return the replies of all passes; of several replies with the same type, object and node, only the last."""
+        if has_more_hints:
+            return super().merge(event, pass_replies, has_more_hints=has_more_hints)
+        return list({_get_deduplication_key(reply): reply for replies in pass_replies for reply in replies}.values())
 
 
 def _get_deduplication_key(reply: BaseCloudEvent) -> tuple[str, str | None, object, object]:

@@ -1,9 +1,9 @@
-"""Record every event in the journal, so that a maintenance can be inspected and replayed after its object is gone.
+"""Record every event in the journal, so that a deleted maintenance can still be inspected and replayed.
 
 In: every event except those of a dry run, which changes nothing; from the functions themselves, `attempts.made`.
 Out: nothing.
 Touches: nothing in the cluster. Writes the journal at `$DATABASE_URL`, else the file `$JOURNAL`. The function prunes
-events that are older than `$JOURNAL_DAYS`, and the oldest ones if the journal is larger than `$JOURNAL_BYTES`.
+events that are older than `$JOURNAL_DAYS`, and the oldest events if the journal is larger than `$JOURNAL_BYTES`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 CONSUMES = ()
-"""An empty tuple means all event types."""
+"""An empty tuple: the function consumes all event types."""
 EMITS = ()
-REDELIVERED_EVENTS = Counter("nodemaintenance_events_redelivered_total", "Events that record received again")
+REDELIVERED_EVENTS = Counter("nodemaintenance_events_redelivered_total", "Events that record received more than once")
 DEAD_LETTERS = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 JOURNAL_OPENING, JOURNAL_OPEN_TIMEOUT_SECONDS = FailFastLock(OSError), 5.0
 """Lock for opening the journal, and the seconds for which a thread waits for it.
@@ -41,13 +41,13 @@ Without the lock, two threads could each open the process's journal.
 
 
 def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
-    """Record the complete event once; for `attempts.made`, record the attempts that it contains.
+    """Record the complete event once; for `attempts.made`, record the attempts that the event contains.
 
-    Raises `Retry` if the journal cannot be written, and `BadEvent` for malformed attempts. Raises `InvalidSignature`
-    if the signature is invalid and the event contains attempts or names one of our components as its source. The
-    journal must not show actions that never happened.
+    Raises `Retry` if the journal cannot be written, and `BadEvent` for malformed attempts. The journal must not show
+    actions that never happened. Attempts, and events from this project's components, must therefore be signed: raises
+    `InvalidSignature` otherwise.
     """
-    arrived_at = datetime.now(timezone.utc)  # taken first, because opening the journal is slow
+    arrived_at = datetime.now(timezone.utc)  # The time is taken first, because opening the journal is slow.
     if replay_extensions.is_dry_run(event):
         return []
     if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE_PREFIX):
@@ -60,9 +60,8 @@ def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _store_event(event: BaseCloudEvent, arrived_at: datetime) -> None:
-    with JOURNAL_OPENING.hold(
-        JOURNAL_OPEN_TIMEOUT_SECONDS, crowded_timeout=JOURNAL_OPEN_TIMEOUT_SECONDS
-    ):  # only the first call opens the journal
+    # The first call opens the journal.
+    with JOURNAL_OPENING.hold(JOURNAL_OPEN_TIMEOUT_SECONDS, contended_timeout=JOURNAL_OPEN_TIMEOUT_SECONDS):
         journal, pruner = get_journal(), _get_pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
         journal.write_attempts(parse_attempts(event))
@@ -76,7 +75,8 @@ def _store_event(event: BaseCloudEvent, arrived_at: datetime) -> None:
 @cache
 def get_journal() -> Journal:
     """Return this process's journal, and open it on first use."""
-    from eventing.journal.store import Journal  # takes half of the memory and startup time; only `record` needs it
+    # The import takes half of the memory and startup time, and only `record` needs it.
+    from eventing.journal.store import Journal
 
     return Journal.from_environment()
 

@@ -15,16 +15,16 @@ T = TypeVar("T")
 class RoundRobin:
     """Round-robin selection in the order of the items' uids, which remembers its position.
 
-    The position is kept in this process's memory, and it starts at random. If each tick runs in a new process, the
-    selection is thus random, and no item is skipped forever. A position derived from the tick's time would skip some
-    items if the schedule and the number of items had a common divisor. Several processes rotate independently.
+    The position is kept in this process's memory, and its initial value is random. If each tick runs in a new process,
+    the selection is thus random, and no item is skipped forever. A position derived from the tick's time would skip
+    some items if the schedule and the number of items had a common divisor. Several processes rotate independently.
     """
 
     def __init__(self, last_uid: str = "") -> None:
         self._last_uid = last_uid or str(uuid.uuid4())
 
     def take(self, items: Iterable[Object], count: int) -> list[Object]:
-        """Return the next items, at most `count`."""
+        """Return at most `count` items, beginning with the first item after the position, and advance the position."""
         chosen = self._rotate_after_last(items, _get_uid)[:count]
         if chosen:
             self._last_uid = _get_uid(chosen[-1])

@@ -1,4 +1,4 @@
-"""Batches the updates that several events make to one object: those that arrive during a write share the next write.
+"""Batches the updates of one object: updates from events that arrive during a write share the next write.
 
 Concurrent writes would conflict, and each conflict requires another read. No update is dropped: each event is answered
 only after its update is written, and the broker redelivers the event if the write fails.
@@ -21,7 +21,7 @@ BUSY_MESSAGE = "the previous write of the same object is still in progress"
 
 
 class PendingBatch(Generic[T]):
-    """The updates of one write; the future `done` completes when the write has succeeded or failed."""
+    """Updates that share one write; the future `done` completes when the write has succeeded or failed."""
 
     def __init__(self) -> None:
         self.updates: list[T] = []
@@ -36,25 +36,25 @@ class WriteBatcher(Generic[T]):
         self._pending: dict[str, PendingBatch[T]] = {}
         self._in_flight: set[str] = set()
 
-    def write(self, key: str, update: T, write: WriteFunction[T]) -> None:
+    def write(self, key: str, update: T, write_updates: WriteFunction[T]) -> None:
         """Write `update` together with the other updates that wait for the same object, and return after the write.
 
-        Raises `Retry` if the previous write takes too long, or if the write fails in another caller's thread. If this
-        caller runs the write, its exception is raised unchanged.
+        Raises `Retry` if the previous write takes too long, or if the write fails in another caller's thread. A failure
+        in this caller's thread is raised unchanged.
         """
         with self._changed:
             is_first = key not in self._pending
             batch = self._pending.setdefault(key, PendingBatch())
             batch.updates.append(update)
         if is_first:
-            self._write_batch(key, batch, write)
+            self._write_batch(key, batch, write_updates)
         else:
             _wait_for_batch(batch)
 
-    def _write_batch(self, key: str, batch: PendingBatch[T], write: WriteFunction[T]) -> None:
+    def _write_batch(self, key: str, batch: PendingBatch[T], write_updates: WriteFunction[T]) -> None:
         try:
             with self._hold_key(key):
-                write(batch.updates)
+                write_updates(batch.updates)
         except BaseException as error:
             batch.done.set_exception(Retry(str(error)))
             raise

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 class ExponentialBackoff:
     """Delays before retries: `first_seconds` seconds, then twice the previous delay.
 
-    Each call caps its own delay. The next delay is twice the capped one.
+    A delay that `get_next_delay` shortens to `max_seconds` counts as the previous delay with its shortened value.
     """
 
     def __init__(self, first_seconds: float) -> None:

@@ -30,9 +30,9 @@ VIRT_LAUNCHER_REASONS = ("Migrating", "NotMigratable", "WaitsForSlot", "Migratio
 PROGRESSING_REASONS = ("Migrating", "WaitsForSlot")
 """The `VIRT_LAUNCHER_REASONS` that indicate normal progress instead of a problem."""
 MAX_WAIT_MESSAGE_CHARACTERS = 600
-"""Maximum length of the message from such an annotation, in characters.
+"""Maximum length of the message in a budget's `WAIT_ANNOTATION_PREFIX` annotation, in characters.
 
-The messages that this project writes are shorter, but every client with write access can change them.
+The messages that this project writes are shorter, but every client with write access to budgets can change them.
 """
 CREATED_BY_LABEL = "kubevirt.io/created-by"
 """Label of a virt-launcher pod: the uid of its VirtualMachineInstance."""
@@ -71,7 +71,7 @@ class BlockedPod:
         return f"{self.pod['namespace']}/{self.pod['name']}"
 
     def as_data(self) -> dict[str, Any]:
-        """Return the representation used in event data, without unknown counts and unset fields."""
+        """Return the blocked pod as event data, without unknown counts and unset fields."""
         fields = {"reason": self.reason, "message": self.message, "budget": self.budget}
         counts = {"healthy": self.healthy, "needed": self.needed}
         never_allows = {"allowsNone": True} if self.never_allows_disruption else {}
@@ -126,8 +126,8 @@ def format_budget_key(budget: Budget) -> str:
 def covers(budget: Budget, pod: Pod) -> bool:
     """Return whether the budget applies to the pod.
 
-    It applies if both have the same namespace and the selector matches. The pod must also be in a phase for which the
-    API server checks budgets, unless a VMI is about to migrate to it.
+    The pod must be in the budget's namespace, match its selector, and be in a phase for which the API server checks
+    budgets. The phase of a pod to which a VMI is about to migrate does not matter.
     """
     if budget["metadata"]["namespace"] != pod["metadata"]["namespace"]:
         return False
@@ -139,8 +139,8 @@ def covers(budget: Budget, pod: Pod) -> bool:
 def is_migration_target(pod: Pod) -> bool:
     """Return whether a VMI is about to migrate to this pod.
 
-    The API server does not check budgets for such a pending pod. The plan protects it anyway, because its eviction
-    would make the migration fail.
+    The API server does not check budgets for a pod in phase Pending. The eviction plan protects a migration's target
+    pod anyway, because its eviction would make the migration fail.
     """
     labels = pod["metadata"].get("labels") or {}
     return MIGRATION_UID_LABEL in labels and (pod.get("status") or {}).get("phase") == "Pending"
@@ -163,7 +163,7 @@ def plan_evictions(
         if not covering:
             result.unbudgeted.append(pod)
         elif len(covering) > 1:
-            result.blocked.append(_build_pod_blocked_by_several(pod, covering))
+            result.blocked.append(_build_blocked_by_several_budgets(pod, covering))
         else:
             pods_by_budget[format_budget_key(covering[0])].append(pod)
             result.budgets_by_key[format_budget_key(covering[0])] = covering[0]
@@ -177,7 +177,7 @@ def plan_evictions(
 
 
 def split_admitted_pods(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """Split the pods under one budget into those that it allows to be evicted now and those that must wait."""
+    """Split the pods under one budget into the pods that may be evicted now and the pods that must wait."""
     status = budget.get("status") or {}
     if not has_current_status(budget):
         return [], list(pods)
@@ -192,7 +192,7 @@ def split_admitted_pods(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod],
 def may_evict_as_unready(budget: Budget, pod: Pod) -> bool:
     """Return whether a pod may be evicted without using one of the budget's allowed disruptions.
 
-    This holds for an unready pod if the budget specifies AlwaysAllow, or has enough healthy pods without it
+    An unready pod may be evicted this way if the budget specifies AlwaysAllow, or if enough other pods are healthy
     (`unhealthyPodEvictionPolicy`, KEP-3017). The caller must check first that the budget's status is current.
     """
     status, spec = budget.get("status") or {}, budget["spec"]
@@ -216,7 +216,7 @@ def build_blocked_by_budget(budget: Budget, pod: Pod, leaving_healthy: int = 0) 
         return BlockedPod(
             build_object_reference(pod), "DisruptionBudget", f"the status of budget {name} is not up to date yet", name
         )
-    if (wait := parse_wait(budget)) is not None:
+    if (wait := parse_wait_reason(budget)) is not None:
         return BlockedPod(build_object_reference(pod), *wait, budget=name)
     healthy, needed = max(0, status.get("currentHealthy", 0) - leaving_healthy), status.get("desiredHealthy", 0)
     message = f"budget {name} needs {needed} healthy pods and has {healthy}"
@@ -225,11 +225,11 @@ def build_blocked_by_budget(budget: Budget, pod: Pod, leaving_healthy: int = 0) 
     )
 
 
-def parse_wait(budget: Budget) -> tuple[str, str] | None:
-    """Return the reason and message in a virt-launcher pod's budget, None if the budget states none.
+def parse_wait_reason(budget: Budget) -> tuple[str, str] | None:
+    """Return the reason and message from the wait annotations of a virt-launcher pod's budget, None without them.
 
     An empty reason means that the node had no drain taint when the budget was last updated. The annotations count only
-    on a virt-launcher pod's budget: many users may create other budgets, even for pods that are not theirs.
+    on a virt-launcher pod's budget, because many users may create other budgets, even for other users' pods.
     """
     annotations = budget["metadata"].get("annotations") or {}
     reason, message = (
@@ -284,13 +284,13 @@ def build_object_reference(pod: Pod) -> dict[str, str]:
     return {**build_name_reference(pod), "uid": get_uid(pod)}
 
 
-def _build_pod_blocked_by_several(pod: Pod, budgets: list[Budget]) -> BlockedPod:
+def _build_blocked_by_several_budgets(pod: Pod, budgets: list[Budget]) -> BlockedPod:
     """Build the `BlockedPod` of a pod that several budgets cover.
 
-    If one of these budgets states what a virt-launcher pod waits for, its reason takes precedence over MultipleBudgets.
+    If a virt-launcher pod's budget has wait annotations, the annotated reason takes precedence over MultipleBudgets.
     """
     for budget in budgets:
-        if (wait := parse_wait(budget)) is not None:
+        if (wait := parse_wait_reason(budget)) is not None:
             return BlockedPod(build_object_reference(pod), *wait, budget=budget["metadata"]["name"])
     names = truncate(", ".join(sorted(budget["metadata"]["name"] for budget in budgets)), MAX_NAMES_CHARACTERS)
     message = (

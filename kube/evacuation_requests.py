@@ -1,7 +1,7 @@
-"""Selects virt-launcher pods whose eviction is requested, although it will be refused, to make KubeVirt migrate them.
+"""Selects the virt-launcher pods for which a refused eviction request makes KubeVirt migrate the VMI.
 
-KubeVirt's virt-api denies such an eviction, but starts to migrate the VMI. Without virt-api, the disruption budget
-blocks the eviction, which then has no effect. Pure functions.
+KubeVirt's virt-api denies the eviction of a virt-launcher pod, but starts to migrate its VMI. Without virt-api, the
+disruption budget blocks the eviction, which then has no effect. Pure functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def add_evacuation_requests(
 ) -> dict[str, BlockedPod]:
     """Move the pods whose eviction is due from the plan's `blocked` list to its queues.
 
-    Returns the moved `BlockedPod` objects by the pod's uid: these pods stay blocked although their eviction is sent.
+    Returns the moved `BlockedPod` objects by the pod's uid; these pods still count as blocked after the request.
     """
     requested = {item.pod["uid"]: item for item in plan.blocked if item.reason == WAITS_FOR_KUBEVIRT and is_due(item)}
     for pod in virt_launcher_pods:
@@ -31,5 +31,5 @@ def add_evacuation_requests(
 def replace_expected_refusals(
     blocked: Iterable[BlockedPod], expected_by_uid: Mapping[str, BlockedPod]
 ) -> list[BlockedPod]:
-    """Return the blocked pods, with each expected refusal replaced by its entry in `expected_by_uid`."""
+    """Return the blocked pods; each pod in `expected_by_uid` is blocked for the reason given there."""
     return [expected_by_uid.get(item.pod["uid"], item) for item in blocked]

@@ -1,4 +1,4 @@
-"""Builds eviction requests, interprets refused ones, and defines the outcome of a batch (NMO-6). Pure functions."""
+"""Builds eviction requests, interprets refusals, and defines the outcome of a batch (NMO-6). Pure functions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class EvictionResult:
         evicted: Pods whose eviction was granted, as `{namespace, name, uid}`.
         already_gone: Pods that were already deleted, or evicted by another pass.
         blocked: Pods that cannot be evicted now, with the reason.
-        in_flight: Pods whose eviction was sent but not answered yet, or was granted after its own batch. The next batch
-            collects the outcome.
-        deferred: Pods that the batch had no time for. They may be evicted immediately.
+        in_flight: Pods whose eviction was sent but not answered yet, or was granted after its batch ended. The next
+            batch collects the outcome.
+        deferred: Pods that the batch had no time to evict; the next batch may evict them immediately.
     """
 
     evicted: list[dict[str, str]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class EvictionResult:
 
 
 def split_off_pod(plan: EvictionPlan, pod_name: str) -> tuple[EvictionPlan, EvictionPlan]:
-    """Split the plan in two: one without the pods named `pod_name`, and one with only those, without blocked pods."""
+    """Split the plan into one without the pods named `pod_name`, and one with only these pods."""
     others = filter_plan(plan, lambda pod: pod["metadata"]["name"] != pod_name)
     own = filter_plan(plan, lambda pod: pod["metadata"]["name"] == pod_name)
     return others, replace(own, blocked=[])
@@ -68,7 +68,7 @@ def build_eviction_path(pod: Pod) -> str:
     return f"{build_pod_path(pod)}/eviction"
 
 
-def build_eviction(pod: Pod, *, budgeted: bool = False, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> Object:
+def build_eviction(pod: Pod, *, has_pdb: bool = False, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> Object:
     """Build a policy/v1 Eviction for exactly this pod, with the grace period from `options`.
 
     The uid precondition protects a different pod with the same name. The resourceVersion precondition prevents two
@@ -80,7 +80,8 @@ def build_eviction(pod: Pod, *, budgeted: bool = False, options: DrainOptions = 
     second eviction is harmless there, because the API server does not check budgets for a terminating pod.
     """
     metadata = pod["metadata"]
-    is_counted = budgeted or (pod.get("status") or {}).get("phase") == "Pending"  # may become ready meanwhile
+    # A budget may also count a Pending pod, because the pod may become ready before the API server checks the budget.
+    is_counted = has_pdb or (pod.get("status") or {}).get("phase") == "Pending"
     preconditions = {"uid": metadata["uid"], **({} if is_counted else {"resourceVersion": metadata["resourceVersion"]})}
     return {
         "apiVersion": "policy/v1",
@@ -135,7 +136,10 @@ def interpret_eviction_error(pod: Pod, status: int, error_message: str, body: Ma
 
 
 def interpret_deletion_error(pod: Pod, status: int, error_message: str, body: Mapping[str, Any]) -> BlockedPod:
-    """Convert an error from the deletion of a pod; for a missing permission, add the remedy (DRN-1a)."""
+    """Convert an error from a pod's deletion to the reason why the pod is blocked (DRN-1a).
+
+    If a permission is missing, the message contains the remedy.
+    """
     refusal = interpret_eviction_error(pod, status, error_message, body)
     if refusal.reason != "Forbidden" or is_webhook_refusal(refusal.message):
         return refusal

@@ -74,7 +74,7 @@ def build_passive_message(account: ServiceAccount, holder: ServiceAccount) -> st
 
 
 def build_passive_event(account: ServiceAccount, holder: ServiceAccount, now: datetime) -> Object:
-    """Build the Event about the Lease with the passive message; its name depends only on the two namespaces."""
+    """Build the Event which reports that the install is passive; its name depends only on the two namespaces."""
     involved = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

@@ -1,4 +1,4 @@
-"""Builds the JSON patches for a node's cordon, labels and taints; they are empty if nothing would change.
+"""Builds the JSON patches for a node's cordon, labels and taints; a patch is empty if nothing would change.
 
 The requirements are NMO-3, NMO-4, NMO-14 and NMO-27b.
 """
@@ -23,7 +23,7 @@ Event sources and `resync` select nodes by this label, so that other nodes cause
 EXCLUDE_LABEL = "remediation.medik8s.io/exclude-from-remediation"
 """Label that makes the medik8s remediators ignore a node: "true" during its maintenance."""
 EXCLUDED_BEFORE_LABEL = "nodemaintenance.dev/excluded-before"
-"""Label that stores the value that `EXCLUDE_LABEL` had before the maintenance, `UNSET_VALUE` if the node lacked it."""
+"""Label that stores the value that `EXCLUDE_LABEL` had before the maintenance, `UNSET_VALUE` if there was none."""
 UNSET_VALUE = "unset"
 
 
@@ -89,12 +89,12 @@ def has_maintenance_label(node: Node) -> bool:
 
 
 def is_in_maintenance(node: Node, drain_taint: str) -> bool:
-    """Return whether the node is cordoned, tainted and labelled: pods may be evicted, and sources watch it."""
+    """Return whether the node is cordoned, tainted and labelled, so that its pods are watched and may be evicted."""
     return is_cordoned_and_tainted(node, drain_taint) and has_maintenance_label(node)
 
 
 def build_cordon_patch(node: Node, maintenance_uid: str = "", stale_drain_taints: Collection[str] = ()) -> list[Object]:
-    """Build the JSON patch that cordons, labels and excludes the node; empty if nothing would change.
+    """Build the JSON patch that cordons and labels the node; empty if nothing would change.
 
     `maintenance_uid` is the uid of the maintenance, or "" for a cordon without a maintenance, which sets no labels. If
     the label names an earlier maintenance, which did not restore the node, the patch also removes the drain taints
@@ -110,7 +110,7 @@ def build_cordon_patch(node: Node, maintenance_uid: str = "", stale_drain_taints
 
 
 def build_taint_patch(node: Node, drain_taint: str, maintenance_uid: str) -> list[Object]:
-    """Build the JSON patch that adds the missing maintenance taints and keeps all others; empty if none is missing.
+    """Build the JSON patch that adds missing maintenance taints and keeps all other taints; empty if none is missing.
 
     A node that lost the maintenance label gets it again for `maintenance_uid`. Without the label, a taint written late
     would never be found and removed.
@@ -184,7 +184,7 @@ def _build_maintenance_labels(node: Node, maintenance_uid: str) -> dict[str, str
 
 
 def _build_restored_labels(node: Node) -> dict[str, str | None]:
-    """Return our labels after a restore, None for those to remove; `EXCLUDE_LABEL` gets its previous value."""
+    """Return our labels after a restore, None for a label to remove; `EXCLUDE_LABEL` gets its previous value."""
     labels = _get_labels(node)
     before = (
         {EXCLUDE_LABEL: None if labels[EXCLUDED_BEFORE_LABEL] == UNSET_VALUE else labels[EXCLUDED_BEFORE_LABEL]}
@@ -195,7 +195,7 @@ def _build_restored_labels(node: Node) -> dict[str, str | None]:
 
 
 def _build_labels_patch(node: Node, desired: Mapping[str, str | None]) -> list[Object]:
-    """Build the operations that set these labels, or remove those that are None; empty if nothing changes."""
+    """Build the operations that set these labels, or remove labels whose value is None; empty if nothing changes."""
     labels = _get_labels(node)
     changed = {name: value for name, value in desired.items() if labels.get(name) != value}
     if changed and not labels:

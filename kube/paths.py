@@ -15,7 +15,7 @@ DEFAULT_NAMESPACE = "node-maintenance"
 LEASE_NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"
 """Namespace of the node leases.
 
-The medik8s remediators read the same variable, so that one setting moves their leases and ours.
+The medik8s remediators read the same environment variable, so that one setting moves their leases and ours.
 """
 LEASES_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 PODS_PATH = "/api/v1/pods"

@@ -22,7 +22,8 @@ class DrainOptions:
         pod_selector: Label selector of the pods to evict (DRN-5). The code that lists the pods applies it.
         grace_period_seconds: Grace period for all pods, None for each pod's own.
         disable_eviction: Delete pods without checking budgets.
-        skip_wait_seconds: Do not wait for a pod whose grace period ended longer ago; 0 waits for all pods.
+        skip_wait_seconds: Do not wait for a pod whose grace period ended more than this many seconds ago; 0 waits for
+            all pods.
     """
 
     force: bool = True
@@ -140,9 +141,9 @@ def has_local_storage(pod: Pod) -> bool:
 
 
 def is_never_evicted(pod: Pod, orphan_uids: Collection[str] = ()) -> bool:
-    """Return whether the pod stays on the node whatever the options.
+    """Return whether the pod stays on the node whatever the drain options are.
 
-    Mirror pods stay, and so do DaemonSet pods unless they are finished or orphaned.
+    Mirror pods stay, and so do DaemonSet pods unless they are finished or in `orphan_uids`.
     """
     return is_mirror_pod(pod) or (is_daemonset_pod(pod) and not is_finished(pod) and get_uid(pod) not in orphan_uids)
 

@@ -18,8 +18,8 @@ def format_count(count: int, noun: str) -> str:
 def truncate(text: str, max_characters: int) -> str:
     """Return the text, or its first `max_characters` characters and the number of characters left out.
 
-    A text that exceeds `max_characters` by no more than the length of that note is returned unchanged. So is a text
-    that was already cut to `max_characters`.
+    A text that exceeds `max_characters` by no more than the length of that note is returned unchanged, and so is the
+    result of an earlier call.
     """
     excess = len(text) - max_characters
     return text if excess <= SUFFIX_CHARACTERS else f"{text[:max_characters]}… ({excess} more characters)"

@@ -1,4 +1,4 @@
-"""Reduces objects to the fields that the rules read, for caches of thousands of objects. Pure functions.
+"""Reduces objects to the fields that this project reads, for caches of thousands of objects. Pure functions.
 
 The functions of `kube.pods` and `kube.budgets` that PodSource calls return the same results for a full object and for a
 trimmed one.
@@ -83,7 +83,7 @@ def keep_whole(obj: Object) -> Object:
 def trim_pod(pod: Mapping[str, Any]) -> Object:
     """Return the fields that decide whether and how the pod is evicted, and which budget covers it.
 
-    They take less than a tenth of the memory of a typical pod.
+    These fields take less than a tenth of the memory of a typical pod.
     """
     metadata: Object = pod["metadata"]
     spec: Object = {"volumes": [{"emptyDir": {}}]} if has_local_storage(pod) else {}
@@ -91,7 +91,7 @@ def trim_pod(pod: Mapping[str, Any]) -> Object:
 
 
 def trim_pod_for_drain(pod: Mapping[str, Any]) -> Object:
-    """Return the fields that `trim_pod` keeps and the others that a drain needs.
+    """Return the fields that `trim_pod` keeps, and further fields that a drain needs.
 
     These are the node name, the finalizers, the creation time and the tolerations, which may allow the pod to return.
     """

@@ -50,7 +50,7 @@ def list_users() -> dict[str, tuple[str, ...]]:
     account_groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", AUTHENTICATED)
     return {
         ADMIN: (SYSTEM_MASTERS, AUTHENTICATED),
-        KWOK: (SYSTEM_MASTERS, AUTHENTICATED),  # a separate user, so that the audit log shows which writes are kwok's
+        KWOK: (SYSTEM_MASTERS, AUTHENTICATED),  # A separate user identifies kwok's writes in the audit log.
         CONTROLLER_MANAGER: (AUTHENTICATED,),
         SCHEDULER: (AUTHENTICATED,),
         UNPRIVILEGED: (AUTHENTICATED,),
@@ -67,7 +67,7 @@ class TokenFile:
         lines = (f'{self._tokens[user]},{user},{user},"{",".join(groups[user])}"\n' for user in groups)
         write_secret(file, "".join(lines))
 
-    def get(self, user: str) -> str:
+    def get_token(self, user: str) -> str:
         """Return a user's token."""
         if user not in self._tokens:
             raise LocalClusterError(f'user "{user}" has no token: use one of {", ".join(sorted(self._tokens))}')
@@ -102,8 +102,8 @@ def write_proxied_kubeconfig(proxy_url: str, kubeconfig: Path, url: str, file: P
 def write_service_account_key(file: Path) -> None:
     """Write a new P-256 private key as PEM.
 
-    The DER structure (RFC 5915) contains version 1, the 32 octets of the scalar and the curve's name. It may omit the
-    public key, so this function needs no cryptography package.
+    The DER structure (RFC 5915) contains version 1, the 32 octets of the scalar and the curve's name. The structure may
+    omit the public key, so this function needs no cryptography package.
     """
     scalar = (secrets.randbelow(P256_ORDER - 1) + 1).to_bytes(32, "big")
     der = bytes.fromhex("30310201010420") + scalar + bytes.fromhex("a00a06082a8648ce3d030107")
@@ -112,7 +112,7 @@ def write_service_account_key(file: Path) -> None:
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Write a file that only its owner may read, and replace an existing one atomically."""
+    """Write a file that only its owner may read, and replace an existing file atomically."""
     temporary = file.with_name(file.name + ".new")
     temporary.touch(mode=0o600)
     temporary.write_text(text)

@@ -19,7 +19,7 @@ SERVING_NAMES = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "
 
 def write_certificate(component_name: str, server_names: Sequence[str], certificate: Path, key: Path) -> str:
     """Issue a certificate for these server names, write it and its key, and return the CA certificate, all as PEM."""
-    from kube.certificates import key_pairs  # slow to import, and most commands start no cluster
+    from kube.certificates import key_pairs  # slow import, not needed if no cluster is started
     from kube.certificates.components import Component
 
     now, component = datetime.now(timezone.utc), Component(component_name, timedelta(days=VALIDITY_DAYS))

@@ -22,16 +22,16 @@ from kube.paths import Object
 from localcluster import access, certificates
 from localcluster.errors import LocalClusterError
 from localcluster.nodes import identities
-from localcluster.processes import GO_ENV, Server, Startable, await_ready, kill_all, reserve_port
+from localcluster.processes import GO_ENV, Server, Startable, kill_all, reserve_port, wait_until_ready
 from localcluster.programs import build
 from localcluster.readiness import is_node_ready, is_responding, list_unestablished
 from localcluster.servers import LOOPBACK, ServerFactory
 
 PORT_NAMES = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 CREATE_BATCH_SIZE = 100
-"""Number of nodes created concurrently: the API client times out after ten seconds, and a busy server is slow."""
+"""Number of nodes created concurrently: with more nodes, a busy API server may exceed the client's timeout of 10 s."""
 FAKE_NODE_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
-"""The taint on kwok's nodes that leaves ordinary pods to the real nodes."""
+"""The taint that keeps ordinary pods off kwok's fake nodes, so that they run on the real nodes."""
 
 
 class LocalCluster(Startable):
@@ -73,11 +73,11 @@ class LocalCluster(Startable):
 
     def start(self) -> None:
         """Start all servers and the nodes; return when pods can be scheduled and run."""
-        if (self.directory / "etcd").exists():  # fails before there are processes that `start` would have to stop
+        if (self.directory / "etcd").exists():  # This check is first, because an error here needs no cleanup.
             raise LocalClusterError(f"directory {self.directory} contains an earlier cluster: use an empty directory")
         super().start()
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         self._start_control_plane()
         self._start_controllers()
         self.add_nodes(self._initial_nodes)
@@ -114,7 +114,7 @@ class LocalCluster(Startable):
 
     def get_token(self, user: str = access.ADMIN) -> str:
         """Return a user's token; `access.list_users()` lists the users."""
-        return self._tokens.get(user)
+        return self._tokens.get_token(user)
 
     def ensure_kubeconfig(self, user: str) -> Path:
         """Return the path of a user's kubeconfig file; write the file on first use."""
@@ -175,14 +175,14 @@ class LocalCluster(Startable):
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         self.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
 
-    def await_crds(self, *crds: str) -> None:
+    def wait_for_crds(self, *crds: str) -> None:
         """Wait until these CustomResourceDefinitions, or all without arguments, are Established.
 
         `kubectl wait` does the same, but fails on a CustomResourceDefinition so new that it has no conditions.
         """
         list_pending = partial(list_unestablished, self.get_client(), crds)
         try:
-            await_ready("CustomResourceDefinitions", lambda: not list_pending(), self.servers)
+            wait_until_ready("CustomResourceDefinitions", lambda: not list_pending(), self.servers)
         except LocalClusterError as error:
             raise LocalClusterError(f"{error}: {'; '.join(list_pending())}") from None
 
@@ -201,9 +201,9 @@ class LocalCluster(Startable):
             client.gather_all(
                 *(client.api.create("/api/v1/nodes", _build_node(name, bool(self._real_nodes))) for name in batch)
             )
-        await_ready(f"nodes {', '.join(names)}", lambda: set(names) <= self.list_ready_nodes(), self.servers)
+        wait_until_ready(f"nodes {', '.join(names)}", lambda: set(names) <= self.list_ready_nodes(), self.servers)
 
-    def mark_control_plane(self, count: int) -> None:
+    def mark_control_plane_nodes(self, count: int) -> None:
         """Turn the first nodes into control-plane nodes, with the label and the taint that kubeadm sets."""
         role = CONTROL_PLANE_LABELS[0]
         taints = [{"key": role, "effect": "NoSchedule"}, *([FAKE_NODE_TAINT] if self._real_nodes else [])]
@@ -224,7 +224,7 @@ class LocalCluster(Startable):
             identities.KubeletClientCertificate(self.pki).write_certificate()
             identities.EtcdCertificate(self.pki).write_certificate(LOOPBACK)
         self._start_servers(self._server_factory.build_etcd(), self._server_factory.build_apiserver())
-        await_ready(
+        wait_until_ready(
             "kube-apiserver",
             partial(is_responding, f"{self.url}/readyz", self._server_factory.certificate_file),
             self.servers,
@@ -241,12 +241,12 @@ class LocalCluster(Startable):
         )
 
     def _wait_for_controllers(self) -> None:
-        """Wait for the two servers with a health endpoint, and for the ServiceAccount that pods in `default` need."""
+        """Wait for the controller manager, the scheduler, and the ServiceAccount that pods in `default` need."""
         for name in ("kube-controller-manager", "kube-scheduler"):
             url = f"https://{LOOPBACK}:{self._ports[name]}/healthz"
-            await_ready(name, partial(is_responding, url, self._server_factory.certificate_file), self.servers)
+            wait_until_ready(name, partial(is_responding, url, self._server_factory.certificate_file), self.servers)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
-        await_ready('ServiceAccount "default/default"', lambda: self.is_served(account), self.servers)
+        wait_until_ready('ServiceAccount "default/default"', lambda: self.is_served(account), self.servers)
 
     def _start_servers(self, *servers: Server) -> None:
         for server in servers:
@@ -261,7 +261,7 @@ class LocalCluster(Startable):
 
 @cache
 def _load_node_template() -> str:
-    """Return node.yaml as JSON: it is parsed for each of up to a thousand nodes, and parsing YAML is slow."""
+    """Return node.yaml as JSON, because it is parsed for each of up to a thousand nodes, and parsing YAML is slow."""
     return json.dumps(yaml.safe_load(Path(__file__).with_name("node.yaml").read_text()))
 
 

@@ -12,7 +12,7 @@ from eventing.local.manifests import YAML_LOADER
 from localcluster.cluster import LocalCluster
 from localcluster.components.selection import Components
 from localcluster.functions import FunctionProcesses, list_functions
-from localcluster.processes import Server, Startable, kill_all, start_and_await_log
+from localcluster.processes import Server, Startable, kill_all, start_and_wait_for_log
 
 WATCHING_LOG_LINE = "Starting in resilient mode"
 """The message that the adapter of an ApiServerSource logs once it watches."""
@@ -41,7 +41,7 @@ class DataPlane(Protocol):
 class EngineProduct(Startable):
     """The product on an engine with a real broker; each part can be killed and restarted by its name.
 
-    A subclass provides `planes`, fills `adapters`, and implements `_bring_up` and `route_triggers`.
+    A subclass provides `planes`, fills `adapters`, and implements `_start_and_wait` and `route_triggers`.
 
     Args:
         directory: The directory for logs and the journal.
@@ -79,7 +79,7 @@ class EngineProduct(Startable):
         kill_all(self.servers)
 
     def set_api_url(self, url: str) -> None:
-        """Make the functions send their API requests to this URL; call it before the first of them starts."""
+        """Make the functions send their API requests to this URL; must be called before any function starts."""
         self._functions.api_url = url
 
     def start_functions(self, *names: str) -> None:
@@ -107,7 +107,7 @@ class EngineProduct(Startable):
         for server in self.adapters.values():
             if server not in watchers:
                 server.start()
-        start_and_await_log(WATCHING_LOG_LINE, watchers)
+        start_and_wait_for_log(WATCHING_LOG_LINE, watchers)
 
     def kill_delivery(self) -> None:
         """Kill the sources and the broker's data plane to simulate a crash."""
@@ -115,7 +115,7 @@ class EngineProduct(Startable):
         self.kill_data_plane()
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
-        """Make every Trigger call its function at a different address; dead letters keep their address."""
+        """Make every Trigger call its function at the address from `get_url`; the dead letter sinks do not change."""
         raise NotImplementedError
 
     def _render_manifests(
@@ -131,9 +131,9 @@ class EngineProduct(Startable):
         bodies = [body for text in texts for body in yaml.load_all(text, Loader=YAML_LOADER)]
         # The admission webhook is a local process, which `localcluster.admission` starts on every engine if it is
         # enabled.
-        bodies = [body for body in bodies if not _is_admission(body)]
+        bodies = [body for body in bodies if not _belongs_to_admission(body)]
         return [self._functions.resolve_subscriber(body, get_url or self.get_function_url) for body in bodies]
 
 
-def _is_admission(body: dict[str, Any]) -> bool:
+def _belongs_to_admission(body: dict[str, Any]) -> bool:
     return bool((body["metadata"].get("labels") or {}).get("app.kubernetes.io/component") == "admission")

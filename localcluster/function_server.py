@@ -13,7 +13,7 @@ from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 GUNICORN_COMMAND = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()")
 """The image's command (see the Dockerfile), which runs in the directory of the sources."""
 MALLOC_ENV = {"MALLOC_ARENA_MAX": "2"}
-"""The image's setting for the C library, which saves some MiB if many threads allocate."""
+"""The image's setting for the C library, which saves memory if many threads allocate."""
 CLEARED_ENV = {"DATABASE_URL": "", "GUNICORN_CMD_ARGS": ""}
 """Clears variables of the user's shell that would change the journal's database or the server's address."""
 

@@ -13,7 +13,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.components.selection import ALL_COMPONENTS, DEFAULT_COMPONENTS, Components
 from localcluster.function_server import FunctionConfig, build_function_server
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
-from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
 
@@ -69,7 +69,7 @@ class FunctionProcesses:
         return f"http://{LOOPBACK}:{self._ports[name]}/"
 
     def launch(self, *names: str) -> None:
-        """Start these functions, or all without arguments, without waiting for them."""
+        """Start these functions, or all without arguments; return before they are ready."""
         for name in names or self._ports:
             if name not in self.servers:
                 self.servers[name] = self._build_server(name)
@@ -79,26 +79,26 @@ class FunctionProcesses:
         """Start these functions, or all without arguments; return when they respond and reach the API server."""
         self.launch(*names)
         for name in names or self._ports:
-            await_ready(name, partial(is_ready, self.get_url(name)), [self.servers[name]], TIMEOUT_SECONDS)
+            wait_until_ready(name, partial(is_ready, self.get_url(name)), [self.servers[name]], TIMEOUT_SECONDS)
 
     def kill(self, *names: str) -> None:
         """Kill these functions to simulate a crash; without arguments, kill all of them."""
         for name in names or self.servers:
             self.servers[name].kill()
 
-    def resolve_subscriber(self, item: dict[str, Any], get_url: Callable[[str], str]) -> dict[str, Any]:
+    def resolve_subscriber(self, manifest: dict[str, Any], get_url: Callable[[str], str]) -> dict[str, Any]:
         """Replace the Service references of a Trigger with addresses; return any other object unchanged.
 
         Args:
-            get_url: Returns the address at which a function is called; dead letters always go to its process.
+            get_url: Returns the address for a Trigger's subscriber; dead letters always go to the function's process.
         """
-        if item["kind"] == "Trigger":
-            spec = item["spec"]
+        if manifest["kind"] == "Trigger":
+            spec = manifest["spec"]
             spec["subscriber"] = {"uri": get_url(spec["subscriber"]["ref"]["name"])}
             dead_letter_sink = (spec.get("delivery") or {}).get("deadLetterSink")
             if dead_letter_sink:
                 spec["delivery"]["deadLetterSink"] = {"uri": self.get_url(dead_letter_sink["ref"]["name"])}
-        return item
+        return manifest
 
     def _build_server(self, name: str) -> Server:
         identity = write_account_kubeconfig(self._cluster, access.NAMESPACE, name)

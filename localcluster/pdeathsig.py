@@ -1,7 +1,8 @@
 """Runs a program that the kernel kills when its owner dies: `python pdeathsig.py OWNER_PID PROGRAM [ARG...]`.
 
-`processes` starts this program. It is separate because the setting must be made in the child, and running Python code
-between fork and exec is unsafe. Only Linux supports this; on other systems the servers of a killed owner keep running.
+`processes` starts this program. The program is separate because the setting must be made in the child, and running
+Python code between fork and exec is unsafe. Only Linux supports the setting; on other systems the servers of a killed
+owner keep running.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ POLL_SECONDS = 0.02
 POLL_BACKOFF_FACTOR, MAX_POLL_SECONDS = 4, 0.5
 """The poll interval is this multiple of the last probe's duration, up to the maximum in seconds."""
 STOP_TIMEOUT_SECONDS = 5.0
-# Below the kernel's ephemeral port range, so that no outgoing connection takes a port before its server does.
+# These ports are below the kernel's ephemeral range, so that no outgoing connection uses a port before its server.
 PORT_RANGE = range(20_000, 32_000)
 
-# The kernel sends the parent-death signal when the forking thread ends, not the process, so one lasting thread forks.
+# The kernel sends the parent-death signal when the forking thread ends, so a thread that never ends does all forks.
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
 # Start the thread now: a signal handler that raises during the first use would leave a thread that blocks the exit.
 _forker.submit(os.getpid).result()
@@ -65,21 +65,21 @@ StartableType = TypeVar("StartableType", bound="Startable")
 
 
 class Startable:
-    """Base class for context managers that start something on entry and stop it on exit.
+    """Base class for context managers that start processes on entry and stop them on exit.
 
-    If the start fails, everything that was started is stopped. A subclass implements `_bring_up`, and `stop`, which
-    must work at any stage of a start.
+    If the start fails, everything that was started is stopped. A subclass implements `_start_and_wait`, and `stop`,
+    which must work at any stage of a start.
     """
 
     def start(self) -> None:
         """Start everything; return when it is ready."""
         try:
-            self._bring_up()
+            self._start_and_wait()
         except BaseException:
             self.stop()
             raise
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -147,14 +147,14 @@ class Server:
             self.should_run.set()
 
     def restart(self) -> bool:
-        """Start the process if it exited unexpectedly; return whether it now runs. Raises `OSError`."""
+        """Start the process if it exited unexpectedly; return whether it now runs. Raises `OSError` if it cannot."""
         with self._lock:
             if self.should_run.is_set():
                 self._launch()
             return self.should_run.is_set()
 
-    def await_start(self) -> subprocess.Popen[bytes]:
-        """Wait until the server should run; return its process, even if that has exited already."""
+    def wait_for_start(self) -> subprocess.Popen[bytes]:
+        """Wait until the server is started; return its process, which may have exited again."""
         self.should_run.wait()
         if self.process is None:
             raise LocalClusterError(f'server "{self.name}" was not started')
@@ -162,7 +162,7 @@ class Server:
 
     def _launch(self) -> None:
         if not self.is_alive:
-            self.send_signal(signal.SIGKILL)  # a worker may outlive its parent and hold the port
+            self.send_signal(signal.SIGKILL)  # A worker may outlive its parent and still use the port.
             self.process = _forker.submit(self._fork).result()
 
     def _fork(self) -> subprocess.Popen[bytes]:
@@ -195,7 +195,7 @@ class Server:
                 self.process.wait()
 
     def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
-        """Send SIGTERM to the process, and kill what remains after `timeout`."""
+        """Send SIGTERM to the process, wait for it until `timeout`, and kill its remaining process group."""
         with self._lock:
             self.should_run.clear()
             if self.process is None:
@@ -212,7 +212,9 @@ class Server:
         return "\n  ".join([f"last lines of {self.log}:", *text.splitlines()[-lines:]])
 
 
-def await_ready(name: str, is_ready: Callable[[], bool], servers: Sequence[Server], timeout: float = 180.0) -> None:
+def wait_until_ready(
+    name: str, is_ready: Callable[[], bool], servers: Sequence[Server], timeout: float = 180.0
+) -> None:
     """Return as soon as `is_ready()` is true. Raises `LocalClusterError` if a server exits, or at the timeout."""
     deadline = time.monotonic() + timeout
     while True:
@@ -231,18 +233,18 @@ def await_ready(name: str, is_ready: Callable[[], bool], servers: Sequence[Serve
 
 
 def kill_all(servers: Sequence[Server]) -> None:
-    """Kill the servers one after another, in reverse start order."""
+    """Kill the servers in reverse start order."""
     for server in reversed(servers):
         server.kill()
 
 
-def start_and_await_log(log_line: str, servers: Iterable[Server]) -> None:
+def start_and_wait_for_log(log_line: str, servers: Iterable[Server]) -> None:
     """Start the stopped servers; return when each has logged `log_line`. Raises `LocalClusterError` if one exits."""
     stopped = [(server, _get_file_size(server.log)) for server in servers if not server.is_alive]
     for server, _ in stopped:
         server.start()
     for server, log_size in stopped:
-        await_ready(server.name, _LogContains(log_line, server.log, log_size), [server])
+        wait_until_ready(server.name, _LogContains(log_line, server.log, log_size), [server])
 
 
 class _LogContains:

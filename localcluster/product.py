@@ -10,7 +10,7 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.components import selection
 from localcluster.function_server import FunctionConfig, build_function_server
-from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.processes import Server, Startable, reserve_port, wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
@@ -21,7 +21,7 @@ COMPONENTS_DIR = ROOT / "manifests" / "components"
 MUTEX_RESOURCES = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 
-def list_flow_manifests(components: selection.Components) -> tuple[Path, ...]:
+def list_trigger_and_source_manifests(components: selection.Components) -> tuple[Path, ...]:
     """Return the manifests of the Triggers and sources for these components."""
     names = [name for name in (selection.CERTIFICATES, *selection.CRD_PROJECTS) if name in components]
     return (*FLOW_MANIFESTS, *(COMPONENTS_DIR / name / "eventing.yaml" for name in names))
@@ -44,8 +44,8 @@ def install_manifests(
     for component in selection.CRD_PROJECTS:
         if component in components:
             cluster.kubectl("apply", "--server-side", "-k", COMPONENTS_DIR / component / "local")
-    cluster.await_crds()
-    for group in ("medik8s", "kubevirt"):  # an Established kind is served a little later; kubectl retries
+    cluster.wait_for_crds()
+    for group in ("medik8s", "kubevirt"):  # An Established kind is served with a delay; kubectl retries.
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
     for kind in MUTEX_RESOURCES if selection.MUTEX in components else ():
         cluster.kubectl("get", kind, "-A")
@@ -59,7 +59,7 @@ class Product(Startable):
     Args:
         cluster: A cluster with the manifests installed.
         directory: The directory for logs and databases.
-        subscriber_url: The URL at which the delivery calls the functions; by default their own.
+        subscriber_url: The URL at which the delivery calls the functions; by default their own URL.
         api_url: The URL that replaces the API server's for the functions, for example a proxy's.
         flow_manifests: The manifests of the Triggers and sources.
     """
@@ -116,7 +116,7 @@ class Product(Startable):
         """Return both processes."""
         return [self.functions, self.delivery]
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start both processes concurrently; return when both are ready."""
         self.functions.start()
         self.delivery.start()
@@ -139,7 +139,7 @@ class Product(Startable):
         self._wait_until_ready(self.delivery, self.broker_url)
 
     def kill(self) -> None:
-        """Kill both processes at once; a graceful stop takes seconds."""
+        """Kill both processes, because a graceful stop takes seconds."""
         self.kill_delivery()
         self.kill_functions()
 
@@ -152,7 +152,7 @@ class Product(Startable):
         self.delivery.kill()
 
     def _wait_until_ready(self, server: Server, url: str) -> None:
-        await_ready(server.name, lambda: is_ready(url), [server], timeout=30)
+        wait_until_ready(server.name, lambda: is_ready(url), [server], timeout=30)
 
 
 def start_product(cluster: LocalCluster, directory: Path) -> Product:

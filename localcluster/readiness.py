@@ -23,7 +23,7 @@ REQUEST_TIMEOUT_SECONDS = 5.0
 def is_responding(url: str, certificate: Path | None = None, headers: Mapping[str, str] | None = None) -> bool:
     """Return whether a GET succeeds; `certificate` is the certificate to trust if the server uses TLS."""
     with requests.Session() as session:
-        session.trust_env = False  # a proxy in the environment is for external hosts only
+        session.trust_env = False  # A proxy in the environment is for external hosts only.
         session.verify = str(certificate) if certificate else True
         try:
             return session.get(url, headers=headers, timeout=REQUEST_TIMEOUT_SECONDS).ok
@@ -45,7 +45,7 @@ def is_node_ready(node: Object) -> bool:
 
 
 def list_unestablished(client: SyncClient, crds: Collection[str]) -> list[str]:
-    """Describe each CustomResourceDefinition that is not Established, among `crds` or, if that is empty, among all."""
+    """Return one line for each CustomResourceDefinition that is not Established; without `crds`, check all."""
     try:
         items = [client.get(f"{CRDS_PATH}/{name}") for name in crds] if crds else client.list(CRDS_PATH)["items"]
     except (NotFound, Unavailable) as error:

@@ -78,8 +78,8 @@ class ServerFactory:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=local={peer}",
             "--unsafe-no-fsync",
-            # In milliseconds. A single member has no followers to keep alive. It elects itself after one heartbeat
-            # interval, and each heartbeat costs CPU time.
+            # The intervals are in milliseconds. A single member has no followers to keep alive. It elects itself after
+            # one heartbeat interval, and each heartbeat costs CPU time.
             "--heartbeat-interval=100",
             "--election-timeout=500",
             "--log-level=warn",
@@ -97,7 +97,7 @@ class ServerFactory:
             *(EtcdCertificate(self.certificate_file.parent).build_client_flags() if self.has_real_nodes else ()),
             f"--bind-address={LOOPBACK}",
             f"--advertise-address={LOOPBACK}",
-            "--endpoint-reconciler-type=none",  # the reconciler rejects a loopback address as an endpoint
+            "--endpoint-reconciler-type=none",  # The endpoint reconciler rejects a loopback address.
             f"--secure-port={self.ports['kube-apiserver']}",
             f"--tls-cert-file={self.certificate_file}",
             f"--tls-private-key-file={self.key_file}",
@@ -111,8 +111,8 @@ class ServerFactory:
                 if self.has_real_nodes
                 else ("--authorization-mode=RBAC",)
             ),
-            # OpenShift enables it by default: setting a blocking owner reference requires permission to delete the
-            # owner.
+            # OpenShift enables this plugin by default: setting a blocking owner reference requires permission to delete
+            # the owner.
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             "--profiling=false",
@@ -125,8 +125,8 @@ class ServerFactory:
         return (
             f"--audit-policy-file={HERE / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit_log}",
-            "--audit-log-mode=blocking",  # each line is written before the response is sent
-            "--audit-log-maxsize=2000",  # MB; one file for the whole life of a cluster
+            "--audit-log-mode=blocking",  # The API server writes each line before it responds.
+            "--audit-log-maxsize=2000",  # MB: one file for the whole lifetime of a cluster
         )
 
     def build_controller_manager(self) -> Server:
@@ -143,7 +143,7 @@ class ServerFactory:
             f"--root-ca-file={self.certificate_file}",
             "--controllers=*,-taint-eviction-controller,-ttl-controller",
             f"--node-monitor-grace-period={REAL_NODE_MONITOR_GRACE if self.has_real_nodes else NODE_MONITOR_GRACE}",
-            f"--flex-volume-plugin-dir={self.directory / 'flexvolume'}",  # created at startup, by default in /usr
+            f"--flex-volume-plugin-dir={self.directory / 'flexvolume'}",  # The default directory is in /usr.
         )
 
     def build_scheduler(self) -> Server:

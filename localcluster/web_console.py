@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.processes import Server, Startable, reserve_port, wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
@@ -49,10 +49,10 @@ class WebConsole(Startable):
             "console", [*words, *options], directory / "console.log", {**NO_PROXY_LOCAL_ENV, **variables}, ROOT
         )
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start the console; return when it has read the cluster's state."""
         self.server.start()
-        await_ready("the console", lambda: is_ready(self.url), [self.server], TIMEOUT_SECONDS)
+        wait_until_ready("the console", lambda: is_ready(self.url), [self.server], TIMEOUT_SECONDS)
 
     def stop(self) -> None:
         """Kill the console; it holds no state."""

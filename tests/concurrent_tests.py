@@ -1,7 +1,7 @@
 """A pytest hook that runs the marked tests of one file concurrently, each in its own thread.
 
-`@pytest.mark.abreast` marks a test that mostly waits. It shares the running product with other tests and checks only
-objects that it created itself. Its arguments are parameters, and fixtures with a scope wider than one test.
+`@pytest.mark.abreast` marks a test that mostly waits. Such a test shares the running product with other tests, and
+checks only objects that it created itself. Its arguments are parameters, and fixtures with a scope wider than one test.
 All marked tests of a file run during the call of the first one; each test then reports its own result.
 """
 

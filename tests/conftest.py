@@ -19,17 +19,17 @@ from localcluster.readiness import CRDS_PATH
 from tests.concurrent_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.failure_report import pytest_configure as pytest_configure
 from tests.postgresql import PostgreSQL
-from tests.proofs import COLLECTION_KEY, build_collection, collects_all
+from tests.proofs import COLLECTION_KEY, build_collection, collects_all_tests
 from tests.receiver import Receiver
-from tests.scheduling import GroupScheduling, MachineLock, find_group
+from tests.scheduling import GroupScheduling, MachineLock, find_group_index
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")  # real servers run on the same cores, so slow data generation is not an error
-os.environ.pop("DATABASE_URL", None)  # tests must not use a journal from the user's environment
+settings.load_profile("busy")  # Real servers run on the same cores, so slow data generation is not an error.
+os.environ.pop("DATABASE_URL", None)  # Tests must not use a journal from the user's environment.
 ROOT = Path(__file__).parents[1]
 LEGACY_CRD_NAME = "nodemaintenances.kubevirt.io"
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Shells start background processes with SIGINT ignored, and child processes that tests interrupt would inherit that.
+# A shell starts background processes with SIGINT ignored, and the child processes of the tests would inherit that.
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,19 +42,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort a worker's tests: the longest group first, and tests marked `alone` at the end of each file.
 
-    The order of files is kept, so that module fixtures are set up once. The requirements that the tests prove are
-    collected before tests are deselected.
+    The order of files is kept, so that module fixtures are set up only once. The hook collects the requirements that
+    the tests prove before pytest deselects any test.
     """
-    if collects_all(config):
+    if collects_all_tests(config):
         config.stash[COLLECTION_KEY] = build_collection(items)
     if hasattr(config, "workerinput"):
         files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
-        items.sort(key=lambda item: (find_group(item.nodeid), files[item.path], requires_exclusive_machine(item)))
+        items.sort(key=lambda item: (find_group_index(item.nodeid), files[item.path], requires_exclusive_machine(item)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Hold the machine's shared lock during the whole test; waiting for it does not count towards a timeout."""
+    """Hold the machine's shared lock during the whole test; the wait for this lock does not count towards a timeout."""
     with nullcontext() if requires_exclusive_machine(item) else get_machine_lock(item).hold_shared():
         return (yield)
 
@@ -114,7 +114,7 @@ def legacy_crd(installed_cluster: LocalCluster) -> Iterator[None]:
     spec = {"group": "kubevirt.io", "scope": "Cluster", "names": names, "versions": [version]}
     body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
     installed_cluster.get_client().create(CRDS_PATH, {**body, "metadata": {"name": LEGACY_CRD_NAME}})
-    installed_cluster.await_crds(LEGACY_CRD_NAME)
+    installed_cluster.wait_for_crds(LEGACY_CRD_NAME)
     installed_cluster.kubectl("get", LEGACY_CRD_NAME)
     yield
     installed_cluster.kubectl("delete", "crd", LEGACY_CRD_NAME, "--timeout=30s")

@@ -41,7 +41,7 @@ DOWNLOADS: tuple[Callable[[], object], ...] = (
     ),
     *(install.EVENTING.load_manifests, install.SERVING.load_manifests),
 )
-"""Functions that download other projects' CRDs and manifests; each does nothing if its files exist."""
+"""Functions that download CRDs and manifests of other projects; existing files are not downloaded again."""
 IMAGE_TARGETS = ("e2e-real", "e2e-installs")
 """Make targets whose tests run the product's image."""
 
@@ -50,7 +50,7 @@ def prepare_dependencies(target: str) -> None:
     """Build and download the files that the tests of a make target need. Raises `LocalClusterError`."""
     build.build_all(TOOLSETS[target])
     with build.hold_build_lock("Go"):
-        toolchain.ensure_go(build.get_cache_dir())  # before the downloads, each of which would install it
+        toolchain.ensure_go(build.get_cache_dir())  # The concurrent downloads need Go.
     with ThreadPoolExecutor(len(DOWNLOADS)) as threads:
         for future in [threads.submit(download) for download in DOWNLOADS]:
             future.result()

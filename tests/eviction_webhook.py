@@ -10,12 +10,12 @@ from contextlib import closing, contextmanager
 
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.receiver import ReceivedRequest, Receiver, Response
 
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 PROBE_POD = "none"
-"""Name of a pod that does not exist; once its eviction reaches the webhook, the webhook is in effect."""
+"""Name of a missing pod, whose eviction is requested until the API server calls the webhook for it."""
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def _wait_until_called(cluster: LocalCluster, namespace: str, webhook_server: Re
         cluster.kubectl(*arguments, input=body, check=False)
         return bool(webhook_server.requests)
 
-    await_ready("the webhook", is_called, cluster.servers)
+    wait_until_ready("the webhook", is_called, cluster.servers)
 
 
 def is_probe(request: ReceivedRequest) -> bool:

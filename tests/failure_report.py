@@ -1,6 +1,6 @@
-"""A pytest plugin that writes a file with the failed tests, for `tests/second_try.py`, if the run was complete.
+"""A pytest plugin that writes the failed tests of a complete run to a file, which `tests/second_try.py` reads.
 
-After an incomplete run, for example one that crashed, it is unknown which other tests would have failed.
+A run is incomplete if it crashed, for example. It is then unknown which other tests would have failed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 REPORT_VARIABLE = "FAILURE_REPORT"
-"""Environment variable that contains the file's path."""
+"""Environment variable with the path of the file to which the failed tests are written."""
 COMPLETE_RUN_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-"""Exit statuses of a run in which each selected test ran; a run whose workers all crashed also has one of them."""
+"""Exit statuses of a run in which each selected test ran, and of a run in which all workers crashed."""
 
 
 class FailureReport:
@@ -27,9 +27,9 @@ class FailureReport:
         self._reasons: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record the failure if the report has one, and the test as finished if the report is its last one.
+        """Record the test's failure, if any, and record the test as finished after its last report.
 
-        The last report is that of the teardown, or xdist's report that the worker crashed.
+        The last report of a test is that of its teardown, or xdist's report that the worker crashed.
         """
         if report.failed:
             self._reasons.setdefault(report.nodeid, _format_reason(report))
@@ -45,14 +45,14 @@ class FailureReport:
 
 
 def _format_reason(report: pytest.TestReport) -> str:
-    """Return the first line of the error message."""
+    """Return the phase in which the test failed, and the first line of the error message."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash else str(report.longrepr)
     return f"{report.when}: {text.strip().partition(chr(10))[0][:200]}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugin if the environment variable is set."""
+    """Register the failure report if `REPORT_VARIABLE` is set."""
     file = os.environ.get(REPORT_VARIABLE)
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureReport(Path(file)))

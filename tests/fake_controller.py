@@ -1,6 +1,6 @@
 """Base class for simulated controllers, which reconcile when an object changes and are idle otherwise.
 
-They keep no state outside the cluster, so they can be killed and restarted at any time.
+The controllers keep no state outside the cluster, so they can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kube.paths import Object
 from tests.waiting import run_until_set
 
 MAX_IDLE_SECONDS = 10.0
-"""Maximum seconds between reconciliations if nothing changes; some controllers write a heartbeat every minute."""
+"""Maximum seconds between reconciliations if nothing changes; fake-virt-handler writes a heartbeat every minute."""
 RETRY_SECONDS = 1.0
 """Seconds after which a failed step is retried."""
 P = TypeVar("P", bound="FakeController")
@@ -68,7 +68,7 @@ class FakeController:
                 self._changed.wait(self._idle_seconds)
 
     def _try_step(self, step: Callable[[], None]) -> None:
-        """Run one step; if it fails, the next reconciliation follows after `RETRY_SECONDS`.
+        """Run one step of a reconciliation; if the step fails, reconcile again after `RETRY_SECONDS`.
 
         Conflicts and deletions by other clients are not recorded as errors.
         """
@@ -86,7 +86,7 @@ class FakeController:
         )
 
     async def _watch_collection(self, path: str, labels: str) -> None:
-        """Set `_changed` on every change to the collection; retry while the collection is not served."""
+        """Set `_changed` on every change in the collection; retry while the API server does not serve this kind."""
         while True:
             try:
                 async with aclosing(

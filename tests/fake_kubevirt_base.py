@@ -14,13 +14,13 @@ from kube.virtualization.vmis import API_VERSION, MIGRATIONS_PATH, VMIS_PATH
 from tests.fake_controller import FakeController
 
 BOOT_ANNOTATION = "fake-virt/booted"
-"""Annotation of a VMI: when its guest booted, and in which virt-launcher pod; unchanged as long as the guest runs."""
+"""Annotation of a VMI with the boot time and the first virt-launcher pod of its guest; a reboot changes its value."""
 NOT_MIGRATABLE_ANNOTATION = "fake-virt/not-migratable"
-"""Annotation of a VMI: why it cannot be migrated."""
+"""Annotation of a VMI that cannot be migrated; its value is the reason."""
 FAILING_ANNOTATION = "fake-virt/failing"
-"""Annotation of a node: migrations to it fail."""
+"""Annotation of a node to which all migrations fail."""
 HOLDING_ANNOTATION = "fake-virt/holding"
-"""Annotation of a node: migrations to it do not finish."""
+"""Annotation of a node to which no migration finishes."""
 MIGRATION_LABEL = MIGRATION_UID_LABEL
 """KubeVirt's label of the virt-launcher pod that a migration creates: the uid of the migration."""
 Item = Mapping[str, Any]
@@ -37,9 +37,9 @@ class FakeKubeVirtController(FakeController):
         NODES_PATH: "",
     }
 
-    def _list_items(self, path: str) -> list[Object]:
-        items: list[Object] = self._admin.list(path)["items"]
-        return items
+    def _list_objects(self, path: str) -> list[Object]:
+        objects: list[Object] = self._admin.list(path)["items"]
+        return objects
 
     def _list_launchers(self) -> dict[str, list[Object]]:
         """Return the virt-launcher pods by the uid of their VMI."""

@@ -37,7 +37,7 @@ LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher"}
 FIRST_NODE_ANNOTATION = "fake-virt/first-node"
 """Annotation of a VirtualMachine or VMI: the node of its first virt-launcher pod, instead of the scheduler's choice."""
 RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
-"""Run strategies for which a failed VMI is recreated. `Running` is the spelling of one of the documents (C15)."""
+"""Run strategies for which a failed VMI is recreated. One of the requirement documents spells `Always` as `Running`."""
 
 PRINTABLE_STATUS = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
 """`printableStatus` of a VirtualMachine for each phase of its VMI; all other phases give `Starting`."""
@@ -51,7 +51,7 @@ class FakeVirt(FakeKubeVirtController):
     def reconcile(self) -> None:
         """Advance every VirtualMachine, VMI and migration by one step."""
         vms, instances, migrations = (
-            self._list_items(path) for path in (VIRTUAL_MACHINES_PATH, VMIS_PATH, MIGRATIONS_PATH)
+            self._list_objects(path) for path in (VIRTUAL_MACHINES_PATH, VMIS_PATH, MIGRATIONS_PATH)
         )
         launchers = self._list_launchers()
         vmis_by_key = {get_key(instance): instance for instance in instances}
@@ -126,7 +126,7 @@ class FakeVirt(FakeKubeVirtController):
             return
         launcher = next((pod for pod in launchers if MIGRATION_LABEL not in pod["metadata"]["labels"]), None)
         if phase == "Running":
-            self._check_running_instance(instance, launchers)
+            self._update_running_instance(instance, launchers)
         elif launcher is None:
             name = f"virt-launcher-{metadata['name']}-{metadata['uid'][:5]}"
             first_node = (metadata.get("annotations") or {}).get(FIRST_NODE_ANNOTATION)
@@ -139,7 +139,7 @@ class FakeVirt(FakeKubeVirtController):
             boot = {BOOT_ANNOTATION: f"{format_now()} in {launcher['metadata']['uid']}"}
             self._patch_instance(instance, build_running_status(instance, launcher), annotations=boot)
 
-    def _check_running_instance(self, instance: Object, launchers: list[Object]) -> None:
+    def _update_running_instance(self, instance: Object, launchers: list[Object]) -> None:
         """Fail or delete a VMI that has no virt-launcher pod on its node; update the conditions of other VMIs."""
         node = instance["status"]["nodeName"]
         if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):

@@ -1,8 +1,8 @@
 """*fake-virt-handler* simulates KubeVirt's virt-handlers and virt-launchers next to a real virt-controller, for tests.
 
-It advertises devices on each node, and labels the node as schedulable for VMIs. It boots a guest when its
-virt-launcher pod is ready, reports whether the VMI can be migrated, and completes a migration that virt-controller has
-handed over. A virt-launcher pod whose guest has been migrated away completes by itself; it is not deleted.
+The simulator advertises devices on each node, and labels the node as schedulable for VMIs. It boots a guest when the
+guest's virt-launcher pod is ready, and reports whether the VMI can be migrated. It also completes each migration that
+virt-controller has handed over. When a guest has been migrated away, its old virt-launcher pod completes and is kept.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class FakeVirtHandler(FakeKubeVirtController):
         """Advance every node, VMI and virt-launcher pod by one step."""
         for node in self._admin.list(NODES_PATH, resource_version="0")["items"]:
             self._try_step(partial(self._register_node, node))
-        active_migrations = [migration for migration in self._list_items(MIGRATIONS_PATH) if not is_finished(migration)]
-        migrations = {get_vmi_key(migration): migration for migration in active_migrations}
+        all_migrations = self._list_objects(MIGRATIONS_PATH)
+        migrations = {get_vmi_key(migration): migration for migration in all_migrations if not is_finished(migration)}
         launchers = self._list_launchers()
-        for instance in self._list_items(VMIS_PATH):
+        for instance in self._list_objects(VMIS_PATH):
             pods, migration = launchers.get(instance["metadata"]["uid"], []), migrations.get(get_key(instance))
             self._try_step(partial(self._advance_instance, instance, pods, migration))
 
@@ -119,7 +119,7 @@ class FakeVirtHandler(FakeKubeVirtController):
             self._patch_instance(instance, {"conditions": build_handler_conditions(instance)})
 
     def _advance_migration(self, instance: Object, migration: Item | None) -> None:
-        """Advance a handed-over migration by one step of the target's virt-handler, then by one of the source's."""
+        """Advance a migration that virt-controller has handed over, as the virt-handlers of target and source do."""
         state = instance["status"].get("migrationState") or {}
         if state.get("abortRequested") and "endTimestamp" not in state:
             self._patch_instance(
@@ -152,7 +152,7 @@ class FakeVirtHandler(FakeKubeVirtController):
         location = {
             "nodeName": node,
             "evacuationNodeName": None,
-        }  # otherwise virt-api mistakes the next drain for this one
+        }  # With the old `evacuationNodeName`, virt-api would treat the next drain as already requested.
         self._patch_instance(instance, {"migrationState": state, **location}, labels={NODE_NAME_LABEL: node})
 
     def _complete_pod(self, instance: Item, pod: Object) -> None:
@@ -180,12 +180,12 @@ def build_end_state() -> Object:
 
 
 def build_handler_conditions(instance: Item) -> list[Object]:
-    """Return the VMI's conditions with this handler's `LiveMigratable`; virt-controller writes the others."""
+    """Return the VMI's conditions with this handler's `LiveMigratable`; virt-controller writes the other conditions."""
     conditions: list[Object] = instance["status"].get("conditions") or []
     (migratable,) = (condition for condition in build_conditions(instance) if condition["type"] == LIVE_MIGRATABLE)
     if any(migratable.items() <= condition.items() for condition in conditions):
         return conditions
-    # Without timestamps the API server would reject virt-controller's patches, which test for the whole condition.
+    # Without timestamps, the API server would reject virt-controller's patches, which test for the whole condition.
     times = {"lastProbeTime": format_now(), "lastTransitionTime": format_now()}
     return [*(condition for condition in conditions if condition["type"] != LIVE_MIGRATABLE), {**migratable, **times}]
 

@@ -62,9 +62,9 @@ def run_fake_cvo(client: SyncClient) -> None:
 
 
 def get_next_state(cluster_version: Object) -> tuple[str, str] | None:
-    """Return the next version and state in the history of a ClusterVersion, or None if it is up to date.
+    """Return the next version and state in a ClusterVersion's history, or None if the history is up to date.
 
-    A desired version becomes Partial first, then Completed.
+    The state of a desired version is first Partial, then Completed.
     """
     history = cluster_version.get("status", {}).get("history")
     if not history:
@@ -88,7 +88,7 @@ def run_fake_mco(client: SyncClient) -> None:
     ):
         try:
             client.create(POOLS_PATH, body)
-        except Conflict:  # created by an earlier process
+        except Conflict:  # An earlier process has created the pool.
             continue
     with FakeMco(client, MIN_INTERVAL_SECONDS):
         for node in iter_changes(client, NODES_PATH, UNVERSIONED_SELECTOR):

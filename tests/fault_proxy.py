@@ -65,16 +65,16 @@ class FaultProxy:
 
     @contextmanager
     def delay_request(self, delayed_request: str, seconds: float) -> Iterator[None]:
-        """Delay forwarding `delayed_request` by this many seconds while the `with` block runs."""
+        """Forward `delayed_request` only after a delay of `seconds` while the `with` block runs."""
         timer = threading.Timer(seconds, self.stop_faults)
 
-        def rule(request: str) -> Fault | None:
+        def choose_fault(request: str) -> Fault | None:
             if request != delayed_request:
                 return None
             timer.start()
             return DELAYED
 
-        self.inject(rule)
+        self.inject(choose_fault)
         yield
         timer.join()
 
@@ -114,12 +114,12 @@ class FaultProxy:
         if fault is None:
             try:
                 return await self._forward(request)
-            except aiohttp.ClientError:  # the server is not running, or stopped while it responded
+            except aiohttp.ClientError:  # The server is not running, or it stopped while it responded.
                 fault = CONNECTION_RESET
         if fault.status <= 0:
             if fault is NO_RESPONSE:
                 await self._released.wait()
-            if request.transport is not None:  # the client is still connected
+            if request.transport is not None:  # The client is still connected.
                 request.transport.abort()
             return web.Response(status=502)
         headers = {"Retry-After": str(fault.retry_after)} if fault.retry_after else {}

@@ -31,8 +31,8 @@ BEGIN_TIMEOUT_SECONDS = 60.0
 """Seconds after which the test prints what to check if the maintenance has not begun."""
 RESTORE_TIMEOUT_SECONDS = 60.0
 NOT_BEGUN_HINT = (
-    "no function has begun it: check with `kubectl get pods -n node-maintenance` whether the functions run, and read "
-    "their logs; a 403 there is a missing permission"
+    "no function has begun the maintenance: check with `kubectl get pods -n node-maintenance` whether the functions "
+    "run, and read their logs; a 403 there is a missing permission"
 )
 MAX_LISTED_NODES = 10
 """Maximum number of nodes that an error message lists."""
@@ -50,7 +50,7 @@ def run_functest(name: str) -> None:
             maintenance = _build_maintenance(name)
             try:
                 _run_maintenance(cluster, cluster.create(MEDIK8S.path, maintenance))
-            finally:  # even if only the response to the creation was lost
+            finally:  # The object may exist even if no response to its creation arrived.
                 _restore_node(cluster, maintenance, original_node)
     except ApiError as error:
         raise FunctestError(error.message) from None
@@ -78,13 +78,15 @@ def _get_testable_node(cluster: SyncClient, name: str) -> Object:
         for maintenance in _list_maintenances(cluster, group.path)
     }
     if is_cordoned(nodes[name]) or name in maintained:
-        raise FunctestError(f'node "{name}" is cordoned or has a NodeMaintenance: uncordon it, or delete that, first')
+        raise FunctestError(
+            f'node "{name}" is cordoned or has a NodeMaintenance: uncordon the node or delete the NodeMaintenance first'
+        )
     node: Object = nodes[name]
     return node
 
 
 def _list_maintenances(cluster: SyncClient, path: str) -> list[Object]:
-    """Return the NodeMaintenances at `path`; only the tested API group must be served."""
+    """Return the NodeMaintenances at `path`, or none if the API server does not serve an optional API group."""
     try:
         maintenances: list[Object] = cluster.list(path)["items"]
     except NotFound:
@@ -116,13 +118,13 @@ def _run_maintenance(cluster: SyncClient, maintenance: Object) -> None:
         print(f"  still new after {BEGIN_TIMEOUT_SECONDS:.0f} s: {NOT_BEGUN_HINT}", flush=True)
     in_time, latest = _wait_for_object(cluster, path, has_ended, deadline - time.monotonic())
     latest = latest or {}
-    _check(in_time, format_timeout(latest))
+    _raise_unless(in_time, format_timeout(latest))
     status = latest.get("status") or {}
-    _check(status.get("phase") == m.SUCCEEDED, f"the phase is {status.get('phase')}: {status.get('lastError')}")
+    _raise_unless(status.get("phase") == m.SUCCEEDED, f"the phase is {status.get('phase')}: {status.get('lastError')}")
     is_complete = status.get("drainProgress") == 100 and not status.get("pendingPods")
-    _check(is_complete, f"the phase is Succeeded, but pods remain: {status}")
+    _raise_unless(is_complete, f"the phase is Succeeded, but pods remain: {status}")
     node = cluster.get(build_node_path(name))
-    _check(
+    _raise_unless(
         is_in_maintenance(node, MEDIK8S.drain_taint),
         f"the phase is Succeeded, but the node is not cordoned and tainted: {node['spec']}",
     )
@@ -144,7 +146,7 @@ def format_timeout(maintenance: Object) -> str:
 def _delete_maintenance(cluster: SyncClient, path: str) -> Object | None:
     """Delete the maintenance, and retry until the API server accepts the request.
 
-    Return the maintenance as it was before its deletion, or None if that is unknown.
+    Return the maintenance's state before its deletion, or None if this state is unknown.
     """
     deadline = time.monotonic() + RESTORE_TIMEOUT_SECONDS
     for delay in generate_delays(0.5, 5.0):
@@ -154,7 +156,7 @@ def _delete_maintenance(cluster: SyncClient, path: str) -> Object | None:
                 cluster.delete(path, uid=deleted_maintenance["metadata"]["uid"])
             return deleted_maintenance
         except NotFound:
-            return None  # another client deleted it first
+            return None  # Another client has deleted the maintenance.
         except Unavailable:
             if time.monotonic() > deadline:
                 return None
@@ -170,24 +172,24 @@ def _restore_node(cluster: SyncClient, maintenance: Object, original_node: Objec
         cluster, m.build_path(maintenance), lambda current: current is None, RESTORE_TIMEOUT_SECONDS
     )
     maintenance_name = maintenance["metadata"]["name"]
-    _check(
+    _raise_unless(
         is_deleted,
         f'NodeMaintenance "{maintenance_name}" still exists {RESTORE_TIMEOUT_SECONDS:.0f} s after its deletion, '
         f'and node "{name}" may still be cordoned',
     )
     node = cluster.get(build_node_path(name))
     is_restored = node["spec"].get("taints") == original_node["spec"].get("taints") and not is_cordoned(node)
-    _check(is_restored, f"the node is not in its state before the test: {node['spec']}")
+    _raise_unless(is_restored, f"the node's state differs from its state before the test: {node['spec']}")
     print(format_result(name, deleted_maintenance), flush=True)
 
 
 def format_result(node: str, maintenance: Object | None) -> str:
-    """Return the last line of the output; `maintenance` is the state of the maintenance when it was deleted."""
+    """Return the last line of the output; `maintenance` is the maintenance's state before its deletion."""
     was_cordoned = maintenance is None or m.is_reported_cordoned(maintenance)
     return f"node {node} {'is schedulable again' if was_cordoned else 'was never cordoned'}"
 
 
-def _check(condition: bool, message: str) -> None:
+def _raise_unless(condition: bool, message: str) -> None:
     if not condition:
         raise FunctestError(message)
 
@@ -195,9 +197,9 @@ def _check(condition: bool, message: str) -> None:
 def _wait_for_object(
     cluster: SyncClient, path: str, predicate: Callable[[Object | None], bool], seconds: float
 ) -> tuple[bool, Object | None]:
-    """Wait for the object at `path` to satisfy `predicate`; return whether it did in time, and its last state.
+    """Wait for the object at `path` to satisfy `predicate`; return whether it did so in time, and its last state.
 
-    The last state is None if the object does not exist.
+    The object's last state is None if the object does not exist.
     """
     collection, _, name = path.rpartition("/")
     current: Object | None = None
@@ -219,7 +221,7 @@ def _wait_for_object(
 
 
 if __name__ == "__main__":
-    # a job that is cancelled must also restore the node
+    # A CI job that is cancelled must also restore the node.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         run_functest("".join(sys.argv[1:2]))

@@ -62,7 +62,7 @@ class RandomRequests:
         self._generator = InvalidEventGenerator(random, maintenance, node)
 
     def __iter__(self) -> Iterator[tuple[str, RequestSender]]:
-        """Yield endlessly an endpoint's name and a function that sends a request to it."""
+        """Yield, endlessly, an endpoint's name and a function that sends a random request to the endpoint."""
         while True:
             yield "broker", self._build_event_request(self._product.broker_url, KNOWN_TYPES)
             for name, function in FUNCTIONS.items():
@@ -109,7 +109,7 @@ def _compare_drains(
     environment.create_pods(node, 1, finalizers=["example.com/hold"])
     path = environment.create_maintenance(node, name="fuzzed")
     reference = ObjectReference.from_object(
-        environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))
+        environment.wait_for_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))
     )
     seconds_before = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
     servers = [*environment.product.servers, console.server]
@@ -117,7 +117,7 @@ def _compare_drains(
     response_counts, findings = _send_requests(
         RandomRequests(environment.product, console, random, reference, node), request_count
     )
-    environment.await_delivered()
+    environment.wait_until_delivered()
     seconds_after = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
     for (endpoint, status), count in sorted(response_counts.items()):
         print(f"{endpoint:10} {status}  {count:6}")
@@ -160,10 +160,10 @@ def _time_drain(environment: ChainEnvironment) -> float:
     environment.create_pods(node, 10)
     start_time = time.monotonic()
     path = environment.create_maintenance(node, api_version=next(iter(GROUPS)))
-    environment.await_state(path)
+    environment.wait_for_state(path)
     duration = time.monotonic() - start_time
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     return duration
 
 

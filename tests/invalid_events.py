@@ -69,7 +69,7 @@ class Request:
 
 
 class InvalidEventGenerator:
-    """Generates invalid requests about a NodeMaintenance, which may not exist; half of them have its attributes."""
+    """Generates invalid requests, half of which have the attributes of a NodeMaintenance, which may not exist."""
 
     def __init__(self, random: Random, maintenance: events.ObjectReference, node: str) -> None:
         self._random = random
@@ -92,7 +92,7 @@ class InvalidEventGenerator:
         return Request({"content-type": "application/cloudevents+json"}, json.dumps(event).encode())
 
     def _build_attributes(self, event_types: Sequence[str]) -> dict[str, str]:
-        """Return the attributes of a valid event, with some of them replaced, added or removed."""
+        """Return the attributes of a valid event after random replacements, additions and removals."""
         random = self._random
         attributes = {
             **{"specversion": "1.0", "id": f"hostile-{random.random()}", "source": "/hostile"},
@@ -116,7 +116,7 @@ class InvalidEventGenerator:
         return "".join(chr(random.choice((random.randrange(256), random.randrange(0x11000)))) for _ in range(8))
 
     def _build_data(self) -> Any:
-        """Return the data of a valid event, with some values replaced."""
+        """Return the data of a valid event after up to four random replacements or removals."""
         data: Any = copy.deepcopy(self._random.choice(self._build_valid_data()))
         for _ in range(self._random.choice((0, 1, 1, 1, 2, 4))):
             data = self._corrupt(data)

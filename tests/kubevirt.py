@@ -42,7 +42,7 @@ def get_migrations_path(namespace: str) -> str:
 
 
 def build_migration(name: str, vmi_name: str) -> Object:
-    """Build a migration like one that an administrator creates."""
+    """Build a migration as an administrator would create it."""
     return {
         "apiVersion": API_VERSION,
         "kind": MIGRATION_KIND,

@@ -25,7 +25,7 @@ SCRIPT_PATH = Path(__file__).resolve()
 
 
 def build_pytest_options(worker_count: int) -> list[str]:
-    """Return the pytest options for workers with one network namespace each, or for one worker without a namespace."""
+    """Return the pytest options: each worker gets a network namespace or, if not permitted, there is one worker."""
     python = [sys.executable, str(SCRIPT_PATH)]
     result = subprocess.run([*python, "-c", ""], capture_output=True, text=True, check=False)
     if result.returncode:
@@ -41,10 +41,10 @@ def enter_network_namespace() -> None:
         _unshare(CLONE_NEWNET)
     except PermissionError:
         if not user:
-            raise  # in a user namespace, root could not switch to another user, as PostgreSQL requires
+            raise  # In a user namespace, root could not switch to another user, as PostgreSQL requires.
         _unshare(CLONE_NEWUSER | CLONE_NEWNET)
         _write_id_map("uid", user)
-        Path("/proc/self/setgroups").write_text("deny")  # user_namespaces(7) requires it before mapping groups
+        Path("/proc/self/setgroups").write_text("deny")  # user_namespaces(7) requires this before groups are mapped.
         _write_id_map("gid", group)
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))

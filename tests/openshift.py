@@ -55,14 +55,14 @@ class FakeCvo:
         self._admin.create(CLUSTER_VERSIONS_PATH, body)
         self.write_status(version, "Completed")
 
-    def set_desired_version(self, version: str, state: str = "Completed", reached: str = "") -> None:
+    def set_desired_version(self, version: str, state: str = "Completed", reached_version: str = "") -> None:
         """Set the desired version, and report the control plane as upgraded to it or, if `state` is Partial, upgrading.
 
-        If `reached` is set, it is reported instead of the desired version.
+        If `reached_version` is set, the status reports this version instead of the desired one.
         """
         spec = {"desiredUpdate": {"version": version} if version else None}
         self._admin.patch(f"{CLUSTER_VERSIONS_PATH}/version", {"spec": spec})
-        self.write_status(reached or version, state)
+        self.write_status(reached_version or version, state)
 
     def write_status(self, version: str, state: str) -> None:
         """Write the control plane's version and the state of its upgrade to the status."""
@@ -76,7 +76,7 @@ class FakeCvo:
             "availableUpdates": None,
         }
         path = f"{CLUSTER_VERSIONS_PATH}/version"
-        body = {**self._admin.get(path), "status": status}  # a patch cannot write the nulls that the schema requires
+        body = {**self._admin.get(path), "status": status}  # A patch cannot write the nulls that the schema requires.
         self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=body))
 
 
@@ -92,7 +92,7 @@ class FakeMco(FakeController):
         self.upgraded: list[str] = []
 
     def skip_nodes(self, *names: str) -> None:
-        """Stop upgrading these nodes, even if their pools are not paused; earlier names are forgotten."""
+        """Do not upgrade these nodes, even if their pools are not paused; each call replaces the previous names."""
         self._skipped_nodes = set(names)
         self._changed.set()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 
-from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.processes import Server, Startable, reserve_port, wait_until_ready
 from localcluster.programs.packages import find_program
 from localcluster.servers import LOOPBACK
 
@@ -28,7 +28,7 @@ class PostgreSQL(Startable):
 
     def __init__(self) -> None:
         programs = find_program("initdb").resolve().parent
-        self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # other users cannot access pytest's directories
+        self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # Other users cannot access pytest's directories.
         self.port = reserve_port()
         self._user_prefix = _build_user_prefix(self._folder)
         data = self._folder / "data"
@@ -40,17 +40,17 @@ class PostgreSQL(Startable):
         serve_command: list[str | Path] = [*self._user_prefix, programs / "postgres", "-D", data, *options]
         self._server = Server("postgres", serve_command, log)
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         if not (self._folder / "data").exists():
             self._initdb.start()
             assert self._initdb.process
             assert self._initdb.process.wait(60) == 0, self._initdb.describe_log_tail()
         self._server.start()
-        await_ready("PostgreSQL", self._is_responding, [self._server], 60)
+        wait_until_ready("PostgreSQL", self._is_responding, [self._server], 60)
 
     def stop(self) -> None:
         """Stop the server and remove its data."""
-        self._server.send_signal(signal.SIGQUIT)  # immediate shutdown, which frees its shared memory
+        self._server.send_signal(signal.SIGQUIT)  # This signal causes an immediate shutdown that frees shared memory.
         if self._server.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._server.process.wait(5)

@@ -1,6 +1,6 @@
 """The claimed requirements, and the pytest mark of the tests that prove them.
 
-`python -m tests.proofs` prints docs/requirements.md, which is generated from this list and from the marks of all tests.
+`python -m tests.proofs` generates docs/requirements.md from the list of requirements and from the marks of all tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "requirements.md"
 MARK = "proves"
 COLLECTION_KEY = pytest.StashKey["Collection"]()
-"""Stash key of the collected tests, if the run collects all of them."""
+"""Stash key of the collected tests; it is set only if the run collects all tests."""
 TARGET_BY_MARK = {"e2e": "e2e", "real": "e2e-real", "installs": "e2e-installs", "slow": "test-all", "alone": "test-all"}
 """The make target that runs the tests with each mark; `make test` runs the tests without any of these marks."""
 CHAPTERS = {
@@ -34,11 +34,11 @@ CHAPTERS = {
 REQUIREMENTS = {
     "X-1": "Each step is a small HTTP function: it consumes an event, changes one object and emits the next event.",
     "X-2": "An event is a hint: a repeated, late or reordered event leads to the same end state.",
-    "X-3": "A tick finds the changes that event sources missed, and writes nothing if nothing is due.",
+    "X-3": "A tick finds the changes that event sources missed, and writes nothing if there are none.",
     "X-3a": "A tick also finds missed changes of mutex objects, VMIs, HyperConverged objects and certificate Secrets.",
     "X-4": "Triggers filter by exact attribute values, and each event type is delivered to a fixed set of functions.",
     "X-5": "A deleted NodeMaintenance exists until its node is restored, however long all functions are down.",
-    "X-6": "Steps retry after conflicts and failures, wait until budgets allow evictions, and report refusals.",
+    "X-6": "Steps retry after conflicts and failures, wait until budgets allow evictions, and report rejections.",
     "X-6a": "If any request of a step fails in any way, a retry leads to the same result as without the failure.",
     "X-7": "The same functions serve three API groups; a node with two maintenances is restored after both end.",
     "NMO-1": "The API is served under its documented name and short name, and its sample applies unchanged.",
@@ -47,78 +47,78 @@ REQUIREMENTS = {
     "NMO-4": "Two taints without a value are added; existing taints keep their values and their order.",
     "NMO-5": "The node is cordoned and tainted before the first eviction; until then, no pod is evicted.",
     "NMO-6": "Pods are evicted through the eviction subresource; pods that may not be evicted yet stay pending.",
-    "NMO-7": "DaemonSet pods stay on the node; a warning names them, and of the counts only `totalpods` includes them.",
+    "NMO-7": "DaemonSet pods stay on the node; a warning names them, and only `totalpods` includes them.",
     "NMO-8": "Pods that no controller recreates are evicted, too, and a warning names them.",
-    "NMO-8a": "One log line with the documented wording warns about both kinds of pods.",
+    "NMO-8a": "One log line with the documented wording warns about DaemonSet pods and pods without a controller.",
     "NMO-9": "Static pods stay, finished pods are evicted, and emptyDir volumes do not delay the drain.",
     "NMO-10": "The phase is `Running`, then `Succeeded` at 100 percent without pending pods; progress never decreases.",
     "NMO-11": "`totalpods` and `evictionPods` are counted before the first eviction and do not change.",
     "NMO-12": "`pendingPods` shrinks; each status write updates `lastUpdate`, and no write changes only this field.",
     "NMO-13": "`lastError` shows the current error, and a pass without errors clears it.",
-    "NMO-14": "When a maintenance is deleted, its node is schedulable without our taints; nothing else is changed.",
-    "NMO-15": "`kubectl delete` returns promptly even during a drain, and the name can be used again.",
-    "NMO-16": "Our finalizer keeps a deleted object until its node is restored; the older finalizer is removed, too.",
-    "NMO-17": "The log has the lines that administrators search for, once per action.",
-    "NMO-17a": "A deletion's log begins with the documented lines; records have documented keys, and taints are JSON.",
+    "NMO-14": "When a maintenance is deleted, its node is schedulable without drain taints; nothing else is changed.",
+    "NMO-15": "`kubectl delete` returns promptly even during a drain, and the maintenance's name can be used again.",
+    "NMO-16": "A finalizer keeps a deleted object until its node is restored; an old operator's finalizer is removed.",
+    "NMO-17": "The log has each line that administrators search for, once per action.",
+    "NMO-17a": "The log of a deletion begins with the documented lines; records have documented keys and JSON taints.",
     "NMO-18": "A webhook rejects invalid maintenances and returns warnings; without it, the same rules apply.",
     "NMO-19": "The webhook rejects an unknown node; without it, the phase is `Failed` until the node is created.",
     "NMO-20": "When a node is deleted, its maintenance is deleted.",
     "NMO-21": "`spec.nodeName` cannot be changed.",
     "NMO-22": "A second maintenance for a node is rejected or `Failed`; its deletion does not restore the node.",
     "NMO-23": "A control-plane node is rejected if etcd would lose its quorum, unless the node is already down.",
-    "NMO-24": "One command installs; a repetition changes nothing; without Knative, it fails and nothing runs.",
+    "NMO-24": "One command installs the product; a second run changes nothing; without Knative, it starts nothing.",
     "NMO-25": "One command collects all data about a maintenance, and names each missing permission.",
-    "NMO-25a": "The archive also contains mutex objects, VMs, HyperConverged, and only certificates' names and dates.",
+    "NMO-25a": "The archive also contains mutex objects, VMs, HyperConverged objects, and the dates of certificates.",
     "NMO-26": "`make check` and `make cluster-functest` fail if a check fails; one target builds and pushes the image.",
     "NMO-26a": "Make targets deploy, test on a cluster, build the image and push it, or fail with the reason.",
     "NMO-27": "Kubernetes Events report begin, success, failure and end; a Lease that another tool holds is respected.",
-    "NMO-27a": "The node's Lease is shared with medik8s remediators; a maintenance needs it, and fails if it loses it.",
+    "NMO-27a": "The node's Lease is shared with medik8s remediators; a maintenance that loses the Lease fails.",
     "NMO-27b": "A node is excluded from remediation during its maintenance, and keeps an earlier exclusion.",
     "KNM-1": "`nodemaintenance.kubevirt.io` is served next to `nodemaintenance.medik8s.io`, with the same effect.",
     "KNM-1a": "The documented sample exists under its documented name, and the documented commands work as written.",
     "KNM-2": "The status has all documented fields, including `totalPods` with this spelling.",
     "KNM-3": "`totalPods` and `evictionPods` are counted when the maintenance begins.",
-    "KNM-4": "The drain taint of this API group is `kubevirt.io/drain`; an existing one keeps its value.",
+    "KNM-4": "The drain taint of KubeVirt's API group is `kubevirt.io/drain`; an existing taint keeps its value.",
     "KNM-5": "Log records are JSON with the documented keys and messages.",
     "KNM-6": "The pods that remain on the node are those that `kubectl drain` leaves there.",
     "KNM-7": "The documented make targets exist, including `container-build` and `container-push`.",
-    "DRN-1": "Our `drain` command accepts the documented flags in both spellings, with the effect of `kubectl drain`.",
+    "DRN-1": "The `drain` command accepts the documented flags in both spellings, and behaves like `kubectl drain`.",
     "DRN-1a": "`spec.drain` has a field for each kubectl flag; a blocked pod's entry names the field and the remedy.",
-    "DRN-2": "`drain` evicts pods with emptyDir volumes only with their flag; otherwise it evicts none and names them.",
-    "DRN-3": "`drain` ignores DaemonSet pods only with their flag; otherwise it evicts none and names them.",
-    "DRN-4": "`drain` evicts pods without a controller only with `--force`; otherwise it evicts none and names them.",
+    "DRN-2": "If pods have emptyDir volumes, `drain` without `--delete-emptydir-data` evicts no pod and names them.",
+    "DRN-3": "If DaemonSets own pods, `drain` without `--ignore-daemonsets` evicts no pod and names them.",
+    "DRN-4": "If pods have no controller, `drain` without `--force` evicts no pod and names them.",
     "DRN-5": "A pod selector limits the drain to matching pods; an invalid one is rejected before the cordon.",
     "DRN-6": "A node that an administrator cordoned or drained stays so until the administrator uncordons it.",
     "DRN-7": "Only virtual machines with `evictionStrategy: LiveMigrate` are migrated.",
-    "DRN-8": "A drain taint, set by hand or by us, causes one migration per such virtual machine, within the limits.",
-    "DRN-9": "A budget protects each such virtual machine and is deleted with it; a failed migration is retried.",
-    "DRN-10": "If KubeVirt is installed, we create no migrations, budgets or labels.",
+    "DRN-8": "A drain taint causes one migration per `LiveMigrate` VM, within the limits, no matter who set it.",
+    "DRN-9": "A budget protects each `LiveMigrate` VM and is deleted with the VM; a failed migration is retried.",
+    "DRN-10": "If KubeVirt is installed, the product creates no migrations, budgets or labels.",
     "DRN-11": "A virtual machine without an eviction strategy is shut down; it restarts elsewhere by its run strategy.",
     "DRN-12": "The oldest API group is installed and used with the two documented files.",
-    "DRN-13": "Its maintenance makes the node unschedulable; node and log show both taints in the documented order.",
-    "DRN-14": "The stepwise install's files can be created in the documented order; its workloads become ready.",
+    "DRN-13": "The oldest API group's maintenance cordons its node; node and log show both taints in documented order.",
+    "DRN-14": "The stepwise install's files can be created in the documented order, and all workloads become ready.",
     "DRN-15": "The product can be installed in HyperConverged's namespace; of two installs, only one is active.",
-    "DRN-15a": "The install in HyperConverged's namespace also serves the oldest API group.",
+    "DRN-15a": "An install in HyperConverged's namespace also serves the oldest API group.",
     "DRN-16": "As documented, a drained node's virtual machine is first Scheduling, then Running on another node.",
     "DRN-16a": "The status of a VMI lists its interfaces with address, MAC and name.",
     "OSV-1": "The command line and the object lead to the same result.",
     "OSV-2": "A virtual machine that can be migrated is migrated; any other stays, and its status states the reason.",
     "OSV-3": "A virtual machine that was shut down restarts elsewhere unless its run strategy is `Manual`.",
     "OSV-4": "A virtual machine without an eviction strategy does not get a default one.",
-    "OSV-5": "During a maintenance, pods leave and none is scheduled to the node; afterwards, it is schedulable.",
-    "OSV-6": "Workloads that left the node do not return by themselves after the maintenance.",
+    "OSV-5": "During a maintenance, pods leave the node and no new pod is scheduled; then the node is schedulable.",
+    "OSV-6": "Workloads that left the node are not moved back after the maintenance.",
     "OSV-7": "The console starts a maintenance of one or several nodes, after a confirmation and an access check.",
-    "OSV-8": "The console stops a maintenance in the same way, and offers only actions that fit the node's state.",
-    "OSV-9": "The console shows progress, pending pods, the latest error and the reason.",
+    "OSV-8": "The console stops a maintenance after the same checks; it offers only actions that fit the node's state.",
+    "OSV-9": "The console shows a maintenance's progress, pending pods, latest error and reason.",
     "OSV-10": "`drain` and `uncordon` are kubectl commands with the documented flags.",
-    "OSV-10a": "`cordon` is a command, too; cordon, drain and uncordon in sequence have the effect of kubectl's own.",
+    "OSV-10a": "`cordon` is a command, too; cordon, drain and uncordon together have the effect of kubectl's commands.",
     "OSV-11": "The documented object can be applied and deleted with its file, and prints the documented output.",
     "OSV-12": "`kubectl describe node` shows one Event for the cordon of a node, and one for its uncordon.",
-    "OSV-12a": "Our Event for the cordon has a different reason than the kubelet's Event, which may be recorded later.",
+    "OSV-12a": "The product's Event and the kubelet's Event for the same cordon have different reasons.",
     "OSV-13": "`kubectl get NodeMaintenance -o yaml` lists the maintenances with the documented fields.",
     "OSV-14": "A user without permission cannot start a maintenance.",
     "OSV-15": "A maintenance only evicts pods: on a node that is not Ready, it waits until the pods are gone.",
-    "OSV-20": "Certificates are renewed without a manual step; a missing or corrupt one is reissued at once.",
+    "OSV-20": "Certificates are renewed without a manual step; a missing or corrupt one is reissued immediately.",
     "OSV-21": "KubeVirt's certificates are renewed daily, CDI's every 15 days, MAC pool's yearly; none is post-dated.",
     "OSV-22": "The old and the new CA are published together before a server changes, so no client is locked out.",
     "OSV-23": "A label selects the Secrets, and its value the component; Secrets without the label are never written.",
@@ -129,23 +129,23 @@ REQUIREMENTS = {
     "OSV-34": "Penryn and Haswell have the documented features.",
     "OSV-35": "A node with a Haswell CPU is labelled with the documented features.",
     "OSV-36": "Labels have KubeVirt's names; older forms are removed, and the labels of other programs stay.",
-    "OSV-37": "A pod that selects a CPU model runs only on a labelled node, and is Pending while there is none.",
+    "OSV-37": "A pod that selects a CPU model runs only on a node with the model's label, and is Pending without one.",
     "OSV-38": "ConfigMaps describe the nodes' capabilities; an invalid entry is reported and changes nothing.",
     "OSV-39": "A node with the skip annotation keeps its labels; they are updated after the annotation is removed.",
     "5, top": "Tests use the real CRDs of OpenShift and KubeVirt, which accept or reject the documented objects.",
-    "MUT-1": "The ServiceAccounts have only the documented permissions; a refusal is reported and halts the run.",
+    "MUT-1": "The ServiceAccounts have only the documented permissions; a denial is reported and halts the run.",
     "MUT-1a": "Together, the accounts have the documented rights, and create Jobs where an administrator allows it.",
     "MUT-2": "A node without a version label is reported, and the run does not begin.",
     "MUT-3": "The canary must exist, be unpaused, select only workers and be in no target; otherwise no run begins.",
     "MUT-4": "One overlay installs the mutex in addition to the product.",
-    "MUT-4a": "Each documented release step has a counterpart.",
+    "MUT-4a": "docs/contributing.md describes each documented release step with an existing make target.",
     "MUT-10": "A dry run validates a rule's Jobs on every change of the rule; no Job is created.",
     "MUT-11": "The check of a rule writes only the rule's status.",
     "MUT-12": "A rule whose label would be too long is invalid, and its status states the reason.",
     "MUT-13": "The name of a rule may contain dots.",
     "MUT-20": "A target is valid if its pools exist; its status lists each of their nodes once.",
     "MUT-21": "A pool's labels and expressions together select its nodes, in an order that is always the same.",
-    "MUT-22": "A target's node list follows nodes and pools; nothing else is written, and a run keeps its own list.",
+    "MUT-22": "A target's status lists its current nodes; nothing else is written, and a run keeps its initial list.",
     "MUT-30": "Objects that a run config references are validated on every change; the run begins when all are valid.",
     "MUT-31": "Versions are compared as semantic versions; without a desired version, nothing is written.",
     "MUT-32": "Until the control plane is upgraded, no pool or node is changed.",
@@ -156,7 +156,7 @@ REQUIREMENTS = {
     "MUT-37": "During a run, a target's pool keeps its expressions, and selects only nodes with the run's labels.",
     "MUT-38": "Before a pool is edited, a warning names the workers that are in no target.",
     "MUT-40": "Jobs run one at a time, in the order of the rules.",
-    "MUT-41": "Each Job, even for cleanup, has its rule's template, variables for node and rule, and avoids that node.",
+    "MUT-41": "Each Job uses its rule's template, gets node and rule as variables, and does not run on the node.",
     "MUT-42": "Each Job is created once, however often events arrive; a Job that disappeared halts the run.",
     "MUT-43": "When a node's Jobs are all complete, one write removes its labels; labels removed earlier are restored.",
     "MUT-44": "At most one node is released and not done, across all pools, targets and runs.",
@@ -188,7 +188,7 @@ REQUIREMENTS = {
     "C18": "HyperConverged is found by its name in any namespace; of several, the oldest takes precedence.",
     "C19": "The status has `drainProgress` and `lastUpdate` in all three API groups.",
     "C20": "`lastError` is the latest error of any kind.",
-    "C21": "`evictionPods` is the number of pods to evict at the start, and does not change.",
+    "C21": "`evictionPods` is the number of pods to evict when the drain begins, and does not change.",
     "C22": "A node that was cordoned by hand is schedulable after its maintenance.",
     "C23": "The ClusterVersion is named `version`, or `cluster` as documented; its history is a list or a string.",
     "C24": "The canary's own expressions are replaced during a run, and restored afterwards.",
@@ -208,7 +208,7 @@ NOT_IN_MAKE_TEST = {
     "OSV-1": _SLOW_REASON,
     "X-6a": "it covers every request of every step",
 }
-"""The reason why `make test` does not prove a requirement."""
+"""For each requirement that `make test` does not prove: the reason."""
 PAGE_HEAD = """# Requirements
 
 This page lists the requirements, and the tests that prove them. A test proves a requirement if it has the mark
@@ -225,7 +225,7 @@ the tests with their own marks.
 
 
 def proves(*requirement_ids: str) -> pytest.MarkDecorator:
-    """Return the mark for a test that proves these requirements. Raises `ValueError` for an unknown ID."""
+    """Return the mark for a test that proves these requirements. Raises `ValueError` for an unknown or missing ID."""
     unknown = [requirement for requirement in requirement_ids if requirement not in REQUIREMENTS]
     if unknown or not requirement_ids:
         raise ValueError(f"unknown requirement ids: {', '.join(unknown)}" if unknown else "no requirement ids")
@@ -255,14 +255,14 @@ def build_collection(items: Iterable[pytest.Item]) -> Collection:
         target = next(
             (TARGET_BY_MARK[mark.name] for mark in item.iter_markers() if mark.name in TARGET_BY_MARK), "test"
         )
-        targets[name] = target if targets.get(name, target) == target else "test"  # only some parameters are slow
+        targets[name] = target if targets.get(name, target) == target else "test"  # Not all parameters are slow.
         for requirement in {requirement for mark in item.iter_markers(MARK) for requirement in mark.args}:
             tests[requirement][name] = None
     return Collection({requirement: list(test_ids) for requirement, test_ids in tests.items()}, targets)
 
 
-def collects_all(config: pytest.Config) -> bool:
-    """Return whether this run of pytest collects all tests, regardless of which ones it then selects."""
+def collects_all_tests(config: pytest.Config) -> bool:
+    """Return whether this pytest run collects all tests, even if it then deselects most of them."""
     is_partial = any(config.getoption(option, None) for option in ("lf", "ignore", "ignore_glob"))
     return not is_partial and [Path(argument).resolve() for argument in config.args] == [ROOT / "tests"]
 

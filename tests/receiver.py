@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-TIMEOUT_SECONDS = 120.0  # maximum time to wait for requests
-SHUTDOWN_POLL_SECONDS = 0.02  # with the default, each test would take up to half a second longer
+TIMEOUT_SECONDS = 120.0  # Maximum time to wait for requests
+SHUTDOWN_POLL_SECONDS = 0.02  # `shutdown` waits up to one interval; the default is 0.5 s.
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Response:
 class Receiver:
     """A server that accepts any path and records the requests in order of arrival.
 
-    `answers[path]` builds the response for that path, `default_answer` for all other paths. With `tls` the server
+    `answers[path]` builds the response for that path, and `default_answer` for all other paths. With `tls`, the server
     uses HTTPS.
     """
 

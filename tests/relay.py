@@ -22,7 +22,7 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Close all connections, and close every new one at once."""
+        """Close all connections, and close every new connection immediately."""
         with self._lock:
             self._cut = True
             for connection in self._connections:
@@ -30,7 +30,7 @@ class Relay:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def stop_responding(self) -> None:
-        """Close all connections; accept new ones but never respond, as if the host had disappeared."""
+        """Close all connections; accept new connections but never respond, as if the host were unreachable."""
         self.cut()
         self._is_unresponsive, self._cut = True, False
 
@@ -45,7 +45,7 @@ class Relay:
         self._server.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # the listening socket was closed
+        with suppress(OSError):  # `accept` fails after `close` has closed the listening socket.
             while True:
                 client, _ = self._server.accept()
                 if self._cut:

@@ -1,8 +1,8 @@
-"""Assigns groups of tests to xdist workers, and lets some tests have exclusive use of the machine.
+"""Assigns groups of tests to xdist workers, and gives tests that measure time exclusive use of the machine.
 
 A group contains the tests that use the same cluster, so that no worker starts a cluster for a single test. Tests wait
-most of the time, so there is one worker more than cores. With more workers, functions would miss their limit of 1.6 s
-per response.
+most of the time, so the number of workers is one more than the number of cores. With more workers, the functions would
+miss their limit of 1.6 s per response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 ENGINES = ("knative+components", "rabbitmq+components", "knative", "rabbitmq")
-"""Engines with which end-to-end tests are parametrized; a group's name can contain one."""
+"""Engines with which end-to-end tests are parametrized; a group's name can contain such an engine."""
 END_TO_END = "tests/e2e"
 GROUPS = (
     (f"{END_TO_END}[knative]",),
@@ -53,7 +53,7 @@ A name with the test's engine takes precedence over the same name without it.
 """
 
 
-def find_group(test: str) -> int:
+def find_group_index(test: str) -> int:
     """Return the index in `GROUPS` of a test's group; the path in the test ID is relative to the repository root."""
     name, _, parameters = test.partition("::")
     engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
@@ -67,7 +67,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
     def _split_scope(self, nodeid: str) -> str:
         """Return the index of the test's group as its scope."""
-        return str(find_group(nodeid))
+        return str(find_group_index(nodeid))
 
     def _reschedule(self, node: WorkerController) -> None:
         """Assign the next group to a worker that has at most one test left.

@@ -52,7 +52,7 @@ class SecondTry:
 
 
 def find_failure_reason(tries: Collection[SecondTry]) -> str:
-    """Return why these second tries make the run fail, or "" if they do not."""
+    """Return the reason why the run fails with these second tries, or "" if it passes."""
     failed_twice = [second_try.test for second_try in tries if second_try.second_reason]
     make_test_count = sum(second_try.is_in_make_test for second_try in tries)
     if failed_twice:
@@ -84,11 +84,11 @@ def run_targets(targets: Collection[str]) -> int:
 def _run_target(target: str, tries: list[SecondTry]) -> str:
     """Run one target and retry its failed tests; add the second tries to `tries`.
 
-    Return why the run fails, or "" if it does not.
+    Return the reason why the target fails, or "" if it passes.
     """
     failures = _run_make(target)
     if failures is None:
-        return f"make {target} ended before its tests did"
+        return f"make {target} ended before all of its tests had run"
     if not failures:
         return ""
     if len(tries) + len(failures) > MAX_SECOND_TRIES:
@@ -96,7 +96,7 @@ def _run_target(target: str, tries: list[SecondTry]) -> str:
     print(f"second try: {', '.join(failures)}", flush=True)
     second_failures = _run_make(target, "ARGS=--last-failed")
     if second_failures is None:
-        return f"the second try of make {target} ended before its tests did"
+        return f"the second try of make {target} ended before all of its tests had run"
     if other_failures := second_failures.keys() - failures.keys():
         return f"other tests of make {target} failed at the second try: {', '.join(sorted(other_failures))}"
     make_test_ids = _list_make_test_ids()

@@ -1,4 +1,4 @@
-"""Tests that the tests marked `abreast` run concurrently, and that each has its own result."""
+"""Tests that tests marked `abreast` run concurrently, and that each of them has a separate result."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_compares(shared, number):
     assert shared == number
 
 @pytest.mark.abreast
-def test_takes_nothing():
+def test_without_arguments():
     together.wait(20)
 
-def test_is_apart():
+def test_without_mark():
     assert together.n_waiting == 0
 """
 
 
-def test_marked_tests_run_concurrently_and_report_their_own_failures(tmp_path: Path) -> None:
+def test_marked_tests_run_concurrently_with_separate_results(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.concurrent_tests import pytest_pyfunc_call\n")
     (tmp_path / "test_meeting.py").write_text(TEST_FILE_SOURCE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")

@@ -18,18 +18,18 @@ TARGETS = sorted(set(re.findall(r"`?make ([a-z][\w-]*)", PAGE_TEXT)))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_path_named_by_page_exists(path: str) -> None:
+def test_path_in_contributing_page_exists(path: str) -> None:
     """Check that each path named in docs/contributing.md exists."""
     assert (ROOT / path).exists()
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_make_target_named_by_page_exists(target: str) -> None:
+def test_make_target_in_contributing_page_exists(target: str) -> None:
     """Check that each make target named in docs/contributing.md exists in the Makefile."""
     assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-def test_page_names_every_package() -> None:
+def test_contributing_page_names_every_package() -> None:
     """Check that docs/contributing.md names every package of the product, except those of components."""
     packages = {
         path.parent

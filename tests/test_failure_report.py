@@ -1,4 +1,4 @@
-"""Tests that failed tests are reported only after a complete run; otherwise, more tests could have failed."""
+"""Tests that a run reports its failed tests only if it was complete; otherwise, more tests could have failed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ONE_WORKER_OPTIONS = ("-p", "xdist", "-n", "1")
 def run_pytest(
     folder: Path, second_test_body: str, *options: str, conftest_suffix: str = ""
 ) -> tuple[int, dict[str, str] | None]:
-    """Run three tests, the first of which fails; return the exit status, and the report (None if there is none)."""
+    """Run three tests, the first of which fails; return the exit status and the report, or None without a report."""
     (folder / "conftest.py").write_text(CONFTEST + conftest_suffix)
     (folder / "test_some.py").write_text(TEST_FILE_TEMPLATE.format(second=second_test_body))
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -44,7 +44,7 @@ def run_pytest(
     return result.returncode, json.loads(report.read_text()) if report.exists() else None
 
 
-def test_complete_run_reports_each_failed_test_with_its_reason(tmp_path: Path) -> None:
+def test_complete_run_reports_each_failed_test_with_reason(tmp_path: Path) -> None:
     assert run_pytest(tmp_path, "pass") == (1, {FIRST_TEST_ID: "call: assert False"})
 
 
@@ -53,7 +53,7 @@ def test_report_of_run_without_failures_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_test_that_crashes_its_worker_is_reported_as_failed(tmp_path: Path) -> None:
+def test_crashed_test_is_reported_as_failed(tmp_path: Path) -> None:
     exit_code, report = run_pytest(tmp_path, CRASH_STATEMENT, *ONE_WORKER_OPTIONS)
 
     assert exit_code == 1
@@ -77,7 +77,7 @@ def test_incomplete_run_writes_no_report(
 ) -> None:
     """Check that an interrupted or crashed run writes no report.
 
-    When xdist stops replacing crashed workers, the exit status is that of a run with failed tests.
+    If xdist no longer replaces crashed workers, the exit status is the same as after a complete run with failed tests.
     """
     assert run_pytest(tmp_path, second_test_body, *options, conftest_suffix=conftest_suffix) == (
         expected_exit_code,

@@ -15,12 +15,12 @@ from localcluster.cluster import LocalCluster
 from tests.fake_controller import MAX_IDLE_SECONDS, FakeController
 
 QUIET_SECONDS = 1.0
-"""Seconds within which the controller would have noticed a change."""
+"""Seconds within which a controller notices a change."""
 UNSERVED_PATH = "/apis/nowhere.example/v1/things"
 
 
 class CountingController(FakeController):
-    """A controller that records its reconciliations, the first of which fail with a rejection if this is requested."""
+    """A controller that records its reconciliations; the first `rejection_count` of them fail with a rejection."""
 
     watched: ClassVar[Mapping[str, str]] = {NODES_PATH: "", UNSERVED_PATH: ""}
 
@@ -33,10 +33,10 @@ class CountingController(FakeController):
         self.reconciliations.put(time.monotonic())
         if self._rejections_left:
             self._rejections_left -= 1
-            raise Rejected(403, "not for you")
+            raise Rejected(403, "forbidden")
 
     def wait_until_idle(self) -> None:
-        """Wait until no reconciliation has occurred for a while; fail if this takes as long as the idle interval."""
+        """Wait until no reconciliation has occurred for `QUIET_SECONDS`; fail if that takes `MAX_IDLE_SECONDS`."""
         started_at = time.monotonic()
         while True:
             try:
@@ -67,7 +67,7 @@ def test_rejected_step_is_recorded_and_retried(cluster: LocalCluster) -> None:
         for _ in range(4):
             controller.reconciliations.get(timeout=5)
 
-    assert controller.errors == ["not for you"] * 3
+    assert controller.errors == ["forbidden"] * 3
 
 
 def test_stopped_controller_does_not_reconcile(cluster: LocalCluster) -> None:

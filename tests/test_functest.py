@@ -26,7 +26,7 @@ def build_maintenance(**status: object) -> Object:
     [
         (build_maintenance(), f"new after 600 s: {functest.NOT_BEGUN_HINT}"),
         (build_maintenance(phase="Running"), "Running after 600 s"),
-        (build_maintenance(phase="Running", lastError="no answer"), "Running after 600 s: no answer"),
+        (build_maintenance(phase="Running", lastError="timed out"), "Running after 600 s: timed out"),
         (
             build_maintenance(phase="Running", blockedPods=[BLOCKED_POD]),
             "Running after 600 s: default/web-0: budget web has 1 of 1",

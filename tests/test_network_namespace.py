@@ -1,4 +1,4 @@
-"""Tests that each worker of the end-to-end tests has its own loopback interface, so that all can use the same ports."""
+"""Tests that each worker of the end-to-end tests has its own loopback interface, so that ports do not conflict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def network_namespaces_permitted() -> None:
 
 
 @pytest.mark.usefixtures("network_namespaces_permitted")
-def test_worker_has_own_network_and_same_user() -> None:
+def test_worker_has_separate_network_and_same_user() -> None:
     result = subprocess.run(
         [sys.executable, SCRIPT_PATH, "-c", LOOPBACK_SCRIPT], capture_output=True, text=True, check=True
     )

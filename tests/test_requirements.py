@@ -14,7 +14,7 @@ from tests.proofs import (
     REQUIREMENTS,
     ROOT,
     Collection,
-    collects_all,
+    collects_all_tests,
     proves,
     render_page,
 )
@@ -70,12 +70,12 @@ def test_only_run_of_whole_test_suite_collects_all_tests(
     for case in cases:
         for name, value in {**options, **case}.items():
             monkeypatch.setattr(pytestconfig if name == "args" else pytestconfig.option, name, value)
-        results.append(collects_all(pytestconfig))
+        results.append(collects_all_tests(pytestconfig))
 
     assert results == [True, False, False, False, False]
 
 
-def test_page_lists_proofs_by_make_target_and_tests_outside_make_test() -> None:
+def test_requirements_page_lists_proofs_by_make_target_and_tests_outside_make_test() -> None:
     proofs: dict[str, list[str]] = {requirement: [] for requirement in REQUIREMENTS}
     proofs["X-1"] = ["tests/test_a.py::test_b", "tests/test_a.py::test_c"]
     targets = {"tests/test_a.py::test_b": "test", "tests/test_a.py::test_c": "test-all"}
@@ -87,7 +87,7 @@ def test_page_lists_proofs_by_make_target_and_tests_outside_make_test() -> None:
     assert "| [tests/test_a.py](../tests/test_a.py) | test-all | test_c |" in rows
 
 
-def test_page_has_a_row_for_every_requirement() -> None:
+def test_requirements_page_has_a_row_for_every_requirement() -> None:
     """Check that each requirement belongs to a chapter, so that the page has a row for it."""
     rows = render_page(Collection({requirement: [] for requirement in REQUIREMENTS}, {})).splitlines()
 

@@ -1,4 +1,4 @@
-"""Tests for the concurrent execution of test groups, and for the lock of tests that need the machine exclusively."""
+"""Tests for the assignment of tests to groups, and for the lock of tests that need the machine exclusively."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduling import ENGINES, GROUPS, MachineLock, find_group
+from tests.scheduling import ENGINES, GROUPS, MachineLock, find_group_index
 from tests.sources import ROOT
 
 
@@ -66,14 +66,14 @@ def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
         f"{file}::test{parameters}" for file in files for parameters in ("", *(f"[{engine}-a]" for engine in ENGINES))
     ]
 
-    assert {find_group(test) for test in ids} == set(range(len(GROUPS)))
+    assert {find_group_index(test) for test in ids} == set(range(len(GROUPS)))
     assert all((ROOT / name.partition("[")[0]).exists() for names in GROUPS for name in names)
 
 
-def test_file_belongs_to_group_that_names_it_or_its_nearest_directory() -> None:
-    assert "tests/chain/test_audit.py" in GROUPS[find_group("tests/chain/test_audit.py::test_a")]
-    assert GROUPS[find_group("tests/chain/test_speed.py::test_a")] == ("tests/chain",)
-    assert GROUPS[find_group("tests/test_package_structure.py::test_a")] == ("tests",)
+def test_file_belongs_to_group_of_file_or_nearest_directory() -> None:
+    assert "tests/chain/test_audit.py" in GROUPS[find_group_index("tests/chain/test_audit.py::test_a")]
+    assert GROUPS[find_group_index("tests/chain/test_speed.py::test_a")] == ("tests/chain",)
+    assert GROUPS[find_group_index("tests/test_package_structure.py::test_a")] == ("tests",)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -81,19 +81,19 @@ def test_e2e_tests_of_one_engine_form_one_group(engine: str) -> None:
     """Check that an engine's end-to-end tests belong to one group; in other tests, an engine's name has no effect."""
     names = ("test_permissions.py", "test_drains.py")
     (group,) = {
-        find_group(f"tests/e2e/{name}::test_a[{parameters}]")
+        find_group_index(f"tests/e2e/{name}::test_a[{parameters}]")
         for name in names
         for parameters in (engine, f"a b-{engine}")
     }
 
     assert GROUPS[group] == (f"tests/e2e[{engine}]",)
-    assert GROUPS[find_group(f"tests/manifests/test_overlays.py::test_a[{engine}]")] == ("tests/manifests",)
-    assert GROUPS[find_group(f"tests/e2e/test_{engine}.py::test_a")] == ("tests/e2e",)
+    assert GROUPS[find_group_index(f"tests/manifests/test_overlays.py::test_a[{engine}]")] == ("tests/manifests",)
+    assert GROUPS[find_group_index(f"tests/e2e/test_{engine}.py::test_a")] == ("tests/e2e",)
 
 
 def test_admission_e2e_tests_form_one_group() -> None:
     (group,) = {
-        find_group(f"tests/e2e/test_admission.py::test_an_install{parameters}")
+        find_group_index(f"tests/e2e/test_admission.py::test_an_install{parameters}")
         for parameters in ("", "[base]", "[knative]")
     }
 

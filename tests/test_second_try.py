@@ -59,7 +59,7 @@ def run_ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], li
     return result, (tree / "calls").read_text().splitlines()
 
 
-def test_retried_test_is_reported_with_both_outcomes(work_tree: Path) -> None:
+def test_report_contains_first_failure_and_second_outcome(work_tree: Path) -> None:
     result, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {PASSING_CASE} test-all) {FAILING_CASE}')
 
     assert calls == ["lint", "test-all", "test-all ARGS=--last-failed", "e2e"]
@@ -97,7 +97,7 @@ def test_killed_run_gets_no_second_try(work_tree: Path) -> None:
 
     assert calls == ["lint", "test-all"]
     assert result.returncode == 1
-    assert result.stderr == "error: make test-all ended before its tests did\n"
+    assert result.stderr == "error: make test-all ended before all of its tests had run\n"
 
 
 def test_run_without_report_is_incomplete(work_tree: Path) -> None:
@@ -105,7 +105,7 @@ def test_run_without_report_is_incomplete(work_tree: Path) -> None:
     result, _ = run_ci(work_tree, "test-all) ;;")
 
     assert result.returncode == 1
-    assert result.stderr == "error: make test-all ended before its tests did\n"
+    assert result.stderr == "error: make test-all ended before all of its tests had run\n"
 
 
 def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Path) -> None:
@@ -126,7 +126,7 @@ def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Pat
         (1, MAX_SECOND_TRIES, "11 tests needed a second try, at most 10 may"),
     ],
 )
-def test_only_a_few_tests_may_need_a_second_try(make_test_count: int, other_count: int, reason: str) -> None:
+def test_run_fails_if_too_many_tests_need_a_second_try(make_test_count: int, other_count: int, reason: str) -> None:
     second_tries = [
         SecondTry(f"test_{number}", "", "", number < make_test_count) for number in range(make_test_count + other_count)
     ]

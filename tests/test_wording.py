@@ -1,4 +1,4 @@
-"""Tests of the check of words that `make lint` runs: what it finds, what it leaves alone, and its list of words."""
+"""Tests for the wording check of `make lint`: the checked texts, the reported problems, and the list of words."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.wording import ROOT, find_problems, main, read_rules, read_texts
 
 
-def find(tmp_path: Path, name: str, text: str) -> list[str]:
-    """Return the problems of a file with this name and text."""
+def check_text(tmp_path: Path, name: str, text: str) -> list[str]:
+    """Return the problems in a file with this name and text."""
     path = tmp_path / name
     path.write_text(text)
     return list(find_problems(name, path, read_rules()))
@@ -34,9 +34,9 @@ def find(tmp_path: Path, name: str, text: str) -> list[str]:
     ],
 )
 def test_disallowed_word_is_reported(tmp_path: Path, name: str, text: str, problem: str) -> None:
-    """Check that names, comments, messages, docstrings and pages are searched, and that the message has a remedy."""
-    (found,) = find(tmp_path, name, text)
-    assert found.startswith(problem)
+    """Check that names, comments, messages, docstrings and pages are checked, and that each problem names a remedy."""
+    (reported,) = check_text(tmp_path, name, text)
+    assert reported.startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_disallowed_word_is_reported(tmp_path: Path, name: str, text: str, probl
         ("a.svg", "somebody\n"),
     ],
 )
-def test_code_and_data_are_not_prose(tmp_path: Path, name: str, text: str) -> None:
-    """Check that code blocks, short strings, YAML values and images are not searched."""
-    assert find(tmp_path, name, text) == []
+def test_code_and_data_are_not_checked(tmp_path: Path, name: str, text: str) -> None:
+    """Check that code blocks, short strings, YAML values and images are not checked."""
+    assert check_text(tmp_path, name, text) == []
 
 
-def test_exception_covers_its_file_and_text_only(tmp_path: Path) -> None:
-    """Check that an `allow` line has no effect on another file or on another word of the file."""
+def test_wording_exception_applies_only_to_listed_file_and_text(tmp_path: Path) -> None:
+    """Check that an `allow` line has no effect on another file or on another word in the same file."""
     path = tmp_path / "words.txt"
     path.write_text("prose somebody|nobody: the actor\nallow a.md somebody else: a title\n")
     rules = read_rules(path)
@@ -67,8 +67,8 @@ def test_exception_covers_its_file_and_text_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["name tell", "word tell: emit", "name : emit", "allow README.md"])
-def test_malformed_line_of_the_list_is_an_error(tmp_path: Path, line: str) -> None:
-    """Check that a line without kind, value or explanation is an error with file and line number."""
+def test_malformed_line_of_word_list_is_rejected(tmp_path: Path, line: str) -> None:
+    """Check that a line without a kind, a value or a replacement causes an error with the file and the line number."""
     path = tmp_path / "words.txt"
     path.write_text(f"{line}\n")
 
@@ -76,21 +76,21 @@ def test_malformed_line_of_the_list_is_an_error(tmp_path: Path, line: str) -> No
         read_rules(path)
 
 
-def test_every_exception_is_used() -> None:
-    """Check that the list has no exception for a text that its file no longer contains."""
+def test_word_list_has_no_unused_exceptions() -> None:
+    """Check that the list of words has no exception for a text that the file no longer contains."""
     rules = read_rules()
 
     unused = [
         (file, text)
         for file, text in rules.allowed
-        if not any(text in line for found in read_texts(ROOT / file) for line in found.text.splitlines())
+        if not any(text in line for part in read_texts(ROOT / file) for line in part.text.splitlines())
     ]
 
     assert unused == []
 
 
 def test_untracked_and_generated_files_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that only files that git tracks are searched, without the CHANGELOG and generated pages."""
+    """Check that only files that git tracks are checked, except the changelog and generated pages."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     for name in ("CHANGELOG.md", "page.md", "untracked.md"):
         (tmp_path / name).write_text("nobody\n")

@@ -1,7 +1,8 @@
 """Functions that wait, with a watch, until objects on the API server satisfy a predicate.
 
 An idle API server takes up to a tenth of a second to list the latest state. Reading one object, or starting a watch at
-a known version, takes a millisecond. Tests wait thousands of times, so they list only if no version is known.
+a known version, takes a millisecond. Tests wait thousands of times, so these functions list only if no version is
+known.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from kube.client.list_watch import WatchStream, follow
 from kube.client.sync_client import SyncClient
 from kube.paths import Object
 
-SECONDS = 120.0
-"""Default timeout; the expected state usually occurs within a second, so this allows for a busy machine."""
+DEFAULT_TIMEOUT_SECONDS = 120.0
+"""Default timeout of a wait, long enough for a busy machine; the expected state usually occurs within a second."""
 T = TypeVar("T")
 Predicate = Callable[[dict[str, Object]], bool]
 
@@ -42,7 +43,7 @@ def retry_action(action: Callable[[], object], wait: Callable[[], T], seconds: f
 
 
 async def run_until_set(stop_event: threading.Event, *coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run endless coroutines concurrently until `stop_event` is set or one of them raises an error, which is raised."""
+    """Run endless coroutines concurrently until `stop_event` is set; raise the error of a coroutine that fails."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     while not (stop_event.is_set() or any(task.done() for task in tasks)):
         await asyncio.sleep(0.05)
@@ -86,7 +87,10 @@ def _get_version(obj: Object) -> int:
 
 
 def wait_for_object(
-    client: SyncClient, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS
+    client: SyncClient,
+    path: str,
+    predicate: Callable[[Object | None], bool],
+    seconds: float = DEFAULT_TIMEOUT_SECONDS,
 ) -> Object:
     """Wait until the object at `path` satisfies `predicate`; return the object, or {} if it does not exist.
 
@@ -102,7 +106,7 @@ def wait_for_object(
         lambda objects: predicate(objects.get(name)),
         seconds,
         fields=f"metadata.name={name}",
-        known=KnownState(current.values()) if current else None,
+        known_state=KnownState(current.values()) if current else None,
     )
     return objects_by_name.get(name, {})
 
@@ -122,19 +126,19 @@ def wait_for_collection(
     client: SyncClient,
     path: str,
     predicate: Predicate,
-    seconds: float = SECONDS,
+    seconds: float = DEFAULT_TIMEOUT_SECONDS,
     *,
     fields: str = "",
     labels: str = "",
-    known: KnownState | None = None,
+    known_state: KnownState | None = None,
 ) -> dict[str, Object]:
     """Wait until the objects at `path` satisfy `predicate`, which gets them by name; return them by name.
 
-    If `known` is given, only later changes are checked. Raises `TimeoutError`.
+    If `known_state` is given, only later changes are checked. Raises `TimeoutError`.
     """
     collection_wait = _CollectionWait(client.api, path, predicate, fields, labels)
     try:
-        client.run(asyncio.wait_for(collection_wait.wait(known), seconds))
+        client.run(asyncio.wait_for(collection_wait.wait(known_state), seconds))
     except asyncio.TimeoutError:
         raise TimeoutError(f"no match at {path} in {seconds} s: {json.dumps(collection_wait.state)}") from None
     return collection_wait.state
@@ -148,24 +152,24 @@ class _CollectionWait:
         self._fields, self._labels = fields, labels
         self.state: dict[str, Object] = {}
 
-    async def wait(self, known: KnownState | None) -> None:
+    async def wait(self, known_state: KnownState | None) -> None:
         """Wait until the collection satisfies the predicate."""
-        if known is None or not await self._wait_after(known):
+        if known_state is None or not await self._wait_with_watch(known_state):
             await self._wait_with_list()
 
-    async def _wait_after(self, known: KnownState) -> bool:
-        """Watch from the known version, and return whether the predicate was satisfied.
+    async def _wait_with_watch(self, known_state: KnownState) -> bool:
+        """Watch from the known version until the predicate is satisfied; return False if the watch ends before that.
 
-        It was not if the watch ended early, for example because the version has expired.
+        A watch ends early if its version has expired, for example.
         """
-        self.state = known.objects
+        self.state = known_state.objects
         watch = self._api.watch(
-            self._path, resource_version=known.version, field_selector=self._fields, label_selector=self._labels
+            self._path, resource_version=known_state.version, field_selector=self._fields, label_selector=self._labels
         )
         try:
             async with aclosing(cast("WatchStream", watch)) as changes:
                 async for event_type, obj in changes:
-                    if known.apply_event(event_type, obj) and self._predicate(self.state):
+                    if known_state.apply_event(event_type, obj) and self._predicate(self.state):
                         return True
         except (NotFound, Unavailable):
             pass

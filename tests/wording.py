@@ -1,7 +1,7 @@
 """Finds words that this project does not use, docstrings without a leading verb and Markdown lines that are too long.
 
-`python -m tests.wording` prints each place as `FILE:LINE: problem` and ends with 1 if there is one. `make lint` runs it
-on the files that git tracks. tests/wording.txt lists the words and the exceptions.
+`python -m tests.wording` prints `FILE:LINE: problem` for each problem in the files that git tracks, and exits with
+status 1 if there is any. `make lint` runs this check. tests/wording.txt lists the words and the exceptions.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SKIPPED = (
     *("CHANGELOG.md", "docs/mutants.md", "docs/performance.md", "docs/requirements.md"),
     "tests/test_wording.py",
 )
-"""The history of changes, generated pages, and the test of this check, which contains the words."""
+"""Files that are not checked: the changelog, generated pages, and the test of this check, which contains the words."""
 COMMENTED = (".yaml", ".yml", ".sh")
-"""Suffixes of files of which only the comments are checked, as of the Makefile."""
+"""Suffixes of files in which only the comments are checked, as in the Makefile."""
 NO_VERBS = frozenset(
     (
         *("a", "an", "the", "what", "whether", "who", "whose", "whom", "those", "these", "this", "that", "it", "its"),
@@ -34,11 +34,11 @@ NO_VERBS = frozenset(
         *("any", "both", "for", "as", "in", "on", "at", "by", "to", "with", "without", "if", "so", "only", "other"),
     )
 )
-"""First words that no docstring of a function has; ruff's D401 finds verbs that are not imperative."""
+"""Words that must not begin a function's docstring; ruff's D401 finds verbs that are not imperative."""
 
 
 class Text(NamedTuple):
-    """A piece of text, the number of its first line, and what it is: "name", "docstring", "prose"."""
+    """A piece of text with its kind ("name", "docstring" or "prose") and the number of its first line."""
 
     kind: str
     line: int
@@ -47,12 +47,12 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """The words that are not used.
+    """The words that the project does not use, with their replacements.
 
     Attributes:
-        names: Word of an identifier → what is written instead.
-        prose: Patterns with what is written instead.
-        allowed: File and text of each exception.
+        names: The replacement of each word that no identifier may contain.
+        prose: The patterns that no prose may match, each with its replacement.
+        allowed: The file and the text of each exception.
     """
 
     names: dict[str, str]
@@ -68,18 +68,18 @@ class Rules:
                         yield f'"{word}" in the name {text.text}: write {self.names[word]}'
             return
         for line in text.text.splitlines():
-            for pattern, instead in self.prose:
+            for pattern, replacement in self.prose:
                 for match in pattern.finditer(line):
                     if not self._is_allowed(file, line, match[0]):
-                        yield f'"{match[0]}": write {instead}'
+                        yield f'"{match[0]}": write {replacement}'
 
     def _is_allowed(self, file: str, line: str, word: str) -> bool:
-        """Return whether an exception of the file covers the word in this line."""
-        return any(file == of and text in line and word in text for of, text in self.allowed)
+        """Return whether an exception allows the word in this line of the file."""
+        return any(file == allowed_file and text in line and word in text for allowed_file, text in self.allowed)
 
 
 def read_rules(path: Path = RULES) -> Rules:
-    """Parse the list of words. Raises `ValueError` for a line without a kind, a value or an explanation."""
+    """Parse the list of words. Raises `ValueError` for a line without a kind, a value or a replacement."""
     rules = Rules({}, [], [])
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line or line.startswith("#"):
@@ -107,7 +107,7 @@ def split_identifier(identifier: str) -> list[str]:
 
 
 def read_texts(path: Path) -> Iterator[Text]:
-    """Yield the names and the prose of a file; nothing for a file that has neither."""
+    """Yield the names and the prose in a file, or nothing if the file contains neither."""
     if path.suffix == ".py":
         yield from _read_python(path.read_text())
         return
@@ -161,15 +161,15 @@ def find_problems(file: str, path: Path, rules: Rules) -> Iterator[str]:
 
 
 def list_tracked_files(root: Path) -> list[str]:
-    """Return the paths that git tracks in a work tree, without generated pages."""
+    """Return the paths of the files that git tracks in a work tree, except those in `SKIPPED`."""
     listed = subprocess.run(["git", "-C", str(root), "ls-files"], capture_output=True, text=True, check=True).stdout
     return [file for file in listed.splitlines() if file not in SKIPPED and (root / file).is_file()]
 
 
 def main(root: Path = ROOT) -> int:
-    """Print all problems of the work tree; return 1 if there is one."""
+    """Print all problems in the work tree; return the exit status, which is 1 if there is any problem."""
     rules = read_rules()
-    problems = [each for file in list_tracked_files(root) for each in find_problems(file, root / file, rules)]
+    problems = [problem for file in list_tracked_files(root) for problem in find_problems(file, root / file, rules)]
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0
 

@@ -1,6 +1,6 @@
 """Creates the nodes, namespaces, pods, budgets and NodeMaintenances of a test on a real cluster; reads its audit log.
 
-All waiting uses watches.
+All functions that wait use watches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
-from tests.waiting import SECONDS, KnownState, wait_for_collection, wait_for_object
+from tests.waiting import DEFAULT_TIMEOUT_SECONDS, KnownState, wait_for_collection, wait_for_object
 
 OWN_USER_PREFIX = "system:serviceaccount:node-maintenance:"
 """Prefix of the user names of the product's ServiceAccounts."""
@@ -34,7 +34,7 @@ SELF_REVIEW_RESOURCE = "selfsubjectreviews"
 STALE_WRITE_STATUSES = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 """Status codes of writes based on stale data: a stale resourceVersion, or a failed `test` in a JSON patch."""
 NODE_BATCH_SIZE = 8
-"""Number of nodes that are created at once, which takes hardly longer than creating one; each test takes its own."""
+"""Number of nodes that are created together, which takes hardly longer than creating one; tests do not share nodes."""
 _name_numbers = itertools.count(1)
 _free_nodes: WeakKeyDictionary[LocalCluster, list[str]] = WeakKeyDictionary()
 _free_nodes_lock = threading.Lock()
@@ -53,8 +53,8 @@ class Workload:
     def delete_objects(self) -> None:
         """Delete this test's Deployments and nodes.
 
-        The controllers of remaining Deployments would retry to create pods whenever a node changes. Requests that list
-        nodes would take ten times as long with the nodes of hundreds of earlier tests.
+        The controllers of remaining Deployments would retry to create pods whenever a node changes. With the nodes of
+        hundreds of earlier tests, requests that list nodes would take ten times as long.
         """
         for path in self._deployments:
             self.delete(path)
@@ -67,11 +67,11 @@ class Workload:
         """Create a namespace, wait until pods can be created in it, and return its name."""
         name = f"work-{next(_name_numbers)}"
         created = self.client.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        accounts, empty = (
+        path, known_state = (
             f"/api/v1/namespaces/{name}/serviceaccounts",
             KnownState((), created["metadata"]["resourceVersion"]),
         )
-        self.wait_for_collection(accounts, lambda service_accounts: "default" in service_accounts, known=empty)
+        self.wait_for_collection(path, lambda accounts: "default" in accounts, known_state=known_state)
         return name
 
     def take_node(self) -> str:
@@ -90,12 +90,12 @@ class Workload:
     def create_bare_pods(
         self, node: str, *names: str, namespace: str = "", ready: bool = True, **options: Any
     ) -> list[Object]:
-        """Create bare pods on `node` (see `build_pod`); if `ready` is set, wait until they are Ready; return them."""
+        """Create bare pods with `build_pod`, wait until they are Ready if `ready` is set, and return them."""
         bodies = [build_pod(node, name, **options) for name in names]
         return self.create_pods(namespace or self.namespace, bodies, ready=ready)
 
     def create_pods(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
-        """Create these pods; if `ready` is set, wait until they are Ready; return them."""
+        """Create these pods, wait until they are Ready if `ready` is set, and return them."""
         path = f"/api/v1/namespaces/{namespace}/pods"
         created = self.client.gather_all(*(self.client.api.create(path, body) for body in bodies))
         if not (ready and created):
@@ -104,7 +104,7 @@ class Workload:
         current_pods = self.wait_for_collection(
             path,
             lambda pods: all(name in pods and is_ready(pods[name]) for name in names),
-            known=KnownState(created),
+            known_state=KnownState(created),
         )
         return [current_pods[name] for name in names]
 
@@ -179,7 +179,7 @@ class Workload:
         self.delete(path)
 
     def wait_for_object(
-        self, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS
+        self, path: str, predicate: Callable[[Object | None], bool], seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> Object:
         """Wait until the object at `path` satisfies `predicate`; return the object, or {} if it does not exist.
 
@@ -191,17 +191,19 @@ class Workload:
         self,
         path: str,
         predicate: Callable[[dict[str, Object]], bool],
-        seconds: float = SECONDS,
+        seconds: float = DEFAULT_TIMEOUT_SECONDS,
         *,
         fields: str = "",
         labels: str = "",
-        known: KnownState | None = None,
+        known_state: KnownState | None = None,
     ) -> dict[str, Object]:
         """Wait until the objects at `path` satisfy `predicate`, which gets them by name; return them by name.
 
-        If `known` is given, only later changes are checked.
+        If `known_state` is given, only later changes are checked.
         """
-        return wait_for_collection(self.client, path, predicate, seconds, fields=fields, labels=labels, known=known)
+        return wait_for_collection(
+            self.client, path, predicate, seconds, fields=fields, labels=labels, known_state=known_state
+        )
 
 
 def build_pod(
@@ -249,12 +251,12 @@ class AuditLog:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._end = file.read_bytes().rfind(b"\n") + 1  # a line may be incomplete
+        self._end = file.read_bytes().rfind(b"\n") + 1  # The last line may be incomplete.
         self._entries: list[Object] = []
         self._lock = threading.Lock()
 
     def read_entries(self) -> list[Object]:
-        """Return all entries in order of completion; each line is parsed only once, since the log can be long."""
+        """Return all entries in order of completion; parse each line only once, because the log can be long."""
         with self._lock, self._file.open("rb") as log:
             log.seek(self._end)
             lines, newline, _ = log.read().rpartition(b"\n")

@@ -20,19 +20,19 @@ from kube.certificates.ca_injection import TARGET_PATHS
 from localcluster.servers import LOOPBACK
 
 Figure = tuple[str, float, float | None]
-"""A label, a value, and its limit if there is one."""
+"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
 REQUESTS_PER_SECOND, DURATION_SECONDS = 50, 10
 CACHED_LIMIT_MS, LISTED_LIMIT_MS = 20.0, 150.0
-"""Limits for the 99th percentile in milliseconds: reviews answered from the watch cache, and those that need a list."""
+"""Limits for the 99th percentile in milliseconds: reviews from the watch cache, and reviews that need a list."""
 POD_COUNT = 100
 MAX_NODES = 100
-"""Maximum number of nodes that the requests iterate over."""
+"""Maximum number of nodes for which the requests create maintenances."""
 
 
 def measure_latency(rig: Rig, name: str, free_nodes: Sequence[str], maintained_nodes: Sequence[str]) -> list[Figure]:
     """Return the latencies for each kind of response.
 
-    Raises `RuntimeError` if a response is not the expected one.
+    Raises `RuntimeError` if a response is unexpected.
 
     Args:
         name: The name of the case.
@@ -68,7 +68,7 @@ def measure_latency(rig: Rig, name: str, free_nodes: Sequence[str], maintained_n
 
 
 def get_webhook_url(rig: Rig) -> str:
-    """Return the webhook's URL from its configuration."""
+    """Return the webhook's URL from the ValidatingWebhookConfiguration."""
     [hook] = rig.client.get(f"{TARGET_PATHS['ValidatingWebhookConfiguration']}/nodemaintenance-validate")["webhooks"]
     return str(hook["clientConfig"]["url"])
 
@@ -78,7 +78,7 @@ def start_noop_webhook(rig: Rig) -> Iterator[str]:
     """Start the no-op webhook with the real webhook's certificate, and yield its URL."""
     command = [sys.executable, "-m", "bench.admission.noop_webhook", str(_get_certificates_dir(rig)), LOOPBACK]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout  # noqa: S101 - it is a pipe
+        assert process.stdout  # noqa: S101 - set because of stdout=PIPE
         try:
             yield f"https://{LOOPBACK}:{int(process.stdout.readline())}/validate"
         finally:
@@ -93,7 +93,7 @@ def _send_reviews(rig: Rig, url: str, nodes: Sequence[str], expected_response: s
     latencies = asyncio.run(
         send_reviews(url, _get_certificates_dir(rig) / "ca.crt", nodes, REQUESTS_PER_SECOND, DURATION_SECONDS)
     )
-    latencies.check_answers(expected_response)
+    latencies.check_responses(expected_response)
     return latencies
 
 

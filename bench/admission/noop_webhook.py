@@ -1,4 +1,4 @@
-"""A webhook that allows every request unread: its latency is the minimum for HTTPS and JSON on this host.
+"""A webhook that allows every request without any check: its latency is the minimum for HTTPS and JSON on this host.
 
 `python -m bench.admission.noop_webhook DIRECTORY HOST` serves with the certificate in DIRECTORY, prints its port, and
 exits on SIGTERM.
@@ -13,12 +13,12 @@ from pathlib import Path
 from aiohttp import web
 
 from functions.serving.https_server import serve_https, wait_for_signal
-from kube.admission.reviews import build_review, parse_review
+from kube.admission.reviews import build_review_response, parse_review
 
 
 async def handle_review(request: web.Request) -> web.Response:
     """Return a review response that allows the request."""
-    return web.json_response(build_review(parse_review(await request.json())))
+    return web.json_response(build_review_response(parse_review(await request.json())))
 
 
 async def main(directory: Path, host: str) -> None:

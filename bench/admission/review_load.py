@@ -17,7 +17,7 @@ from kube.admission.reviews import API_VERSION
 from kube.paths import Object
 
 WARMUP_REQUESTS = 20
-"""Concurrent requests before the measurement, which open the connections; the API server also keeps its own open."""
+"""Requests that open connections before the measurement, because the API server keeps its connections open, too."""
 MAX_CONNECTIONS = 20
 ALLOWED, WARNED, REFUSED = "allowed", "warned", "refused"
 """The kinds of responses: allowed without a warning, allowed with warnings, or refused."""
@@ -25,7 +25,7 @@ ALLOWED, WARNED, REFUSED = "allowed", "warned", "refused"
 
 @dataclass(frozen=True)
 class Latencies:
-    """The latency of each request in milliseconds, and the numbers of refused and of warned requests."""
+    """The latency of each request in milliseconds, and the numbers of requests that were refused or got a warning."""
 
     milliseconds: Sequence[float]
     refused: int = 0
@@ -42,8 +42,8 @@ class Latencies:
         ordered = sorted(self.milliseconds)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
-    def check_answers(self, expected_response: str) -> None:
-        """Raise `RuntimeError` unless every request got this response; otherwise the latencies are meaningless."""
+    def check_responses(self, expected_response: str) -> None:
+        """Raise `RuntimeError` unless all responses are of the expected kind, because kinds differ in latency."""
         count = len(self.milliseconds)
         expected_counts = {ALLOWED: (0, 0), WARNED: (0, count), REFUSED: (count, 0)}[expected_response]
         if (self.refused, self.warned) != expected_counts:
@@ -51,11 +51,11 @@ class Latencies:
             raise RuntimeError(f"expected all {count} reviews to be {expected_response}: {counts}")
 
 
-def build_review(node: str, number: int) -> Object:
+def build_review_request(node: str, request_number: int) -> Object:
     """Return the AdmissionReview for the creation of a NodeMaintenance for this node."""
-    (maintenance,) = build_maintenances([f"review-{number}"], [node], "benchmark")
+    (maintenance,) = build_maintenances([f"review-{request_number}"], [node], "benchmark")
     resource = {"group": "nodemaintenance.medik8s.io", "version": "v1beta1", "resource": "nodemaintenances"}
-    request = {"uid": f"review-{number}", "operation": "CREATE", "resource": resource, "object": maintenance}
+    request = {"uid": f"review-{request_number}", "operation": "CREATE", "resource": resource, "object": maintenance}
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": request}
 
 
@@ -66,8 +66,8 @@ async def send_reviews(
     context = ssl.create_default_context(cafile=str(ca))
     async with ClientSession(connector=TCPConnector(ssl=context, limit=MAX_CONNECTIONS)) as session:
 
-        async def send_review(number: int) -> Object:
-            body = build_review(nodes[number % len(nodes)], number)
+        async def send_review(request_number: int) -> Object:
+            body = build_review_request(nodes[request_number % len(nodes)], request_number)
             async with session.post(url, json=body) as response:
                 if response.status != 200:
                     raise RuntimeError(f"webhook {url} returned status {response.status}: {await response.text()}")
@@ -83,15 +83,15 @@ async def run_at_rate(call: Callable[[int], Awaitable[Object]], calls_per_second
     loop, milliseconds = asyncio.get_running_loop(), list[float]()
     started_at = loop.time()
 
-    async def call_timed(number: int) -> Object:
-        response = await call(number)
-        milliseconds.append((loop.time() - started_at - number / calls_per_second) * 1000)
+    async def call_and_measure(call_number: int) -> Object:
+        response = await call(call_number)
+        milliseconds.append((loop.time() - started_at - call_number / calls_per_second) * 1000)
         return response
 
     tasks = []
     for number in itertools.islice(itertools.count(), count):
         await asyncio.sleep(max(0.0, started_at + number / calls_per_second - loop.time()))
-        tasks.append(asyncio.create_task(call_timed(number)))
+        tasks.append(asyncio.create_task(call_and_measure(number)))
     responses = await asyncio.gather(*tasks)
     refused = sum(not response["allowed"] for response in responses)
     return Latencies(milliseconds, refused, sum(bool(response.get("warnings")) for response in responses))

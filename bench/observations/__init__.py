@@ -1,1 +1,1 @@
-"""Observations of the product alone over a period of time: its activity and its API requests."""
+"""Measures the product without other drainers over a period of time: CPU usage, events and API requests."""

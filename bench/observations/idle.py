@@ -34,16 +34,16 @@ from kube.maintenance.objects import SUCCEEDED
 from kube.nodes import build_node_path
 
 Figure = tuple[str, float, float | None]
-"""A label, a value, and its limit if there is one."""
+"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
 MINUTE_SECONDS = 60.0
 TICK_SECONDS = 15.0
 SETTLE_SECONDS = 3 * TICK_SECONDS
-"""Time for earlier activity to end."""
+"""Seconds to wait until the activity before the observation has ended."""
 MAINTENANCE_COUNT, BATCH_SIZE, IDLE_MINUTES = 500, 25, 2
 TOLERANT_DEPLOYMENT, TOLERANT_POD_COUNT, OTHER_POD_COUNT, MAINTENANCE_NAME = "tolerant", 5, 10, "recreated-pods"
 STATUS_READS, STATUS_READ_SECONDS = 5, 0.5
 MAX_EVICTIONS, MAX_CORES = (20, 10, 10), 0.05
-"""Limits for evictions in each minute, and for the CPU cores that API server and functions use in addition to idle."""
+"""Limits for the evictions in minutes 1 to 3, and for the CPU cores in use compared with the idle product."""
 HEARTBEAT_SECONDS = 10
 HEARTBEAT_STAGE_PREFIX = "node-heartbeat.stage.kwok.x-k8s.io"
 STATUS_DELAY_ANNOTATIONS = {f"{HEARTBEAT_STAGE_PREFIX}/delay": "10s", f"{HEARTBEAT_STAGE_PREFIX}/jitter-delay": "590s"}
@@ -86,7 +86,7 @@ def _observe_idle(rig: Rig, duration_seconds: float) -> list[Figure]:
 
 
 def read_idle_period(journal: Path, requests: Sequence[Request], started_at: float, ended_at: float) -> IdlePeriod:
-    """Return the period's entries in the journal, together with its requests."""
+    """Count the journal's events and attempts of an idle period, and combine the counts with its API requests."""
     query_arguments = (events.TICK, started_at, ended_at)
     with closing(costs.open_journal(journal)) as database:
         ticks = [Tick(*row) for row in database.execute(TICKS_QUERY, query_arguments)]
@@ -100,16 +100,16 @@ def _measure_cores(rig: Rig, cpu_before: dict[str, float], duration_seconds: flo
     cpu = {name: cpu_now[name] - cpu_before.get(name, 0) for name in cpu_now}
     return [
         ("cores of the API server", round(cpu["kube-apiserver"] / duration_seconds, 3), None),
-        ("cores of the functions", round(sum(_select_functions(cpu)) / duration_seconds, 3), None),
+        ("cores of the functions", round(sum(_iter_function_cpu_seconds(cpu)) / duration_seconds, 3), None),
     ]
 
 
-def _select_functions(cpu: dict[str, float]) -> Iterable[float]:
+def _iter_function_cpu_seconds(cpu: dict[str, float]) -> Iterable[float]:
     return (seconds for name, seconds in cpu.items() if name in (*FUNCTIONS, "functions"))
 
 
 def _measure_idle_maintenances(rig: Rig) -> list[Figure]:
-    """Observe finished maintenances while the kubelets of all nodes send heartbeats."""
+    """Observe the product with drained maintenances while the kubelets of all nodes send heartbeats."""
     nodes, started_at = _list_node_names(rig), time.monotonic()
     with _create_drained_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
         duration = time.monotonic() - started_at
@@ -140,18 +140,18 @@ def _list_node_names(rig: Rig) -> list[str]:
 
 @contextmanager
 def _create_drained_maintenances(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
-    """Create maintenances that drain these nodes, which have no pods, and delete them after the block."""
+    """Create a maintenance for each of these nodes, which have no pods, and delete the maintenances after the block."""
     client = rig.client
     bodies = build_maintenances([f"drained-{number}" for number in range(len(nodes))], nodes, "benchmark")
     for start in range(0, len(nodes), BATCH_SIZE):
         batch = bodies[start : start + BATCH_SIZE]
         run_concurrently(client, (client.api.create(MEDIK8S.path, body) for body in batch))
-        rig.observer.await_last("phase", [body["metadata"]["name"] for body in batch], SUCCEEDED)
+        rig.observer.wait_for_changes("phase", [body["metadata"]["name"] for body in batch], SUCCEEDED)
     yield
     for start in range(0, len(nodes), BATCH_SIZE):
         names = [body["metadata"]["name"] for body in bodies[start : start + BATCH_SIZE]]
         run_concurrently(client, (client.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
-        rig.observer.await_last("maintenance gone", names)
+        rig.observer.wait_for_changes("maintenance gone", names)
 
 
 def _measure_large_admission(rig: Rig) -> list[Figure]:
@@ -183,7 +183,7 @@ class _RecreatedPods:
         started_at = time.monotonic()
         self._client.create(MEDIK8S.path, body)
         minutes = [self._observe_until(started_at + number * MINUTE_SECONDS) for number in (1, 2, 3)]
-        gone_after = self._observer.await_pods_gone(other_pods) - started_at
+        gone_after = self._observer.wait_until_pods_gone(other_pods) - started_at
         figures: list[Figure] = [
             (f"seconds until the {OTHER_POD_COUNT} other pods are gone", round(gone_after, 2), None)
         ]
@@ -199,7 +199,7 @@ class _RecreatedPods:
         ]
 
     def _observe_until(self, ended_at: float) -> tuple[int, float]:
-        """Return, at `ended_at`, the evictions of tolerant pods and the CPU cores of API server and functions."""
+        """Sleep until `ended_at`; return the evictions of tolerant pods, and the cores of API server and functions."""
         log = AuditLog(costs.get_audit_log(self._rig))
         cpu_before, started_at = costs.measure_cpu(self._rig), time.monotonic()
         time.sleep(max(0.0, ended_at - started_at))
@@ -224,9 +224,9 @@ class _RecreatedPods:
         """Remove the tolerations, restore the node, and return how long the drain took after the removal."""
         started_at = time.monotonic()
         self._workload.remove_tolerations(TOLERANT_DEPLOYMENT, "node-2")
-        duration = self._observer.await_first("phase", MAINTENANCE_NAME, SUCCEEDED) - started_at
+        duration = self._observer.wait_for_change("phase", MAINTENANCE_NAME, SUCCEEDED) - started_at
         self._client.run(self._client.api.request("DELETE", f"{MEDIK8S.path}/{MAINTENANCE_NAME}"))
-        self._observer.await_first("maintenance gone", MAINTENANCE_NAME, "")
+        self._observer.wait_for_change("maintenance gone", MAINTENANCE_NAME, "")
         self._workload.delete()
         return ("seconds from the removal of the tolerations to Succeeded", round(duration, 1), None)
 

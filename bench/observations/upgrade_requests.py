@@ -26,7 +26,7 @@ from tests.openshift import build_pool
 from tests.waiting import wait_for_object
 
 Figure = tuple[str, float, float | None]
-"""A label, a value, and its limit if there is one."""
+"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
 POOL_COUNT, OBJECT_NAME, CANARY, NEW_VERSION = 5, "bench", "canary", "4.16.4"
 POOL_LABEL = "bench.example.com/pool"
 MAX_REQUESTS_PER_NODE = 120.0
@@ -34,11 +34,11 @@ MAX_REQUESTS_PER_NODE = 120.0
 MAX_LISTED_REQUESTS = 3
 """Number of the most frequent request kinds to list."""
 READY_TIMEOUT_SECONDS, TIMEOUT_SECONDS_PER_NODE = 60.0, 15.0
-"""Timeouts: until the run waits for its upgrade, and per node of the upgrade."""
+"""Timeouts in seconds: until the run is ready for the upgrade, and for each node that is upgraded."""
 
 
 def measure_upgrade(rig: Rig, workers: Sequence[str]) -> list[Figure]:
-    """Return the figures of one upgrade of these workers, from the requested version until everything is restored."""
+    """Return the figures of one upgrade of these workers, from the version request until the run is finished."""
     run = _prepare_run(rig, workers)
     log, started_at = AuditLog(costs.get_audit_log(rig)), time.monotonic()
     patch = {"spec": {"desiredUpdate": {"version": NEW_VERSION}}}
@@ -61,7 +61,7 @@ def measure_upgrade(rig: Rig, workers: Sequence[str]) -> list[Figure]:
 
 
 def _prepare_run(rig: Rig, workers: Sequence[str]) -> str:
-    """Create the pools, a rule with cleanup and the run; return the run's path once it waits for its upgrade."""
+    """Create the pools, a rule with a cleanup Job and the run; return the run's path once the upgrade may begin."""
     client, roles = rig.client, [f"pool-{number}" for number in range(POOL_COUNT)]
     labels = ({"metadata": {"labels": {POOL_LABEL: roles[number % POOL_COUNT]}}} for number in range(len(workers)))
     run_concurrently(

@@ -1,7 +1,7 @@
 """`make performance`: writes docs/performance.md and its plots from the latest results of `make bench`.
 
-Without new results it uses those that the page already shows. The page is rendered from `template.md` in this
-directory, where each name in double braces is replaced by a generated part.
+Without new results, the program uses the results that the page already shows. The page is rendered from `template.md`
+in this directory, where each name in double braces is replaced by a generated part.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ PRODUCT_DRAINER, LOCAL_ENGINE = "ours", "local"
 REFERENCE_DRAINERS = ("operator", "kubectl drain")
 """Reference drainers for the ratios, in order of preference; the first measured one is used."""
 MAX_RATIOS = {"10 pods": (0.25, 0.4), "100 pods": (0.8, 1.0), BUDGET_OF_TEN.name: (0.4, 0.5)}
-"""For each case, the maximum share of the reference's time, with local delivery and with the other engines."""
+"""Maximum duration by case, relative to the reference drainer's: with local delivery, with another engine."""
 MAX_FLOOR_RATIOS = {"100 pods": 1.3}
-"""The maximum share of the lower bound's time, with local delivery."""
+"""Maximum duration by case, relative to the floor's, with local delivery."""
 MAX_SECONDS = {"20 nodes at once with 5 s termination": (7.0, 8.0)}
 MAX_LAG_SECONDS = (0.05, 0.1)
-"""Maximum seconds from the end of the last pod until Succeeded, with local delivery and with the other engines."""
+"""Maximum seconds from the last pod's end until Succeeded: with local delivery, with another engine."""
 HINT_TYPES = (*watcher.EMITTED_TYPES, PODS_EVICTED)
 MAX_HINTS_PER_DRAIN, MAX_HINTS_PER_POD = 10, 3
 MAX_REQUESTS_PER_NODE, MAX_REQUESTS_PER_POD, MAX_SERIAL_REQUESTS_PER_POD = 30, 1.2, 8
@@ -48,14 +48,16 @@ RoundGroups = Mapping[tuple[str, str, str], Sequence[Round]]
 
 
 def _check_case(engine: str, case: DrainCase | None, groups: RoundGroups) -> Iterator[Finding]:
-    """Yield the checked figures of the product's rounds in a case; yield none if the case no longer exists."""
+    """Yield the figures with limits of the product's rounds in a case; yield none if the case no longer exists."""
     if case is None:
         return
-    ours, index = groups[engine, case.name, PRODUCT_DRAINER], 0 if engine == LOCAL_ENGINE else 1
+    ours, engine_index = groups[engine, case.name, PRODUCT_DRAINER], 0 if engine == LOCAL_ENGINE else 1
     if case.name in MAX_SECONDS:
-        yield Finding(engine, case.name, "seconds", _compute_median(ours), MAX_SECONDS[case.name][index])
-    yield from _check_ratios(engine, case.name, index, groups)
-    yield Finding(engine, case.name, "seconds from last pod gone to done", _compute_lag(ours), MAX_LAG_SECONDS[index])
+        duration, max_duration = _compute_median_duration(ours), MAX_SECONDS[case.name][engine_index]
+        yield Finding(engine, case.name, "seconds", duration, max_duration)
+    yield from _check_ratios(engine, case.name, engine_index, groups)
+    lag, max_lag = _compute_median_lag(ours), MAX_LAG_SECONDS[engine_index]
+    yield Finding(engine, case.name, "seconds from last pod gone to done", lag, max_lag)
     hints = compute_typical_cost(ours, "events", HINT_TYPES)
     yield Finding(engine, case.name, "hints", hints, MAX_HINTS_PER_DRAIN + MAX_HINTS_PER_POD * case.nodes * case.pods)
     yield Finding(engine, case.name, "requests", compute_typical_cost(ours, "requests"), compute_max_requests(case))
@@ -63,18 +65,18 @@ def _check_case(engine: str, case: DrainCase | None, groups: RoundGroups) -> Ite
         yield from _check_memory_and_waits(engine, case.name, ours)
 
 
-def _check_ratios(engine: str, case: str, index: int, groups: RoundGroups) -> Iterator[Finding]:
+def _check_ratios(engine: str, case: str, engine_index: int, groups: RoundGroups) -> Iterator[Finding]:
     ours = groups[engine, case, PRODUCT_DRAINER]
     reference = next((name for name in REFERENCE_DRAINERS if (engine, case, name) in groups), None)
     if case in MAX_RATIOS and reference:
         ratio = compute_ratio(ours, groups[engine, case, reference])
-        yield Finding(engine, case, f"time as a share of {reference}", round(ratio, 2), MAX_RATIOS[case][index])
+        yield Finding(engine, case, f"time as a share of {reference}", round(ratio, 2), MAX_RATIOS[case][engine_index])
     if case in MAX_FLOOR_RATIOS and engine == LOCAL_ENGINE and (engine, case, "floor") in groups:
         ratio = compute_ratio(ours, groups[engine, case, "floor"])
         yield Finding(engine, case, "time as a share of the floor", round(ratio, 2), MAX_FLOOR_RATIOS[case])
     one_process = groups.get((engine, BUDGET_OF_TEN.name, PRODUCT_DRAINER))
     if case == TWO_EVICT_PROCESSES.name and one_process:
-        ratio = _compute_median(ours) / _compute_median(one_process)
+        ratio = _compute_median_duration(ours) / _compute_median_duration(one_process)
         yield Finding(engine, case, "time as a share of one process", round(ratio, 2), MAX_ONE_PROCESS_RATIO)
 
 
@@ -101,9 +103,9 @@ def compute_max_requests(case: DrainCase) -> float:
     return MAX_REQUESTS_PER_NODE * case.nodes + MAX_REQUESTS_PER_POD * pods
 
 
-def _compute_median(rounds: Sequence[Round]) -> float:
+def _compute_median_duration(rounds: Sequence[Round]) -> float:
     return round(statistics.median(measured_round.seconds for measured_round in rounds), 2)
 
 
-def _compute_lag(rounds: Sequence[Round]) -> float:
+def _compute_median_lag(rounds: Sequence[Round]) -> float:
     return round(statistics.median(measured_round.lag_seconds for measured_round in rounds), 3)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDTH_INCHES, ROW_HEIGHT_INCHES, MARGIN_INCHES = 9.0, 0.16, 1.1
 """Dimensions of a plot."""
 LABEL_WIDTH_CHARS, VALUE_MARGIN_SHARE = 34, 0.1
-"""Characters per line of a case's name, and the share of the axis that is left free for the last value."""
+"""Characters per line of a case's name, and the share of the axis to the right of the largest value."""
 DRAINER_STYLES = {
     PRODUCT_DRAINER: ("#0b5cad", "o"),
     "kubectl drain": ("#c2571a", "s"),
@@ -33,7 +33,7 @@ DRAINER_STYLES = {
 }
 """Color and marker of each drainer, in the order of the legend."""
 ANNOTATION_STYLE: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
-"""The position of a value next to its marker."""
+"""Position and size of the text of a value, relative to the value's marker."""
 RC_SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "performance",
     "font.family": "DejaVu Sans",
@@ -47,7 +47,7 @@ Series = Mapping[str, Mapping[str, Sequence[float]]]
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot.
+    """One plot of docs/performance.md.
 
     Attributes:
         file_name: The file name.

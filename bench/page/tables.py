@@ -43,7 +43,7 @@ def render_figures(results: Results) -> str:
 
 
 def render_costs(rounds: Iterable[Round]) -> str:
-    """Return the table of the product's costs."""
+    """Return the table of the product's resource usage."""
     rows = summarize_costs(rounds)
     return render_table(COSTS_HEADER, rows) if rows else ""
 

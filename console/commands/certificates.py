@@ -11,7 +11,7 @@ from console.operations import renewal_requests
 from console.terminal.connection import run_with_api
 from console.terminal.escaping import escape
 from console.terminal.options import cluster_options, output_option
-from console.terminal.output import note, show, show_json
+from console.terminal.output import print_note, show, show_json
 from console.terminal.param_types import NonEmptyText
 from kube.paths import Object
 
@@ -30,7 +30,7 @@ COLUMNS = {
 @click.command
 @click.option(
     "--renew",
-    "name",
+    "secret_name",
     type=NonEmptyText(),
     metavar="NAME",
     default="",
@@ -38,7 +38,7 @@ COLUMNS = {
 )
 @output_option
 @cluster_options
-def certificates(name: str, output: str) -> None:
+def certificates(secret_name: str, output: str) -> None:
     """List certificates, with serial, dates and next renewal; or renew one now.
 
     \b
@@ -46,9 +46,9 @@ def certificates(name: str, output: str) -> None:
       kubectl maintenance certificates
       kubectl maintenance certificates --renew validate
     """
-    if name:
-        entry = run_with_api(lambda api: renewal_requests.request_renewal(api, name))
-        note(f"secret/{entry['secret']} in namespace {entry['namespace']} will be renewed within seconds", output)
+    if secret_name:
+        entry = run_with_api(lambda api: renewal_requests.request_renewal(api, secret_name))
+        print_note(f"secret/{entry['secret']} in namespace {entry['namespace']} will be renewed within seconds", output)
         if output == "json":
             show_json(entry)
         return

@@ -44,7 +44,7 @@ def _check_networks(context: click.Context, option: click.Parameter, value: tupl
     envvar=["DATABASE_URL", "JOURNAL"],
     help="File or postgresql:// URL of the journal.  [env: DATABASE_URL, JOURNAL]",
 )
-@functions_option("functions_url", "the addresses in the Triggers")
+@functions_option("functions_url", "the subscriber addresses in the Triggers")
 @broker_option
 @click.option(
     "--host",
@@ -64,7 +64,8 @@ def _check_networks(context: click.Context, option: click.Parameter, value: tupl
     "--groups-header",
     envvar="CONSOLE_GROUPS_HEADER",
     default="",
-    help="Header in which that proxy names the groups, separated by commas.  [env: CONSOLE_GROUPS_HEADER]",
+    help="Header in which the authenticating proxy lists the user's groups, separated by commas.  "
+    "[env: CONSOLE_GROUPS_HEADER]",
 )
 @click.option(
     "--proxy",
@@ -74,21 +75,22 @@ def _check_networks(context: click.Context, option: click.Parameter, value: tupl
     default=("127.0.0.0/8", "::1"),
     show_default=True,
     callback=_check_networks,
-    help="Address or network of that proxy; the console rejects all other clients; repeatable.  [env: CONSOLE_PROXIES]",
+    help="Address or network of the authenticating proxy; the console rejects all other clients; repeatable.  "
+    "[env: CONSOLE_PROXIES]",
 )
 @click.option(
     "--proxy-secret",
     "secret_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="CONSOLE_PROXY_SECRET",
-    help="File with the secret that identifies that proxy.  [env: CONSOLE_PROXY_SECRET]",
+    help="File with the secret that identifies the authenticating proxy.  [env: CONSOLE_PROXY_SECRET]",
 )
 @click.option(
     "--secret-header",
     envvar="CONSOLE_SECRET_HEADER",
     default="X-Console-Secret",
     show_default=True,
-    help="Header in which that proxy sends the secret.  [env: CONSOLE_SECRET_HEADER]",
+    help="Header in which the authenticating proxy sends the secret.  [env: CONSOLE_SECRET_HEADER]",
 )
 @click.option("--tls/--no-tls", envvar="CONSOLE_TLS", help="Browsers connect by HTTPS.  [env: CONSOLE_TLS]")
 @cluster_options
@@ -115,7 +117,7 @@ def console(
     from console.web.server import Settings, serve  # slow import: about 500 ms
 
     authenticating_proxy = _build_proxy(**proxy)
-    is_local = _is_local(listen)
+    is_local = _is_loopback_address(listen)
     settings = Settings(
         listen,
         is_local,
@@ -133,7 +135,7 @@ def console(
 def _build_proxy(
     user_header: str, groups_header: str, addresses: tuple[str, ...], secret_file: Path | None, secret_header: str
 ) -> AuthenticatingProxy | None:
-    """Return the proxy that the options describe, or None without --user-header.
+    """Return the authenticating proxy that the options describe, or None without --user-header.
 
     Raises `BadParameter` if a required option is missing, or if the secret is too short or not ASCII.
     """
@@ -154,7 +156,7 @@ def _build_proxy(
     return AuthenticatingProxy(secret, secret_header, user_header, groups_header, addresses)
 
 
-def _is_local(listen: str) -> bool:
+def _is_loopback_address(listen: str) -> bool:
     try:
         host, _ = parse_host_port(listen)
     except ValueError:

@@ -27,7 +27,7 @@ from eventing.replay.redrive import awaits_redrive
 @journal_option
 @output_option
 def deadletters(include_redriven: bool, journal: str, output: str) -> None:
-    """List dead letters, each with its event, its function and the reason.
+    """List dead letters, each with the event, the function that did not accept it, and the reason.
 
     \b
     Example:

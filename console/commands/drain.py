@@ -12,7 +12,7 @@ from console.terminal.connection import run_with_api, run_with_timeout
 from console.terminal.errors import set_interrupt_note
 from console.terminal.flags import KubectlFlagsCommand, dry_run_option, switch_option
 from console.terminal.options import cluster_options, output_option, timeout_option
-from console.terminal.output import note, show_json, warn
+from console.terminal.output import print_note, show_json, warn
 from console.terminal.param_types import NonEmptyText
 from kube.client.api import Api
 from kube.paths import Object
@@ -46,7 +46,7 @@ def drain(
     timeout: float,
     output: str,
 ) -> None:
-    """Cordon NODE and evict its pods, as kubectl drain does; it stays cordoned until uncordon.
+    """Cordon NODE and evict its pods, as kubectl drain does; NODE stays cordoned until it is uncordoned.
 
     \b
     Example:
@@ -59,9 +59,9 @@ def drain(
         await get_node_or_refuse(api, node)
         await _check_selector(api, node, options)
         if not dry_run:
-            note(f"node/{node} {'cordoned' if await cordon_node(api, node) else 'already cordoned'}", output)
+            print_note(f"node/{node} {'cordoned' if await cordon_node(api, node) else 'already cordoned'}", output)
         pods = await classify_node_pods(api, node, options)
-        _raise_refusals(node, pods, is_cordoned=not dry_run)
+        _raise_if_drain_refused(node, pods, is_cordoned=not dry_run)
         for warning in build_warnings(pods):
             warn(warning)
         if dry_run:
@@ -76,20 +76,20 @@ def drain(
         }
 
     report = run_with_api(drain_node)
-    note(f"node/{node} {'would be drained' if dry_run else 'drained'}", output)
+    print_note(f"node/{node} {'would be drained' if dry_run else 'drained'}", output)
     if output == "json":
         show_json(report)
 
 
 async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
-    """Raise a usage error if the API server rejects the selector; runs before the node is cordoned (DRN-5)."""
+    """Raise a usage error if the API server rejects the selector, before the node is cordoned (DRN-5)."""
     try:
         await classify_node_pods(api, node, options)
     except InvalidSelector as error:
         raise click.BadParameter(error.message, param_hint="--pod-selector") from None
 
 
-def _raise_refusals(node: str, classification: PodClassification, *, is_cordoned: bool) -> None:
+def _raise_if_drain_refused(node: str, classification: PodClassification, *, is_cordoned: bool) -> None:
     """Raise one error that lists all refusals, if there are any.
 
     The command then evicts no pods. If it has cordoned the node, the node stays cordoned (DRN-2).
@@ -104,14 +104,18 @@ def _raise_refusals(node: str, classification: PodClassification, *, is_cordoned
 async def _evict_pods(
     api: Api, node: str, classification: PodClassification, options: DrainOptions, timeout: float, output: str
 ) -> None:
-    node_drain = NodeDrain(api, node, options.pod_selector, classification.leaving, lambda text: note(text, output))
+    node_drain = NodeDrain(
+        api, node, options.pod_selector, classification.leaving, lambda text: print_note(text, output)
+    )
     state = f'no more pods are evicted, node "{node}" stays cordoned'
     undo = f"to uncordon it, run kubectl maintenance uncordon {node}"
-    set_interrupt_note(lambda: f"{state}, {node_drain.describe_remaining()}; {undo}")
+    set_interrupt_note(lambda: f"{state}, {node_drain.describe_remaining_pods()}; {undo}")
     await run_with_timeout(
         timeout,
         node_drain.run(),
-        lambda: f'node "{node}" not drained within {timeout:g}s, stays cordoned: {node_drain.describe_remaining()}',
+        lambda: (
+            f'node "{node}" not drained within {timeout:g}s, stays cordoned: {node_drain.describe_remaining_pods()}'
+        ),
     )
 
 
@@ -123,5 +127,5 @@ def _report_dry_run(node: str, classification: PodClassification, preview: Drain
     for warning in full_preview.errors:
         warn(warning)
     for line in full_preview.format_lines():
-        note(line, output)
+        print_note(line, output)
     return {"node": node, "dryRun": True, "drained": False, **full_preview.as_data()}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from console.operations.errors import NoResult
-from console.terminal.event_selection import check_not_both, find_run_uid, run_option
+from console.terminal.event_selection import find_run_uid, reject_maintenance_with_run, run_option
 from console.terminal.journal import journal_option, open_journal
-from console.terminal.options import is_given, pick_fields
+from console.terminal.options import is_set_on_command_line, pick_fields
 from console.terminal.output import show_json_list
 from console.terminal.param_types import Limit, NonEmptyText, TimeOrAge
 from console.terminal.timeline import entry_to_json, format_table, format_trees
@@ -75,13 +75,13 @@ class EventFilters:
     "--type", "event_types", multiple=True, help="Only events of this type, such as pods.evicted; repeatable."
 )
 @click.option(
-    "--since", type=TimeOrAge(), help="Only events that arrived since: an age such as 10m, 2h or 1d, or a time."
+    "--since", type=TimeOrAge(), help="Only events since this time, or within this age such as 10m, 2h or 1d."
 )
-@click.option("--until", type=TimeOrAge(), help="Only events that arrived before: an age or a time.")
+@click.option("--until", type=TimeOrAge(), help="Only events that arrived before this time or age.")
 @click.option(
     "--failed",
     is_flag=True,
-    help="Only events that a function failed on, that report a failure, or that could not be delivered.",
+    help="Only events that report a failure, that a function failed to process, or that could not be delivered.",
 )
 @click.option(
     "--limit",
@@ -109,7 +109,7 @@ def events(output: str, file: BinaryIO | None, journal: str, run: str, **values:
       kubectl maintenance events --maintenance node-1 -o jsonl > node-1.jsonl
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
-    check_not_both(values["maintenance"], run)
+    reject_maintenance_with_run(values["maintenance"], run)
     _check_period(values["since"], values["until"])
     if file is not None:
         _check_import_options()
@@ -133,7 +133,9 @@ def _check_import_options() -> None:
     """Raise `UsageError` if --import is combined with a filter or output option, which would have no effect."""
     long_options = {str(param.name): max(param.opts, key=len) for param in click.get_current_context().command.params}
     ineffective_options = [
-        option for name, option in long_options.items() if name not in IMPORT_PARAMETERS and is_given(name)
+        option
+        for name, option in long_options.items()
+        if name not in IMPORT_PARAMETERS and is_set_on_command_line(name)
     ]
     if ineffective_options:
         raise click.UsageError(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.operations.archive import Archive, UnreadItem
+from console.operations.archive import Archive, FailedRead
 from console.operations.archive_contents import gather_cluster, redact_values
 from console.terminal.connection import run_with_api
 from console.terminal.errors import set_interrupt_note
 from console.terminal.journal import open_journal
 from console.terminal.options import cluster_options, namespace_option, output_option
-from console.terminal.output import note, show_json
+from console.terminal.output import print_note, show_json
 from eventing.journal.entries import Query
 from eventing.journal.transfer import export_lines
 from kube.client.api import Api
@@ -31,12 +31,12 @@ DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.command("must-gather")
 @click.option("--file", type=click.Path(path_type=Path), help="File to write.  [default: must-gather-TIME.tar.gz]")
 @namespace_option
-@click.option("--logs", type=DIRECTORY, help="Directory whose *.log files to add, if functions do not run in pods.")
+@click.option("--logs", type=DIRECTORY, help="Directory with *.log files to add, if functions do not run in pods.")
 @click.option(
     "--journal",
     default="",
     envvar=["DATABASE_URL", "JOURNAL"],
-    help="Journal whose events to add: a file, or postgresql://USER@HOST/DATABASE.  [env: DATABASE_URL, JOURNAL]",
+    help="Journal with events to add: a file, or postgresql://USER@HOST/DATABASE.  [env: DATABASE_URL, JOURNAL]",
 )
 @output_option
 @cluster_options
@@ -44,7 +44,7 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
     """Write maintenances, runs, nodes, virtual machines, budgets, events, pods and logs into one archive.
 
     The archive contains no Secrets, no values of environment variables and no startup data of virtual machines. If some
-    data cannot be read, the command keeps the rest and names what is missing.
+    data cannot be read, the command writes the other data and lists what is missing.
 
     \b
     Example:
@@ -53,13 +53,13 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
     """
     path = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
     index = _write_archive(path, namespace, logs, journal)
-    note(f"{path}: {format_count(len(index['files']), 'file')}", output)
+    print_note(f"{path}: {format_count(len(index['files']), 'file')}", output)
     if not any(entry["file"].startswith("logs/") for entry in index["files"]):
-        note(
+        print_note(
             "The archive contains no logs: if functions do not run in pods, name the log directory with --logs.", output
         )
     if not journal:
-        note("The archive contains no recorded events: name the journal with --journal.", output)
+        print_note("The archive contains no recorded events: name the journal with --journal.", output)
     if output == "json":
         show_json({"file": str(path), **index})
     if problems := _list_problems(index):
@@ -70,7 +70,7 @@ def _write_archive(file: Path, namespace: str, logs: Path | None, journal: str) 
     """Write the archive and return its index. Raises `NoResult` for an unreadable journal before it writes anything."""
 
     async def gather_all(api: Api) -> dict[str, Any]:
-        version = await api.get("/version")  # fails before the archive is created
+        version = await api.get("/version")  # Without access to the cluster, no archive is created.
         with Archive(file) as archive:
             set_interrupt_note(lambda: f"{file} contains only the data read so far; its index.json lists it")
             archive.add_json("version.json", version, "get /version")
@@ -95,7 +95,7 @@ def _add_log(archive: Archive, log: Path) -> None:
     try:
         lines = log.read_bytes()
     except OSError as error:
-        archive.note_unread(UnreadItem(str(log), error.strerror or str(error), is_denied=False))
+        archive.add_failed_read(FailedRead(str(log), error.strerror or str(error), is_denied=False))
         return
     archive.add_file(f"logs/{log.name}", lines, str(log))
 
@@ -107,7 +107,7 @@ def _add_journal(archive: Archive, journal: Journal) -> None:
     try:
         archive.add_lines("journal.jsonl", map(_redact_line, export_lines(journal, Query())), "the journal")
     except JournalError as error:
-        archive.note_unread(UnreadItem("the journal", str(error), is_denied=False))
+        archive.add_failed_read(FailedRead("the journal", str(error), is_denied=False))
 
 
 def _redact_line(line: bytes) -> bytes:

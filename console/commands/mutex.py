@@ -13,7 +13,7 @@ from console.operations.run_reports import build_report
 from console.terminal.connection import run_with_api
 from console.terminal.escaping import escape_all
 from console.terminal.options import cluster_options, output_option, watch_option
-from console.terminal.output import note, show, show_json, show_json_line, show_live
+from console.terminal.output import print_note, show, show_json, show_json_line, show_live
 from console.terminal.param_types import NonEmptyText
 from console.terminal.run_display import format_line, render_details, render_overview
 from kube.client.api import Api
@@ -24,7 +24,7 @@ from kube.paths import Object
 @click.group
 @cluster_options
 def mutex() -> None:
-    """Show runs of the upgrade mutex, or resume one that has stopped.
+    """Show upgrade runs, or resume a run that has stopped.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def retry(name: str, output: str) -> None:
       kubectl maintenance mutex retry example
     """
     run = run_with_api(lambda api: upgrade_runs.request_retry(api, name))
-    note(f"the run of {format_full_name(run)} resumes where it stopped", output)
+    print_note(f"the run of {format_full_name(run)} resumes where it stopped", output)
     if output == "json":
         show_json(build_report(run))
 

@@ -11,16 +11,16 @@ from console.operations.dead_letter_redrive import (
     RedriveItem,
     RedriveResult,
     build_dead_letter_fields,
-    build_items,
+    build_redrive_items,
     find_broker_url,
-    list_awaiting_redrive,
+    list_dead_letters_to_redrive,
     redrive_all,
 )
 from console.operations.errors import NoResult
 from console.terminal.errors import confirm, open_client
 from console.terminal.journal import journal_option, open_journal
 from console.terminal.options import broker_option, cluster_options, functions_option, namespace_option, output_option
-from console.terminal.output import note, show_json
+from console.terminal.output import print_note, show_json
 from console.terminal.param_types import NonEmptyText
 from eventing.event_types import shorten_type
 from eventing.journal.entries import Entry
@@ -30,8 +30,8 @@ from kube.text_limits import format_count
 
 @click.command
 @click.argument("ids", type=NonEmptyText(), nargs=-1, metavar="[ID]...")
-@click.option("--all", "all_open", is_flag=True, help="Redrive all open dead letters.")
-@functions_option("functions_url", "the addresses in the Triggers")
+@click.option("--all", "all_open", is_flag=True, help="Redrive all dead letters that have not been redriven.")
+@functions_option("functions_url", "the subscriber addresses in the Triggers")
 @broker_option
 @namespace_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -61,19 +61,19 @@ def redrive(
     if bool(ids) == all_open:
         raise click.UsageError("name the ids of dead letters, or use --all")
     with open_journal(journal) as opened_journal, open_client() as client:
-        dead_letters = list_awaiting_redrive(opened_journal, ids)
+        dead_letters = list_dead_letters_to_redrive(opened_journal, ids)
         _check_ids(dead_letters, ids)
         broker_url = broker or find_broker_url(client, namespace)
-        items = build_items(dead_letters, functions_url, namespace, client)
+        items = build_redrive_items(dead_letters, functions_url, namespace, client)
         if not yes and items:
             for item in items:
-                note(f"{_format_item(item)}{'' if item.problem else f' at {item.function_url}'}", output)
+                print_note(f"{_format_target(item)}{'' if item.problem else f' at {item.function_url}'}", output)
             confirm(f"Redrive {format_count(len(dead_letters), 'dead letter')}?", "use --yes")
         results = []
         for result in redrive_all(items, broker_url, opened_journal):
             results.append(result)
-            note(f"{_format_item(result.item)}  {_format_outcome(result)}", output)
-    note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
+            print_note(f"{_format_target(result.item)}  {_format_outcome(result)}", output)
+    print_note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
     if output == "json":
         show_json({"redriven": [_build_fields(result) for result in results]})
     if any(result.failed for result in results):
@@ -92,7 +92,7 @@ def _build_fields(result: RedriveResult) -> dict[str, Any]:
     }
 
 
-def _format_item(item: RedriveItem) -> str:
+def _format_target(item: RedriveItem) -> str:
     """Format the dead letter and its function as one line."""
     event = item.dead_letter.event
     function = find_failed_function(item.dead_letter) or "unknown function"

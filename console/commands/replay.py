@@ -15,9 +15,9 @@ from console.operations.replay_runner import Target, TargetOptions, TargetResolv
 from console.terminal.errors import confirm, open_client
 from console.terminal.event_selection import EventSelection, select_entries, selection_options
 from console.terminal.journal import journal_option, open_journal
-from console.terminal.options import cluster_options, is_given, output_option, pick_fields, target_options
-from console.terminal.output import note, show, show_json
-from console.terminal.replay_display import render_gone_objects, render_replay
+from console.terminal.options import cluster_options, is_set_on_command_line, output_option, pick_fields, target_options
+from console.terminal.output import print_note, show, show_json
+from console.terminal.replay_display import render_missing_objects, render_replay
 from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse, create_replay_id, replay_event
 from eventing.replay.object_changes import ObjectChanges, find_objects, read_changes
@@ -56,8 +56,8 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
     """Replay recorded events, and compare each function's new response with the recorded one.
 
     The responses do not go to the broker, so a replay triggers no further functions. The exit status is 1 if a response
-    differs in a way that later changes of the cluster do not explain. It is 2 if no response can be compared, or if a
-    function fails now.
+    differs in a way that later changes of the cluster do not explain. The exit status is 2 if no response can be
+    compared, or if a function fails now.
 
     \b
     Example:
@@ -91,7 +91,11 @@ def _check_function_location(options: TargetOptions) -> None:
 
     $FUNCTIONS does not count, because it is set for all commands; the options override it.
     """
-    is_set = {"--in-process": options.in_process, "--url": bool(options.url), "--functions": is_given("functions_url")}
+    is_set = {
+        "--in-process": options.in_process,
+        "--url": bool(options.url),
+        "--functions": is_set_on_command_line("functions_url"),
+    }
     set_options = [option for option, value in is_set.items() if value]
     if len(set_options) > 1:
         raise click.UsageError(f"{' and '.join(set_options)}: each specifies where functions run, omit all but one")
@@ -106,9 +110,9 @@ def _confirm_writes(calls: Sequence[Call]) -> None:
 def _replay_calls(
     calls: Sequence[Call], changes: ObjectChanges, options: ReplayOptions, client: SyncClient, output: str
 ) -> list[ReplayResult]:
-    """Make the calls in recorded order, and show each result as it arrives."""
+    """Replay the calls in recorded order, and show each result as it arrives."""
     if output == "table":
-        _show_gone_objects(changes)
+        _show_missing_objects(changes)
     results = []
     for result in replay_calls(calls, partial(_call_function, options=options, client=client), changes):
         results.append(result)
@@ -117,14 +121,14 @@ def _replay_calls(
     return results
 
 
-def _show_gone_objects(changes: ObjectChanges) -> None:
-    if gone := changes.list_gone():
-        show(render_gone_objects(gone))
+def _show_missing_objects(changes: ObjectChanges) -> None:
+    if gone := changes.describe_missing_objects():
+        show(render_missing_objects(gone))
 
 
 def _call_function(entry: Entry, target: Target, options: ReplayOptions, client: SyncClient) -> FunctionResponse:
     if options.in_process:
-        from console.operations.in_process import run_in_process  # imports all functions and Flask
+        from console.operations.in_process import run_in_process  # slow import of all functions and Flask
 
         return run_in_process(
             entry,
@@ -148,10 +152,15 @@ def _report_and_exit(
 
     `skipped_calls` is the number of calls that were not made because an endpoint is not one of our functions.
     """
-    note(format_summary(replay_results, dry_run=options.dry_run), output)
+    print_note(format_summary(replay_results, dry_run=options.dry_run), output)
     if output == "json":
         show_json(
-            replay_to_json(options.replay_id, dry_run=options.dry_run, gone=changes.list_gone(), results=replay_results)
+            replay_to_json(
+                options.replay_id,
+                dry_run=options.dry_run,
+                gone=changes.describe_missing_objects(),
+                results=replay_results,
+            )
         )
     if skipped_calls:
         skipped = f"the replay skips the remaining {format_count(skipped_calls, 'call')}"

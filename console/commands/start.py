@@ -16,7 +16,7 @@ from console.terminal.connection import run_with_api, run_with_timeout
 from console.terminal.errors import set_interrupt_note
 from console.terminal.flags import KubectlFlagsCommand, dry_run_option, switch_option
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
-from console.terminal.output import note, show_json, show_live, warn
+from console.terminal.output import print_note, show_json, show_live, warn
 from console.terminal.param_types import NonEmptyText, Utf8Text
 from kube.client.access_reviews import whoami
 from kube.client.api import Api
@@ -81,7 +81,9 @@ def check_selector(_context: click.Context, _option: click.Parameter, value: str
     help="Evict only pods that match this label selector, such as app=web.",
 )
 @click.option(
-    "--grace-period", type=click.IntRange(-1), help="Seconds that pods have to terminate.  [default: the pod's own]"
+    "--grace-period",
+    type=click.IntRange(-1),
+    help="Seconds that pods have to terminate.  [default: each pod's terminationGracePeriodSeconds]",
 )
 @switch_option("--disable-eviction", default=None, help="Delete pods, regardless of their budgets.  [default: false]")
 @click.option(
@@ -124,7 +126,7 @@ def start(
         raise click.UsageError("--dry-run starts no drain that --wait could wait for: omit one of them")
     drain_fields = {FIELD_OF_FLAG[flag]: value for flag, value in flags.items()}
 
-    async def create_and_follow(api: Api) -> Object:
+    async def create_and_follow_maintenance(api: Api) -> Object:
         requester = await whoami(api)
         create_api = api.with_dry_run() if dry_run else api
         options, node_vmis = parse_drain_options({"spec": build_drain_spec(drain_fields)}), await read_vmis(api, node)
@@ -138,16 +140,16 @@ def start(
         for warning in (*warnings, *node_vmis.list_warnings(GROUPS[group]), *_iter_warnings(preview, node, options)):
             warn(warning)
         if moves := node_vmis.describe_moves(GROUPS[group]):
-            note(moves, output)
+            print_note(moves, output)
         if dry_run:
             return _report_dry_run(preview, created, node_vmis.reports, output)
-        note(f"{format_full_name(created)} created", output)
+        print_note(f"{format_full_name(created)} created", output)
         if wait:
             return await _wait_until_drained(api, created, node, timeout, output)
-        note(f"Follow it with: kubectl maintenance status {node} --watch", output)
+        print_note(f"Follow the drain with: kubectl maintenance status {node} --watch", output)
         return created
 
-    maintenance = run_with_api(create_and_follow)
+    maintenance = run_with_api(create_and_follow_maintenance)
     if output == "json":
         show_json(strip_managed_fields(maintenance))
 
@@ -158,14 +160,16 @@ def _iter_warnings(preview: DrainPreview, node: str, options: DrainOptions) -> I
     if preview.selects_none:
         yield f'pod selector {options.pod_selector} matches no pod that would leave node "{node}"'
     if preview.uses_deletion:
-        yield "pods are deleted regardless of their budgets if the component deleting is installed; otherwise they stay"
+        yield (
+            'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
+        )
 
 
 def _report_dry_run(preview: DrainPreview, maintenance: Object, vmi_reports: list[Object], output: str) -> Object:
     """Show the preview of a dry run, and return it with the NodeMaintenance that would be created."""
     for line in preview.format_lines():
-        note(line, output)
-    note(f"{format_full_name(maintenance)} would be created", output)
+        print_note(line, output)
+    print_note(f"{format_full_name(maintenance)} would be created", output)
     return {**maintenance, **preview.as_data(), "virtualMachines": vmi_reports}
 
 
@@ -203,13 +207,13 @@ async def _follow_until_drained(api: Api, latest: list[Object], output: str) -> 
     Raises `ClickException` if the maintenance fails or is deleted.
     """
     from console.terminal.escaping import escape_all
-    from console.terminal.maintenance_display import (  # imports rich, which only drawing needs
+    from console.terminal.maintenance_display import (  # slow import, needed only to draw
         format_line,
-        render_awaited,
+        render_awaited_maintenance,
     )
 
     display = (
-        show_live(lambda maintenance: render_awaited(maintenance, datetime.now(timezone.utc)), format_line)
+        show_live(lambda maintenance: render_awaited_maintenance(maintenance, datetime.now(timezone.utc)), format_line)
         if output == "table"
         else nullcontext(_show_nothing)
     )

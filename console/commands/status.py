@@ -12,7 +12,7 @@ import click
 from rich.console import Group, RenderableType
 
 from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
-from console.operations.maintenance_actions import build_unknown_node, read_vmis
+from console.operations.maintenance_actions import build_unknown_node_refusal, read_vmis
 from console.operations.maintenance_watch import watch_maintenances
 from console.terminal.connection import run_with_api
 from console.terminal.escaping import escape_all
@@ -58,7 +58,7 @@ async def _read_state(api: Api, node: str) -> Object:
     """Return the current state. Raises `Refusal` if the node does not exist and no maintenance names it."""
     state = await _build_state(api, node, await list_maintenances(api, node or None))
     if state.get("state") == STATE_GONE and not state["maintenances"]:
-        raise build_unknown_node(node)
+        raise build_unknown_node_refusal(node)
     return state
 
 

@@ -6,14 +6,14 @@ from contextlib import aclosing
 
 import click
 
-from console.operations.descriptions import build_node_report, explain_kept, format_full_name
+from console.operations.descriptions import build_node_report, explain_released_maintenance, format_full_name
 from console.operations.maintenance_actions import end_maintenances
 from console.operations.maintenance_watch import watch_maintenances
 from console.terminal.connection import run_with_api, run_with_timeout
 from console.terminal.errors import set_interrupt_note
 from console.terminal.flags import SingleNodeCommand
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
-from console.terminal.output import note, show_json
+from console.terminal.output import print_note, show_json
 from console.terminal.param_types import NonEmptyText
 from kube.client.api import Api, get_or_none
 from kube.maintenance.objects import get_finalizers, select_unreleased
@@ -36,7 +36,7 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
     """
     check_timeout(wait=wait, remedy="omit --no-wait")
 
-    async def end_and_wait(api: Api) -> Object:
+    async def end_maintenances_and_wait(api: Api) -> Object:
         set_interrupt_note(
             lambda: f"maintenances marked for deletion end without this command: see kubectl maintenance status {node}"
         )
@@ -46,7 +46,7 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
                 timeout, _wait_until_released(api, node, ended), lambda: _format_timeout(ended)
             )
             for maintenance in still_existing:
-                note(explain_kept(maintenance), output)
+                print_note(explain_released_maintenance(maintenance), output)
         report = build_node_report(node, await get_or_none(api.get(build_node_path(node))))
         finalizers_by_name = {
             format_full_name(maintenance): get_finalizers(maintenance) for maintenance in still_existing
@@ -57,12 +57,12 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
             "keptBy": finalizers_by_name,
         }
 
-    report = run_with_api(end_and_wait)
+    report = run_with_api(end_maintenances_and_wait)
     for name in report["deleted"]:
         if name not in report["keptBy"]:
-            note(f"{name} {'deleted' if wait else 'marked for deletion'}", output)
+            print_note(f"{name} {'deleted' if wait else 'marked for deletion'}", output)
     if wait:
-        note(f"Node {node}: {report['state']}", output)
+        print_note(f"Node {node}: {report['state']}", output)
     if output == "json":
         show_json(report)
 

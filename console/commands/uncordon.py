@@ -11,7 +11,7 @@ from console.operations.maintenance_actions import get_node_or_refuse
 from console.terminal.connection import run_with_api
 from console.terminal.flags import SingleNodeCommand
 from console.terminal.options import cluster_options, output_option
-from console.terminal.output import note, show_json
+from console.terminal.output import print_note, show_json
 from console.terminal.param_types import NonEmptyText
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import Conflict
@@ -37,9 +37,9 @@ def uncordon(node: str, output: str) -> None:
       kubectl maintenance uncordon node-1
     """
     changed, report = run_with_api(lambda api: _uncordon_node(api, node))
-    note(f"node/{node} {'uncordoned' if changed else 'already uncordoned'}", output)
+    print_note(f"node/{node} {'uncordoned' if changed else 'already uncordoned'}", output)
     if report["state"] != STATE_SCHEDULABLE:
-        note(f"Node {node}: {report['state']}", output)
+        print_note(f"Node {node}: {report['state']}", output)
     if output == "json":
         show_json({**report, "changed": changed})
 

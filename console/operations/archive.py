@@ -24,7 +24,7 @@ FILE_MODE = 0o600
 
 
 @dataclass(frozen=True)
-class UnreadItem:
+class FailedRead:
     """A read that failed.
 
     Attributes:
@@ -48,7 +48,7 @@ class Archive:
         self.file = file
         self.files: list[dict[str, Any]] = []
         self.not_installed: list[str] = []
-        self.unread: list[UnreadItem] = []
+        self.unread: list[FailedRead] = []
         self._gathered_at = format_time(datetime.now(timezone.utc))
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         self._output_file = os.fdopen(descriptor, "wb")
@@ -83,14 +83,14 @@ class Archive:
             self._tar.addfile(_build_tar_info(name, size), buffer)
         self.files.append({"file": name, "from": source, "bytes": size, "items": count})
 
-    def note_not_installed(self, permission: str) -> None:
-        """Record that a kind is not installed, which is not an error."""
+    def add_missing_kind(self, permission: str) -> None:
+        """Record that the kind to which the permission applies is not installed, which is not an error."""
         self.not_installed.append(permission)
 
-    def note_unread(self, unread_item: UnreadItem) -> None:
+    def add_failed_read(self, failed_read: FailedRead) -> None:
         """Record a failed read, once per permission."""
-        if unread_item.permission not in {item.permission for item in self.unread}:
-            self.unread.append(unread_item)
+        if failed_read.permission not in {item.permission for item in self.unread}:
+            self.unread.append(failed_read)
 
     def build_index(self) -> dict[str, Any]:
         """Return the index: the archive's files, and what is missing from it and why."""
@@ -98,8 +98,8 @@ class Archive:
             "gathered": self._gathered_at,
             "files": self.files,
             "notInstalled": self.not_installed,
-            "missingPermissions": [_build_unread_fields(item) for item in self.unread if item.is_denied],
-            "notRead": [_build_unread_fields(item) for item in self.unread if not item.is_denied],
+            "missingPermissions": [_build_failed_read_fields(item) for item in self.unread if item.is_denied],
+            "notRead": [_build_failed_read_fields(item) for item in self.unread if not item.is_denied],
         }
 
     def _write_file(self, name: str, content: bytes) -> None:
@@ -112,8 +112,11 @@ def _build_tar_info(name: str, size: int) -> tarfile.TarInfo:
     return entry
 
 
-def _build_unread_fields(item: UnreadItem) -> dict[str, str]:
-    return {"permission" if item.is_denied else "what": item.permission, "message": item.message}
+def _build_failed_read_fields(failed_read: FailedRead) -> dict[str, str]:
+    return {
+        "permission" if failed_read.is_denied else "what": failed_read.permission,
+        "message": failed_read.message,
+    }
 
 
 def _encode_json(value: Any) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from console.operations.archive import Archive, UnreadItem
+from console.operations.archive import Archive, FailedRead
 from kube.certificates.components import COMPONENT_LABEL
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Denied, NotFound
@@ -136,10 +136,10 @@ async def _gather_list(api: Api, archive: Archive, listing: Listing) -> list[Obj
     try:
         response = await api.list(listing.path, field_selector=listing.fields, label_selector=listing.labels)
     except NotFound:
-        archive.note_not_installed(listing.permission)
+        archive.add_missing_kind(listing.permission)
         return []
     except ApiError as error:
-        archive.note_unread(_build_unread(listing.permission, error))
+        archive.add_failed_read(_build_failed_read(listing.permission, error))
         return []
     items = [redact_values(item) for item in response["items"]]
     archive.add_json(f"{listing.file}.json", {**response, "items": items}, listing.permission, len(items))
@@ -170,15 +170,15 @@ async def _gather_log(api: Api, archive: Archive, pod: Object, container: str, e
             path, {"container": container, "tailLines": MAX_LOG_LINES, "timestamps": "false", **extra_query}
         )
     except ApiError as error:
-        archive.note_unread(
-            _build_unread(permission if isinstance(error, Denied) else f"{permission}, for {file}", error)
+        archive.add_failed_read(
+            _build_failed_read(permission if isinstance(error, Denied) else f"{permission}, for {file}", error)
         )
         return
     archive.add_file(file, lines, permission)
 
 
-def _build_unread(permission: str, error: ApiError) -> UnreadItem:
-    return UnreadItem(permission, error.message, is_denied=isinstance(error, Denied))
+def _build_failed_read(permission: str, error: ApiError) -> FailedRead:
+    return FailedRead(permission, error.message, is_denied=isinstance(error, Denied))
 
 
 def redact_values(value: Any) -> Any:
@@ -201,7 +201,7 @@ def redact_values(value: Any) -> Any:
 
 
 def _redact_text(text: str) -> str:
-    """Return the text with secrets redacted if it is JSON; redact all of it if the JSON is nested too deeply."""
+    """Redact secrets in the text if it is JSON; redact the whole text if the JSON is nested too deeply."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -210,7 +210,7 @@ def _redact_text(text: str) -> str:
         return text if redacted == parsed else json.dumps(redacted)
     except RecursionError:
         return REDACTED
-    except ValueError:  # the text only starts like JSON
+    except ValueError:  # The text starts like JSON but is not valid JSON.
         return text
 
 
@@ -223,7 +223,7 @@ DROPPED_KEYS = (
     "managedFields",
     "kubectl.kubernetes.io/last-applied-configuration",
     "kapp.k14s.io/original",
-    "objectset.rio.cattle.io/applied",  # compressed
+    "objectset.rio.cattle.io/applied",  # a compressed copy
     "banzaicloud.com/last-applied",
 )
 REDACTED_KEYS = (
@@ -233,6 +233,6 @@ REDACTED_KEYS = (
 )
 """Fields and annotations of virtual machines that may contain credentials.
 
-They contain cloud-init data, an Ignition config (an annotation that virt-launcher pods also carry), and the HTTP
+The credentials can be in cloud-init data, an Ignition config (also an annotation of virt-launcher pods), or the HTTP
 headers for downloading disks. Sysprep data is in a Secret or a ConfigMap that the virtual machine only names.
 """

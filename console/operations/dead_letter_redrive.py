@@ -62,16 +62,16 @@ class RedriveResult:
 
     @property
     def failed(self) -> bool:
-        """Return whether the dead letter is still open."""
+        """Return whether the dead letter's event is still undelivered."""
         return not self.is_already_done and (self.attempt is None or self.attempt.failed)
 
 
-def list_awaiting_redrive(journal: Journal, ids: tuple[str, ...]) -> list[Entry]:
-    """Return the open dead letters (all, or those with these ids) without event data, which a redrive reads later."""
+def list_dead_letters_to_redrive(journal: Journal, ids: tuple[str, ...]) -> list[Entry]:
+    """Return the dead letters to redrive (all, or only these ids) without event data, which a redrive reads later."""
     return list(map(strip_data, filter_awaiting_redrive(journal.iter_entries(Query(dead_letters_only=True, ids=ids)))))
 
 
-def build_items(
+def build_redrive_items(
     dead_letters: Iterable[Entry], functions_url: str, namespace: str, client: SyncClient
 ) -> list[RedriveItem]:
     """Return each dead letter with its target: the failed function, if a Trigger delivers such events to it.
@@ -88,11 +88,11 @@ def build_items(
     )
 
     targets = TargetResolver(TargetOptions(functions_url=functions_url, namespace=namespace), client)
-    return [build_item(dead_letter, targets) for dead_letter in dead_letters]
+    return [build_redrive_item(dead_letter, targets) for dead_letter in dead_letters]
 
 
-def build_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveItem:
-    """Return one dead letter with its target; the event's other subscribers need no address."""
+def build_redrive_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveItem:
+    """Return one dead letter with its target: the address of the function that did not accept the event."""
     function = find_failed_function(dead_letter)
     if function not in resolver.list_functions(to_original_event(dead_letter.event)):
         return RedriveItem(
@@ -117,12 +117,12 @@ def redrive_all(items: Sequence[RedriveItem], broker_url: str, journal: Journal)
 def _redrive_item(item: RedriveItem, broker_url: str, journal: Journal) -> RedriveResult:
     if item.problem:
         return RedriveResult(item, None, item.problem)
-    with _try_claim(item.dead_letter.seq, journal) as is_claimed:
+    with _try_claim_dead_letter(item.dead_letter.seq, journal) as is_claimed:
         if not is_claimed:
             return RedriveResult(item, None, "another redrive of this dead letter is in progress")
-        dead_letter = _read_current(item.dead_letter, journal)
+        dead_letter = _reload_dead_letter(item.dead_letter, journal)
         if dead_letter is None:
-            problem = "the journal does not have the dead letter any more: list the open dead letters, and choose again"
+            problem = "the journal no longer contains the dead letter: list the open dead letters, and choose again"
             return RedriveResult(item, None, problem)
         if not awaits_redrive(dead_letter):
             return RedriveResult(item, None, "another redrive has delivered it already", is_already_done=True)
@@ -132,8 +132,8 @@ def _redrive_item(item: RedriveItem, broker_url: str, journal: Journal) -> Redri
 
 
 @contextmanager
-def _try_claim(seq: int, journal: Journal) -> Iterator[bool]:
-    """Yield whether this call has claimed the dead letter exclusively, also among processes on one PostgreSQL."""
+def _try_claim_dead_letter(seq: int, journal: Journal) -> Iterator[bool]:
+    """Yield whether this call has claimed the dead letter, among all processes that share a PostgreSQL database."""
     with IN_PROGRESS_LOCK:
         is_new = seq not in IN_PROGRESS
         IN_PROGRESS.add(seq)
@@ -147,10 +147,10 @@ def _try_claim(seq: int, journal: Journal) -> Iterator[bool]:
         IN_PROGRESS.discard(seq)
 
 
-def _read_current(dead_letter: Entry, journal: Journal) -> Entry | None:
+def _reload_dead_letter(dead_letter: Entry, journal: Journal) -> Entry | None:
     """Return the recorded dead letter in full, or None if it no longer exists.
 
-    Its number may now belong to a different event if the journal's file was replaced or pruned completely.
+    The dead letter's number may belong to a different event if the journal's file was replaced or pruned completely.
     """
     keys = get_event_keys(dead_letter.event)
     entries = journal.select(Query(dead_letters_only=True, seqs=(dead_letter.seq,)))
@@ -178,7 +178,7 @@ class BackgroundRedrive:
             for result in redrive_all(self.items, broker_url, journal):
                 self.results.append(result)
                 self._on_result(result)
-        except OSError as error:  # from the journal: a dead letter without a recorded attempt stays open
+        except OSError as error:  # The journal failed. A dead letter without a recorded attempt stays open.
             self._error = str(error)
             for item in self.items[len(self.results) :]:
                 self._on_result(RedriveResult(item, None, self._error))

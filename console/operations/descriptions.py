@@ -35,7 +35,7 @@ def get_phase_label(maintenance: Maintenance) -> str:
     return "Ending" if is_deleting(maintenance) else get_phase(maintenance) or PHASE_WAITING
 
 
-def explain_kept(maintenance: Maintenance) -> str:
+def explain_released_maintenance(maintenance: Maintenance) -> str:
     """Explain why a released maintenance still exists."""
     finalizers = ", ".join(get_finalizers(maintenance))
     return f"{format_full_name(maintenance)} is released, but exists until these finalizers are removed: {finalizers}"
@@ -76,13 +76,13 @@ def suggest_remedy(blocked_pod: Mapping[str, Any]) -> str:
     """Return what would unblock a pod, and the time of the next attempt if one is scheduled."""
     retry_after = parse_time_or_none(blocked_pod.get("retryAfter"))
     return (
-        f"{_suggest_unblocking(blocked_pod)}; next attempt at {retry_after:%H:%M:%S} UTC"
+        f"{_suggest_unblocking_action(blocked_pod)}; next attempt at {retry_after:%H:%M:%S} UTC"
         if retry_after
-        else _suggest_unblocking(blocked_pod)
+        else _suggest_unblocking_action(blocked_pod)
     )
 
 
-def _suggest_unblocking(blocked_pod: Mapping[str, Any]) -> str:
+def _suggest_unblocking_action(blocked_pod: Mapping[str, Any]) -> str:
     budget, namespace = blocked_pod.get("budget"), blocked_pod["namespace"]
     if blocked_pod["reason"] == "DisruptionBudget" and budget:
         remedy = f"a looser budget: kubectl -n {namespace} edit pdb {budget}"

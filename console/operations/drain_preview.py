@@ -68,21 +68,21 @@ class DrainPreview(NamedTuple):
 async def preview_drain(api: Api, node: str, options: DrainOptions, vmi_reports: Iterable[Object]) -> DrainPreview:
     """Preview a drain of the node's pods with these options.
 
-    The preview omits leaving virt-launcher pods of the VMIs in `vmi_reports`, because the caller reports those
-    separately. A failed read adds a sentence to `errors`; the preview continues without that data.
+    The preview omits a virt-launcher pod that leaves if its VMI is in `vmi_reports`, because the caller reports these
+    VMIs separately. A failed read adds a sentence to `errors`; the preview continues without that data.
     """
     try:
         pods = sorted((await list_pods_on_node(api, node)).items, key=format_key)
     except ApiError as error:
         return DrainPreview([], [], [], [], errors=(f'cannot list the pods of node "{node}": {error.message}',))
-    errors, orphaned = await _find_orphans(api, pods)
+    errors, orphaned = await _try_find_orphan_uids(api, pods)
     now = datetime.now(timezone.utc)
     classification = drain_flags.classify_for_drain(pods, options, now, orphaned)
-    evictable = {get_uid(pod): pod for pod in drain_flags.select_evictable(classification, options)}
+    evictable = {get_uid(pod): pod for pod in drain_flags.select_evictable_pods(classification, options)}
     launched_vmis = _map_launcher_pods(pods, vmi_reports)
     preview = await preview_pods(api, [pod for uid, pod in evictable.items() if uid not in launched_vmis], options)
     leaving_uids = {get_uid(pod) for pod in classification.leaving}
-    refused = drain_flags.find_refused(classification, options)
+    refused = drain_flags.find_pods_blocked_by_flags(classification, options)
     return preview._replace(
         blocked=sorted(
             [*preview.blocked, *refused],
@@ -95,10 +95,10 @@ async def preview_drain(api: Api, node: str, options: DrainOptions, vmi_reports:
     )
 
 
-async def preview_pods(api: Api, leaving: Iterable[Pod], options: DrainOptions) -> DrainPreview:
+async def preview_pods(api: Api, leaving_pods: Iterable[Pod], options: DrainOptions) -> DrainPreview:
     """Preview the eviction of these pods: each pod leaves, is already terminating, or is blocked by a budget."""
     errors: tuple[str, ...] = ()
-    ordered = sorted(leaving, key=format_key)
+    ordered = sorted(leaving_pods, key=format_key)
     running = [pod for pod in ordered if not is_terminating(pod)]
     try:
         budgets = [] if options.disable_eviction else (await list_covering_budgets(api, running)).items
@@ -111,8 +111,8 @@ async def preview_pods(api: Api, leaving: Iterable[Pod], options: DrainOptions) 
     return DrainPreview(evictable, blocked, terminating, [], options.disable_eviction, errors=errors)
 
 
-async def _find_orphans(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...], Collection[str]]:
-    """Return a warning if the DaemonSets could not be read, and the uids of pods whose DaemonSet no longer exists."""
+async def _try_find_orphan_uids(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...], Collection[str]]:
+    """Return the errors of failed reads of DaemonSets, and the uids of pods whose DaemonSet no longer exists."""
     try:
         return (), await find_orphan_uids(api, pods)
     except ApiError as error:
@@ -120,7 +120,7 @@ async def _find_orphans(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...],
 
 
 def _map_launcher_pods(pods: Iterable[Pod], vmi_reports: Iterable[Object]) -> dict[str, tuple[str, str]]:
-    """Map the uids of the virt-launcher pods of the reported virtual machines to those virtual machines."""
+    """Return pod uid → virtual machine for the virt-launcher pods of the reported virtual machines."""
     reported_keys = {(report["namespace"], report["name"]) for report in vmi_reports}
     key_by_uid = {get_uid(pod): get_launched_vmi_key(pod) for pod in pods}
     return {uid: key for uid, key in key_by_uid.items() if key in reported_keys}

@@ -34,7 +34,7 @@ class Refusal(OperationError):
 class NoResult(OperationError):
     """An error that leaves an operation without a result.
 
-    Its exit status is 2, because 1 is itself a result of some commands, such as replay.
+    The command's exit status is 2, because 1 is a valid result of some commands, such as replay.
     """
 
     exit_status = 2

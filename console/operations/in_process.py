@@ -1,6 +1,6 @@
 """Runs a function on a recorded event in this process, with the user's own permissions, optionally under pdb.
 
-`kubectl maintenance replay --in-process` uses it. No other module of this package imports the functions.
+`kubectl maintenance replay --in-process` uses this module. No other module of this package imports the functions.
 """
 
 from __future__ import annotations

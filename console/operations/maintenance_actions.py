@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
-from console.operations.descriptions import explain_kept, format_full_name, get_phase_label
+from console.operations.descriptions import explain_released_maintenance, format_full_name, get_phase_label
 from console.operations.errors import Refusal
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import ApiError, Conflict, Denied, NotFound
@@ -31,7 +31,7 @@ from kube.nodes import build_node_path, is_cordoned
 from kube.paths import Object
 from kube.virtualization import drain_forecast
 from kube.virtualization.lookup import are_vmis_served, read_vmi_snapshot
-from kube.virtualization.vmis import Item
+from kube.virtualization.vmis import Resource
 
 
 class NodeVmis(NamedTuple):
@@ -43,7 +43,7 @@ class NodeVmis(NamedTuple):
 
     reports: list[Object]
     error: str = ""
-    kubevirt: Item | None = None
+    kubevirt: Resource | None = None
 
     def list_warnings(self, group: ApiGroup) -> list[str]:
         """Return warnings about the virtual machines, to show before a maintenance in this API group is created."""
@@ -75,7 +75,7 @@ async def read_vmis(api: Api, node: str) -> NodeVmis:
         snapshot = await read_vmi_snapshot(api, node)
     except ApiError as error:
         return NodeVmis([], f'cannot read the virtual machines of node "{node}": {error.message}')
-    return NodeVmis(drain_forecast.build_reports(snapshot), kubevirt=snapshot.kubevirt)
+    return NodeVmis(drain_forecast.build_vmi_reports(snapshot), kubevirt=snapshot.kubevirt)
 
 
 async def get_node_or_refuse(api: Api, name: str) -> Object:
@@ -83,10 +83,10 @@ async def get_node_or_refuse(api: Api, name: str) -> Object:
     try:
         return await api.get(build_node_path(name))
     except NotFound:
-        raise build_unknown_node(name) from None
+        raise build_unknown_node_refusal(name) from None
 
 
-def build_unknown_node(name: str) -> Refusal:
+def build_unknown_node_refusal(name: str) -> Refusal:
     """Build the refusal for a node that does not exist."""
     return Refusal(HTTPStatus.NOT_FOUND, f'node "{name}" not found', "see kubectl get nodes")
 
@@ -144,7 +144,7 @@ async def _build_name_taken_refusal(api: Api, group: ApiGroup, name: str) -> Ref
     """Build the refusal for a name that another NodeMaintenance already has, even if that one is released."""
     existing = await api.get(f"{group.path}/{name}")
     message = (
-        explain_kept(existing)
+        explain_released_maintenance(existing)
         if is_released(existing)
         else f'NodeMaintenance "{name}" already exists for node "{get_node_name(existing)}"'
     )
@@ -166,12 +166,12 @@ async def _raise_if_in_maintenance(api: Api, node: str) -> None:
 
 async def end_maintenances(api: Api, node: str) -> list[Object]:
     """Request deletion of all the node's maintenances and return them. Raises `Refusal` if there are none (NMO-14)."""
-    ended = await list_to_end(api, node)
+    ended = await list_maintenances_to_end(api, node)
     await delete_maintenances(api, ended)
     return ended
 
 
-async def list_to_end(api: Api, node: str) -> list[Object]:
+async def list_maintenances_to_end(api: Api, node: str) -> list[Object]:
     """Return all unreleased maintenances of the node. Raises `Refusal` if there are none."""
     maintenances = select_unreleased(await list_maintenances(api, node))
     if not maintenances:
@@ -200,4 +200,4 @@ async def _delete_maintenance(api: Api, maintenance: Object) -> None:
     try:
         await api.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
     except (NotFound, Conflict):
-        return  # already deleted; on a conflict, the name now belongs to a newer object
+        return  # The object is already deleted; on a conflict, a newer object has its name.

@@ -59,7 +59,7 @@ async def _follow_group(api: Api, group: ApiGroup, node: str | None) -> AsyncGen
     If the CRD comes from another product, it may not support our field selector. This generator then watches all
     objects, and skips those of other nodes.
     """
-    fields = "" if node is None else build_node_name_selector(node)  # the same field in every API group
+    fields = "" if node is None else build_node_name_selector(node)  # `spec.nodeName` in every API group
     try:
         async with aclosing(follow(api, group.path, field_selector=fields)) as changes:
             async for change in changes:

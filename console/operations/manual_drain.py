@@ -23,7 +23,7 @@ from kube.text_limits import format_count
 PERMANENT_REFUSALS = ("Forbidden", "MultipleBudgets")
 """Reasons for refused evictions that waiting does not resolve; kubectl drain also ends with an error on them."""
 RETRY_SECONDS = 5.0
-"""Retry delay if no watched budget explains a refusal, since no watch event may follow; kubectl uses the same."""
+"""Retry delay if no watched budget explains a refusal, because no watch event may follow; as in kubectl."""
 IN_FLIGHT_RETRY_SECONDS = 1.0
 """Delay before the next pass while an eviction is in flight: a refusal would change no pod and cause no watch event."""
 
@@ -53,13 +53,13 @@ class NodeDrain:
     """
 
     def __init__(
-        self, api: Api, node: str, selector: str, leaving: Iterable[Pod], report: Callable[[str], None]
+        self, api: Api, node: str, selector: str, leaving_pods: Iterable[Pod], report: Callable[[str], None]
     ) -> None:
         self._api = api
         self._report = report
         path, fields = build_pods_on_node_query(node)
         self._streams = (follow(api, path, field_selector=fields, label_selector=selector), follow(api, BUDGETS_PATH))
-        self._remaining: dict[str, Pod] = {get_uid(pod): pod for pod in leaving}
+        self._remaining: dict[str, Pod] = {get_uid(pod): pod for pod in leaving_pods}
         self._seen_uids: set[str] = set()
         self._budgets: dict[str, Budget] = {}
         self._unsynced = {0, 1}
@@ -68,8 +68,8 @@ class NodeDrain:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Evict pods until none is left. Raises `OperationError` if the remaining pods cannot be evicted."""
-        watching = asyncio.create_task(self._watch())
+        """Evict pods until none remains. Raises `OperationError` if the remaining pods cannot be evicted."""
+        watching = asyncio.create_task(self._watch_pods_and_budgets())
         try:
             await self._wait_for_change(watching, None)
             while self._remaining:
@@ -80,8 +80,8 @@ class NodeDrain:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    def describe_remaining(self) -> str:
-        """Return one line about which pods are left, and why."""
+    def describe_remaining_pods(self) -> str:
+        """Return one line that lists the remaining pods, or why they are blocked."""
         names = sorted(format_key(pod) for pod in self._remaining.values())
         blocked = format_summary(self._blocked[uid] for uid in self._remaining if uid in self._blocked)
         return f"{format_count(len(names), 'pod')} left: {blocked or ', '.join(names[:5])}"
@@ -125,7 +125,7 @@ class NodeDrain:
         if reasons and reasons <= set(PERMANENT_REFUSALS):
             raise OperationError(f"cannot evict these pods: {format_summary(self._blocked.values())}")
 
-    async def _watch(self) -> None:
+    async def _watch_pods_and_budgets(self) -> None:
         async with aclosing(merge_streams(*self._streams)) as changes:
             async for stream_index, change in changes:
                 if change.change_type == "SYNCED":

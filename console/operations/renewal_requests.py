@@ -21,16 +21,16 @@ CONFIG_MAPS_PATH = "/api/v1/configmaps"
 
 
 async def list_certificates(api: Api) -> list[Object]:
-    """Return one entry per Secret, sorted by component, namespace and Secret name.
+    """Return one entry per Secret that contains a certificate, sorted by component, namespace and Secret name.
 
     An entry also contains the certificate's names, kind, serial number, validity period and next renewal.
     """
     config_maps = (await list_all(api, CONFIG_MAPS_PATH, label_selector=COMPONENT_LABEL)).items
-    entries = [entry for config_map in config_maps for entry in _build_entries(config_map)]
+    entries = [entry for config_map in config_maps for entry in _build_certificate_entries(config_map)]
     return sorted(entries, key=lambda entry: (entry["component"], entry["namespace"], entry["secret"]))
 
 
-def _build_entries(config_map: Object) -> list[Object]:
+def _build_certificate_entries(config_map: Object) -> list[Object]:
     component = COMPONENTS.get(certificate_objects.get_component_name(config_map) or "")
     if component is None or certificate_objects.get_name(config_map) != component.bundle_configmap_name:
         return []
@@ -45,14 +45,14 @@ async def request_renewal(api: Api, secret_name: str) -> Object:
     Raises `Refusal` if no Secret or several Secrets match, or if the Secret no longer exists.
     """
     entries = [
-        entry for entry in await list_certificates(api) if secret_name in (entry["secret"], _format_full_name(entry))
+        entry for entry in await list_certificates(api) if secret_name in (entry["secret"], _format_secret_name(entry))
     ]
     if not entries:
         raise Refusal(
             HTTPStatus.NOT_FOUND, f'certificate "{secret_name}" not found', "see kubectl maintenance certificates"
         )
     if len(entries) > 1:
-        names = ", ".join(map(_format_full_name, entries))
+        names = ", ".join(map(_format_secret_name, entries))
         message = f'several certificates have the name "{secret_name}"'
         raise Refusal(HTTPStatus.CONFLICT, message, f"name one of {names}")
     (entry,) = entries
@@ -62,11 +62,11 @@ async def request_renewal(api: Api, secret_name: str) -> Object:
     try:
         await api.patch(certificate_objects.build_secrets_path(entry["namespace"], entry["secret"]), patch)
     except NotFound:
-        message = f'Secret "{_format_full_name(entry)}" not found'
-        remedy = "the certificate renewal recreates it"
+        message = f'Secret "{_format_secret_name(entry)}" not found'
+        remedy = "the certificate renewal recreates the Secret"
         raise Refusal(HTTPStatus.NOT_FOUND, message, remedy) from None
     return entry
 
 
-def _format_full_name(entry: Object) -> str:
+def _format_secret_name(entry: Object) -> str:
     return f"{entry['namespace']}/{entry['secret']}"

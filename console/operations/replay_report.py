@@ -29,7 +29,7 @@ class ReplayResult:
     def result(self) -> str:
         """Return `SAME`, `EXPLAINED`, `DIFFERS`, `FAILS` or `UNRECORDED`.
 
-        A response that is now a failure never counts as the same, even if the recorded one is a failure too.
+        A new response that is a failure never counts as `SAME`, even if the recorded response is also a failure.
         """
         if any(not difference.explained for difference in self.differences):
             return DIFFERS
@@ -76,11 +76,11 @@ def replay_to_json(
         "dryRun": dry_run,
         "lost": list(gone),
         "results": dict(counts),
-        "answers": [_build_row(result) for result in results],
+        "answers": [_build_result_fields(result) for result in results],
     }
 
 
-def _build_row(result: ReplayResult) -> dict[str, Any]:
+def _build_result_fields(result: ReplayResult) -> dict[str, Any]:
     event, recorded, response = result.entry.event, result.recorded, result.response
     return {
         "event": event.get_id(),

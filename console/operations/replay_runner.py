@@ -42,7 +42,7 @@ SHIPPED_MANIFESTS = (MANIFESTS_DIRECTORY / "base", MANIFESTS_DIRECTORY / "compon
 RECORD_FUNCTION = "record"
 """The function that only writes to the journal and never replies; a replay omits it unless the user requests it."""
 KNOWN_FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), "renew-certificates", RECORD_FUNCTION)
-"""All functions of this product; the subscription table lacks the last two."""
+"""All functions of this product. `SUBSCRIPTIONS` lacks the last two, whose Triggers are defined elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TargetOptions:
         url: One address for all functions.
         functions_url: Base URL; the name of a function is its path below this URL.
         namespace: Namespace of the Triggers.
-        manifests: Files or folders with Triggers, used instead of the cluster's Triggers.
+        manifests: Files or directories with Triggers, used instead of the cluster's Triggers.
         in_process: Whether functions run in this process, without an address.
     """
 
@@ -75,7 +75,7 @@ class TargetOptions:
 
 
 class TargetResolver:
-    """Determines which functions receive a replayed event. Raises `NoResult` if the options do not specify enough."""
+    """Determines which functions receive a replayed event. Raises `NoResult` if the options are not sufficient."""
 
     def __init__(self, options: TargetOptions, client: SyncClient) -> None:
         self._options = options
@@ -137,9 +137,9 @@ def _get_function_at_url(options: TargetOptions) -> str:
 def _read_triggers(options: TargetOptions, client: SyncClient) -> list[Trigger]:
     """Return the Triggers of our functions, each with its function's name.
 
-    They come from the specified manifests; without these from the cluster, and otherwise from the shipped manifests.
-    Triggers of other subscribers are omitted, because such subscribers do not support dry runs and must not receive
-    recorded events.
+    If the options specify manifests, the Triggers come from these manifests. Otherwise, they come from the cluster, or
+    from the shipped manifests if the cluster has none. Triggers of other subscribers are omitted, because such
+    subscribers do not support dry runs and must not receive recorded events.
     """
     installed: Iterable[Mapping[str, Any]] = (
         [] if options.manifests else _list_cluster_triggers(options.namespace, client)
@@ -200,7 +200,7 @@ def replay_calls(
     call_function: Callable[[Entry, Target], FunctionResponse],
     changes: ObjectChanges,
 ) -> Iterator[ReplayResult]:
-    """Make the calls in order, and yield each result; `changes` describes how the recorded objects have changed.
+    """Replay the calls in order, and yield each result; `changes` describes how the recorded objects have changed.
 
     A call without a comparable response yields a failed result with the reason. The replay continues with the next
     call. After a timeout, the function is not called again; its later calls fail with the same message. If an endpoint
@@ -242,7 +242,8 @@ def replay_dry_run(entry: Entry, client: SyncClient, api: Api, functions_url: st
     """Replay the event, as a dry run, to every function whose Trigger filter matches; no writes are stored.
 
     In: the console's client, which reads the Triggers; the caller's client, which reads the current objects.
-    `functions_url` is the functions' base URL, or "" to use the Triggers' addresses. Raises `NoResult`.
+    `functions_url` is the functions' base URL, or "" to use the Triggers' addresses. Raises `NoResult` if no Trigger
+    exists or has the required address.
 
     The calls run concurrently, so that several slow functions delay the browser no longer than one slow function.
     """
@@ -257,4 +258,4 @@ def replay_dry_run(entry: Entry, client: SyncClient, api: Api, functions_url: st
 
     with ThreadPoolExecutor(len(KNOWN_FUNCTIONS)) as threads:
         results = threads.map(lambda target: next(replay_calls([(entry, target)], call_function, changes)), targets)
-    return DryRunResult(tuple(results), tuple(changes.list_gone()))
+    return DryRunResult(tuple(results), tuple(changes.describe_missing_objects()))

@@ -1,4 +1,4 @@
-"""Reports on runs of the upgrade mutex: the steps, the nodes with their Jobs, and what a run waits for. Pure functions.
+"""Reports on upgrade runs: the steps, the nodes with their Jobs, and what a run waits for. Pure functions.
 
 All data comes from the status of the MutexRunConfig, so reading it requires no other permission.
 """
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kube.mutex import run_record
 from kube.mutex.jobs import CLEANUP, MAIN, JobOutcome
-from kube.mutex.objects import Item, format_full_name, get_condition, get_status, is_deleting
+from kube.mutex.objects import Resource, format_full_name, get_condition, get_status, is_deleting
 from kube.mutex.run_record import (
     DueJob,
     RunRecord,
@@ -47,12 +47,12 @@ class Wait(NamedTuple):
     remedy: str = ""
 
 
-def get_step_label(run: Item) -> str:
+def get_step_label(run: Resource) -> str:
     """Return the run's current step as one word."""
     return RUN_ENDING if is_deleting(run) else str(get_status(run).get("step") or RUN_NEW)
 
 
-def build_report(run: Item) -> Object:
+def build_report(run: Resource) -> Object:
     """Return the full report, which is the command's JSON output and the source of tables and pages."""
     record, metadata = get_record(run), run["metadata"]
     wait = find_wait(run)
@@ -74,7 +74,7 @@ def build_report(run: Item) -> Object:
     }
 
 
-def build_steps(run: Item) -> list[Object]:
+def build_steps(run: Resource) -> list[Object]:
     """Return the steps of a run in order, each with its state and the time of its completion."""
     record = get_record(run)
     valid = get_condition(run, CONFIG_VALIDATED_CONDITION)
@@ -103,7 +103,7 @@ def _get_step_state(is_current: bool, stopped: bool) -> str:
     return (STEP_HALTED if stopped else STEP_CURRENT) if is_current else STEP_PENDING
 
 
-def _build_node_report(run: Item, name: str) -> Object:
+def _build_node_report(run: Resource, name: str) -> Object:
     record = get_record(run)
     node = record["nodes"][name]
     is_current = run_record.is_active(run) and name == run_record.get_current_node(record)
@@ -149,10 +149,10 @@ def _build_job_report(record: RunRecord, kind: str, rule: str, entry: Mapping[st
     }
 
 
-def find_wait(run: Item) -> Wait | None:
+def find_wait(run: Resource) -> Wait | None:
     """Return what the run waits for now, or None if it waits for nothing, for example once it is finished."""
     if is_deleting(run):
-        return Wait("its pools and nodes to be restored", str(run["metadata"]["deletionTimestamp"]))
+        return Wait("the run's pools and nodes to be restored", str(run["metadata"]["deletionTimestamp"]))
     if not get_status(run):
         return Wait("the function check-run", run["metadata"]["creationTimestamp"], "check that the functions run")
     record, config_validated = get_record(run), get_condition(run, CONFIG_VALIDATED_CONDITION)
@@ -160,7 +160,7 @@ def find_wait(run: Item) -> Wait | None:
         remedy = f"fix the cause, then run kubectl maintenance mutex retry {format_full_name(run)}"
         return Wait(str(failure.get("message") or ""), str(failure.get("at") or ""), remedy)
     if config_validated.get("status") == "False":
-        return _build_wait(config_validated, "fix the objects that it names")
+        return _build_wait(config_validated, "fix the objects that this message names")
     if run_record.is_active(run):
         return _find_stage_wait(run, run_record.compute_stage(run, assume_cleanup))
     return None if get_step_label(run) == "Finished" else _find_idle_wait(run)
@@ -170,8 +170,8 @@ def _build_wait(condition: Mapping[str, Any], remedy: str = "") -> Wait:
     return Wait(str(condition.get("message") or ""), str(condition.get("lastTransitionTime") or ""), remedy)
 
 
-def _find_idle_wait(run: Item) -> Wait | None:
-    """Return what a run that has not started waits for: other runs, or an upgrade."""
+def _find_idle_wait(run: Resource) -> Wait | None:
+    """Return what a run waits for before it starts: other runs, or an upgrade."""
     paused, available = get_condition(run, PAUSED_CONDITION), get_condition(run, AVAILABLE_CONDITION)
     if available.get("status") == "True":
         return _build_wait(paused if paused.get("status") == "False" else available)
@@ -179,7 +179,7 @@ def _find_idle_wait(run: Item) -> Wait | None:
     return next((_build_wait(condition) for condition in conditions if condition.get("status") == "False"), None)
 
 
-def _find_stage_wait(run: Item, current_stage: Stage) -> Wait:
+def _find_stage_wait(run: Resource, current_stage: Stage) -> Wait:
     record, paused = get_record(run), get_condition(run, PAUSED_CONDITION)
     started = str(record.get("startedAt") or "")
     if current_stage is Stage.CLAIMED and paused.get("status") == "False":
@@ -187,9 +187,9 @@ def _find_stage_wait(run: Item, current_stage: Stage) -> Wait:
     if awaits_control_plane(run) and get_condition(run, READY_CONDITION):
         return _build_wait(get_condition(run, READY_CONDITION))
     waits_before_nodes = {
-        Stage.CLAIMED: ("its pools to be paused", started),
-        Stage.PAUSED: ("its nodes to be labelled", str(record.get("pausedAt"))),
-        Stage.LABELLED: ("its pools to be edited", str(record.get("labelledAt"))),
+        Stage.CLAIMED: ("the run's pools to be paused", started),
+        Stage.PAUSED: ("the run's nodes to be labelled", str(record.get("pausedAt"))),
+        Stage.LABELLED: ("the run's pools to be edited", str(record.get("labelledAt"))),
     }
     return (
         Wait(*waits_before_nodes[current_stage])
@@ -198,17 +198,17 @@ def _find_stage_wait(run: Item, current_stage: Stage) -> Wait:
     )
 
 
-def _find_node_wait(run: Item, current_stage: Stage) -> Wait:
+def _find_node_wait(run: Resource, current_stage: Stage) -> Wait:
     record = get_record(run)
     name = run_record.get_current_node(record)
     if not name:
-        return Wait("its pools to be restored", max(_list_times(record, *record["order"]), default=""))
+        return Wait("the run's pools to be restored", max(_list_completion_times(record, *record["order"]), default=""))
     upgrade, node = get_condition(run, UPGRADE_CONDITION), record["nodes"][name]
     has_reason = upgrade.get("status") == "False" and name in str(upgrade.get("message"))
     if current_stage is Stage.RELEASED:
         what = upgrade["message"] if has_reason else f"node {name} to be upgraded to version {record['desired']}"
         return Wait(str(what), str(node["releasedAt"]))
-    since = max(_list_times(record, name), default=str(record.get("editedAt") or ""))
+    since = max(_list_completion_times(record, name), default=str(record.get("editedAt") or ""))
     if current_stage is Stage.PREJOBS_DONE:
         return _build_wait(upgrade) if has_reason else Wait(f"node {name} to be released", since)
     running = [job for job in _iter_jobs(record, name) if job["result"] == JobOutcome.RUNNING.value]
@@ -218,7 +218,7 @@ def _find_node_wait(run: Item, current_stage: Stage) -> Wait:
     return Wait(f"the next Job for node {name} to be created", since)
 
 
-def _list_times(record: RunRecord, *node_names: str) -> list[str]:
+def _list_completion_times(record: RunRecord, *node_names: str) -> list[str]:
     """Return the times of all completed actions on these nodes."""
     nodes = [record["nodes"][name] for name in node_names]
     fields = ("releasedAt", "upgradedAt", "cleanedAt", "droppedAt")

@@ -28,53 +28,53 @@ from kube.times import format_micro_time
 
 RUNS_PATH = build_collection_path(RUN_KIND)
 NOT_SERVED_ERROR = OperationError(
-    "the cluster does not serve MutexRunConfigs", "install the component mutex first", HTTPStatus.NOT_FOUND
+    "the cluster does not serve MutexRunConfigs", 'install the component "mutex" first', HTTPStatus.NOT_FOUND
 )
 
 
 async def list_runs(api: Api) -> list[Object]:
-    """Return all run configs by namespace and name. Raises `OperationError` if the kind is not installed."""
+    """Return all MutexRunConfigs, sorted by namespace and name. Raises `OperationError` if the kind is not served."""
     try:
         return sort_runs((await list_all(api, RUNS_PATH)).items)
     except NotFound:
         raise NOT_SERVED_ERROR from None
 
 
-async def is_served(api: Api) -> bool:
-    """Return whether the kind is installed."""
+async def are_runs_served(api: Api) -> bool:
+    """Return whether the cluster serves MutexRunConfigs."""
     api_resources = await get_or_none(api.get(API_PATH))
     return any(resource["name"] == PLURALS[RUN_KIND] for resource in (api_resources or {}).get("resources", []))
 
 
 def sort_runs(runs: list[Object]) -> list[Object]:
-    """Return the run configs sorted by namespace and name."""
+    """Return the MutexRunConfigs sorted by namespace and name."""
     return sorted(runs, key=format_full_name)
 
 
 def matches_name(run: Object, name: str) -> bool:
-    """Return whether `name`, either `NAME` or `NAMESPACE/NAME`, refers to this run config."""
+    """Return whether `name`, either `NAME` or `NAMESPACE/NAME`, refers to this MutexRunConfig."""
     return name in (run["metadata"]["name"], format_full_name(run))
 
 
 async def get_run(api: Api, name: str) -> Object:
-    """Return the run config that `NAME` or `NAMESPACE/NAME` refers to. Raises `Refusal` unless exactly one matches."""
+    """Return the MutexRunConfig with this `NAME` or `NAMESPACE/NAME`. Raises `Refusal` unless exactly one matches."""
     runs = [run for run in await list_runs(api) if matches_name(run, name)]
     if not runs:
-        raise build_unknown_run(name)
+        raise build_unknown_run_refusal(name)
     if len(runs) > 1:
         names = ", ".join(map(format_full_name, runs))
         raise Refusal(HTTPStatus.CONFLICT, f'several MutexRunConfigs have the name "{name}"', f"name one of {names}")
     return runs[0]
 
 
-def build_unknown_run(name: str) -> Refusal:
-    """Build the refusal for a run config that does not exist."""
+def build_unknown_run_refusal(name: str) -> Refusal:
+    """Build the refusal for a MutexRunConfig that does not exist."""
     message = f'MutexRunConfig "{name}" not found'
     return Refusal(HTTPStatus.NOT_FOUND, message, "see kubectl maintenance mutex status")
 
 
 async def request_retry(api: Api, name: str) -> Object:
-    """Request that the run resume where it stopped, and return the run config.
+    """Request that the run resume where it stopped, and return the MutexRunConfig.
 
     Raises `Refusal` if the run has not stopped, or if its resumption is already requested.
     """
@@ -91,7 +91,7 @@ async def request_retry(api: Api, name: str) -> Object:
 
 
 async def watch_runs(api: Api) -> AsyncGenerator[list[Object], None]:
-    """Yield all run configs: once after the initial list, then after every change."""
+    """Yield all MutexRunConfigs: once after the initial list, then after every change."""
     objects_by_uid: dict[str, Object] = {}
     is_synced = False
     try:

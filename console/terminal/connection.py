@@ -21,7 +21,7 @@ def run_with_api(operation: Callable[[Api], Awaitable[T]]) -> T:
 
     An `ApiError` becomes a `ClickException` with the server's message and a remedy (exit status 1).
     """
-    logging.getLogger("kubernetes").setLevel(logging.ERROR)  # its warnings would repeat the error message
+    logging.getLogger("kubernetes").setLevel(logging.ERROR)  # The client's warnings would repeat the error message.
     try:
         return asyncio.run(_connect_and_run(get_cluster_access(), operation))
     except ApiError as error:

@@ -32,7 +32,7 @@ class CommandGroup(click.Group):
             click.ClickException(escape(str(error))).show()
             raise click.exceptions.Exit(error.exit_status) from None
         except click.UsageError:
-            raise  # click formats errors of the command line itself
+            raise  # Click formats errors of the command line itself.
         except click.ClickException as error:
             click.ClickException(escape(error.message)).show()
             raise click.exceptions.Exit(error.exit_code) from None
@@ -75,7 +75,7 @@ def confirm(question: str, alternative: str) -> None:
     try:
         is_confirmed = click.confirm(question, err=True)
     except click.Abort as abort:
-        click.echo(err=True)  # end the line of the question
+        click.echo(err=True)  # ends the line of the question
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise NoResult(f"no confirmation, nothing was done: {alternative}") from None

@@ -15,7 +15,7 @@ ALLOWED_FORMATS = "\u200c\u200d"
 
 
 def escape(text: str) -> str:
-    """Return the text on one line with control characters as `\\n`, `\\x1b` or `\\u202e`; keep backslashes."""
+    """Return the text on one line, with control characters escaped, such as `\\n` or `\\x1b`; keep backslashes."""
     if text.isprintable():
         return text
     return "".join(_escape_character(character) for character in text)

@@ -51,7 +51,7 @@ def selection_options(command: Decorated) -> Decorated:
         type=NonEmptyText(),
         default="",
         metavar="TYPE",
-        help="Start at the first of these events of this type, such as node.cordoned.",
+        help="Start at the first selected event of this type, such as node.cordoned.",
     )
     last = click.option(
         "--until",
@@ -59,26 +59,26 @@ def selection_options(command: Decorated) -> Decorated:
         type=NonEmptyText(),
         default="",
         metavar="TYPE",
-        help="Stop after the last of these events of this type.",
+        help="Stop after the last selected event of this type.",
     )
     return ids(maintenance(run(first(last(command)))))
 
 
 def run_option(help: str) -> Callable[[Decorated], Decorated]:
-    """Add `--run`."""
+    """Return a decorator that adds `--run` with this help text."""
     return click.option("--run", type=NonEmptyText(), default="", help=help)
 
 
-def check_not_both(maintenance: str, run: str) -> None:
+def reject_maintenance_with_run(maintenance: str, run: str) -> None:
     """Raise `UsageError` if the user names both a maintenance and a run."""
     if run and maintenance:
         raise click.UsageError("--run names a MutexRunConfig, --maintenance a NodeMaintenance: omit one of them")
 
 
 def find_run_uid(journal: Journal, name_or_uid: str) -> str:
-    """Return the uid of the newest MutexRunConfig with this name or uid, by the rules of `_find_newest_uid`.
+    """Return the uid of the newest MutexRunConfig with this name or uid, as `_find_newest_uid` selects it.
 
-    Raises `NoResult` if the journal has none.
+    Raises `NoResult` if the journal has no event about such a MutexRunConfig.
     """
     entries = [
         strip_data(entry)
@@ -93,14 +93,14 @@ def find_run_uid(journal: Journal, name_or_uid: str) -> str:
 
 def select_entries(journal: Journal, selection: EventSelection) -> list[Entry]:
     """Return the selected entries in order of arrival, each event once. Raises `NoResult` naming the missing events."""
-    check_not_both(selection.maintenance, selection.run)
+    reject_maintenance_with_run(selection.maintenance, selection.run)
     ids, maintenance = selection.ids, find_run_uid(journal, selection.run) if selection.run else selection.maintenance
     if not ids and not maintenance:
         raise click.UsageError(
             "no events selected: name their ids with --id, or their object with --maintenance or --run"
         )
     entries = _deduplicate(journal.select(Query(ids=ids, maintenance=maintenance)))
-    if maintenance:  # an event from another client may have only the name
+    if maintenance:  # An event from another client may contain the object's name without its uid.
         entries = [entry for entry in entries if entry.maintenance]
     missing = set(ids) - {entry.event.get_id() for entry in entries}
     if missing or not entries:
@@ -119,7 +119,7 @@ def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
     from our functions therefore take precedence. If the entries are about several objects, a note on stderr names the
     chosen one, unless our functions confirm that `name_or_uid` is a uid.
     """
-    uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in order of their first event
+    uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in the order of their first events
     uids_from_our_functions = {
         entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE_PREFIX)
     }
@@ -130,7 +130,8 @@ def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
         more = f" and {len(others) - MAX_SHOWN_UIDS} more" if len(others) > MAX_SHOWN_UIDS else ""
         other_uids = ", ".join(others[:MAX_SHOWN_UIDS]) + more
         note = (
-            f'Several objects match "{name_or_uid}": using the uid {newest}. Name another one by its uid: {other_uids}.'
+            f'Several objects match "{name_or_uid}": using the uid {newest}. To use another object, name its uid: '
+            f"{other_uids}."
         )
         click.echo(escape(note), err=True)
     return newest
@@ -147,15 +148,15 @@ def _deduplicate(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def slice_by_types(entries: Sequence[Entry], first_type: str, last_type: str) -> list[Entry]:
-    """Return the entries from the first event of `first_type` to the last of `last_type`; "" means no limit."""
-    start = _find_positions(entries, first_type, "--from")[0] if first_type else 0
-    end = _find_positions(entries, last_type, "--until")[-1] if last_type else len(entries) - 1
+    """Return the entries from the first event of `first_type` to the last one of `last_type`; "" means no limit."""
+    start = _find_positions_of_type(entries, first_type, "--from")[0] if first_type else 0
+    end = _find_positions_of_type(entries, last_type, "--until")[-1] if last_type else len(entries) - 1
     if start > end:
-        raise NoResult(f"the last event of --until {last_type} is before the first of --from {first_type}")
+        raise NoResult(f"the last event of --until {last_type} is before the first event of --from {first_type}")
     return list(entries[start : end + 1])
 
 
-def _find_positions(entries: Sequence[Entry], type_or_suffix: str, option: str) -> list[int]:
+def _find_positions_of_type(entries: Sequence[Entry], type_or_suffix: str, option: str) -> list[int]:
     types = [entry.event.get_type() for entry in entries]
     positions = [
         position

@@ -20,7 +20,7 @@ DEFAULT_JOURNAL = "journal.db"
 
 
 def journal_option(command: Decorated) -> Decorated:
-    """Add `--journal`."""
+    """Add `--journal` to a command."""
     return click.option(
         "--journal",
         default=lambda: os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or DEFAULT_JOURNAL,

@@ -49,7 +49,7 @@ def format_line(maintenance: Maintenance) -> str:
     )
 
 
-def render_awaited(maintenance: Maintenance, now: datetime) -> RenderableType:
+def render_awaited_maintenance(maintenance: Maintenance, now: datetime) -> RenderableType:
     """Build a table with the maintenance that the command waits for, and below it what blocks the drain."""
     reason = _format_blockers(maintenance)
     blocker_lines = [Text(f"{format_full_name(maintenance)} waits{reason}", "yellow")] if reason else []
@@ -74,19 +74,19 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> Rende
             Text(get_spec(maintenance).get("reason") or ""),
         )
     errors = [
-        Text(f"{format_full_name(maintenance)} {_get_state_verb(maintenance)}{_format_error(maintenance)}", "red")
+        Text(f"{format_full_name(maintenance)} {_get_failed_or_waits(maintenance)}{_format_error(maintenance)}", "red")
         for maintenance in maintenances
         if _format_error(maintenance)
     ]
     return Group(table, *errors)
 
 
-def _get_state_verb(maintenance: Maintenance) -> str:
+def _get_failed_or_waits(maintenance: Maintenance) -> str:
     return "failed" if get_phase_label(maintenance) == FAILED else "waits"
 
 
 def _format_error(maintenance: Maintenance) -> str:
-    """Return a colon and why the maintenance failed or cannot start; "" if neither applies."""
+    """Return `: ` and the error of a maintenance that failed or cannot start, or "" for any other maintenance."""
     error = get_status(maintenance).get("lastError")
     return (
         f": {error}"
@@ -96,7 +96,7 @@ def _format_error(maintenance: Maintenance) -> str:
 
 
 def _format_blockers(maintenance: Maintenance) -> str:
-    """Return a colon and why pods are blocked; "" if no pod is blocked."""
+    """Return `: ` and a summary of the blocked pods, or "" if no pod is blocked."""
     status = get_status(maintenance)
     return f": {summarize_blockers(status)}" if status.get("blockedPods") else ""
 
@@ -170,7 +170,8 @@ class BlockedPodsView:
         return table
 
     def _render_list(self) -> Group:
-        return Group(Text(BLOCKED_HEADINGS[0], "bold"), *(part for row in self._rows for part in _render_row(row)))
+        parts = (part for row in self._rows for part in _render_blocked_pod(row))
+        return Group(Text(BLOCKED_HEADINGS[0], "bold"), *parts)
 
 
 def _build_blocked_row(blocked_pod: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
@@ -184,7 +185,7 @@ def _build_blocked_row(blocked_pod: Mapping[str, Any], now: datetime) -> tuple[s
     return pod, blocked_pod["reason"], blocked_pod.get("budget") or "", counts, since, suggest_remedy(blocked_pod)
 
 
-def _render_row(row: Sequence[str]) -> Iterator[RenderableType]:
+def _render_blocked_pod(row: Sequence[str]) -> Iterator[RenderableType]:
     """Yield the pod and, indented below it, why it is blocked and what unblocks it."""
     pod, reason, budget, counts, since, unblocks = row
     budget_text, counts_text = f"under {budget}" if budget else "", f"{counts} healthy/needed" if counts else ""

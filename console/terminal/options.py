@@ -73,15 +73,15 @@ def get_cluster_access() -> ClusterAccess:
 
 
 def _build_store_callback(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    def store_value(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value:
             ctx.meta[key] = value
 
-    return store
+    return store_value
 
 
 def namespace_option(command: Decorated) -> Decorated:
-    """Add `-n`, `--namespace`."""
+    """Add `-n`, `--namespace` to a command."""
     return click.option(
         "-n",
         "--namespace",
@@ -93,19 +93,20 @@ def namespace_option(command: Decorated) -> Decorated:
 
 
 def functions_option(param_name: str, default_text: str) -> Callable[[Decorated], Decorated]:
-    """Add `--functions`, passed to the command as `param_name`; the help describes the default by `default_text`."""
+    """Return a decorator that adds `--functions`, passed as `param_name`; its help describes the default."""
     return click.option(
         "--functions",
         param_name,
         type=Url(),
         default="",
         envvar="FUNCTIONS",
-        help=f"URL below which functions are found by name.  [default: $FUNCTIONS, then {default_text}]",
+        help="Base URL of the functions; each function's path is its name.  "
+        f"[default: $FUNCTIONS, then {default_text}]",
     )
 
 
 def broker_option(command: Decorated) -> Decorated:
-    """Add `--broker`."""
+    """Add `--broker` to a command."""
     return click.option(
         "--broker",
         type=Url(),
@@ -116,7 +117,7 @@ def broker_option(command: Decorated) -> Decorated:
 
 
 def output_option(command: Decorated) -> Decorated:
-    """Add `-o table|json`."""
+    """Add `-o table|json` to a command."""
     return click.option(
         "-o",
         "--output",
@@ -128,18 +129,18 @@ def output_option(command: Decorated) -> Decorated:
 
 
 def watch_option(command: Decorated) -> Decorated:
-    """Add `--watch`."""
+    """Add `--watch` to a command."""
     help_text = "Watch for changes until Ctrl-C; with -o json, print one object per line."
     return click.option("-w", "--watch", is_flag=True, help=help_text)(command)
 
 
 def pick_fields(dataclass_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those option values that are fields of the dataclass `dataclass_type`, as arguments to construct it."""
+    """Return the option values that are fields of the dataclass `dataclass_type`, as keyword arguments for it."""
     return {field.name: values[field.name] for field in fields(dataclass_type) if field.name in values}
 
 
 def timeout_option(default: str, condition: str) -> Callable[[Decorated], Decorated]:
-    """Add `--timeout`."""
+    """Return a decorator that adds `--timeout`; its help states the condition that the command waits for."""
     return click.option(
         "--timeout",
         type=Duration(),
@@ -149,19 +150,19 @@ def timeout_option(default: str, condition: str) -> Callable[[Decorated], Decora
     )
 
 
-def is_given(param_name: str) -> bool:
+def is_set_on_command_line(param_name: str) -> bool:
     """Return whether the command line itself sets this parameter, rather than the environment or a default."""
     return click.get_current_context().get_parameter_source(param_name) is ParameterSource.COMMANDLINE
 
 
 def check_timeout(*, wait: bool, remedy: str) -> None:
     """Raise `UsageError` if the user sets `--timeout` for a command that does not wait."""
-    if is_given("timeout") and not wait:
+    if is_set_on_command_line("timeout") and not wait:
         raise click.UsageError(f"--timeout has no effect, because the command would not wait: {remedy}")
 
 
 def target_options(command: Decorated) -> Decorated:
-    """Add the options of `console.operations.replay_runner.TargetOptions`."""
+    """Add the options of `console.operations.replay_runner.TargetOptions` to a command."""
     functions = click.option(
         "--function",
         "functions",
@@ -169,14 +170,14 @@ def target_options(command: Decorated) -> Decorated:
         help="Function to replay to; repeatable.  [default: all whose Trigger selects the event]",
     )
     url = click.option("--url", type=Url(), default="", help="Address of a single function to replay to.")
-    functions_url = functions_option("functions_url", "the addresses in the Triggers")
+    functions_url = functions_option("functions_url", "the subscriber addresses in the Triggers")
     manifests = click.option(
         "--manifests",
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
         envvar="TRIGGERS",
         help="File or directory with Triggers; repeatable.  "
-        "[env: TRIGGERS; default: the cluster's Triggers, then the shipped ones]",
+        "[env: TRIGGERS; default: the cluster's Triggers, then the shipped Triggers]",
     )
     in_process = click.option(
         "--in-process", is_flag=True, help="Run the function in this process, with your own rights."

@@ -20,15 +20,15 @@ T = TypeVar("T")
 PIPE_WIDTH = 240
 """Width of output that does not go to a terminal, in columns: wide enough to keep each row on one line."""
 REFRESH_PER_SECOND = 2
-"""Redraw frequency, which keeps displayed ages current; changes are drawn immediately."""
+"""Redraw frequency, which keeps displayed ages up to date; changes are drawn immediately."""
 
 
 def create_console() -> Console:
-    """Return a console on the current standard output, new on each call because tests replace that output."""
-    from rich.console import Console  # imported only if something is drawn
+    """Return a new console on the current standard output, because tests replace that output."""
+    from rich.console import Console  # slow import, needed only to draw
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(highlight=False, markup=False, emoji=False, width=width)  # the text is not markup
+    return Console(highlight=False, markup=False, emoji=False, width=width)  # The text contains no markup.
 
 
 def show(renderable: RenderableType) -> None:
@@ -42,7 +42,7 @@ def show_json(value: Any, indent: int | None = 2) -> None:
 
 
 def show_json_list(items: Iterable[Any]) -> None:
-    """Print a JSON list, item by item as they arrive."""
+    """Print a JSON list; each item is printed as soon as the iterable yields it."""
     separator = "["
     for item in items:
         click.echo(f"{separator}\n{textwrap.indent(json.dumps(item, indent=2), '  ')}", nl=False)
@@ -55,7 +55,7 @@ def show_json_line(value: Any) -> None:
     show_json(value, indent=None)
 
 
-def note(text: str, output: str = "table") -> None:
+def print_note(text: str, output: str = "table") -> None:
     """Print a line for the user, but nothing if `output` is JSON, because the JSON object contains all information."""
     if output == "table":
         click.echo(escape(text))

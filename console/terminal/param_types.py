@@ -65,7 +65,8 @@ class Utf8Text(click.ParamType[str]):
 class NonEmptyText(Utf8Text):
     """The name of an object, or another value that selects objects, such as a selector; the default "" means none.
 
-    An empty value on the command line is an error: usually a shell variable is unset, and that must not select all.
+    An empty value on the command line is an error: it probably comes from an unset shell variable, and must not select
+    all objects.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

@@ -49,6 +49,6 @@ def _format_response(response: FunctionResponse) -> str:
     return ", ".join(shorten_type(reply["type"]) for reply in response.replies) or NO_EVENT
 
 
-def render_gone_objects(sentences: Iterable[str]) -> Text:
+def render_missing_objects(sentences: Iterable[str]) -> Text:
     """Format one line for each object that no longer exists."""
     return Text("\n".join(map(escape, sentences)), "dim")

@@ -22,7 +22,7 @@ from eventing.journal.tree import Branch, Tree, find_missing_functions
 from kube.text_limits import format_count
 
 SLOW_SECONDS = 1.0
-"""Seconds after which a hop or an attempt is highlighted, because no function should take longer."""
+"""Seconds after which an attempt or an event's delay is highlighted, because no function should take longer."""
 MAX_INDENT_DEPTH = 12
 """Depth below which events are not indented further."""
 TYPE_WIDTH, DELAY_WIDTH = 40, 10
@@ -70,7 +70,7 @@ def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
     indent = "  " * (min(depth, MAX_INDENT_DEPTH) - 1) + "└─ " if depth else ""
     event_type = f"{indent}{escape(shorten_type(branch.entry.event.get_type()))}"
     unrecorded = [
-        _format_reply(name) if name in branch.replied_functions else _format_missing(name)
+        _format_unrecorded_attempt(name) if name in branch.replied_functions else _format_missing_attempt(name)
         for name in branch.missing_functions
     ]
     outcomes = [*map(_format_attempt, branch.attempts), *unrecorded, *map(_format_dead_letter, branch.dead_letters)]
@@ -79,7 +79,7 @@ def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
 
 
 def _format_delay(branch: Branch) -> str:
-    """Return the time from the cause to this event, with the cause's type if the cause is outside the tree."""
+    """Return the event's delay after its cause, with the cause's type if the cause is outside the tree."""
     if branch.delay_seconds is None:
         return ""
     text = f"{branch.delay_seconds:.3f} s"
@@ -98,12 +98,12 @@ def _format_attempt(attempt: Attempt) -> str:
     return click.style(text, fg="yellow", bold=True) if attempt.seconds >= SLOW_SECONDS else text
 
 
-def _format_missing(function: str) -> str:
+def _format_missing_attempt(function: str) -> str:
     return click.style(f"{function} MISSING", fg="red", bold=True)
 
 
-def _format_reply(function: str) -> str:
-    return click.style(f"{function} ANSWERED, duration unknown", fg="yellow")
+def _format_unrecorded_attempt(function: str) -> str:
+    return click.style(f"{function} RESPONDED, duration unknown", fg="yellow")
 
 
 def _format_dead_letter(dead_letter: DeadLetter) -> str:
@@ -128,7 +128,7 @@ def _build_row(entry: Entry, now: datetime) -> tuple[str, ...]:
     outcomes = (
         [_format_dead_letter(dead_letter)]
         if dead_letter
-        else [*attempts, *map(_format_missing, find_missing_functions(entry, now))]
+        else [*attempts, *map(_format_missing_attempt, find_missing_functions(entry, now))]
     )
     name = get_object_identity(event)[1]
     cells = (shorten_type(event.get_type()), entry.node, name, str(event.get_id()))

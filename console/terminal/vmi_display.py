@@ -14,13 +14,13 @@ from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
-def render_vmis(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[RenderableType]:
-    """Build an empty line and a table with a row per report (`kube.virtualization.drain_forecast.build_reports`).
+def render_vmis(reports: Sequence[Mapping[str, Any]], read_error: str) -> list[RenderableType]:
+    """Build an empty line and a table with a row per report (`kube.virtualization.drain_forecast.build_vmi_reports`).
 
-    Without reports, return an empty list. If `unknown` is not empty, that text replaces the table.
+    Without reports, return an empty list. If `read_error` is not empty, that text replaces the table.
     """
-    if unknown:
-        return [Text(""), Text(unknown, "red")]
+    if read_error:
+        return [Text(""), Text(read_error, "red")]
     if not reports:
         return []
     table = create_table(

@@ -1,6 +1,6 @@
 """The web console: `create_app` and the list of its pages. `kubectl maintenance console` starts it.
 
-The server renders the pages. They work without JavaScript; with JavaScript they update themselves.
+The server renders the pages. Pages work without JavaScript; with JavaScript, an open page updates itself.
 
 Touches: nodes list, watch; nodemaintenances list, watch; triggers list in node-maintenance;
 brokers list in node-maintenance.
@@ -30,7 +30,7 @@ from kube.client.sync_client import SyncClient
 from kube.text_limits import format_count
 
 MAX_STATE_AGE_SECONDS = 60.0
-"""The console is not ready if its data was last confirmed longer ago than this."""
+"""Maximum time since the console's data was last confirmed; after this time, the console is not ready."""
 PROBE_ENDPOINTS = ("liveness", "readiness")
 """Endpoints that the kubelet probes at the pod's IP address."""
 
@@ -55,7 +55,7 @@ def create_app(
         journal: The journal, if there is one.
         functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
         broker_url: URL of the broker, or "" to read it from the Broker object.
-        hosts: Host names that the console answers to; empty means any.
+        hosts: Host names that the console accepts; empty means any.
         tls: Whether browsers connect over HTTPS.
     """
     app = Flask(__name__)

@@ -90,7 +90,7 @@ def create_outcome_writer(context: ConsoleContext) -> Callable[[ActionOutcome], 
     return write_outcome
 
 
-def set_refusal(message: str) -> None:
+def set_refusal_reason(message: str) -> None:
     """Store the reason why this request was refused as a whole."""
     g.refusal = message
 
@@ -106,7 +106,7 @@ def _parse_actions() -> Iterator[dict[str, str]]:
         return
     try:
         form = request.form
-    except HTTPException:  # the form is too large, so the request was refused
+    except HTTPException:  # The form is too large, so the request was refused.
         yield {"action": endpoint}
         return
     if form.get("confirm") == "yes":
@@ -122,11 +122,11 @@ def _describe_caller(context: ConsoleContext) -> dict[str, Any]:
 
 
 def _limit_refused_actions(actions: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
-    """Limit the lines for a request that was refused as a whole; `more` counts the omitted objects."""
-    more = len(actions) - MAX_REFUSED_LINES
-    if response.status_code < HTTPStatus.BAD_REQUEST or more <= 0:
+    """Limit the lines for a request that was refused as a whole; the field `more` counts the omitted objects."""
+    omitted = len(actions) - MAX_REFUSED_LINES
+    if response.status_code < HTTPStatus.BAD_REQUEST or omitted <= 0:
         return [*actions]
-    return [*actions[: MAX_REFUSED_LINES - 1], {**actions[MAX_REFUSED_LINES - 1], "more": more}]
+    return [*actions[: MAX_REFUSED_LINES - 1], {**actions[MAX_REFUSED_LINES - 1], "more": omitted}]
 
 
 def _get_user_fields(context: ConsoleContext) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Caller:
         """
         if not self.user or self.user.startswith(SERVICE_ACCOUNT_PREFIX):
             return self.api
-        groups = [group for group in self.groups if group != AUTHENTICATED_GROUP]  # the API server adds it
+        groups = [group for group in self.groups if group != AUTHENTICATED_GROUP]  # The API server adds this group.
         required = [Permission("impersonate", "users", name=self.user)]
         required += [Permission("impersonate", "groups", name=group) for group in groups]
         allowed = await gather_all(*(is_allowed(self.api, permission) for permission in required))
@@ -179,7 +179,7 @@ def list_stop_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
 
 
 def list_mutex_read_rights(kind: str) -> list[Permission]:
-    """Return the permission to read a recorded object of the upgrade mutex; for a run, the one that its page needs."""
+    """Return the permission to read an object of this upgrade-mutex kind; for runs, it is the permission to list."""
     return [LIST_RUNS if kind == RUN_KIND else Permission("get", PLURALS[kind], MUTEX_GROUP)]
 
 

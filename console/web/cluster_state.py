@@ -54,7 +54,7 @@ class StreamHealth(StreamObserver):
 
     def __init__(self, clock: Callable[[], float], on_failure: Callable[[ApiError], None]) -> None:
         self._clock, self._on_failure = clock, on_failure
-        self._is_broken = True  # until the list is read, because the state comes from earlier watches
+        self._is_broken = True  # Until the list is read, the state comes from earlier watches.
         self._open_since: float | None = None
 
     def on_listed(self) -> None:
@@ -70,13 +70,13 @@ class StreamHealth(StreamObserver):
         self._open_since = None
 
     def on_failed(self, error: ApiError) -> None:
-        """Record a failure: the state is unconfirmed until the list is read or a watch is steady."""
+        """Record a failure: the state is unconfirmed until the list is read or a watch is stable."""
         self._is_broken = True
         self._on_failure(error)
 
     @property
     def is_healthy(self) -> bool:
-        """Return whether nothing has failed since the list was read, or a watch has been stable since the failure."""
+        """Return whether the list was read and no failure followed, or a watch has been stable since the failure."""
         if self._is_broken and self._open_since is not None:
             self._is_broken = self._clock() - self._open_since < STABLE_WATCH_SECONDS
         return not self._is_broken
@@ -95,18 +95,18 @@ class ClusterWatcher:
         self._changed = threading.Condition()
         self._state = ClusterState()
         self._error: ApiError = Unavailable(0, "nodes and maintenances have not been read yet")
-        self._following = client.run(self._start_following())
+        self._watch_task = client.run(self._start_watch_task())
 
     def close(self) -> None:
         """End the watches and close their connections."""
-        self._client.run(self._stop_following())
+        self._client.run(self._stop_watch_task())
 
-    async def _start_following(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self._follow_forever())
+    async def _start_watch_task(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._watch_forever())
 
-    async def _stop_following(self) -> None:
-        self._following.cancel()
-        await asyncio.gather(self._following, return_exceptions=True)
+    async def _stop_watch_task(self) -> None:
+        self._watch_task.cancel()
+        await asyncio.gather(self._watch_task, return_exceptions=True)
 
     def get_state(self, timeout: float = FIRST_LIST_TIMEOUT_SECONDS) -> ClusterState:
         """Return the current state, after waiting for the initial lists. Raises the `ApiError` that prevents them."""
@@ -124,7 +124,7 @@ class ClusterWatcher:
         """Return `ClusterState.stale_since` of the current state."""
         return self._state.stale_since
 
-    def wait_for_newer(self, version: int, timeout: float) -> ClusterState | None:
+    def wait_for_newer_state(self, version: int, timeout: float) -> ClusterState | None:
         """Return the first state newer than `version`, or None if there is none within `timeout`."""
         return self.wait_for_state(lambda state: state.version > version, timeout)
 
@@ -133,12 +133,12 @@ class ClusterWatcher:
         with self._changed:
             return self._state if self._changed.wait_for(lambda: predicate(self._state), timeout) else None
 
-    async def _follow_forever(self) -> None:
+    async def _watch_forever(self) -> None:
         """Watch all served API groups; restart when these change, or after an error."""
         while True:
             try:
                 groups = await list_served_groups(self._client.api)
-                await self._follow_groups(groups)
+                await self._watch_groups(groups)
                 continue
             except ApiError as error:
                 self._error = error
@@ -148,10 +148,10 @@ class ClusterWatcher:
             log.warning("cannot watch nodes and maintenances: %s", self._error.message)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _follow_groups(self, groups: list[ApiGroup]) -> None:
+    async def _watch_groups(self, groups: list[ApiGroup]) -> None:
         """Watch until the served API groups change. Raises the `ApiError` that ends the watches earlier."""
         tasks = {
-            asyncio.ensure_future(self._follow_objects(groups)),
+            asyncio.ensure_future(self._watch_objects(groups)),
             asyncio.ensure_future(self._wait_for_group_change(groups)),
         }
         try:
@@ -170,7 +170,7 @@ class ClusterWatcher:
             self._update_staleness()
             await asyncio.sleep(CRD_CHECK_SECONDS)
 
-    async def _follow_objects(self, groups: list[ApiGroup]) -> None:
+    async def _watch_objects(self, groups: list[ApiGroup]) -> None:
         """Apply every change; publish the state once all lists are read, then after each change that affects it."""
         nodes: dict[str, NodeFacts] = {}
         maintenances: dict[str, Object] = {}

@@ -26,10 +26,10 @@ AVAILABILITY_TTL_SECONDS = 10.0
 
 
 class KindAvailability:
-    """The cached result of `check`: whether the cluster serves a kind. Pages omit kinds that are not served."""
+    """The cached result of `is_served`: whether the cluster serves a kind. Pages omit kinds that are not served."""
 
-    def __init__(self, client: SyncClient, check: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
-        self._client, self._check, self._lock = client, check, threading.Lock()
+    def __init__(self, client: SyncClient, is_served: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
+        self._client, self._is_served, self._lock = client, is_served, threading.Lock()
         self._is_available, self._expires_at = False, 0.0
 
     def __call__(self) -> bool:
@@ -37,7 +37,7 @@ class KindAvailability:
         with self._lock:
             if time.monotonic() >= self._expires_at:
                 with suppress(ApiError):
-                    self._is_available = self._client.run(self._check(self._client.api))
+                    self._is_available = self._client.run(self._is_served(self._client.api))
                 self._expires_at = time.monotonic() + AVAILABILITY_TTL_SECONDS
             return self._is_available
 
@@ -64,7 +64,7 @@ class ConsoleContext:
     ) -> None:
         self.client, self.watcher, self.functions_url, self.broker_url = client, watcher, functions_url, broker_url
         self._identify, self._journal = identify, journal
-        self.has_runs = KindAvailability(client, upgrade_runs.is_served)
+        self.has_runs = KindAvailability(client, upgrade_runs.are_runs_served)
         self.has_vms = KindAvailability(client, virtualization.are_vmis_served)
 
     def get_caller(self) -> Caller:
@@ -72,16 +72,16 @@ class ConsoleContext:
         return self._identify(request)
 
     def read_state(self) -> tuple[ClusterState, str]:
-        """Return the current state and the caller's name. Raises `Denied` unless the caller may see all of it."""
+        """Return the current state and the caller's name. Raises `Denied` unless the caller may see the whole state."""
         caller, state = self.get_caller(), self.watcher.get_state()
         _, name = self.client.gather_all(caller.require(list_view_rights(state.groups)), caller.get_name())
         return state, str(name)
 
-    def get_reader(self, rights: Iterable[Permission]) -> tuple[Api, str]:
+    def get_api_and_user_name(self, rights: Iterable[Permission]) -> tuple[Api, str]:
         """Return the API client that reads for the caller, and the caller's name.
 
-        Views use it for objects that the console does not watch. Raises `Denied` if the caller lacks one of the
-        permissions.
+        Views use this client for objects that the console does not watch. Raises `Denied` if the caller lacks one of
+        the permissions.
         """
         caller = self.get_caller()
         _, name, api = self.client.gather_all(caller.require(rights), caller.get_name(), caller.get_api())

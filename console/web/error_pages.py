@@ -9,7 +9,7 @@ from werkzeug.exceptions import HTTPException, SecurityError
 from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations.errors import OperationError
-from console.web.audit import set_refusal
+from console.web.audit import set_refusal_reason
 from eventing.journal.store import JournalError, UnstorableData
 from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
 
@@ -35,7 +35,7 @@ def get_http_status(error: ApiError) -> HTTPStatus:
 
 def render_error(message: str, status: int) -> Response:
     """Build the error page; for an htmx request, only the part that replaces page content."""
-    set_refusal(message)
+    set_refusal_reason(message)
     response = make_response(render_template("error.html", message=message, status=HTTPStatus(status)), status)
     if status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"
@@ -43,8 +43,8 @@ def render_error(message: str, status: int) -> Response:
 
 
 def _handle_http_error(error: HTTPException) -> AnyResponse:
-    if isinstance(error, SecurityError):  # no HTML page, because its links would contain the untrusted Host
+    if isinstance(error, SecurityError):  # An HTML page's links would contain the untrusted Host.
         return Response(f"{error.description}\n", HTTPStatus.BAD_REQUEST, mimetype="text/plain")
     if error.code is None or error.code < 400:
-        return error.get_response()  # a redirect by Flask
+        return error.get_response()  # a redirect from Flask
     return render_error(str(error.description), error.code)

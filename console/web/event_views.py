@@ -15,7 +15,7 @@ from console.operations.time_parsing import parse_time_or_age
 from console.web import swimlanes
 from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights, list_start_rights
 from console.web.context import ConsoleContext
-from console.web.node_rows import select_draining
+from console.web.node_rows import select_draining_maintenance
 from eventing.event_types import KNOWN_TYPES, shorten_type
 from eventing.journal.entries import Entry, Query
 from eventing.journal.store import Journal
@@ -91,15 +91,19 @@ class EventViews:
     def timeline(self, name: str) -> str:
         """Render the timeline of the node's maintenance.
 
-        Of several maintenances, the timeline shows the one that the node's page shows. If there are none, it shows the
-        last recorded one.
+        If the node has several maintenances, the timeline shows the one that the node's page shows. If the node has
+        none, the timeline shows the last recorded maintenance.
         """
         state, user = self._context.read_state()
         maintenances = [maintenance for maintenance in state.maintenances if get_node_name(maintenance) == name]
-        uid = select_draining(maintenances)["metadata"]["uid"] if maintenances else self._find_last_uid(name)
+        uid = (
+            select_draining_maintenance(maintenances)["metadata"]["uid"]
+            if maintenances
+            else self._find_last_maintenance_uid(name)
+        )
         return render_timeline(self._context.journal, uid, user=user, name=name, of="node")
 
-    def _find_last_uid(self, name: str) -> str:
+    def _find_last_maintenance_uid(self, name: str) -> str:
         """Return the uid of the last maintenance that was recorded for the node, even if other events followed."""
         entries = self._context.journal.select(Query(node=name, has_object=True, limit=1, keep_newest=True))
         return entries[0].maintenance if entries else ""

@@ -38,7 +38,7 @@ MAX_REASON_CHARACTERS = 1000
 MAX_PREVIEWED_NODES = 30
 """Maximum number of nodes for which the dialog shows the API server's warnings; each needs a request."""
 MAX_NODES_PER_REQUEST = 500
-"""Maximum number of nodes in one request, because the response page lists the outcome of each."""
+"""Maximum number of nodes in one request, because the response page lists each node's outcome."""
 MAX_CONCURRENT_NODES = 20
 """Maximum number of nodes processed concurrently, because all users of the console share its connections."""
 VERBS = {START: "Start", STOP: "Stop"}
@@ -87,7 +87,7 @@ class MaintenanceViews:
     def _run_action(
         self, action: str, rights: Sequence[Permission], act_on_node: Callable[[Actor, str], Awaitable[None]]
     ) -> AnyResponse:
-        """Ask for confirmation, then run `act_on_node` for each node; every node needs the permissions `rights`."""
+        """Ask for confirmation, then run `act_on_node` for each node; the caller must have the permissions `rights`."""
         names = _parse_nodes()
         if request.method != "POST" or request.form.get("confirm") != "yes":
             return self._render_confirmation(action, names)
@@ -114,7 +114,7 @@ class MaintenanceViews:
             "confirm.html",
             **{"action": action, "verb": VERBS[action], "names": accepted, "refusals": refusals, "user": user},
             **{"warnings": warnings, "not_previewed": not_previewed},
-            **{"at": _get_fields().get("at", ""), "max_reason_characters": MAX_REASON_CHARACTERS},
+            **{"at": _get_form_fields().get("at", ""), "max_reason_characters": MAX_REASON_CHARACTERS},
             uids=[
                 maintenance["metadata"]["uid"]
                 for maintenance in state.maintenances
@@ -133,10 +133,12 @@ class MaintenanceViews:
     async def _preview_node(self, caller: Caller, name: str, *, has_vms: bool) -> NodePreview:
         """Preview one node, with its virtual machines; if a request fails, a warning gives the reason."""
         try:
-            warnings = await _get_or_explain(name, self._list_warnings(caller, name))
+            warnings = await _get_warnings_or_error(name, self._list_warnings(caller, name))
         except Refusal as refusal:
             return NodePreview(refusal=refusal)
-        vmi_lines = await _get_or_explain(name, preview_vmis(caller, name, NEW_MAINTENANCE_GROUP)) if has_vms else []
+        vmi_lines = (
+            await _get_warnings_or_error(name, preview_vmis(caller, name, NEW_MAINTENANCE_GROUP)) if has_vms else []
+        )
         return NodePreview(list(dict.fromkeys([*warnings, *vmi_lines])))
 
     async def _list_warnings(self, caller: Caller, name: str) -> list[str]:
@@ -146,7 +148,7 @@ class MaintenanceViews:
 
 def _parse_nodes() -> list[str]:
     """Return the nodes that the request names. Raises `Refusal` for no nodes, too many nodes, or an empty name."""
-    names = list(dict.fromkeys(_get_fields().getlist("node")))
+    names = list(dict.fromkeys(_get_form_fields().getlist("node")))
     if not names:
         raise Refusal(HTTPStatus.BAD_REQUEST, "no node selected, nothing was changed", "select at least one")
     if not all(names):
@@ -157,7 +159,7 @@ def _parse_nodes() -> list[str]:
     return names
 
 
-def _get_fields() -> MultiDict[str, str]:
+def _get_form_fields() -> MultiDict[str, str]:
     """Return the fields of the form, or the query parameters of a link, which only opens the dialog.
 
     The audit log covers only the form.
@@ -171,11 +173,12 @@ async def _start_maintenance(actor: Actor, node: str) -> None:
 
 
 async def _stop_maintenances(actor: Actor, node: str) -> None:
-    """Delete exactly those maintenances of a node that were checked, and none that are created later.
+    """Delete the node's current maintenances, but none that is created later.
 
-    Raises `Refusal` if one of them is not among the form's `uid` values: the user has not seen it in the dialog.
+    Raises `Refusal` if a maintenance is not among the form's `uid` values, because the dialog has not shown it.
     """
-    maintenances, shown_uids = await maintenance_actions.list_to_end(actor.api, node), request.form.getlist("uid")
+    maintenances = await maintenance_actions.list_maintenances_to_end(actor.api, node)
+    shown_uids = request.form.getlist("uid")
     if shown_uids and any(maintenance["metadata"]["uid"] not in shown_uids for maintenance in maintenances):
         raise Refusal(HTTPStatus.CONFLICT, f'node "{node}" has a new maintenance now: load the page again', "")
     await actor.caller.require(list_stop_rights(GROUPS[maintenance["apiVersion"]] for maintenance in maintenances))
@@ -191,7 +194,7 @@ async def _build_actor(caller: Caller, rights: Iterable[Permission]) -> Actor:
 async def act_on_nodes(
     names: Iterable[str], act_on_node: Callable[[str], Awaitable[None]], on_outcome: Callable[[ActionOutcome], None]
 ) -> list[ActionOutcome]:
-    """Run `act_on_node` for each node, several concurrently; call `on_outcome` with each outcome, and return all."""
+    """Run `act_on_node` for all nodes concurrently; call `on_outcome` with each outcome, and return all outcomes."""
     semaphore = asyncio.Semaphore(MAX_CONCURRENT_NODES)
 
     async def act_on_one(name: str) -> ActionOutcome:
@@ -203,7 +206,7 @@ async def act_on_nodes(
     return await gather_all(*map(act_on_one, names))
 
 
-async def _get_or_explain(name: str, call: Awaitable[list[str]]) -> list[str]:
+async def _get_warnings_or_error(name: str, call: Awaitable[list[str]]) -> list[str]:
     """Return the warning lines, or one line with the reason why they could not be read."""
     try:
         return await call
@@ -230,7 +233,7 @@ def _find_refusal(state: ClusterState, action: str, name: str) -> Refusal | None
     maintenances = [maintenance for maintenance in state.maintenances if get_node_name(maintenance) == name]
     facts = state.nodes.get(name)
     if facts is None and not maintenances:
-        return maintenance_actions.build_unknown_node(name)
+        return maintenance_actions.build_unknown_node_refusal(name)
     row = build_row(name, facts, maintenances)
     if row.offered_action == action:
         return None

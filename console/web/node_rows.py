@@ -68,7 +68,7 @@ class Row:
         percent: Progress of the drain; None if the node is not in maintenance.
         remaining_pods, total_pods: Pods to evict, now and at the start; None before the first count.
         blocked_pods: Number of blocked pods.
-        why: What blocks the drain: the first blocked pod's message, or the latest error.
+        blocker: What blocks the drain: the first blocked pod's message, or the latest error.
         reason: Why the node is in maintenance, as the requester wrote it.
         offered_action: START, STOP, or "" if neither applies now; `note` explains the state.
     """
@@ -82,7 +82,7 @@ class Row:
     remaining_pods: int | None = None
     total_pods: int | None = None
     blocked_pods: int = 0
-    why: str = ""
+    blocker: str = ""
     reason: str = ""
     note: str = ""
 
@@ -112,7 +112,7 @@ def build_row(node_name: str, node: NodeFacts | None, maintenances: Sequence[Mai
     """Build the row of one node, which shows the unreleased maintenance that drains the node, if there is one."""
     readiness = "gone" if node is None else "Ready" if node.is_ready else "NotReady"
     if unreleased := select_unreleased(maintenances):
-        return _build_maintenance_row(node_name, readiness, select_draining(unreleased), len(unreleased))
+        return _build_maintenance_row(node_name, readiness, select_draining_maintenance(unreleased), len(unreleased))
     if node is None:
         return Row(
             node_name,
@@ -128,7 +128,7 @@ def build_row(node_name: str, node: NodeFacts | None, maintenances: Sequence[Mai
     return Row(node_name, readiness, "In service", "ok" if readiness == "Ready" else "off", START)
 
 
-def select_draining(maintenances: Sequence[Maintenance]) -> Maintenance:
+def select_draining_maintenance(maintenances: Sequence[Maintenance]) -> Maintenance:
     """Return the maintenance that drains the node, preferably one that is not released, ending or failed."""
     return min(
         maintenances,
@@ -157,7 +157,7 @@ def _build_maintenance_row(name: str, readiness: str, maintenance: Maintenance, 
         remaining_pods=len(status.get("pendingPods") or []) if has_counts else None,
         total_pods=int(status["evictionPods"]) if has_counts else None,
         blocked_pods=len(blocked),
-        why=summarize_blockers(status),
+        blocker=summarize_blockers(status),
         reason=str(get_spec(maintenance).get("reason") or ""),
         note=f"{format_full_name(maintenance)} is being deleted; the functions restore the node." if is_ending else "",
     )

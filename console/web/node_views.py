@@ -14,13 +14,21 @@ from console.operations.descriptions import format_full_name, get_phase_label, s
 from console.web import vmis
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
-from console.web.node_rows import STATE_FILTERS, Row, RowFilter, build_row, build_rows, diff_rows, select_draining
+from console.web.node_rows import (
+    STATE_FILTERS,
+    Row,
+    RowFilter,
+    build_row,
+    build_rows,
+    diff_rows,
+    select_draining_maintenance,
+)
 from console.web.protection import get_csrf_token
 from kube.maintenance.objects import Maintenance, get_node_name, get_requester, get_spec, get_status
 from kube.paths import Object
 
 MAX_STREAMS = 48
-"""Maximum number of concurrent streams: each occupies a thread, and other requests need the rest (see `server.py`)."""
+"""Maximum number of concurrent streams: each occupies a thread that is not free for other requests."""
 MAX_STREAM_SECONDS = 300.0
 """Lifetime of a stream; the browser then reconnects, and a user who has lost permissions gets no new stream."""
 KEEPALIVE_SECONDS = 15.0
@@ -49,7 +57,7 @@ class NodeViews:
         row_filter = _parse_filter()
         all_rows = build_rows(state.nodes, state.maintenances)
         shown_rows = [row for row in all_rows if row_filter(row)]
-        get_csrf_token()  # creates the CSRF token: its cookie must precede the streamed page
+        get_csrf_token()  # creates the CSRF token, because its cookie must precede the streamed page
         page = stream_template(
             "nodes.html",
             **{"user": user, "rows": shown_rows, "counts": count_by_state(all_rows), "row_filter": row_filter},
@@ -97,12 +105,12 @@ class NodeViews:
         return render_template("node.html", user=user, version=state.version, **values)
 
     def machines(self, name: str) -> str:
-        """Render the node's virtual machines; the page requests them again after each `moved` event."""
+        """Render the node's virtual machines; the page repeats the request after each `moved` event."""
         self._context.read_state()
         return render_template("machines.html", **vmis.build_template_values(self._context, name))
 
     def live_node(self, name: str) -> Response:
-        """Stream the changes to the details; a `moved` event means that events may have been recorded since."""
+        """Stream the changes to the details; a `moved` event makes the page reload the timeline and the VMs."""
         state, _ = self._context.read_state()
         shown_version = _get_shown_version()
         current_parts = _render_parts(self._build_details(state, name), _render_stale_banner(state))
@@ -130,7 +138,7 @@ class NodeViews:
         facts = state.nodes.get(name)
         if facts is None and not maintenances and not may_be_missing:
             raise NotFound(f'node "{name}" not found')
-        first = select_draining(maintenances) if maintenances else None
+        first = select_draining_maintenance(maintenances) if maintenances else None
         ordered = [first, *(maintenance for maintenance in maintenances if maintenance is not first)] if first else []
         return {
             "row": build_row(name, facts, maintenances),
@@ -142,7 +150,7 @@ class NodeViews:
         """Yield newer states as they arrive, and None after each idle period; end after `MAX_STREAM_SECONDS`."""
         end, version = time.monotonic() + MAX_STREAM_SECONDS, state.version
         while time.monotonic() < end:
-            newer = self._context.watcher.wait_for_newer(version, KEEPALIVE_SECONDS)
+            newer = self._context.watcher.wait_for_newer_state(version, KEEPALIVE_SECONDS)
             if newer:
                 version = newer.version
             yield newer

@@ -40,7 +40,7 @@ different replica rendered, even after that replica has stopped.
 def register_protection(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:
     """Check every request of the app, and add security headers to every response.
 
-    `hosts` are the Host names that the console answers to (empty: any). A request with any other Host is refused,
+    `hosts` are the Host names that the console accepts (empty: any). A request with any other Host is refused,
     because DNS can map any name to this address. The endpoints `probes` reveal no secrets and accept any Host, because
     the kubelet knows only the pod's address. `tls` means that browsers connect only over HTTPS.
     """
@@ -96,7 +96,7 @@ def _check_csrf() -> None:
 
 
 def _parse_host(origin: str) -> str | None:
-    """Return the origin's host and port, or None instead of "", because the request's own Host may be empty."""
+    """Return the origin's host and port, or None if there are none; "" would equal an empty Host of the request."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

@@ -11,7 +11,12 @@ from http import HTTPStatus
 from flask import render_template, request
 from werkzeug.exceptions import NotFound
 
-from console.operations.dead_letter_redrive import BackgroundRedrive, RedriveResult, build_items, find_broker_url
+from console.operations.dead_letter_redrive import (
+    BackgroundRedrive,
+    RedriveResult,
+    build_redrive_items,
+    find_broker_url,
+)
 from console.web import swimlanes
 from console.web.audit import ActionOutcome, create_outcome_writer
 from console.web.callers import list_start_rights
@@ -23,7 +28,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.paths import DEFAULT_NAMESPACE
 
 PAGE_SIZE = 200
-"""Maximum number of dead letters on the page: the newest open ones first, then the newest others."""
+"""Maximum number of dead letters on the page: first the newest not yet redriven, then the newest redriven ones."""
 MAX_WAIT_SECONDS = 2.0
 """Seconds that a response waits for the redrive to end; after that, the page shows the progress."""
 MAX_SEQ_DIGITS = 18
@@ -40,7 +45,7 @@ class RedriveViews:
         self._redrives: dict[str, BackgroundRedrive] = {}
 
     def dead_letters(self) -> str:
-        """Render the newest dead letters, open ones first, each with the reason."""
+        """Render the newest dead letters, those not yet redriven first, each with the reason."""
         _, user = self._context.read_state()
         journal = self._context.journal
         newest = Query(dead_letters_only=True, limit=PAGE_SIZE, keep_newest=True)
@@ -54,14 +59,14 @@ class RedriveViews:
         )
 
     def redrive(self) -> str:
-        """Redrive every `letter` of the form to its own function; without `confirm`, render the confirmation dialog.
+        """Redrive the dead letters in the form's field `letter`; without `confirm`, render the confirmation dialog.
 
         The caller needs the permissions for starting a maintenance. A long redrive continues after the response, and
         the page shows its progress.
         """
         state, caller = self._context.watcher.get_state(), self._context.get_caller()
         self._context.client.run(caller.require(list_start_rights(MEDIK8S, state.groups)))
-        items = build_items(
+        items = build_redrive_items(
             self._get_selected_entries(), self._context.functions_url, DEFAULT_NAMESPACE, self._context.client
         )
         if request.form.get("confirm") != "yes":

@@ -39,25 +39,25 @@ class RunViews:
         self._context = context
 
     def runs(self) -> str:
-        """Render all run configs, with what each waits for."""
-        api, user = self._context.get_reader([LIST_RUNS])
+        """Render all MutexRunConfigs, and for each what it waits for."""
+        api, user = self._context.get_api_and_user_name([LIST_RUNS])
         runs = self._context.client.run(upgrade_runs.list_runs(api))
-        return render_template("runs.html", user=user, runs=[build_report(run) for run in runs], **_get_tones())
+        return render_template("runs.html", user=user, runs=[build_report(run) for run in runs], **_get_css_classes())
 
     def run(self, namespace: str, name: str) -> str:
-        """Render the details of one run config."""
+        """Render the details of one MutexRunConfig."""
         run, user = self._read_run(namespace, name)
         return render_template("run.html", user=user, **_build_details(run))
 
     def run_status(self, namespace: str, name: str) -> Response:
         """Render the parts of the page that change, unless the page already shows this `version`.
 
-        A `moved` event means that events may have been recorded since.
+        The response triggers a `moved` event, which makes the page reload the timeline.
         """
         try:
             run, _ = self._read_run(namespace, name)
         except Unavailable:
-            return self._build_unchanged_response()  # the page keeps its content and asks again
+            return self._build_unchanged_response()  # The page keeps its content and repeats the request.
         if run["metadata"]["resourceVersion"] == request.args.get("version"):
             return self._build_unchanged_response()
         response = make_response(
@@ -83,14 +83,14 @@ class RunViews:
         return render_timeline(self._context.journal, run["metadata"]["uid"], user=user, name=name, of="run")
 
     def _read_run(self, namespace: str, name: str) -> tuple[Object, str]:
-        """Return the run config and the caller's name. Raises `Refusal` (404) if it does not exist."""
-        api, user = self._context.get_reader([LIST_RUNS])
+        """Return the MutexRunConfig and the caller's name. Raises `Refusal` (404) if the object does not exist."""
+        api, user = self._context.get_api_and_user_name([LIST_RUNS])
         return self._context.client.run(upgrade_runs.get_run(api, f"{namespace}/{name}")), user
 
 
 def _build_details(run: Object) -> Object:
-    return {"run": build_report(run), "version": run["metadata"]["resourceVersion"], **_get_tones()}
+    return {"run": build_report(run), "version": run["metadata"]["resourceVersion"], **_get_css_classes()}
 
 
-def _get_tones() -> Object:
+def _get_css_classes() -> Object:
     return {"tones": STATE_TONES, "states": STEP_TONES, "results": RESULT_TONES}

@@ -35,7 +35,7 @@ THREADS = MAX_STREAMS + 16
 
 
 class ConsoleWorker(gunicorn_worker.DeadlineWorker):
-    """A gunicorn worker whose time limits suit slow API servers, which may take 10 s per response, and streams."""
+    """A gunicorn worker whose time limits allow for streams, and for API servers that take up to 10 s per response."""
 
     request_timeout_seconds = 30.0
     response_timeout_seconds = MAX_STREAM_SECONDS + 30.0
@@ -47,11 +47,11 @@ class Settings:
 
     Attributes:
         listen: ADDRESS:PORT.
-        is_local: Whether only this machine can reach that address.
+        is_local: Whether only this machine can reach the address in `listen`.
         journal_url: The journal's path or URL, or "" for none.
         functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
         broker_url: URL of the broker, or "" to read it from the Broker object.
-        hosts: Host names that the console answers to; empty means any.
+        hosts: Host names that the console accepts; empty means any.
         proxy: The proxy that identifies the callers, or None.
         tls: Whether browsers connect over HTTPS.
         cluster_access: Kubeconfig and context (None for kubectl's defaults), and the user and groups to impersonate.
@@ -69,7 +69,7 @@ class Settings:
 
 
 def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
-    """Serve until the process is stopped. Raises `OperationError` at the start if the settings cannot work.
+    """Serve until the process is stopped. Raises `OperationError` if the server cannot start with these settings.
 
     `on_warning` is called with the reason if the journal cannot be read yet.
     """
@@ -103,7 +103,7 @@ class GunicornServer(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """Set the gunicorn options; gunicorn calls this."""
+        """Set the gunicorn options; gunicorn calls this method."""
         options: dict[str, Any] = {
             **{"bind": self._settings.listen, "workers": 1, "worker_class": ConsoleWorker, "threads": THREADS},
             **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
@@ -112,7 +112,7 @@ class GunicornServer(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Build the app; gunicorn calls this in the process that serves it."""
+        """Build the app; gunicorn calls this method in the process that serves the app."""
         logging.getLogger("kubernetes").setLevel(logging.ERROR)
         configure_audit_log()
         return load_app(self._settings)
@@ -148,9 +148,9 @@ def _check_address_free(listen: str) -> None:
 
 
 def _explain_unready_journal(settings: Settings) -> str:
-    """Return why the journal cannot be read yet; "" if it can, or if none is configured.
+    """Return why the journal cannot be read yet, or "" if it can be read or none is configured.
 
-    An unreadable journal does not prevent the start. Raises `OperationError` if it is not a journal.
+    An unreadable journal does not prevent the start. Raises `OperationError` if `journal_url` is not a journal.
     """
     try:
         if settings.journal_url:
@@ -165,8 +165,8 @@ def _explain_unready_journal(settings: Settings) -> str:
 def _open_journal(settings: Settings) -> Journal | None:
     """Open the journal, which may not exist yet; return None if none is configured.
 
-    The `record` function creates or migrates it. Until then, and while a PostgreSQL server is unreachable, the pages
-    report the problem; drains do not need the journal. Raises `OperationError` if it is not a journal.
+    The `record` function creates or migrates the journal. Until then, and while a PostgreSQL server is unreachable, the
+    pages report the problem; drains do not need the journal. Raises `OperationError` if `journal_url` is not a journal.
     """
     try:
         return Journal(settings.journal_url, create=False, defer_not_ready=True) if settings.journal_url else None

@@ -23,7 +23,7 @@ LANE_ORDER = (
 """Lanes from top to bottom, in the order of a maintenance and of a run; other event sources come first."""
 PIXELS_PER_SECOND = 400.0
 MIN_GAP_PIXELS, MAX_GAP_PIXELS = 9.0, 46.0
-"""Pixels between two moments: the minimum keeps them apart, the maximum keeps a wait short."""
+"""Pixels between two moments: the minimum separates the moments, the maximum limits the width of a wait."""
 LANE_HEIGHT, TOP_MARGIN, LEFT_MARGIN, RIGHT_MARGIN = 26, 24, 110, 60
 """Pixels: height of a lane, top margin for times, left margin for names, right margin for the last time."""
 MIN_BAR_WIDTH = 5.0
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True)
 class AxisTick:
-    """A time label in seconds after the first moment; `follows_gap` marks a long wait before it."""
+    """A time label in seconds after the first moment; `follows_gap` is true if a long wait precedes the label."""
 
     x: float
     text: str
@@ -100,7 +100,7 @@ class TimeScale:
         return self._pixels[-1]
 
     def __call__(self, time: datetime) -> float:
-        """Return the pixel of a moment; between known moments it is interpolated."""
+        """Return the pixel of a moment, interpolated between known moments."""
         index = bisect_right(self._times, time) - 1
         if index < 0:
             return self._pixels[0]
@@ -144,7 +144,7 @@ def get_emitter(entry: Entry) -> str:
     )
 
 
-def list_real_attempts(entry: Entry) -> list[Attempt]:
+def list_attempts_without_replays(entry: Entry) -> list[Attempt]:
     """Return the attempts that are not replays."""
     return [attempt for attempt in entry.attempts if not attempt.replay]
 
@@ -154,15 +154,18 @@ def build_diagram(entries: Sequence[Entry]) -> Diagram | None:
     if not entries:
         return None
     scale = TimeScale(
-        [*map(get_emitted_time, entries), *(attempt.at for entry in entries for attempt in list_real_attempts(entry))]
+        [
+            *map(get_emitted_time, entries),
+            *(attempt.at for entry in entries for attempt in list_attempts_without_replays(entry)),
+        ]
     )
     names = {get_emitter(entry) for entry in entries} | {
-        attempt.function for entry in entries for attempt in list_real_attempts(entry)
+        attempt.function for entry in entries for attempt in list_attempts_without_replays(entry)
     }
     ordered = [*sorted(names - set(LANE_ORDER)), *(name for name in LANE_ORDER if name in names)]
     rows = {name: TOP_MARGIN + LANE_HEIGHT * (number + 0.5) for number, name in enumerate(ordered)}
     bars = {
-        entry.seq: [_build_bar(entry, attempt, scale, rows) for attempt in list_real_attempts(entry)]
+        entry.seq: [_build_bar(entry, attempt, scale, rows) for attempt in list_attempts_without_replays(entry)]
         for entry in entries
     }
     all_bars = tuple(chain.from_iterable(bars.values()))
@@ -182,7 +185,7 @@ def build_diagram(entries: Sequence[Entry]) -> Diagram | None:
 def get_emitted_time(entry: Entry) -> datetime:
     """Return when the event was emitted: its own time if set, but never later than its arrival or an attempt."""
     emitted = entry.event.get_time() or entry.arrived
-    return min([emitted, entry.arrived, *(attempt.at for attempt in list_real_attempts(entry))])
+    return min([emitted, entry.arrived, *(attempt.at for attempt in list_attempts_without_replays(entry))])
 
 
 def _build_bar(entry: Entry, attempt: Attempt, scale: TimeScale, lane_y: dict[str, float]) -> Bar:
@@ -212,6 +215,6 @@ def _build_lines(entries: Sequence[Entry], bars: dict[int, list[Bar]], rings: di
     """Yield a line from each event to each attempt, except attempts of `record`, which receives all events."""
     for entry in entries:
         ring = rings[entry.seq]
-        for attempt, bar in zip(list_real_attempts(entry), bars[entry.seq], strict=True):
+        for attempt, bar in zip(list_attempts_without_replays(entry), bars[entry.seq], strict=True):
             if attempt.function != "record" and bar.y != ring.y:
                 yield Line(ring.x, ring.y, bar.x, bar.y)

@@ -1,4 +1,4 @@
-"""Reads the virtual machines on a node with the caller's permissions, for its page and the confirmation dialog."""
+"""Reads a node's virtual machines with the caller's permissions, for the node's page and the confirmation dialog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def read_vmis_as_caller(caller: Caller, node: str) -> NodeVmis:
 
 
 async def preview_vmis(caller: Caller, node: str, group: ApiGroup) -> list[str]:
-    """Preview the effect of a maintenance on the virtual machines: first warnings, then those that migrate."""
+    """Preview the effect of a maintenance on the virtual machines: first warnings, then a line about migrations."""
     node_vmis = await read_vmis_as_caller(caller, node)
     return [*node_vmis.list_warnings(group), *filter(None, [node_vmis.describe_moves(group)])]
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, Operatio
 
 from eventing.http_binding import BadEvent
 from eventing.journal import migrations
-from eventing.journal.fail_fast_lock import CROWDED_TIMEOUT_SECONDS, FailFastLock
+from eventing.journal.fail_fast_lock import CONTENDED_TIMEOUT_SECONDS, FailFastLock
 from eventing.journal.migrations import OutdatedVersion, UnsupportedVersion
 
 VERSION_CHECK_SECONDS = 1.0
@@ -32,11 +32,11 @@ A broker waits 10 seconds for a response from `record`.
 """
 POSTGRESQL_OPTIONS = {
     "connect_timeout": BUSY_TIMEOUT_SECONDS,
-    "tcp_user_timeout": 1000 * BUSY_TIMEOUT_SECONDS,  # otherwise a request to a vanished host is retried for minutes
-    "keepalives_idle": BUSY_TIMEOUT_SECONDS,  # otherwise a response from a vanished host is awaited for two hours
+    "tcp_user_timeout": 1000 * BUSY_TIMEOUT_SECONDS,  # By default, a request to a vanished host is retried for minutes.
+    "keepalives_idle": BUSY_TIMEOUT_SECONDS,  # By default, a response from a vanished host is awaited for two hours.
     "keepalives_interval": 1,
     "keepalives_count": 5,
-    "options": "-c jit=off",  # JIT compilation would take longer than the journal's queries
+    "options": "-c jit=off",  # JIT compilation would take longer than the journal's queries.
 }
 WRITE_LOCK_STATEMENTS = {"postgresql": migrations.build_lock_statements(7305804385369681514)}
 """Statements that let one process at a time write, until its transaction ends; SQLite locks its file without them."""
@@ -67,9 +67,10 @@ class Database:
     """Thread-safe connections to one database.
 
     Missing tables are created, and tables of an older version are migrated. With `create=False`, which needs no write
-    permission, the constructor raises `JournalNotReady` instead. It also does so if the server is unreachable. With
-    `defer_not_ready=True` the constructor accepts these states, and `connect` and `begin` raise `JournalNotReady` while
-    they last. Tables of a newer version always raise `JournalError`. A SQLite file that was replaced is reopened.
+    permission, the constructor raises `JournalNotReady` instead, and also if the server is unreachable. With
+    `defer_not_ready=True` the constructor accepts these states, and `connect` and `begin` raise `JournalNotReady` until
+    the journal is ready. Tables of a newer version always raise `JournalError`. A SQLite file that was replaced is
+    reopened.
     """
 
     def __init__(self, url: str | Path, *, create: bool, defer_not_ready: bool = False) -> None:
@@ -110,7 +111,7 @@ class Database:
                 migrations.upgrade(connection)
 
     def _explain_not_ready(self) -> str:
-        """Return why the journal cannot be read yet, "" if it can."""
+        """Return why the journal cannot be read yet, "" if the journal can be read."""
         if self._path is not None and not self._stat_file():
             return "file does not exist yet: the function record creates it"
         with self._connect() as connection:
@@ -139,26 +140,27 @@ class Database:
             yield connection
 
     @contextmanager
-    def begin(self, crowded_timeout: float = CROWDED_TIMEOUT_SECONDS) -> Iterator[Connection]:
+    def begin(self, contended_timeout: float = CONTENDED_TIMEOUT_SECONDS) -> Iterator[Connection]:
         """Yield a connection with a transaction; one process writes at a time.
 
-        Writers are serialized so that a reader that has seen a number never sees a smaller number appear later.
+        Writers are serialized so that a reader that has seen an event never sees an event with a smaller number appear
+        later.
 
         Raises `JournalError` for database errors inside the block, and rolls the transaction back. It also raises
         `JournalError` in these cases:
 
-        * The database is unreachable and another thread is already trying to use it: at once.
-        * The database is slow and several threads are waiting: after `crowded_timeout` seconds.
+        * The database is unreachable and another thread is already trying to use it: immediately.
+        * The database is slow and several threads are waiting: after `contended_timeout` seconds.
         * The SQLite file was replaced: once, after reopening it.
         """
-        with self._translate_errors(), self._write_lock.hold(BUSY_TIMEOUT_SECONDS, crowded_timeout):
+        with self._translate_errors(), self._write_lock.hold(BUSY_TIMEOUT_SECONDS, contended_timeout):
             if self._reopen_if_replaced():
                 raise JournalError(f"journal {self.url}: file was removed or replaced, and has been reopened: retry")
             with self._begin() as connection:
                 yield connection
                 if self._has_version_table and time.monotonic() >= self._next_check_at:
                     self._next_check_at = time.monotonic() + VERSION_CHECK_SECONDS
-                    # rolls back if a newer release has migrated the tables
+                    # The call raises an error, which rolls back the write, if a newer release migrated the tables.
                     migrations.require_current_version(connection)
 
     @contextmanager
@@ -203,7 +205,7 @@ class Database:
             return
         with self.connect() as connection:
             is_locked = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock_key})").scalar())
-            connection.commit()  # the session holds the lock, so the transaction can end here
+            connection.commit()  # The session holds the lock, so the transaction can end here.
             try:
                 yield is_locked
             finally:
@@ -250,14 +252,14 @@ def create_database_engine(url: str, *, create: bool = True) -> Engine:
 def _parse_url(url: str) -> URL:
     try:
         return make_url(url if "://" in url else f"sqlite:///{url}")
-    except ValueError:  # the port is not a number
+    except ValueError:  # The port is not a number.
         raise ArgumentError(URL_HINT) from None
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
     """Enable WAL, so that readers and the writer do not block each other, and synchronous=FULL.
 
-    A durable broker drops an event as soon as `record` has responded, so not even a power failure may lose it.
+    A durable broker drops an event as soon as `record` has responded, so not even a power failure may lose the event.
     """
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")

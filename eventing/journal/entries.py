@@ -39,7 +39,7 @@ class Attempt:
         at: Start time, with time zone.
         seconds: Duration.
         status: The HTTP status of the response.
-        replies: The events in the response, complete.
+        replies: The complete events in the response.
         error: The text of an error response, "" on success.
         replay: Id of the replay that the attempt belongs to, "" for a regular delivery.
     """
@@ -115,7 +115,7 @@ class Query:
     Attributes:
         node: Name of the node.
         maintenance: Uid or name of the NodeMaintenance or upgrade mutex object.
-        has_object: Only events about such an object.
+        has_object: Only events about a NodeMaintenance or an upgrade mutex object.
         types: Only events of these types.
         since, until: Arrival at or after `since` and before `until`; with time zone.
         failed: Only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt.
@@ -168,7 +168,7 @@ def get_object_kind(event: BaseCloudEvent) -> str:
 def get_node_name(event: BaseCloudEvent) -> str:
     """Return the name of the node that an event is about, "" if there is none.
 
-    The API server's events have it in their data, this project's events as an extension.
+    The API server's events contain the name in their data, this project's events as an extension.
     """
     data = _as_mapping(event.get_data())
     if event.get_extension("kind") == "NodeMaintenance":
@@ -225,7 +225,7 @@ def _parse_attempt(field_path: str, value: object) -> Attempt:
 
 
 def _parse_reply(field_path: str, value: object) -> StructuredEvent:
-    """Return a reply if it is an event with id and type. Raises `BadEvent` otherwise."""
+    """Return `value` if it is an event with id and type. Raises `BadEvent` otherwise."""
     reply = _as_mapping(value)
     for name in ("id", "type"):
         _require_field(f"{field_path}.replies", reply, name, str)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MAX_WAITERS = 3
-"""Maximum number of threads that wait longer than `CROWDED_TIMEOUT_SECONDS`.
+"""Maximum number of threads that wait longer than `CONTENDED_TIMEOUT_SECONDS`.
 
 A process that serves all functions has ten threads.
 """
-CROWDED_TIMEOUT_SECONDS = 0.2
+CONTENDED_TIMEOUT_SECONDS = 0.2
 """Seconds for which any number of threads may wait.
 
 A thread usually holds the lock for a few milliseconds, so all threads in a burst of a dozen acquire it in time.
@@ -21,8 +21,9 @@ A thread usually holds the lock for a few milliseconds, so all threads in a burs
 class FailFastLock:
     """Lock for a resource that may be slow or unavailable.
 
-    After a failure or timeout, one thread tries to use the resource and all others are refused at once. Otherwise all
-    threads could wait for an unresponsive database, and none could respond to requests or to the kubelet's probes.
+    After a failure or timeout, one thread tries to use the resource and all other threads are refused immediately.
+    Otherwise all threads could wait for an unresponsive database, and none could respond to requests or to the
+    kubelet's probes.
     """
 
     def __init__(self, errors: type[Exception] | tuple[type[Exception], ...]) -> None:
@@ -30,16 +31,16 @@ class FailFastLock:
         self._errors, self._last_failed = errors, False
 
     @contextmanager
-    def hold(self, timeout: float, crowded_timeout: float = CROWDED_TIMEOUT_SECONDS) -> Iterator[None]:
+    def hold(self, timeout: float, contended_timeout: float = CONTENDED_TIMEOUT_SECONDS) -> Iterator[None]:
         """Hold the lock during the block.
 
         Args:
             timeout: Seconds to wait for the lock.
-            crowded_timeout: Seconds to wait if `MAX_WAITERS` threads already wait.
+            contended_timeout: Seconds to wait if `MAX_WAITERS` threads already wait.
 
         Raises `BlockingIOError` if the lock is not acquired in time.
         """
-        self._acquire(0 if self._last_failed else timeout, crowded_timeout)
+        self._acquire(0 if self._last_failed else timeout, contended_timeout)
         try:
             yield
             self._last_failed = False
@@ -49,16 +50,16 @@ class FailFastLock:
         finally:
             self._lock.release()
 
-    def _acquire(self, timeout: float, crowded_timeout: float) -> None:
-        if self._lock.acquire(timeout=min(timeout, crowded_timeout)):
+    def _acquire(self, timeout: float, contended_timeout: float) -> None:
+        if self._lock.acquire(timeout=min(timeout, contended_timeout)):
             return
-        if timeout > crowded_timeout:
+        if timeout > contended_timeout:
             if not self._waiter_slots.acquire(blocking=False):
-                raise BlockingIOError("another thread holds the lock, and others wait for it: retry")
+                raise BlockingIOError("another thread holds the lock, and more threads wait for it: retry")
             try:
-                if self._lock.acquire(timeout=timeout - crowded_timeout):
+                if self._lock.acquire(timeout=timeout - contended_timeout):
                     return
             finally:
                 self._waiter_slots.release()
-        self._last_failed = True  # the holder may be waiting for a response that never comes
+        self._last_failed = True  # The holder may be waiting for a response that never arrives.
         raise BlockingIOError("another thread holds the lock, and has no response yet: retry")

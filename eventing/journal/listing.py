@@ -21,24 +21,24 @@ from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.sizes import ATTEMPT_SIZE
 
 HEAD_CHARACTERS = 4096
-"""Number of leading characters to read of every event; few events are longer."""
+"""Number of characters to read from the start of each event (its head); few events are longer."""
 BODY_CAPACITY_CHARACTERS = 4 * 1024 * 1024
-"""Maximum total size, in characters, of the events longer than `HEAD_CHARACTERS` that a list contains complete."""
+"""Maximum total size of the events longer than `HEAD_CHARACTERS` that a list includes in full, in characters."""
 DATA_PATTERN = re.compile(r', "data(_base64)?": ')
 """Matches the start of the data in an event written by the journal; quotes in attributes are escaped."""
 
 
-def select_heads(query: Query) -> Select[Any]:
-    """Build the query that returns number, arrival, head, size, source, id and type of each event, by number."""
+def select_event_heads(query: Query) -> Select[Any]:
+    """Build the query that returns each event's number, arrival time, head, size, source, id and type, by number."""
     selected = select_events(query, func.substr(BODIES.c.event, 1, HEAD_CHARACTERS).label("head")).subquery()
     columns = (EVENTS.c.size, EVENTS.c.source, EVENTS.c.id, EVENTS.c.type)
     return select(selected, *columns).join(EVENTS, EVENTS.c.seq == selected.c.seq).order_by(selected.c.seq)
 
 
-def choose_whole_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
-    """Return the numbers of the longer events that fit into `capacity`, in the order of the rows.
+def choose_long_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
+    """Return the numbers of the long events that fit into `capacity` together, in the order of the rows.
 
-    An event is longer if it exceeds `HEAD_CHARACTERS`.
+    An event is long if it exceeds `HEAD_CHARACTERS`.
     """
     numbers = []
     for row in rows:
@@ -49,7 +49,7 @@ def choose_whole_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
 
 
 def select_bodies(seqs: Sequence[int]) -> Select[int, str]:
-    """Build the query that returns the number and body of these events."""
+    """Build the query that returns the number and body of the events with the numbers `seqs`."""
     return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(seqs))
 
 
@@ -67,8 +67,8 @@ def select_sizes(query: Query) -> Select[int, int]:
     return joined.order_by(EVENTS.c.arrived, EVENTS.c.seq)
 
 
-def parse_head(row: Row[Any]) -> BaseCloudEvent:
-    """Build the event from its head: complete if it is short, otherwise without data.
+def parse_event_head(row: Row[Any]) -> BaseCloudEvent:
+    """Build the event from its first `HEAD_CHARACTERS` characters; a longer event has no data.
 
     If the attributes alone are longer than the head, the event has only id, source and type.
     """

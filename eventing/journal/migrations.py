@@ -1,8 +1,8 @@
 """Versions of the journal's tables: finds the version of the tables and migrates older ones. Used by `database`.
 
 Each change to `schema` is a new version, and adds a function to `MIGRATIONS`. On SQLite and PostgreSQL alike, one
-process at a time creates or migrates the tables, in one transaction. If the process is killed meanwhile, the database
-stays as it was.
+process at a time creates or migrates the tables, in one transaction. If the process is killed during the transaction,
+the database stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def build_lock_statements(key: int) -> tuple[str, ...]:
 
 
 MIGRATION_LOCK_STATEMENTS = {
-    "sqlite": ("BEGIN IMMEDIATE",),  # Python's driver does not begin a transaction before CREATE or ALTER
+    "sqlite": ("BEGIN IMMEDIATE",),  # Python's driver does not begin a transaction before CREATE or ALTER.
     "postgresql": build_lock_statements(7305804385369681513),
 }
 """Statements that let one process at a time migrate, until its transaction ends."""
@@ -59,7 +59,7 @@ def check_version(connection: Connection) -> bool:
 
 
 def is_current(connection: Connection) -> bool:
-    """Return whether nothing has to be created or migrated. Raises `UnsupportedVersion` for a newer version."""
+    """Return whether all tables exist and have the current version. Raises `UnsupportedVersion` for a newer version."""
     return _read_version(connection) == SCHEMA_VERSION and has_version_table(connection)
 
 
@@ -82,7 +82,7 @@ def upgrade(connection: Connection) -> None:
     """
     for statement in MIGRATION_LOCK_STATEMENTS[connection.dialect.name]:
         connection.exec_driver_sql(statement)
-    version = _read_version(connection)  # another process may have migrated the tables while this one waited
+    version = _read_version(connection)  # Another process may have migrated the tables during the wait for the lock.
     if version is None:
         _create_tables(connection)
     for migrate in MIGRATIONS[version:] if version is not None else ():
@@ -93,7 +93,7 @@ def upgrade(connection: Connection) -> None:
 
 
 def _read_version(connection: Connection) -> int | None:
-    """Return the tables' version, or None if some are missing. Raises `UnsupportedVersion` for a newer version."""
+    """Return the tables' version, or None if a table is missing. Raises `UnsupportedVersion` for a newer version."""
     inspector = inspect(connection)
     names = set(inspector.get_table_names())
     if VERSION_TABLE.name in names:

@@ -29,7 +29,7 @@ ALL_EMITTERS = EmitterFilter(true(), true())
 _IS_OWN_EVENT = func.substr(EVENTS.c.source, 1, len(SOURCE_PREFIX)) == SOURCE_PREFIX
 _IS_ON_OWN_EVENT = exists().where(EVENTS.c.id == ATTEMPTS.c.event, EVENTS.c.source == ATTEMPTS.c.source, _IS_OWN_EVENT)
 FOREIGN_EMITTERS = EmitterFilter(~_IS_OWN_EVENT, ~_IS_ON_OWN_EVENT)
-"""Events from sources outside this project, and attempts except those on a recorded event of this project.
+"""Events from sources outside this project, and all attempts except those for a recorded event of this project.
 
 `record` verifies the source of the events that it accepts. A function runs on any event that is posted to it, so an
 attempt proves nothing about the event's source.
@@ -39,7 +39,7 @@ attempt proves nothing about the event's source.
 def measure_bytes(database: Database, emitters: EmitterFilter = ALL_EMITTERS) -> int:
     """Return the size in bytes of the selected events and attempts, as `sizes` computes it."""
     with database.connect() as connection:
-        return sum(connection.scalar(total) or 0 for total in _select_totals(emitters.events, emitters.attempts))
+        return sum(connection.scalar(total) or 0 for total in _select_total_bytes(emitters.events, emitters.attempts))
 
 
 def delete_oldest(
@@ -47,12 +47,12 @@ def delete_oldest(
 ) -> tuple[int, int]:
     """Delete the oldest selected events and attempts before the time `end`, until `min_freed_bytes` bytes are freed.
 
-    An attempt's own time counts, whether its event was recorded or not. Returns the number of deleted events, and the
-    bytes of the deleted events and attempts.
+    For an attempt, its start time counts, whether its event was recorded or not. Returns the number of deleted events,
+    and the bytes of the deleted events and attempts.
     """
     count, freed, first = 0, 0, -inf
     while freed < min_freed_bytes and (oldest := _read_oldest(database, emitters, first, end)):
-        last = _find_last_time(oldest, min_freed_bytes - freed)
+        last = _find_deletion_end(oldest, min_freed_bytes - freed)
         deleted, size = _delete_between(database, emitters, oldest[0][0], last)
         count, freed, first = count + deleted, freed + size, last
     return count, freed
@@ -71,8 +71,8 @@ def _select_by_time(at: ColumnElement[float], size: ColumnElement[int], start: f
     return select(at, size).where(at >= start, at < end).order_by(at).limit(MAX_BATCH_ROWS)
 
 
-def _find_last_time(rows: Iterable[tuple[float, int]], min_freed_bytes: float) -> float:
-    """Return the time at which the accumulated size reaches `min_freed_bytes`, or the last time."""
+def _find_deletion_end(rows: Iterable[tuple[float, int]], min_freed_bytes: float) -> float:
+    """Return the time up to which rows must be deleted to free `min_freed_bytes`, or the time of the last row."""
     last_time, freed = -inf, 0
     for at, size in rows:
         last_time, freed = at, freed + size
@@ -85,13 +85,13 @@ def _delete_between(database: Database, emitters: EmitterFilter, start: float, e
     """Delete the selected events and attempts from `start` to `end`; return the number of events and freed bytes."""
     events = EVENTS.c.arrived.between(start, end) & emitters.events
     attempts = ATTEMPTS.c.at.between(start, end) & emitters.attempts
-    # this thread serves no request, so it may wait for the lock
-    with database.begin(crowded_timeout=BUSY_TIMEOUT_SECONDS) as connection:
-        freed = sum(connection.scalar(total) or 0 for total in _select_totals(events, attempts))
+    # The pruning thread serves no request, so it may wait for the lock.
+    with database.begin(contended_timeout=BUSY_TIMEOUT_SECONDS) as connection:
+        freed = sum(connection.scalar(total) or 0 for total in _select_total_bytes(events, attempts))
         connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))
         connection.execute(delete(ATTEMPTS).where(attempts))
         return connection.execute(delete(EVENTS).where(events)).rowcount, freed
 
 
-def _select_totals(events: ColumnElement[bool], attempts: ColumnElement[bool]) -> tuple[Select[int], Select[int]]:
+def _select_total_bytes(events: ColumnElement[bool], attempts: ColumnElement[bool]) -> tuple[Select[int], Select[int]]:
     return select(func.sum(EVENT_SIZE)).where(events), select(func.sum(ATTEMPT_SIZE)).where(attempts)

@@ -1,4 +1,4 @@
-"""Builds the SQL statement for a `Query`, the same for both databases. Used by `store`."""
+"""Builds the SQL statement for a `Query`, identical for SQLite and PostgreSQL. Used by `store`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
 def _build_redriven_condition() -> ColumnElement[bool]:
     """Build the condition that a dead letter was redriven successfully.
 
-    The function that accepted it must be the one named by the last path segment of its destination.
+    The last path segment of the dead letter's destination must be the function that accepted the dead letter.
     """
     address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
     is_accepted = ATTEMPTS.c.replay.startswith(REDRIVE_PREFIX) & (ATTEMPTS.c.status < 400)
@@ -80,7 +80,7 @@ def _build_redriven_condition() -> ColumnElement[bool]:
 def _select_failed_events() -> Select[int]:
     """Build the query that returns the numbers of failed events.
 
-    It starts from the failures, because they are few whatever the other conditions select.
+    The query starts from the failures, because there are few of them, regardless of the other conditions.
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
     selections = (

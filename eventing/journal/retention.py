@@ -1,6 +1,6 @@
 """Retention for the journal: `$JOURNAL_DAYS` limits the age of events, and `$JOURNAL_BYTES` the total size.
 
-A variable that is not set sets no limit. `record` prunes the journal in the background: at its first event, and then
+An unset variable means no limit. `record` prunes the journal in the background: at its first event, and then
 once an hour while events arrive.
 """
 
@@ -48,7 +48,7 @@ class Retention:
 class Pruner:
     """Prunes a journal periodically, in a background thread.
 
-    Only one prune run is active at a time: two would delete the same excess twice.
+    Only one prune run is active at a time: two prune runs would delete the same excess twice.
     """
 
     def __init__(self, journal: Journal, retention: Retention) -> None:

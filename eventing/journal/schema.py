@@ -1,6 +1,6 @@
 """The journal's tables, identical on SQLite and PostgreSQL; each change is a new version, see `migrations`.
 
-The searchable columns are in a different table than the events themselves. Even a search without an index therefore
+The searchable columns are in a different table from the events themselves. Even a search without an index therefore
 reads few bytes per event.
 """
 
@@ -33,12 +33,12 @@ EVENTS = Table(
         "destination",
         Text,
         nullable=False,
-        comment="the subscriber, of a dead letter; else empty",
+        comment="the subscriber of a dead letter, otherwise empty",
     ),
     Column("type", Text, nullable=False),
     Column("node", Text, nullable=False),
-    Column("maintenance", Text, nullable=False, comment="uid"),
-    Column("name", Text, nullable=False, comment="of the maintenance"),
+    Column("maintenance", Text, nullable=False, comment="uid of the maintenance"),
+    Column("name", Text, nullable=False, comment="name of the maintenance"),
     Column("arrived", Double, nullable=False, comment="seconds since 1970"),
     Column("size", Integer, nullable=False, comment="bytes of the event"),
     UniqueConstraint("id", "source", "destination"),

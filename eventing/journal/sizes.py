@@ -15,9 +15,9 @@ from sqlalchemy.sql.functions import GenericFunction
 from eventing.journal.schema import ATTEMPTS, EVENTS
 
 EVENT_OVERHEAD_BYTES, ATTEMPT_OVERHEAD_BYTES = 200, 150
-"""Bytes of an event and of an attempt, including all index entries, in addition to their texts."""
+"""Bytes that each event and each attempt takes in addition to its texts, including all index entries."""
 PAGE_BYTES, MAX_SHARED_KEY_BYTES = 4096, 950
-"""Bytes of a page, and of the longest index key that does not start an overflow page of its own."""
+"""Bytes of a SQLite page, and of the longest index key that needs no overflow page."""
 
 
 class octet_length(GenericFunction[int]):  # noqa: N801 - the SQL function's name

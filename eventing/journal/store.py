@@ -1,7 +1,7 @@
 """The journal: records every event once, complete and in order of arrival, with its attempts.
 
-It is stored in SQLite (one file) or PostgreSQL. The function `record` writes it; with PostgreSQL several processes may
-write, one at a time. Replay and the console read it.
+The journal is stored in SQLite (one file) or PostgreSQL. The function `record` writes the journal; with PostgreSQL
+several processes may write, one at a time. Replay and the console read the journal.
 """
 
 from __future__ import annotations
@@ -102,12 +102,13 @@ class Journal:
     def iter_entries(self, query: Query, capacity: int = BATCH_CAPACITY_CHARACTERS) -> Iterator[Entry]:
         """Yield the selected entries one by one, with memory use bounded by `capacity`, not by the number of entries.
 
-        An entry always has all its attempts, whatever their size. Entries that are pruned meanwhile are left out.
+        An entry always has all its attempts, whatever their size. Entries that are pruned during the iteration are left
+        out.
         """
         for numbers in split_into_batches(self._read_sizes(query), capacity):
             yield from self.select(Query(seqs=numbers))
 
-    def list_seqs(self, query: Query) -> tuple[int, ...]:
+    def list_event_numbers(self, query: Query) -> tuple[int, ...]:
         """Return the numbers of the selected entries in order of arrival, which may not be ascending."""
         return tuple(number for number, _ in self._read_sizes(query))
 
@@ -121,14 +122,14 @@ class Journal:
         To read a long event completely, select it by its number.
         """
         with self._database.connect() as connection:
-            rows = connection.execute(listing.select_heads(query)).all()
-            long_seqs = listing.choose_whole_events(reversed(rows), capacity)
+            rows = connection.execute(listing.select_event_heads(query)).all()
+            long_seqs = listing.choose_long_events(reversed(rows), capacity)
             whole_events = {
                 seq: JSONFormat().read(None, body) for seq, body in connection.execute(listing.select_bodies(long_seqs))
             }
             return _build_entries(
                 connection,
-                [(row.seq, row.arrived, whole_events.get(row.seq) or listing.parse_head(row)) for row in rows],
+                [(row.seq, row.arrived, whole_events.get(row.seq) or listing.parse_event_head(row)) for row in rows],
             )
 
     def measure_bytes(self) -> int:
@@ -143,14 +144,14 @@ class Journal:
         return self._database.try_lock(REDRIVE_LOCK + seq)
 
     def prune(self, max_age: timedelta | None = None, max_bytes: int | None = None) -> int:
-        """Delete everything older than `max_age`, then the oldest until the rest takes at most `max_bytes` bytes.
+        """Delete all events and attempts older than `max_age`, then the oldest beyond a total of `max_bytes` bytes.
 
-        Events from other emitters are deleted first, until they take half of `max_bytes`: a flood of them must not
-        displace this project's own events. Events that arrive meanwhile are left for the next prune run. Returns the
-        number of deleted events, 0 if another process is pruning. The transactions are small, so that writers wait only
-        briefly. Only one thread at a time may call this method.
+        Events from other emitters are deleted first, until they take half of `max_bytes`: a flood of foreign events
+        must not displace this project's own events. Events that arrive during the call are left for the next prune run.
+        Returns the number of deleted events, 0 if another process is pruning. The transactions are small, so that
+        writers wait only briefly. Only one thread at a time may call this method.
         """
-        # without the lock, two processes that measure the same excess would delete it twice
+        # Without the lock, two processes that measure the same excess would delete it twice.
         with self._database.try_lock(PRUNE_LOCK) as is_locked:
             return self._prune(max_age, max_bytes) if is_locked else 0
 
@@ -161,9 +162,9 @@ class Journal:
         if max_bytes is not None:
             excess = self.measure_bytes() - max_bytes
             first = min(excess, pruning.measure_bytes(self._database, FOREIGN_EMITTERS) - max_bytes // 2)
-            others, freed = delete_oldest(self._database, FOREIGN_EMITTERS, min_freed_bytes=first)
-            rest, _ = delete_oldest(self._database, ALL_EMITTERS, min_freed_bytes=excess - freed)
-            count += others + rest
+            foreign_count, freed = delete_oldest(self._database, FOREIGN_EMITTERS, min_freed_bytes=first)
+            remaining_count, _ = delete_oldest(self._database, ALL_EMITTERS, min_freed_bytes=excess - freed)
+            count += foreign_count + remaining_count
         return count
 
 
@@ -174,7 +175,8 @@ def _build_entries(connection: Connection, rows: Sequence[tuple[int, float, Base
         Entry(seq, _to_time(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
         for seq, arrived, event in rows
     ]
-    return sorted(entries, key=lambda entry: (entry.arrived, entry.seq))  # concurrent writes may swap numbers
+    # Concurrent writes may be numbered out of order.
+    return sorted(entries, key=lambda entry: (entry.arrived, entry.seq))
 
 
 def _build_event_row(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:
@@ -227,6 +229,6 @@ def _parse_attempt_row(row: Any) -> Attempt:
 def _to_time(seconds: float) -> datetime:
     """Convert a stored time, limited to the valid range.
 
-    Old releases stored times unchecked. An invalid one must not make the other rows unreadable.
+    Old releases stored unchecked times. An invalid time must not make the other rows unreadable.
     """
     return datetime.fromtimestamp(min(max(seconds, MIN_TIME.timestamp()), MAX_TIME.timestamp()), timezone.utc)

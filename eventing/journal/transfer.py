@@ -1,7 +1,7 @@
 """Exports a journal as text and imports it again: CloudEvents in the JSON format, one per line.
 
-An event's extension `journaltime` is its arrival time. Its attempts follow it in one `attempts.made` event, or in
-several if the line would be long.
+An event's extension `journaltime` is its arrival time. An event's attempts follow the event in one `attempts.made`
+event, or in several if the line would be long.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def export_lines(journal: Journal, query: Query) -> Iterator[bytes]:
 
 
 def _iter_entries(journal: Journal, query: Query) -> Iterator[Entry]:
-    """Yield the selected entries, read in batches; entries that are pruned meanwhile are left out."""
+    """Yield the selected entries, read in batches; entries that are pruned during the iteration are left out."""
     if query.limit:
         yield from journal.iter_entries(query)
         return
-    while seqs := journal.list_seqs(replace(query, limit=MAX_BATCH_ITEMS)):
+    while seqs := journal.list_event_numbers(replace(query, limit=MAX_BATCH_ITEMS)):
         yield from journal.iter_entries(Query(seqs=seqs))
         query = replace(query, after_seq=max(seqs))
 
@@ -63,7 +63,7 @@ def import_file(journal: Journal, file: BinaryIO) -> int:
 
     The whole file is checked first, so that an invalid line raises `InvalidLine` before anything is written. Each
     transaction then writes several lines, so that `record` does not wait for the whole file. If a `JournalError`
-    interrupts the import, it can be repeated. Empty lines are skipped.
+    interrupts the import, the import can be repeated. Empty lines are skipped.
     """
     _check_lines(file)
     file.seek(0)
@@ -98,10 +98,10 @@ def _parse_line(line: bytes) -> ParsedLine:
     if event.get_type() == ATTEMPTS_MADE:
         attempts = parse_attempts(event)
         for attempt in attempts:
-            get_attempt_keys(attempt)  # raises BadEvent for keys that are too long
+            get_attempt_keys(attempt)  # The call raises BadEvent for keys that are too long.
         return attempts
-    get_event_keys(event)  # raises BadEvent for keys that are too long
+    get_event_keys(event)  # The call raises BadEvent for keys that are too long.
     attributes = event.get_attributes()
-    time = attributes.pop(ARRIVAL_EXTENSION, None)  # absent if no journal exported the event: it arrives now
+    time = attributes.pop(ARRIVAL_EXTENSION, None)  # By default, the event's arrival time is now.
     arrived = datetime.now(timezone.utc) if time is None else parse_time(str(time))
     return CloudEvent(attributes, event.get_data()), arrived

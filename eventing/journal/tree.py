@@ -80,7 +80,7 @@ class Tree:
 
 
 def find_missing_functions(entry: Entry, now: datetime) -> tuple[str, ...]:
-    """Return the event's subscribers without a recorded attempt, once there was time to record one."""
+    """Return the event's subscribers without a recorded attempt, once `RECORDING_GRACE_PERIOD` has passed."""
     if entry.dead_letter or now - entry.arrived < RECORDING_GRACE_PERIOD:
         return ()
     recorded = {attempt.function for attempt in entry.attempts if not attempt.replay}
@@ -120,7 +120,7 @@ def _build_branch(
     cause = entries_by_id.get(entry.cause)
     if cause is None:
         return Branch(entry, missing_functions=missing, replied_functions=replied)
-    # with concurrent writes, an effect may be recorded shortly before its cause
+    # With concurrent writes, an effect may be recorded shortly before its cause.
     delay_seconds = max(0.0, (entry.arrived - cause.arrived).total_seconds())
     external_cause_type = "" if cause.maintenance == entry.maintenance else cause.event.get_type()
     return Branch(entry, delay_seconds, external_cause_type, missing, replied)

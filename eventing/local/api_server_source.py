@@ -75,16 +75,16 @@ class _WaitObserver(StreamObserver):
             self.log_error(error)
 
     def log_error(self, error: ApiError) -> None:
-        """Log any error."""
+        """Log the error that makes the source wait."""
         log("source failed, retrying", logging.WARNING, source=self._source, error=error.message)
 
 
 class ApiServerSource:
     """Watches one kind and emits its changes.
 
-    As on Knative, it emits nothing for objects that exist when it starts. If the kind is served only later, it emits an
-    event for each object found then, because those objects are new. `kubeconfig` is the source's identity, None for the
-    one in `$KUBECONFIG`.
+    As on Knative, the source emits no events for objects that exist when it starts. If the kind is served only later,
+    the source emits an event for each object found then, because these objects are new. `kubeconfig` is the source's
+    identity, None for the identity in `$KUBECONFIG`.
     """
 
     def __init__(self, name: str, resource: WatchedResource, kubeconfig: str | None = None) -> None:

@@ -99,11 +99,12 @@ async def _serve_app(app: web.Application, host: str, port: int) -> AsyncIterato
 
 
 async def _start_listening(site: web.TCPSite, address: str) -> None:
-    """Start to listen. Raises `OSError` with the address and the remedy."""
+    """Start listening on `address`. Raises `OSError` that names the address and the remedy."""
     try:
         await site.start()
     except OSError as error:
-        reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts the address first
+        # The error text consists of the address and the reason.
+        reason = (error.strerror or str(error)).rpartition(": ")[2]
         raise OSError(
             error.errno, f"cannot listen on {address}: {reason}; choose another address with --listen"
         ) from None
@@ -112,7 +113,7 @@ async def _start_listening(site: web.TCPSite, address: str) -> None:
 def _strip_traceback(record: logging.LogRecord) -> bool:
     """Reduce the log record of a malformed HTTP request to one line.
 
-    The client has received a 400. It must not be able to fill the log with tracebacks.
+    The client has received a 400, and must not be able to fill the log with tracebacks.
     """
     if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
         record.msg, record.args, record.exc_info = f"rejected: {type(record.exc_info[1]).__name__}", None, None
@@ -145,7 +146,7 @@ def _report_errors() -> Iterator[None]:
 
 
 async def _check_connection(documents: list[Document]) -> None:
-    """Raise `Unavailable` if a source needs a kubeconfig and there is none; otherwise, only the log would report it."""
+    """Raise `Unavailable` if a source needs a kubeconfig and none exists; otherwise, only the log would report that."""
     if any(document.kind == "ApiServerSource" for document in documents):
         await (await Api.connect()).close()
 

@@ -32,7 +32,7 @@ CONTAINERS_FIELD = "spec.template.spec.containers"
 PORT_VARIABLE = "PORT"
 """Environment variable with the port on which a container serves HTTP.
 
-In a pod the container can use any port. Here all children share one host, so none of them gets a port.
+In a pod the container can use any port. The children of the local delivery share one host, so none of them gets a port.
 """
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -46,7 +46,7 @@ class ContainerCommand:
 
 
 class ContainerSource:
-    """Keeps one child process running; `is_ready` is true while it runs."""
+    """Keeps one child process running; `is_ready` is true while the child runs."""
 
     def __init__(self, name: str, command: ContainerCommand) -> None:
         self.name = name
@@ -58,14 +58,14 @@ class ContainerSource:
         backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             started = time.monotonic()
-            status = await self._run_once(sink)
+            status = await self._run_child(sink)
             if time.monotonic() - started > MAX_BACKOFF_SECONDS:
                 backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
             pause = next(backoff)
             log("source process ended, restarting", logging.WARNING, source=self.name, status=status, pause=pause)
             await asyncio.sleep(pause)
 
-    async def _run_once(self, sink: SourceSink) -> str:
+    async def _run_child(self, sink: SourceSink) -> str:
         """Start the child, wait until it exits, and return its exit status or why it did not start."""
         try:
             child = await asyncio.create_subprocess_exec(
@@ -74,7 +74,7 @@ class ContainerSource:
                 stdin=asyncio.subprocess.DEVNULL,
                 preexec_fn=_build_pdeathsig_hook(os.getpid()),
             )
-        except (OSError, ValueError) as error:  # program not found; invalid argument or variable, such as one with NUL
+        except (OSError, ValueError) as error:  # The program is not found, or an argument or variable is invalid.
             return f"not started: {error}"
         self.is_ready = True
         try:
@@ -87,8 +87,8 @@ class ContainerSource:
 def _build_pdeathsig_hook(parent_pid: int) -> Callable[[], None] | None:
     """Return a function that the child calls before it executes its command, so that it exits with this process.
 
-    On Linux it requests SIGKILL for the child when this process exits, for whatever reason. Other systems lack this
-    mechanism: there the result is None, and a child outlives a broker that was killed.
+    On Linux, the returned function requests SIGKILL for the child when this process exits, for whatever reason. Other
+    systems lack this mechanism: the result is then None, and a child outlives a broker that was killed.
     """
     libc = LIBC
     if libc is None:
@@ -114,7 +114,7 @@ async def _stop_child(child: Process) -> None:
 
 
 def parse_source(document: Document, kubeconfig: str | None) -> ContainerSource:
-    """Build the source from a manifest; `kubeconfig` is the child's identity, None for this process's own."""
+    """Build the source from a manifest; `kubeconfig` is the child's identity, None for this process's identity."""
     document.refuse_unknown_fields("spec", {"template", "sink"})
     require_broker_sink(document)
     container = parse_command(document)
@@ -127,7 +127,7 @@ def parse_command(document: Document) -> ContainerCommand:
     containers = document.require(CONTAINERS_FIELD, list)
     if len(containers) != 1 or not isinstance(containers[0], dict):
         raise document.build_error(CONTAINERS_FIELD, "must have exactly one container")
-    command, args = (_parse_strings(document, containers[0], name) for name in ("command", "args"))
+    command, args = (_parse_string_list(document, containers[0], name) for name in ("command", "args"))
     if not command:
         raise document.build_error(
             f"{CONTAINERS_FIELD}[0].command", "is missing: the local delivery cannot run an image"
@@ -137,10 +137,10 @@ def parse_command(document: Document) -> ContainerCommand:
     return ContainerCommand([*command, *args], {**_parse_variables(document, containers[0]), PORT_VARIABLE: ""})
 
 
-def _parse_strings(document: Document, container: Mapping[str, Any], name: str) -> list[str]:
-    values = container.get(name) or []
+def _parse_string_list(document: Document, container: Mapping[str, Any], field: str) -> list[str]:
+    values = container.get(field) or []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise document.build_error(f"{CONTAINERS_FIELD}[0].{name}", f"must be a list of strings, is {values!r}")
+        raise document.build_error(f"{CONTAINERS_FIELD}[0].{field}", f"must be a list of strings, is {values!r}")
     return list(values)
 
 

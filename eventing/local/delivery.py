@@ -1,8 +1,8 @@
 """Delivers each accepted event to the subscribers of all matching Triggers, with retries and dead letters.
 
 Delivery is at least once, and in order per key and subscriber. Each queue contains the pending deliveries for one key
-and subscriber URL, which are made one after another. Queues depend on the URL, not on the Trigger, because two Triggers
-for one function must not run it concurrently for the same node.
+and subscriber URL, and makes one delivery at a time. Queues depend on the URL, not on the Trigger, because two Triggers
+for one function must not run the function concurrently for the same node.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from kube.backoff import generate_delays
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 30.0
 """Initial and maximum seconds between attempts to deliver a dead letter; delays double, attempts are unlimited."""
 SHUTDOWN_GRACE_SECONDS = 5.0
-"""Seconds that requests in flight have to finish at shutdown; interrupted ones would be repeated at the next start."""
+"""Seconds that requests in flight have to finish at shutdown; the next start repeats interrupted requests."""
 MAX_DEAD_LETTERS_PER_SINK = 4
 """Maximum concurrent requests to one dead letter sink.
 
-A sink that does not accept them must not block its Triggers, or other subscribers on the same server.
+A sink that does not accept requests must not block its Triggers, or other subscribers on the same server.
 """
 MAX_REQUESTS_PER_SERVER = 10
 """Maximum requests in flight to one server, for all Triggers together.
@@ -54,8 +54,8 @@ LOG_LEVELS = {
     "delivered": logging.INFO,
     "retrying": logging.WARNING,
     "dead letter": logging.ERROR,
-    "dead letter taken": logging.INFO,
-    "dead letter not taken": logging.ERROR,
+    "dead letter delivered": logging.INFO,
+    "dead letter not delivered": logging.ERROR,
     "dropped": logging.ERROR,
 }
 """Outcome of an attempt → log level. The outcome is the log message, and the label `result` in the metrics."""
@@ -64,7 +64,7 @@ QueueKey = tuple[str, str]
 
 
 class Delivery:
-    """The dispatcher for one outbox; it posts nothing until `start`. Its methods must run in the event loop."""
+    """The dispatcher for one outbox, which posts no event before `start`. All methods must run in the event loop."""
 
     def __init__(
         self, outbox: Outbox, triggers: Mapping[str, Trigger], session: aiohttp.ClientSession, metrics: DeliveryMetrics
@@ -86,11 +86,11 @@ class Delivery:
         """Receives the first exception of a worker, such as a failed outbox write; the outbox keeps the deliveries."""
 
     def accept(self, event: Envelope) -> None:
-        """Store an event and enqueue its deliveries. After this returns, a crash does not lose the event."""
+        """Store an event and enqueue its deliveries. After the call returns, a crash does not lose the event."""
         self._enqueue_accepted(event, self._outbox.accept(event, self._match_triggers(event)))
 
     def resume(self) -> None:
-        """Enqueue the deliveries that an earlier process left pending; drop those whose Trigger no longer exists."""
+        """Enqueue the deliveries that an earlier process left pending; drop those without an existing Trigger."""
         deliveries = list(self._outbox.list_pending())
         dropped = [pending for pending in deliveries if pending.trigger not in self._triggers]
         self._outbox.drop(dropped)
@@ -107,8 +107,8 @@ class Delivery:
     def start(self) -> None:
         """Allow requests to be sent.
 
-        The broker calls this once the ingress listens. If its port is in use, the process exits, and replies received
-        before that would be stuck in the outbox.
+        The broker calls this method once the ingress listens. If the ingress's port is in use, the process exits.
+        Replies to earlier requests would then be stuck in the outbox.
         """
         self._started.set()
 
@@ -136,8 +136,8 @@ class Delivery:
     def _drop_superseded_ticks(self, event: Envelope, deliveries: Iterable[PendingDelivery]) -> None:
         """Acknowledge earlier, equal ticks that still wait for the same subscribers, because the new one replaces them.
 
-        Otherwise a server that was unresponsive for some minutes would have to handle all of them, one after another.
-        Triggers without a filter for ticks, such as that for `record`, get every tick.
+        Otherwise a server that was unresponsive for several minutes would have to handle all of them, one after
+        another. Triggers without a filter for ticks, such as that for `record`, get every tick.
         """
         for tick in deliveries:
             queue, trigger = self._queues.get(self._get_queue_key(tick), deque()), self._triggers[tick.trigger]
@@ -165,7 +165,7 @@ class Delivery:
                 worker.add_done_callback(self._handle_worker_done)
 
     def _get_queue_key(self, pending: PendingDelivery) -> QueueKey:
-        """Return the key of a delivery's queue; each dead letter has its own, because it may block the queue."""
+        """Return the key of a delivery's queue; a dead letter may block its queue, so it gets a separate one."""
         trigger = self._triggers[pending.trigger]
         if pending.failure:
             return (trigger.name, f"dead letter {pending.sequence}")
@@ -186,20 +186,20 @@ class Delivery:
             self.failure.set_exception(error)
 
     async def _deliver(self, pending: PendingDelivery) -> None:
-        """Post the event, retrying as the Trigger specifies; then dead-letter it, or drop it if it has no sink."""
+        """Post the event with the Trigger's retries; then dead-letter it, or drop it if the Trigger has no sink."""
         trigger, event = self._triggers[pending.trigger], self._outbox.read_event(pending.sequence)
         for retries in range(trigger.policy.retry + 1):
             outcome = await self._post_attempt(
                 trigger, trigger.subscriber_url, event, self._trigger_semaphores[trigger.name]
             )
             if outcome.is_delivered:
-                self._report("delivered", trigger, event, outcome)
+                self._report_outcome("delivered", trigger, event, outcome)
                 self._acknowledge(pending, outcome.reply)
                 return
             if not outcome.is_retryable or retries == trigger.policy.retry:
                 break
             pause = trigger.policy.get_backoff_seconds(retries)
-            self._report("retrying", trigger, event, outcome, pause=pause)
+            self._report_outcome("retrying", trigger, event, outcome, pause=pause)
             await asyncio.sleep(pause)
         self._handle_failure(pending, trigger, event, outcome)
 
@@ -211,9 +211,9 @@ class Delivery:
     def _handle_failure(self, pending: PendingDelivery, trigger: Trigger, event: Envelope, outcome: PostResult) -> None:
         if trigger.policy.dead_letter_url is None:
             self._outbox.acknowledge(pending)
-            self._report("dropped", trigger, event, outcome)
+            self._report_outcome("dropped", trigger, event, outcome)
             return
-        self._report("dead letter", trigger, event, outcome)
+        self._report_outcome("dead letter", trigger, event, outcome)
         self._enqueue(
             [
                 self._outbox.mark_dead_letter(
@@ -240,12 +240,12 @@ class Delivery:
         ).is_accepted:
             if not outcome.is_retryable:
                 self._outbox.acknowledge(pending)
-                self._report("dropped", trigger, event, outcome)
+                self._report_outcome("dropped", trigger, event, outcome)
                 return
             pause = next(backoff)
-            self._report("dead letter not taken", trigger, event, outcome, pause=pause)
+            self._report_outcome("dead letter not delivered", trigger, event, outcome, pause=pause)
             await asyncio.sleep(pause)
-        self._report("dead letter taken", trigger, event, outcome)
+        self._report_outcome("dead letter delivered", trigger, event, outcome)
         self._outbox.acknowledge(pending)
 
     async def _post_attempt(
@@ -262,7 +262,7 @@ class Delivery:
         self._metrics.duration_seconds.labels(trigger.name).observe(outcome.duration_seconds)
         return outcome
 
-    def _report(
+    def _report_outcome(
         self, message: str, trigger: Trigger, event: Envelope, outcome: PostResult, **extra_fields: float
     ) -> None:
         """Count and log the outcome of an attempt."""

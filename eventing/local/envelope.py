@@ -53,7 +53,7 @@ class Envelope:
 
     def is_equivalent(self, other: Envelope) -> bool:
         """Return whether the other event differs at most in id, time and trace."""
-        return self.body == other.body and _strip_volatile(self.headers) == _strip_volatile(other.headers)
+        return self.body == other.body and _omit_volatile_headers(self.headers) == _omit_volatile_headers(other.headers)
 
     def with_extensions(self, extensions: Mapping[str, str]) -> Envelope:
         """Return the event with additional extensions."""
@@ -61,12 +61,12 @@ class Envelope:
         return Envelope({**self.headers, **added}, self.body)
 
 
-def _strip_volatile(headers: Mapping[str, str]) -> dict[str, str]:
+def _omit_volatile_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name not in ("ce-id", "ce-time", f"ce-{TRACE_EXTENSION}")}
 
 
 def parse_envelope(headers: Mapping[str, str], body: bytes) -> Envelope:
-    """Parse the event in a request or reply. Raises `BadEvent` if it is invalid or cannot be sent on.
+    """Parse the event in a request or reply. Raises `BadEvent` if it is invalid or cannot be forwarded.
 
     A trace that is only in the plain `traceparent` header becomes the extension.
     """
@@ -76,7 +76,7 @@ def parse_envelope(headers: Mapping[str, str], body: bytes) -> Envelope:
         raise http_binding.BadEvent("an attribute contains characters that cannot be encoded") from None
     lowered = {name.lower(): value for name, value in headers.items()}
     if http_binding.parse_media_type(lowered.get(CONTENT_TYPE, "")) != http_binding.STRUCTURED_CONTENT_TYPE:
-        envelope = Envelope(envelope.headers, body)  # the original bytes: serializing again could change them
+        envelope = Envelope(envelope.headers, body)  # Serializing the body again could change its bytes.
     if (
         trace_context.TRACEPARENT_PATTERN.fullmatch(lowered.get(TRACE_EXTENSION, ""))
         and envelope.get_attribute(TRACE_EXTENSION) is None

@@ -21,7 +21,7 @@ ListUnreadySources = Callable[[], list[str]]
 EVENT_PATHS = ("/", "/{namespace}/{broker}")
 """Paths that accept events; the second is that of Knative's ingress.
 
-None may be the path of a function: the ingress would respond in the function's place.
+No function may use one of these paths, because the ingress would respond instead of the function.
 """
 
 

@@ -11,7 +11,7 @@ import yaml
 
 T = TypeVar("T")
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The YAML loader in C, if available: it is eight times as fast, and startup waits for it."""
+"""The YAML loader: the C implementation if available, because it is eight times as fast and startup waits for it."""
 EVENTING_GROUP = "eventing.knative.dev"
 SOURCES_GROUP = "sources.knative.dev"
 SUPPORTED_KINDS = {
@@ -22,11 +22,11 @@ SUPPORTED_KINDS = {
     "ContainerSource": f"{SOURCES_GROUP}/v1",
 }
 IGNORED_KINDS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
-"""Kinds in these API groups that move no events; a SinkBinding only sets the broker's address in a workload."""
+"""Eventing kinds that deliver no events; a SinkBinding, for example, only sets the broker's address in a workload."""
 
 
 class ManifestError(Exception):
-    """A manifest is invalid or needs what the local delivery lacks; the message names file, object and field."""
+    """A manifest is invalid, or the local delivery does not support it; the message names file, object and field."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,10 @@ class Document:
                 raise self.build_error(f"{field}.{name}", "is not supported by the local delivery")
 
     def build_error(self, field: str, problem: str) -> ManifestError:
-        """Build the error about a field."""
+        """Build the error for a field that is missing or invalid."""
         metadata = self.body.get("metadata")
-        name = (metadata.get("name") if isinstance(metadata, dict) else None) or "without name"  # may have any type
+        # In an invalid manifest, the metadata and the name may have any type.
+        name = (metadata.get("name") if isinstance(metadata, dict) else None) or "without name"
         return ManifestError(f"{self.file}: {self.kind} {name}: {field} {problem}")
 
 
@@ -99,7 +100,7 @@ def _list_files(path: Path) -> list[Path]:
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.suffix in (".yaml", ".yml"))
     if not path.exists():
-        raise ManifestError(f"{path}: no such file or folder")
+        raise ManifestError(f"{path}: no such file or directory")
     return [path]
 
 

@@ -99,7 +99,7 @@ class Outbox:
             return self._insert(reply, triggers) if reply else []
 
     def mark_dead_letter(self, pending: PendingDelivery, failure: Failure) -> PendingDelivery:
-        """Record that a delivery failed permanently; it is then pending for the dead letter sink."""
+        """Record that a delivery failed permanently; the delivery is then pending for the dead letter sink."""
         self._database.execute(
             "UPDATE delivery SET failure = ? WHERE event = ? AND trigger = ?",
             (json.dumps(asdict(failure)), pending.sequence, pending.trigger),
@@ -165,7 +165,7 @@ def _acquire_lock_file(path: Path) -> TextIO:
     owner. Raises `sqlite3.OperationalError` with that id and the remedy if another process holds the lock.
     """
     try:
-        file = Path(f"{path.resolve()}.lock").open("a+")  # noqa: SIM115 - it stays open
+        file = Path(f"{path.resolve()}.lock").open("a+")  # noqa: SIM115 - the file stays open
     except OSError as error:
         raise sqlite3.OperationalError(f"{error.filename}: {error.strerror}") from None
     try:

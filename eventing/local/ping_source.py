@@ -20,7 +20,7 @@ from eventing.local.source_sink import SourceSink
 from eventing.local.triggers import require_broker_sink
 
 MAX_EARLY_WAKEUP = timedelta(seconds=1)
-"""Maximum time by which a sleep may end early."""
+"""Maximum time by which the source may wake up before a scheduled time."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,17 @@ class Schedule:
     expression: str
     zone: tzinfo
 
-    def get_next_time(self, time: datetime) -> datetime:
-        """Return the next scheduled time after `time`."""
-        times = croniter(self.expression, time.astimezone(self.zone), second_at_beginning=True)
+    def get_next_time(self, after: datetime) -> datetime:
+        """Return the next scheduled time after `after`."""
+        times = croniter(self.expression, after.astimezone(self.zone), second_at_beginning=True)
         upcoming: datetime = times.get_next(datetime)
         return upcoming
 
     def get_next_tick(self, last_tick: datetime, now: datetime) -> datetime:
-        """Return the scheduled time after `last_tick`, the time until which the source slept before.
+        """Return the next scheduled time, where `last_tick` is the scheduled time of the previous tick.
 
-        A sleep may end slightly early; this must not repeat a tick. If the clock was set back, `last_tick` is ignored.
+        A sleep may end slightly early, and must not repeat the previous tick. If the clock was set back, `last_tick` is
+        ignored.
         """
         return self.get_next_time(max(now, last_tick) if last_tick - now < MAX_EARLY_WAKEUP else now)
 
@@ -83,7 +84,7 @@ def _parse_schedule(document: Document) -> Schedule:
     zone = document.get("spec.timezone", str) or "UTC"
     try:
         schedule = Schedule(expression, ZoneInfo(zone))
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: for example, the name is a directory of zones
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # An OSError occurs if the name is a directory of zones.
         raise document.build_error("spec.timezone", f"is not a known time zone: {zone!r}") from None
     try:
         schedule.get_next_time(datetime.now(timezone.utc))

@@ -26,7 +26,7 @@ UNSENDABLE_STATUS = 400
 The ingress rejects such events, but the outbox may contain one that an older release accepted.
 """
 KEEPALIVE_SECONDS = 1.0
-"""gunicorn closes idle connections after 2 s; reusing a connection at that moment would fail an attempt."""
+"""Seconds to keep an idle connection. Gunicorn closes an idle connection after 2 s, and reuse would then fail."""
 SKIPPED_AUTO_HEADERS = ["Content-Type", "User-Agent", "Accept"]
 """Headers that aiohttp would add; an event without content type must be sent without one."""
 
@@ -62,7 +62,7 @@ class PostResult:
     @property
     def error_data(self) -> str:
         """Return the body encoded for `knativeerrordata`."""
-        return dead_letters.encode_data(self.body)
+        return dead_letters.encode_error_data(self.body)
 
 
 def create_session() -> aiohttp.ClientSession:
@@ -86,7 +86,7 @@ async def _send_request(
     """Post the event with `Prefer: reply`, as Knative does, and classify the response."""
     headers = {**envelope.headers, "prefer": "reply"}
     trace = envelope.get_attribute(TRACE_EXTENSION) or ""
-    if trace_context.TRACEPARENT_PATTERN.fullmatch(trace):  # other text may be invalid in a header
+    if trace_context.TRACEPARENT_PATTERN.fullmatch(trace):  # Other text may be invalid in a header.
         headers[TRACE_EXTENSION] = trace
     client_timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     try:

@@ -10,7 +10,7 @@ from eventing.local.envelope import Envelope
 
 @dataclass(frozen=True)
 class SourceSink:
-    """The local delivery, as event sources use it.
+    """Interface of the local delivery for event sources.
 
     Attributes:
         emit: Stores an event from a source in this process before it returns.

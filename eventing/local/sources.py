@@ -21,7 +21,7 @@ class EventSource(Protocol):
 
 
 def parse_sources(documents: Iterable[Document], kubeconfig: str | None) -> list[EventSource]:
-    """Build the sources among `documents`; `kubeconfig` is the identity of those that run as child processes."""
+    """Build the sources among `documents`; `kubeconfig` is the identity of sources that run as child processes."""
     sources: list[EventSource] = []
     for document in documents:
         if document.kind == "ApiServerSource":

@@ -11,10 +11,10 @@ from eventing.local.manifests import Document
 from eventing.urls import is_url, join_url
 
 PARALLELISM_ANNOTATION = "rabbitmq.eventing.knative.dev/parallelism"
-"""The RabbitMQ Broker's annotation on a Trigger; Knative's own broker has none."""
+"""Annotation on a Trigger of a RabbitMQ Broker; Knative's own broker has no such annotation."""
 DEFAULT_PARALLELISM = 16
 DEFAULT_TIMEOUT_SECONDS = 30.0
-"""Timeout without `spec.delivery.timeout`. Knative has none; here no function may block its node's events forever."""
+"""Default of `spec.delivery.timeout`. Knative has no default, but a function must not block a node's events forever."""
 NUMBER_PATTERN = r"([0-9]+(?:[.,][0-9]+)?)"
 DURATION_PATTERN = re.compile(
     rf"P(?:{NUMBER_PATTERN}Y)?(?:{NUMBER_PATTERN}M)?(?:{NUMBER_PATTERN}W)?(?:{NUMBER_PATTERN}D)?"
@@ -121,7 +121,7 @@ def _parse_trigger(document: Document, broker: Document | None, functions_url: s
 
 
 def _parse_policy(trigger: Document, broker: Document | None, functions_url: str) -> DeliveryPolicy:
-    """Return the Trigger's own delivery policy, or else the Broker's, always as a whole.
+    """Return the Trigger's delivery policy if it has one, or else the Broker's; the two are never merged.
 
     The dead letter sink is determined independently: the Trigger's, or else the Broker's.
     """

@@ -1,6 +1,7 @@
-"""Entry point of PodSource: `python -m eventing.podsource`. A ContainerSource runs it; it emits to `$K_SINK`.
+"""Entry point of PodSource, which a ContainerSource runs: `python -m eventing.podsource`.
 
-If `$PORT` is set, it serves health checks and metrics on this port (`eventing.podsource.http_endpoints`).
+PodSource emits its events to `$K_SINK`. If `$PORT` is set, PodSource serves health checks and metrics on this port
+(`eventing.podsource.http_endpoints`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ async def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        api = await Api.connect(max_connections=0)  # unlimited: each node under maintenance has a watch
+        # The number of connections is unlimited, because each node under maintenance has a watch.
+        api = await Api.connect(max_connections=0)
         stack.push_async_callback(api.close)
         tasks = await stack.enter_async_context(TaskSupervisor())
         sender = await stack.enter_async_context(HintSender(sink, tasks))
@@ -44,8 +46,8 @@ async def main() -> None:
 async def _run_until_stopped(source: PodSource, stop_event: asyncio.Event) -> None:
     """Wait until the source fails, and raise its error, or until `stop_event` is set."""
     running, stopping = asyncio.create_task(source.run()), asyncio.create_task(stop_event.wait())
-    done, rest = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    for task in rest:
+    done, pending = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
         task.cancel()
     for task in done:
         task.result()

@@ -1,18 +1,18 @@
-"""Tracks the budgets and decides which node gets a hint about which budget. No I/O: `now` is an argument."""
+"""Tracks disruption budgets, and decides about which budget and node PodSource sends a hint. No I/O, no clock."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from eventing.podsource.draining_node import DrainingNode, admits_any, compute_capacity, selects_pod
+from eventing.podsource.draining_node import DrainingNode, admits_any_pod, compute_capacity, selects_pod
 from eventing.podsource.hint_scheduler import DueHint, HintScheduler
 from kube.budgets import Budget, covers, format_budget_key
 from kube.pods import Pod, is_terminating
 
 
 class BudgetTracker:
-    """Tracks the budgets and the hints about them.
+    """The current disruption budgets, and the state of the hints that PodSource sends about them.
 
     There are many budgets and pods, so the tracker evaluates only what a change affects. The owner of `nodes` must
     report each change to a node. `latest_version` is the newest resourceVersion of any reported budget.
@@ -32,8 +32,8 @@ class BudgetTracker:
         self._budgets.clear()
         self._changed_pairs.clear()
 
-    def mark_listed(self) -> None:
-        """Record that a list of the budgets is complete, either the first one or a later one."""
+    def mark_budgets_listed(self) -> None:
+        """Record that all budgets have been listed, for the first time or again; reset the pauses between hints."""
         if not self._is_synced:
             self._is_synced = True
             for node in self._nodes.values():
@@ -48,7 +48,7 @@ class BudgetTracker:
             return
         self._mark_namespace_changed(budget)
         if before is not None:
-            self._hint_freed_nodes(before, budget)
+            self._request_hints_after_change(before, budget)
 
     def remove_budget(self, budget: Budget) -> None:
         """Remove a deleted budget."""
@@ -56,19 +56,19 @@ class BudgetTracker:
         self._mark_budget_changed(format_budget_key(budget))
         self._mark_namespace_changed(budget)
         if before is not None:
-            self._hint_freed_nodes(before)
+            self._request_hints_after_change(before)
 
     def mark_node_changed(self, node: DrainingNode) -> None:
-        """Mark the budgets of all pods on the node for evaluation, after a change that affects the whole node."""
+        """Mark for evaluation the budgets of all pods on the node, after a change that affects the whole node."""
         for namespace in node.list_namespaces():
             self._changed_pairs.update((key, node.name) for key in self._budgets.get(namespace, ()))
 
     def mark_pod_changed(self, node: DrainingNode, pod: Pod) -> None:
-        """Mark the budgets of a new or changed pod for evaluation."""
+        """Mark for evaluation the budgets that select a new or changed pod."""
         self._changed_pairs.update((key, node.name) for key in self._list_selecting_budgets(pod))
 
-    def hint_if_freed(self, node: DrainingNode, before: Pod, pod: Pod) -> None:
-        """Request a hint if budgets covered the changed pod before, and none covers it now.
+    def request_hint_if_uncovered(self, node: DrainingNode, before: Pod, pod: Pod) -> None:
+        """Request a hint if budgets covered the pod before its change, and no budget covers the pod now.
 
         This happens when the pod has terminated, or when its labels have changed.
         """
@@ -91,7 +91,7 @@ class BudgetTracker:
             self._scheduler.record_pod_gone(key, node.name)
 
     def record_pass_start(self, node: DrainingNode, now: float) -> None:
-        """Record that a pass over the node is about to start, so that it needs no hints for now."""
+        """Record that `evict` is about to start a pass over the node, so that the node needs no hints for now."""
         self._scheduler.record_pass_start(node.name, now)
 
     def drop_node(self, node: DrainingNode) -> None:
@@ -107,21 +107,24 @@ class BudgetTracker:
         return self._scheduler.take_due_hints(now)
 
     def get_next_due_time(self, now: float) -> float:
-        """Return when `take_due_hints` will return a hint if nothing changes until then."""
+        """Return the time at which the next hint is due if nothing changes until then; infinity if there is none."""
         return self._scheduler.get_next_due_time(now)
 
-    def _update_capacity(self, key: str, node_name: str) -> None:
-        namespace, node = parse_namespace(key), self._nodes.get(node_name)
+    def _update_capacity(self, budget_key: str, node_name: str) -> None:
+        namespace, node = parse_namespace(budget_key), self._nodes.get(node_name)
         budgets = self._budgets.get(namespace, {})
-        budget = budgets.get(key)
+        budget = budgets.get(budget_key)
         if node is None:
             return
         if budget is None or not node.may_evict:
-            self._scheduler.update_capacity(key, node_name, None, 0)
+            self._scheduler.update_capacity(budget_key, node_name, None, 0)
             return
         allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
         self._scheduler.update_capacity(
-            key, node_name, compute_capacity(budget, node.list_waiting(namespace), budgets.values()), allowed
+            budget_key,
+            node_name,
+            compute_capacity(budget, node.list_waiting_pods(namespace), budgets.values()),
+            allowed,
         )
 
     def _replace_budget(self, budget: Budget, replacement: Budget | None) -> Budget | None:
@@ -133,11 +136,12 @@ class BudgetTracker:
             budgets[key] = replacement
         return before
 
-    def _mark_budget_changed(self, key: str) -> None:
+    def _mark_budget_changed(self, budget_key: str) -> None:
         """Mark the budget for evaluation, for all nodes with waiting pods in its namespace."""
         if self._is_synced:
-            names = [node.name for node in self._nodes.values() if node.list_waiting(parse_namespace(key))]
-            self._changed_pairs.update((key, name) for name in names)
+            namespace = parse_namespace(budget_key)
+            names = [node.name for node in self._nodes.values() if node.list_waiting_pods(namespace)]
+            self._changed_pairs.update((budget_key, name) for name in names)
 
     def _mark_namespace_changed(self, budget: Budget) -> None:
         """Mark all budgets in the namespace for evaluation, after a budget was added or removed.
@@ -147,11 +151,13 @@ class BudgetTracker:
         for key in self._budgets[budget["metadata"]["namespace"]] if self._is_synced else ():
             self._mark_budget_changed(key)
 
-    def _hint_freed_nodes(self, *versions: Budget) -> None:
-        """Request hints for nodes with pods that may be evicted now that the budget was changed or deleted."""
-        key, namespace = format_budget_key(versions[0]), versions[0]["metadata"]["namespace"]
+    def _request_hints_after_change(self, *budget_versions: Budget) -> None:
+        """Request hints for the nodes with pods that may be evicted since the budget was changed or deleted."""
+        key, namespace = format_budget_key(budget_versions[0]), budget_versions[0]["metadata"]["namespace"]
         for node in self._nodes.values():
-            if node.may_evict and admits_any(versions, node.list_waiting(namespace), self._budgets[namespace].values()):
+            if node.may_evict and admits_any_pod(
+                budget_versions, node.list_waiting_pods(namespace), self._budgets[namespace].values()
+            ):
                 self._scheduler.force_hint(key, node.name)
 
     def _list_selecting_budgets(self, pod: Pod) -> Iterator[str]:
@@ -159,6 +165,6 @@ class BudgetTracker:
         return (key for key, budget in budgets.items() if selects_pod(budget, pod))
 
 
-def parse_namespace(key: str) -> str:
+def parse_namespace(budget_key: str) -> str:
     """Return the namespace in a budget's key, `namespace/name`."""
-    return key.partition("/")[0]
+    return budget_key.partition("/")[0]

@@ -42,7 +42,7 @@ class DrainingNode:
 
     @property
     def _drain_options(self) -> DrainOptions:
-        """Return the drain options of the node's maintenance; with several, those of the one that has begun."""
+        """Return the drain options of the node's maintenance; of several maintenances, use the one that has begun."""
         return drain_flags.parse_drain_options(max(self.maintenances.values(), key=m.has_begun, default={}))
 
     def list_references(self) -> list[ObjectReference]:
@@ -78,23 +78,24 @@ class DrainingNode:
         listed = self._pods.values() if pods is None else pods
         return drain_flags.classify_for_drain(listed, self._drain_options, datetime.now(timezone.utc))
 
-    def list_leaving(self) -> list[Pod]:
-        """Return the pods that must still leave the node; DaemonSet pods only if `spec.drain` does not ignore them."""
+    def list_leaving_pods(self) -> list[Pod]:
+        """Return the pods that must still leave the node, without DaemonSet pods if `spec.drain` ignores them."""
         return self.classify_pods().leaving
 
-    def list_evictable(self, classification: PodClassification) -> list[Pod]:
-        """Return the pods that must still leave and that `spec.drain` does not refuse."""
-        return drain_flags.select_evictable(classification, self._drain_options)
+    def list_evictable_pods(self, classification: PodClassification) -> list[Pod]:
+        """Return the pods that must still leave the node, without the pods that `spec.drain` refuses to evict."""
+        return drain_flags.select_evictable_pods(classification, self._drain_options)
 
-    def list_waiting(self, namespace: str) -> list[Pod]:
+    def list_waiting_pods(self, namespace: str) -> list[Pod]:
         """Return the pods in a namespace that must leave and are not terminating yet.
 
-        They include DaemonSet pods if no other pod is left, since those whose DaemonSet is deleted leave then (NMO-7).
-        They exclude pods that `spec.drain` refuses, because no change to a budget allows their eviction.
+        The list includes DaemonSet pods if no other pod is left, since pods of a deleted DaemonSet leave last (NMO-7).
+        It excludes pods that `spec.drain` refuses to evict, because no change to a budget allows their eviction.
         """
         if self._waiting_by_namespace is None:
             classification, self._waiting_by_namespace = self.classify_pods(), defaultdict(list)
-            for pod in self.list_evictable(classification) if classification.leaving else classification.daemonset_pods:
+            evictable = self.list_evictable_pods(classification)
+            for pod in evictable if classification.leaving else classification.daemonset_pods:
                 if not is_terminating(pod):
                     self._waiting_by_namespace[pod["metadata"]["namespace"]].append(pod)
         return self._waiting_by_namespace.get(namespace, [])
@@ -107,10 +108,10 @@ class DrainingNode:
 def compute_capacity(
     budget: Budget, waiting: Sequence[Pod], namespace_budgets: Iterable[Budget]
 ) -> BudgetCapacity | None:
-    """Return which evictions the budget admits for the waiting pods in its namespace, None if it covers none of them.
+    """Return which evictions of waiting pods the budget admits, or None if the budget covers none of these pods.
 
-    `namespace_budgets` are all budgets in the namespace. A pod that two budgets cover cannot be evicted, whatever they
-    admit.
+    `namespace_budgets` are all budgets in the namespace. A pod that two budgets cover cannot be evicted, even if both
+    admit the pod.
     """
     covered = [pod for pod in waiting if covers(budget, pod)]
     if not covered:
@@ -123,15 +124,17 @@ def compute_capacity(
     return BudgetCapacity(counted=not all(is_uncounted), uncounted=any(is_uncounted))
 
 
-def admits_any(budget_versions: Iterable[Budget], waiting: Sequence[Pod], namespace_budgets: Iterable[Budget]) -> bool:
-    """Return whether the current budgets admit a pod that one of these versions of a budget covers."""
-    covered = [pod for pod in waiting if any(covers(version, pod) for version in budget_versions)]
+def admits_any_pod(
+    budget_versions: Iterable[Budget], waiting_pods: Sequence[Pod], namespace_budgets: Iterable[Budget]
+) -> bool:
+    """Return whether the namespace's budgets admit a waiting pod that one of the budget's versions covers."""
+    covered = [pod for pod in waiting_pods if any(covers(version, pod) for version in budget_versions)]
     plan = plan_evictions(covered, namespace_budgets)
     return bool(plan.unbudgeted or plan.queues_by_budget)
 
 
 def selects_pod(budget: Budget, pod: Pod) -> bool:
-    """Return whether the budget's selector matches the pod, whatever the pod's phase.
+    """Return whether the budget's selector matches the pod, regardless of the pod's phase.
 
     `covers` ignores pods in phases that do not count, such as pods that have terminated.
     """

@@ -1,8 +1,9 @@
-"""Decides which node gets a hint that a budget opened, and when the hint is repeated. No I/O: time is an argument.
+"""Decides which node gets a hint that a budget allows an eviction, and when the hint is repeated. No I/O, no clock.
 
 A hint is sent when a budget opens, not while it stays open (design rule 8). A hint without effect is repeated after
 growing pauses, and only progress resets the pause (rule 9). If several nodes wait for one budget, they get hints in
-turn: only as many at a time as the budget admits pods. Their passes would otherwise compete for the same evictions.
+turn: only as many at a time as the budget admits pods. Otherwise the passes over these nodes would compete for the same
+evictions.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ A budget that admits one pod often admits more soon after, and one pass evicts a
 thirty pods under a budget of ten left quickly, even with a broker that runs many passes concurrently.
 """
 SLOT_SECONDS = 1.0
-"""Seconds that a node has to use an eviction after a hint.
+"""Seconds after a hint for which the budget's allowed eviction is reserved for the node (a slot).
 
-Then the next node gets a hint, and eventually the same node again.
+After that time the next node gets a hint, and eventually the same node again.
 """
 MAX_BACKOFF_SECONDS = 60.0
 """Maximum seconds between two hints without effect; each pause is twice the previous one."""
@@ -52,7 +53,7 @@ class DueHint(NamedTuple):
 
 @dataclass
 class HintState:
-    """The state of the hints about one budget to one node.
+    """The state of the hints that PodSource sends about one budget to one node.
 
     Attributes:
         capacity: What the budget admits for the node's waiting pods.
@@ -60,7 +61,7 @@ class HintState:
         unanswered_hints: Hints since a pod on the node last became terminating.
         has_pod_left: Whether a pod has left the node since the last hint.
         quiet_until: Time before which no hint is sent, because a pass may still be running.
-        is_forced: Whether a hint is due whatever the budget admits.
+        is_forced: Whether a hint is due even if the budget admits no pod.
     """
 
     capacity: BudgetCapacity = NO_CAPACITY
@@ -76,7 +77,7 @@ class HintState:
         return any(self.capacity)
 
     def compute_due_time(self) -> float:
-        """Return when the node may get the next hint, regardless of other nodes."""
+        """Return the time from which the node may get the next hint about the budget, regardless of other nodes."""
         if self.is_forced:
             return self.hinted_at + MIN_HINT_SECONDS
         if not self.is_open:
@@ -88,14 +89,14 @@ class HintState:
         return max(self.hinted_at + MIN_HINT_SECONDS, self.quiet_until)
 
     def holds_slot(self, now: float) -> bool:
-        """Return whether the node got a hint about a counted eviction and may still use it."""
+        """Return whether an eviction that the budget allows is still reserved for the node after a recent hint."""
         return self.capacity.counted and self.unanswered_hints > 0 and now < self.hinted_at + SLOT_SECONDS
 
     def update_capacity(self, capacity: BudgetCapacity) -> None:
         """Update what the budget admits for the node.
 
-        If the budget opens after a pod has left, the pauses are reset. If it opens again without that, it is flapping,
-        and the pauses keep growing.
+        If the budget opens after a pod has left, the pauses are reset. If the budget opens again although no pod has
+        left, it is flapping, and the pauses keep growing.
         """
         was_open, self.capacity = self.is_open, capacity
         if was_open and not self.is_open:
@@ -104,7 +105,7 @@ class HintState:
             self.unanswered_hints, self.has_pod_left = 0, False
 
     def record_hint(self, now: float) -> None:
-        """Record that a hint is sent, so that a pass will start."""
+        """Record that a hint is sent to the node, so that a pass of `evict` will start."""
         self.hinted_at, self.unanswered_hints, self.has_pod_left, self.is_forced = (
             now,
             self.unanswered_hints + 1,
@@ -114,7 +115,7 @@ class HintState:
 
 
 class HintScheduler:
-    """The states of the hints about all budgets to all nodes.
+    """The states of the hints that PodSource sends about all budgets to all nodes.
 
     `update_capacity`, `record_eviction` and other methods update the states; `take_due_hints` returns the due hints.
     """
@@ -127,7 +128,7 @@ class HintScheduler:
         """Budget → cached result of `_compute_next_due_time`, since there are many budgets and pods change often."""
 
     def update_capacity(self, budget: str, node: str, capacity: BudgetCapacity | None, allowed: int) -> None:
-        """Update what the budget admits for the node's waiting pods; `capacity` is None if it covers none of them.
+        """Update what the budget admits for the node's waiting pods; `capacity` is None if it covers no such pod.
 
         `allowed` is the number of pods that the budget admits for all nodes together.
         """
@@ -136,19 +137,19 @@ class HintScheduler:
             self._allowed_disruptions[budget] = allowed
 
     def record_pass_start(self, node: str, now: float) -> None:
-        """Record that a pass over the node starts for another reason, which counts as a hint about all budgets."""
+        """Record that `evict` starts a pass over the node without a hint, which counts as a hint about each budget."""
         self._pass_times[node] = now
         for budget in [budget for budget, states in self._states.items() if node in states]:
             state = self._get_state(budget, node)
             state.hinted_at, state.unanswered_hints, state.has_pod_left = now, max(state.unanswered_hints, 1), False
 
     def record_eviction(self, budget: str, node: str, now: float) -> None:
-        """Record that a pod on the node under this budget became terminating; the same pass may evict more."""
+        """Record that a pod became terminating on the node under this budget; the same pass may evict more pods."""
         state = self._get_state(budget, node)
         state.unanswered_hints, state.quiet_until = 0, now + MIN_HINT_SECONDS if state.is_open else -math.inf
 
     def record_pod_gone(self, budget: str, node: str) -> None:
-        """Record that a pod on the node under this budget no longer exists."""
+        """Record that a pod that the budget covered no longer exists on the node."""
         self._get_state(budget, node).has_pod_left = True
 
     def reset_after_relist(self) -> None:
@@ -159,7 +160,7 @@ class HintScheduler:
         self._next_due.clear()
 
     def force_hint(self, budget: str, node: str) -> None:
-        """Request a hint whatever the budget admits, because it no longer covers pods on the node or was deleted."""
+        """Request a hint to the node, because the budget was deleted or no longer covers pods on the node."""
         self._get_state(budget, node).is_forced = True
 
     def drop_node(self, node: str) -> None:
@@ -182,7 +183,7 @@ class HintScheduler:
         return hints
 
     def get_next_due_time(self, now: float) -> float:
-        """Return when `take_due_hints` will return a hint if nothing changes until then; infinity for none."""
+        """Return the time at which the next hint is due if nothing changes until then; infinity if there is none."""
         due_times = (
             self._next_due[budget] if budget in self._next_due else self._compute_next_due_time(budget, now)
             for budget in self._states
@@ -207,7 +208,7 @@ class HintScheduler:
             yield DueHint(budget, node, repeats)
 
     def _count_free_slots(self, budget: str, now: float) -> int:
-        """Return the evictions that the budget allows, minus those that nodes with a recent hint may still use."""
+        """Return the number of evictions that the budget allows and that no recent hint has reserved for a node."""
         return self._allowed_disruptions.get(budget, 0) - sum(
             state.holds_slot(now) for state in self._states[budget].values()
         )
@@ -215,12 +216,13 @@ class HintScheduler:
     def _compute_next_due_time(self, budget: str, now: float) -> float:
         states = self._states[budget].values()
         due_times = [state.compute_due_time() for state in states if state.compute_due_time() > now]
-        if any(state.compute_due_time() <= now for state in states):  # they wait until another node's slot expires
+        # A node whose hint is due already waits for a free slot.
+        if any(state.compute_due_time() <= now for state in states):
             due_times += [state.hinted_at + SLOT_SECONDS for state in states if state.holds_slot(now)]
         return min(due_times, default=math.inf)
 
     def _get_state(self, budget: str, node: str) -> HintState:
-        """Return the state of the hints about this budget to this node, for an update; create it if it is new."""
+        """Return the state of the hints about this budget to this node, for an update; create a missing state."""
         self._next_due.pop(budget, None)
         states = self._states.setdefault(budget, {})
         if node not in states:

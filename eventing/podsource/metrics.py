@@ -37,12 +37,12 @@ class WatchMetricsObserver(StreamObserver):
 
 
 class RelistObserver(WatchMetricsObserver):
-    """Stream observer that also reports when the resource was listed."""
+    """Stream observer that also calls a callback whenever the resource has been listed."""
 
     def __init__(self, resource: str, on_listed: Callable[[], None]) -> None:
         super().__init__(resource)
         self._on_listed = on_listed
 
     def on_listed(self) -> None:
-        """Report that the resource was listed."""
+        """Call the callback, because the resource was listed."""
         self._on_listed()

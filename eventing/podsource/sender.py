@@ -1,7 +1,7 @@
 """Coalesces PodSource's hints and posts them to a sink.
 
-Of several hints within a short time, only the newest is sent. It is retried until the sink accepts it or a newer one
-replaces it.
+Of several hints within a short time, only the newest hint is sent. The sender retries a hint until the sink accepts
+the hint or a newer hint replaces it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from eventing.sinks import build_auth_header, create_ssl_context
 from kube.backoff import generate_delays
 
 COALESCE_SECONDS = 0.5
-"""Seconds that a hint waits for newer ones unless it is urgent; faster status updates would not help users."""
+"""Seconds for which a hint that is not urgent waits for newer hints, because users need no faster status updates."""
 MIN_INTERVAL_SECONDS = 0.05
 """Minimum seconds between two urgent hints of one type for one maintenance and node."""
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 1.0
@@ -36,7 +36,7 @@ log = logging.getLogger("podsource")
 
 @dataclass(frozen=True)
 class Hint:
-    """The content of one event: data, flags, and the number of earlier equal hints without effect."""
+    """The content of one hint event: data, flags, and the number of earlier equal hints without effect."""
 
     data: Mapping[str, Any]
     flags: tuple[str, ...]
@@ -46,7 +46,7 @@ class Hint:
     def seed(self) -> str:
         """Return the seed of the event's id: the resourceVersions in the data, and `repeats`.
 
-        The same state gives an event with the same id, unless the hint is a repetition.
+        Two hints about the same state have the same event id, unless one is a repetition.
         """
         version = "|".join(str(self.data[name]) for name in ("podsVersion", "budgetsVersion") if self.data.get(name))
         return f"{version}|{self.repeats}" if self.repeats else version
@@ -67,7 +67,7 @@ class HintBuffer:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a hint waits to be sent, or has not been accepted yet."""
+        """Return whether a hint waits to be sent, or the sink has not accepted it yet."""
         return self.task is not None and not self.task.done()
 
 
@@ -104,9 +104,9 @@ class HintSender:
         flags: tuple[str, ...] = (),
         repeats: int = 0,
     ) -> None:
-        """Send an event after `COALESCE_SECONDS`, unless a newer one replaces it.
+        """Send a hint event after `COALESCE_SECONDS`, unless a newer hint replaces it.
 
-        An `urgent` event is sent at once, but at least `MIN_INTERVAL_SECONDS` after the last one. `repeats` is the
+        An `urgent` hint is sent immediately, but at least `MIN_INTERVAL_SECONDS` after the last hint. `repeats` is the
         number of earlier equal hints without effect.
         """
         buffer = self._buffers.setdefault((node, event_type, reference.uid), HintBuffer())
@@ -118,8 +118,8 @@ class HintSender:
         if not buffer.is_busy:
             buffer.task = self._tasks.start(self._send_hints(buffer, event_type, reference, node))
 
-    def discard_node(self, node: str, keep_types: tuple[str, ...] = ()) -> None:
-        """Drop the node's unaccepted hints, except those of the types in `keep_types`, because its drain has ended."""
+    def discard_hints(self, node: str, keep_types: tuple[str, ...] = ()) -> None:
+        """Drop the node's unsent and unaccepted hints after its drain has ended, except hints of the `keep_types`."""
         of_node = {key: buffer for key, buffer in self._buffers.items() if key[0] == node}
         for key, buffer in of_node.items():
             if key[1] in keep_types and buffer.is_busy:
@@ -137,11 +137,11 @@ class HintSender:
             if await self._post_hint(event_type, reference, node, hint):
                 backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
                 continue
-            buffer.hint = buffer.hint or hint  # a hint that arrived meanwhile is newer
+            buffer.hint = buffer.hint or hint  # Keep a newer hint that arrived during the request.
             await asyncio.sleep(next(backoff))
 
     async def _wait_until_due(self, buffer: HintBuffer) -> None:
-        """Wait until the buffer is due; a hint that arrives meanwhile may make it due earlier."""
+        """Wait until the buffer is due; a hint that arrives during the wait may make it due earlier."""
         while (remaining := buffer.due_at - time.monotonic()) > 0:
             buffer.wakeup.clear()
             with contextlib.suppress(asyncio.TimeoutError):

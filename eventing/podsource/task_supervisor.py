@@ -25,7 +25,7 @@ class TaskSupervisor:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that runs concurrently with the others."""
+        """Start a task that runs concurrently with the other tasks."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._running.add(task)
         task.add_done_callback(self._handle_done)

@@ -45,7 +45,7 @@ After the CRD is installed, only ticks handle its objects until a check finds it
 class PodSource:
     """Watches the cluster through `api`, which must not limit its connections (see `run`), and emits through `sender`.
 
-    `tasks` runs the watches and reports a failed one to its owner.
+    `tasks` runs the watches, and raises the first error in `wait_for_failure`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PodSource:
         """Watch until cancelled, or until a task fails; raise the error of that task.
 
         Each node under maintenance has its own watch and connection. The load therefore grows with the number of these
-        nodes. With a single watch on all pods, it would grow with the cluster.
+        nodes. With a single watch on all pods, the load would grow with the cluster.
         """
         for group in GROUPS.values():
             self._tasks.start(self._watch_maintenances(group))
@@ -103,10 +103,10 @@ class PodSource:
                     self._update_maintenance(maintenance, is_gone=True)
 
     def _update_maintenance(self, maintenance: Object, *, is_gone: bool, was_listed: bool = False) -> None:
-        """Watch the node exactly while one of its maintenances is active.
+        """Watch the node's pods while at least one of its maintenances is active.
 
         `was_listed` means that the maintenance existed before this process started. If it has begun, changes may have
-        been missed, so that hints are due at once. If a maintenance begins later, a pass is about to start anyway.
+        been missed, so that hints are due immediately. If a maintenance begins later, a pass is about to start anyway.
         """
         name, key = m.get_node_name(maintenance), maintenance["metadata"]["uid"]
         if not is_gone and not m.is_deleting(maintenance) and m.get_phase(maintenance) not in (m.SUCCEEDED, m.FAILED):
@@ -139,11 +139,11 @@ class PodSource:
     def _drop_node(self, node: DrainingNode, keep_types: tuple[str, ...]) -> None:
         """Stop watching the node, and drop its hints except those of the types in `keep_types`.
 
-        `pods.added` must still be sent for pods that arrived just before the status reported that none is left.
+        `pods.added` must still be sent for pods that arrived just before the status reported that no pod is left.
         """
         del self._nodes[node.name]
         self._budget_tracker.drop_node(node)
-        self._sender.discard_node(node.name, keep_types)
+        self._sender.discard_hints(node.name, keep_types)
         if node.task:
             node.task.cancel()
 
@@ -171,7 +171,7 @@ class PodSource:
     def _mark_synced(self, node: DrainingNode, version: str) -> None:
         node.is_synced = True
         self._budget_tracker.mark_node_changed(node)
-        if node.has_begun():  # pods may have gone before this watch started
+        if node.has_begun():  # Pods may have left before this watch started.
             self._emit_pods_gone(node, version)
 
     def _update_pod(self, node: DrainingNode, pod: Pod) -> None:
@@ -179,32 +179,32 @@ class PodSource:
         if is_terminating(pod) and before is not None and not is_terminating(before):
             self._budget_tracker.record_eviction(node, pod, self._clock())
         if before is not None:
-            self._budget_tracker.hint_if_freed(node, before, pod)
+            self._budget_tracker.request_hint_if_uncovered(node, before, pod)
         elif node.may_evict and not is_terminating(pod) and node.classify_pods([pod]).leaving:
             self._emit_pods_event(node, events.PODS_ADDED, str(pod["metadata"]["resourceVersion"]), "more")
-        for state in (pod,) if before is None else (before, pod):  # its labels may have changed
+        for state in (pod,) if before is None else (before, pod):  # The pod's labels may have changed.
             self._budget_tracker.mark_pod_changed(node, state)
 
     def _remove_pod(self, node: DrainingNode, pod: Pod, version: str) -> None:
         before = node.remove_pod(pod)
-        if before is not None and not is_terminating(before):  # deleted without a grace period
+        if before is not None and not is_terminating(before):  # The pod was deleted without a grace period.
             self._budget_tracker.record_eviction(node, pod, self._clock())
         self._budget_tracker.record_pod_gone(node, pod)
         self._budget_tracker.mark_pod_changed(node, pod)
-        classification, is_last = node.classify_pods([pod]), not node.list_leaving()
+        classification, is_last = node.classify_pods([pod]), not node.list_leaving_pods()
         if is_last:
             self._budget_tracker.mark_node_changed(node)
         if classification.leaving or (classification.daemonset_pods and is_last and node.has_begun()):
             self._emit_pods_gone(node, version)
 
     def _emit_pods_gone(self, node: DrainingNode, version: str) -> None:
-        """Emit `pods.gone`: at once for the last pod, otherwise coalesced with the events for other pods.
+        """Emit `pods.gone`: immediately for the last pod, otherwise coalesced with the events for other pods.
 
-        If every pod that may be evicted is terminating, only `status` needs the event. The caller also emits it if only
-        DaemonSet pods are left: this pod may have been the last one whose DaemonSet is deleted (NMO-7).
+        If every pod that may be evicted is terminating, only `status` needs the event. The caller also calls this
+        method if only DaemonSet pods are left, because the last pod of a deleted DaemonSet may have left (NMO-7).
         """
         classification = node.classify_pods()
-        leaving, evictable = classification.leaving, node.list_evictable(classification)
+        leaving, evictable = classification.leaving, node.list_evictable_pods(classification)
         flag = "progress" if evictable and all(map(is_terminating, evictable)) else "more"
         if not leaving:
             self._budget_tracker.record_pass_start(node, self._clock())
@@ -241,11 +241,11 @@ class PodSource:
                 self._wakeup.set()
 
     def _handle_relist(self) -> None:
-        self._budget_tracker.mark_listed()
+        self._budget_tracker.mark_budgets_listed()
         self._wakeup.set()
 
     async def _emit_due_hints(self) -> None:
-        """Emit the hints that are due; then sleep until the next is due or something changes."""
+        """Emit the hints that are due; then sleep until the next hint is due or the cluster changes."""
         while True:
             self._wakeup.clear()
             now = self._clock()

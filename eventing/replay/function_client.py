@@ -1,7 +1,7 @@
 """Replays a recorded event: posts it to a function again, and returns the function's response to the caller only.
 
-A replay is safe: functions read the live object before they write, so an old event changes nothing that is already as
-desired (X-2). `response_diff` compares the response with the recorded one.
+A replay is safe: functions read the live object before they write, so an old event does not change objects that are
+already in the desired state (X-2). `response_diff` compares the response with the recorded one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class NoResponse(Exception):
 
 
 class ResponseTimeout(NoResponse):
-    """No response arrived in time; a further request to that address would wait as long again."""
+    """No response arrived in time; another request to that address would probably time out as well."""
 
 
 class NotAFunction(NoResponse):
     """The server at that address is not a function of this project, but for example a broker or a login page.
 
-    It cannot process recorded events.
+    Such a server cannot process recorded events.
     """
 
 
@@ -73,7 +73,7 @@ def replay_event(entry: Entry, function: str, url: str, *, dry_run: bool, replay
 
 def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
     """Post one event in binary mode with additional headers, without following redirects. Raises `NoResponse`."""
-    import requests  # takes 0.1 s to import, and only requests to functions need it
+    import requests  # The import takes 0.1 s, and only requests to functions need it.
 
     message, started = encode_binary(event), time.perf_counter()
     try:
@@ -82,11 +82,11 @@ def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
             data=message.body,
             headers={**message.headers, **headers},
             timeout=TIMEOUT_SECONDS,
-            proxies=NO_PROXIES if is_loopback_url(url) else None,  # recorded events must not leave this machine
-            allow_redirects=False,  # an event must reach only the given URL
+            proxies=NO_PROXIES if is_loopback_url(url) else None,  # Recorded events must not leave this machine.
+            allow_redirects=False,  # An event must reach only the given URL.
         )
     except requests.RequestException as error:
-        # a timeout while reading the body raises a different exception than `Timeout`
+        # A timeout while reading the body raises a different exception than `Timeout`.
         is_body_timeout = time.perf_counter() - started >= TIMEOUT_SECONDS
         if isinstance(error, requests.Timeout) or is_body_timeout:
             raise ResponseTimeout(f"no response from {url} within {TIMEOUT_SECONDS:g} s") from None
@@ -134,8 +134,9 @@ def create_replay_id() -> str:
 def find_recorded_attempt(entry: Entry, function: str) -> Attempt | None:
     """Return the function's recorded attempt to process the event: its first success, or else its last failure.
 
-    Later successes do not show how the function handled the event at that time. They come from a redelivery, or report
-    late results, such as evictions that were granted after the pass that requested them had responded.
+    Later successes do not show how the function handled the event at that time. A later success comes from a
+    redelivery, or reports late results, such as evictions that were granted after the pass that requested them had
+    responded.
     """
     attempts = [attempt for attempt in entry.attempts if attempt.function == function and not attempt.replay]
     succeeded = (attempt for attempt in attempts if not attempt.failed)

@@ -1,4 +1,4 @@
-"""Detects how the objects that recorded events name have changed since then, to explain why a replay differs."""
+"""Detects how the objects in a recorded event have changed since the event, to explain why its replay differs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kube.maintenance.objects import SUCCEEDED, get_phase
 from kube.mutex.due_events import DUE_EVENT_OF_STAGE, DueEvent
 from kube.mutex.objects import RULE_KIND, RUN_KIND, TARGET_KIND, build_path, get_condition
 from kube.mutex.run_record import assume_cleanup, compute_stage, get_current_node, get_record, is_active
-from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, is_checked
+from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, is_validated
 from kube.nodes import build_node_path, is_in_maintenance
 from kube.paths import Object, encode_path_segment
 from kube.pods import is_terminating
@@ -31,10 +31,10 @@ MUTEX_OBJECT_KINDS = {RULE_KIND: "mutexrule", TARGET_KIND: "mutextarget", RUN_KI
 
 
 class ObjectChange(Enum):
-    """How an object has changed since it was recorded; messages put the value after the object's name."""
+    """How an object has changed since its event was recorded; messages put the value after the object's name."""
 
     DELETED = "no longer exists"
-    REPLACED = "was replaced by another one"
+    REPLACED = "was deleted and created again"
     TERMINATING = "is being deleted"
     SUCCEEDED = "has reached phase Succeeded since"
     CORDONED_AND_TAINTED = "is cordoned and tainted now"
@@ -75,7 +75,7 @@ class BudgetCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectChanges:
-    """The objects that have changed since they were recorded, and the current state of runs and budgets.
+    """The objects that have changed since their events were recorded, and the current state of runs and budgets.
 
     `runs` has the progress of runs by uid; `budgets` has the counts of budgets by `namespace/name`.
     """
@@ -85,17 +85,17 @@ class ObjectChanges:
     budgets: Mapping[str, BudgetCounts] = field(default_factory=dict)
 
     def get_change(self, kind: str, key: str) -> ObjectChange | None:
-        """Return the change of an object by its kind and uid (by name for nodes and budgets), or None if unchanged."""
-        return self._by_key.get((kind, key))
+        """Return how an object has changed, None if it has not; `key` is its uid, or the name of a node or budget."""
+        return self._changes_by_key.get((kind, key))
 
-    def list_gone(self) -> list[str]:
+    def describe_missing_objects(self) -> list[str]:
         """Return a sentence for each object that no longer exists, sorted."""
         return sorted(
             f"{recorded} {change.value}" for recorded, change in self.by_object.items() if change in GONE_CHANGES
         )
 
     @cached_property
-    def _by_key(self) -> dict[tuple[str, str], ObjectChange]:
+    def _changes_by_key(self) -> dict[tuple[str, str], ObjectChange]:
         return {(recorded.kind, recorded.uid or recorded.name): change for recorded, change in self.by_object.items()}
 
 
@@ -232,7 +232,7 @@ def detect_change(recorded: RecordedObject, live_object: Object | None) -> Objec
         return ObjectChange.REPLACED
     if is_terminating(live_object):
         return ObjectChange.TERMINATING
-    if recorded.kind in (MUTEX_OBJECT_KINDS[RULE_KIND], MUTEX_OBJECT_KINDS[TARGET_KIND]) and is_checked(live_object):
+    if recorded.kind in (MUTEX_OBJECT_KINDS[RULE_KIND], MUTEX_OBJECT_KINDS[TARGET_KIND]) and is_validated(live_object):
         return ObjectChange.CHECKED
     if recorded.kind == MAINTENANCE_KIND and get_phase(live_object) == SUCCEEDED:
         return ObjectChange.SUCCEEDED

@@ -1,8 +1,8 @@
-"""Explains why a reply of `evict` differs, by changes to the pods that it named and to their budgets. No I/O.
+"""Explains why a replay of `evict` has a different reply: pods or budgets in the recorded reply changed. No I/O.
 
 A deleted pod does not explain a difference in another pod that a budget blocked. If a pod was blocked for a different
-reason, such as waiting for its turn, the reply does not show which pod it waited for. Any changed pod may then be the
-cause.
+reason, such as the order of evictions, the reply does not show which pod it waited for. Any changed pod may then be
+the cause.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from eventing.replay.object_changes import (
 from kube.text_limits import format_count
 
 
-def explain_pod(name: str, before: StructuredEvent, after: StructuredEvent, changes: ObjectChanges) -> str:
-    """Explain why `pods.evicted` now differs for the pod `namespace/name`; return "" if nothing explains it."""
-    recorded_uid = _find_pod_uid(before, name)
+def explain_pod_difference(
+    pod_name: str, recorded_reply: StructuredEvent, current_reply: StructuredEvent, changes: ObjectChanges
+) -> str:
+    """Explain why the replies differ for the pod `namespace/name`; return "" if no known change explains it."""
+    recorded_uid = _find_pod_uid(recorded_reply, pod_name)
     if not recorded_uid:
         return ""
     if change := changes.get_change(POD_KIND, recorded_uid):
-        return f"pod {name} {change.value}"
-    blocked = next((pod for pod in parse_blocked_pods(before.get("data")) if pod["uid"] == recorded_uid), None)
-    if blocked is None or not _find_pod_uid(after, name):
+        return f"pod {pod_name} {change.value}"
+    blocked = next((pod for pod in parse_blocked_pods(recorded_reply.get("data")) if pod["uid"] == recorded_uid), None)
+    if blocked is None or not _find_pod_uid(current_reply, pod_name):
         return ""
     if not _is_blocked_by_budget(blocked):
-        return _summarize_pod_changes(before, changes)
-    return _explain_budget(
-        blocked, changes, is_still_blocked=recorded_uid in {pod["uid"] for pod in parse_blocked_pods(after.get("data"))}
-    )
+        return _summarize_pod_changes(recorded_reply, changes)
+    blocked_uids = {pod["uid"] for pod in parse_blocked_pods(current_reply.get("data"))}
+    return _explain_budget(blocked, changes, is_still_blocked=recorded_uid in blocked_uids)
 
 
-def explain_pods(before: StructuredEvent, changes: ObjectChanges) -> str:
-    """Explain why `pods.evicted` differs as a whole, by a changed budget or pod; return "" if nothing explains it."""
-    explanations = (_explain_budget(pod, changes) for pod in parse_blocked_pods(before.get("data")))
-    return next(filter(None, explanations), "") or _summarize_pod_changes(before, changes)
+def explain_reply_difference(recorded_reply: StructuredEvent, changes: ObjectChanges) -> str:
+    """Explain why the replies differ as a whole, by any changed budget or pod; return "" if none has changed."""
+    explanations = (_explain_budget(pod, changes) for pod in parse_blocked_pods(recorded_reply.get("data")))
+    return next(filter(None, explanations), "") or _summarize_pod_changes(recorded_reply, changes)
 
 
-def explain_all_pods(before: StructuredEvent, changes: ObjectChanges) -> str:
-    """Explain a missing report if all pods that the recorded reply named have changed."""
-    pods = parse_pods(before.get("data"))
-    return (
-        _summarize_pod_changes(before, changes) if all(changes.get_change(POD_KIND, pod["uid"]) for pod in pods) else ""
-    )
+def explain_missing_reply(recorded_reply: StructuredEvent, changes: ObjectChanges) -> str:
+    """Explain why `evict` no longer replies, if all pods in the recorded reply have changed; otherwise return ""."""
+    pods = parse_pods(recorded_reply.get("data"))
+    has_each_changed = all(changes.get_change(POD_KIND, pod["uid"]) for pod in pods)
+    return _summarize_pod_changes(recorded_reply, changes) if has_each_changed else ""
 
 
-def _find_pod_uid(reply: StructuredEvent, name: str) -> str:
-    """Return the uid of a pod that a reply names, "" if the reply does not name it."""
+def _find_pod_uid(reply: StructuredEvent, pod_name: str) -> str:
+    """Return the uid of the pod `namespace/name` in a reply, "" if the reply does not contain the pod."""
     pods = parse_pods(reply.get("data"))
-    return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == name), "")
+    return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == pod_name), "")
 
 
 def _explain_budget(blocked_pod: Mapping[str, Any], changes: ObjectChanges, *, is_still_blocked: bool = True) -> str:
-    """Describe how the budget that blocked a pod has changed; return "" if it is unchanged or unknown.
+    """Describe how the budget that blocked a pod has changed; return "" if the budget is unchanged or unknown.
 
     `is_still_blocked` is whether the current reply also reports the pod as blocked.
     """
@@ -83,7 +83,7 @@ def _explain_budget(blocked_pod: Mapping[str, Any], changes: ObjectChanges, *, i
 def _is_blocked_by_budget(blocked_pod: Mapping[str, Any]) -> bool:
     """Return whether exactly one budget blocks the pod.
 
-    The budget then admitted no pod, even if its counts suggest otherwise: another node's pass was faster.
+    The budget then admitted no pod, even if its counts suggest otherwise: another node's pass used its evictions.
     """
     return blocked_pod.get("reason") == "DisruptionBudget" and parse_blocking_budget(blocked_pod) is not None
 
@@ -98,13 +98,13 @@ def _have_counts_changed(blocked_pod: Mapping[str, Any], counts: BudgetCounts, *
     return is_still_blocked if healthy is None else (healthy, needed) != (counts.healthy, counts.needed)
 
 
-def _summarize_pod_changes(before: StructuredEvent, changes: ObjectChanges) -> str:
-    """Describe in one line how the pods that a reply names have changed; return "" if they have not."""
-    changed = list(_iter_pod_changes(before, changes))
+def _summarize_pod_changes(recorded_reply: StructuredEvent, changes: ObjectChanges) -> str:
+    """Describe in one line how the pods in the recorded reply have changed; return "" if none has changed."""
+    changed = list(_iter_pod_changes(recorded_reply, changes))
     return changed[0] + (f" (one of {len(changed)} changed pods)" if len(changed) > 1 else "") if changed else ""
 
 
-def _iter_pod_changes(before: StructuredEvent, changes: ObjectChanges) -> Iterator[str]:
-    for pod in parse_pods(before.get("data")):
+def _iter_pod_changes(recorded_reply: StructuredEvent, changes: ObjectChanges) -> Iterator[str]:
+    for pod in parse_pods(recorded_reply.get("data")):
         if change := changes.get_change(POD_KIND, pod["uid"]):
             yield f"pod {pod['namespace']}/{pod['name']} {change.value}"

@@ -38,7 +38,7 @@ The chain of events has not continued.
 def find_failed_function(dead_letter: Entry) -> str:
     """Return the function that did not accept a dead letter, "" if it is unknown.
 
-    It is the last path segment of the destination, or else the only function whose attempts failed.
+    The result is the last path segment of the destination, or else the only function whose attempts failed.
     """
     function = _parse_last_segment(dead_letter.dead_letter.destination if dead_letter.dead_letter else "")
     failed = {attempt.function for attempt in dead_letter.attempts if attempt.failed and not attempt.replay}
@@ -70,8 +70,8 @@ def filter_awaiting_redrive(entries: Iterable[Entry]) -> Iterator[Entry]:
 def redrive(dead_letter: Entry, function_url: str, broker_url: str) -> Attempt:
     """Deliver a dead letter to the function at `function_url`, and its reply to the broker.
 
-    Returns the attempt for the journal, which is a success only if the broker accepted the reply. A missing response is
-    a failed attempt like any other.
+    Returns the attempt for the journal, which is a success only if the broker accepted the reply. A missing response
+    counts as a failed attempt.
     """
     event, at, started = to_original_event(dead_letter.event), datetime.now(timezone.utc), perf_counter()
     try:

@@ -23,31 +23,31 @@ from eventing.replay.object_changes import (
     ObjectChange,
     ObjectChanges,
 )
-from eventing.replay.pod_explanations import explain_all_pods, explain_pod, explain_pods
+from eventing.replay.pod_explanations import explain_missing_reply, explain_pod_difference, explain_reply_difference
 from kube.mutex.objects import RUN_KIND
 
 VOLATILE_ATTRIBUTES = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
-"""Attributes that differ on every execution."""
+"""Event attributes that differ on every execution of a function."""
 NODE_FIELDS = ("node", "partitionkey", "data.node")
-"""Attributes and fields that contain an event's node."""
+"""Event attributes and data fields that contain the node's name."""
 HAS_PROGRESSED = "has progressed since"
 VOLATILE_DATA_FIELDS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "begun", "after")
-"""Data fields that differ on every execution."""
+"""Event data fields that differ on every execution of a function."""
 RESPONSE_FIELD = "answer"
-"""Field name of a difference between two event types, or between an event and none."""
+"""`Difference.field` if the event types differ, or if only one of the responses contains an event."""
 SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
-"""Functions that emit nothing about a maintenance in phase Succeeded."""
+"""Functions that emit no event about a maintenance in phase Succeeded."""
 SURVEY_FUNCTIONS = ("resync", "resync-runs")
-"""Functions that report every object that currently waits for something."""
+"""Functions that emit an event about every object that waits for an event."""
 COALESCING_FUNCTIONS = ("evict", "guard", "migrate")
-"""Functions that coalesce hints: they reply with nothing if another pass covers the hint (rule 8).
+"""Functions that coalesce hints: their response is empty if another pass handles the hint (rule 8).
 
-A replay always runs a pass of its own.
+A replay always runs a separate pass.
 """
 WRITE_REPORTING_FUNCTION = "protect"
-"""The function that replies only if it had to write something."""
+"""The function that emits events only about the objects that it had to write."""
 POD_DEPENDENT_FUNCTION = "evict"
-"""The function whose reply depends on the pods that exist."""
+"""The function whose reply depends on the existing pods."""
 
 
 class Response(Protocol):
@@ -59,7 +59,7 @@ class Response(Protocol):
 
     @property
     def replies(self) -> tuple[StructuredEvent, ...]:
-        """Return the events in the response, complete."""
+        """Return the complete events in the response."""
 
     @property
     def error(self) -> str:
@@ -116,7 +116,7 @@ def _format_status(response: Response) -> str:
 def _index_by_object(replies: tuple[StructuredEvent, ...]) -> dict[tuple[str, int], StructuredEvent]:
     """Index replies by the uid of their object and a number.
 
-    A function emits at most one event about each object; the number distinguishes any further one.
+    A function emits at most one event about each object; the number distinguishes further events.
     """
     indexed: dict[tuple[str, int], StructuredEvent] = {}
     for reply in replies:
@@ -132,11 +132,11 @@ def _compare_replies(
     if before is None or after is None or old_type != new_type:
         yield RESPONSE_FIELD, old_type, new_type, _explain_different_type(function, before, after, changes)
         return
-    for field, then, now in _compare_fields("", _strip_volatile(before), _strip_volatile(after)):
+    for field, then, now in _compare_fields("", _strip_volatile_fields(before), _strip_volatile_fields(after)):
         yield field, then, now, _explain_field(field, before, after, changes)
 
 
-def _strip_volatile(reply: StructuredEvent) -> dict[str, Any]:
+def _strip_volatile_fields(reply: StructuredEvent) -> dict[str, Any]:
     """Return the reply without the attributes and fields that differ on every execution."""
     data = reply.get("data")
     if isinstance(data, Mapping):
@@ -169,27 +169,31 @@ def _index_pods(value: Any) -> dict[str, Any] | None:
 def _explain_different_type(
     function: str, before: StructuredEvent | None, after: StructuredEvent | None, changes: ObjectChanges
 ) -> str:
-    """Explain why the function now replies with nothing, or with an event of a different type."""
+    """Explain why the function no longer emits an event, or emits an event of a different type."""
     if reason := _explain_mutex_object(function, before, after, changes):
         return reason
     if function == WRITE_REPORTING_FUNCTION and (before is None or after is None):
-        return "its recorded write is still in place" if after is None else "the state that it writes has changed since"
+        return (
+            "the recorded write is still in place"
+            if after is None
+            else "the state that the function writes has changed since"
+        )
     if before is None:
         return _explain_new_reply(function)
     maintenance = changes.get_change(MAINTENANCE_KIND, str(before.get("maintenance") or ""))
     node = changes.get_change(NODE_KIND, str(before.get("node") or ""))
     explanation = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
-    if after is None and maintenance and _is_silent(function, maintenance):
+    if after is None and maintenance and _emits_nothing(function, maintenance):
         return explanation
     if node in GONE_CHANGES and (after is None or after["type"] == events.MAINTENANCE_STEP_FAILED):
         return f"node {before['node']} {node.value}"
     if before["type"] == events.NODE_DRIFTED and node is ObjectChange.CORDONED_AND_TAINTED:
         return f"node {before['node']} {node.value}"
-    return explain_all_pods(before, changes) if function == POD_DEPENDENT_FUNCTION else ""
+    return explain_missing_reply(before, changes) if function == POD_DEPENDENT_FUNCTION else ""
 
 
 def _explain_new_reply(function: str) -> str:
-    """Explain a reply that the recorded response did not contain."""
+    """Explain an event that the recorded response did not contain."""
     if function in COALESCING_FUNCTIONS:
         return "another pass may have handled the event at that time"
     return "the recorded response did not include this object" if function in SURVEY_FUNCTIONS else ""
@@ -201,7 +205,7 @@ def _explain_mutex_object(
     """Explain a different reply about an object of the upgrade mutex; return "" if nothing explains it.
 
     If a run still waits for the event that was recorded, the reply must be the same. A function that reports all
-    waiting runs leaves out a run that has received an event since.
+    waiting runs omits a run that has received an event since then.
     """
     reply = before or after or {}
     kind = next((kind for kind in MUTEX_OBJECT_KINDS if reply.get(EXTENSION_OF_KIND[kind])), "")
@@ -226,25 +230,31 @@ def _shorten_reply_type(reply: StructuredEvent) -> str:
     return shorten_type(str(reply["type"]))
 
 
-def _is_silent(function: str, change: ObjectChange) -> bool:
+def _emits_nothing(function: str, change: ObjectChange) -> bool:
     """Return whether the function emits nothing about a maintenance with this change."""
     if change is ObjectChange.SUCCEEDED:
         return function in SILENT_WHEN_SUCCEEDED
     return change in GONE_CHANGES or (change is ObjectChange.TERMINATING and function != "restore")
 
 
-def _explain_field(field: str, before: StructuredEvent, after: StructuredEvent, changes: ObjectChanges) -> str:
+def _explain_field(
+    field: str, recorded_reply: StructuredEvent, current_reply: StructuredEvent, changes: ObjectChanges
+) -> str:
     """Explain why a field differs; return "" if nothing explains it.
 
     The pods that `evict` reports depend on the other pods and budgets. The node that an event names depends on the
     progress of its run.
     """
-    run = changes.runs.get(str(before.get("run") or ""))
-    if run is not None and run.current_node != before.get("node") and field in NODE_FIELDS:
-        return f"{MUTEX_OBJECT_KINDS[RUN_KIND]} {before.get('subject')} {HAS_PROGRESSED}"
-    if before["type"] != events.PODS_EVICTED or not (field == "more" or field.startswith("data.")):
+    run = changes.runs.get(str(recorded_reply.get("run") or ""))
+    if run is not None and run.current_node != recorded_reply.get("node") and field in NODE_FIELDS:
+        return f"{MUTEX_OBJECT_KINDS[RUN_KIND]} {recorded_reply.get('subject')} {HAS_PROGRESSED}"
+    if recorded_reply["type"] != events.PODS_EVICTED or not (field == "more" or field.startswith("data.")):
         return ""
     name, *rest = field.split("[", 1)
     if name not in ("more", "data.evicted", "data.blocked", "data.error"):
         return ""
-    return explain_pod(rest[0].split("]")[0], before, after, changes) if rest else explain_pods(before, changes)
+    return (
+        explain_pod_difference(rest[0].split("]")[0], recorded_reply, current_reply, changes)
+        if rest
+        else explain_reply_difference(recorded_reply, changes)
+    )

@@ -1,7 +1,7 @@
 """The admission webhook's server: `python -m functions.admission`.
 
-It serves HTTPS on port `$PORT` (8443) of `$HOST` (all addresses). The directory `$CERTIFICATE` contains `tls.crt` and
-`tls.key`.
+The server listens for HTTPS requests on `$HOST` (default: all addresses) and `$PORT` (default: 8443). The directory
+`$CERTIFICATE` contains `tls.crt` and `tls.key`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ DEFAULT_CERTIFICATE_DIRECTORY = "/etc/admission"
 GC_THRESHOLD = 200_000
 """Number of allocations between two garbage collections.
 
-A list of a hundred pods has 30,000 objects, and none of them is in a cycle. With Python's default of 700, garbage
-collection takes twice as long as decoding, and even longer with every watched object.
+Decoding a list of a hundred pods allocates 30,000 objects, none of which is in a reference cycle. With Python's default
+of 700, garbage collection takes twice as long as the decoding, and longer still with every watched object.
 """
 
 
 async def main() -> None:
-    """Serve until SIGTERM or SIGINT. If a watch fails, the process exits with an error, so that it is restarted."""
+    """Serve until SIGTERM or SIGINT. If a watch fails, exit with an error, so that Kubernetes restarts the pod."""
     logs.configure()
     gc.set_threshold(GC_THRESHOLD)
     directory, host = (

@@ -23,7 +23,7 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 REVIEW_TIMEOUT_SECONDS = 4.0
 """Time limit for a review, shorter than the webhook configuration's `timeoutSeconds`.
 
-The response then contains a reason; after a timeout in the API server, the user would not see any.
+The response can then contain a reason. After a timeout in the API server, the user would not see a reason.
 """
 READY_TIMEOUT_SECONDS = 2.0
 REVIEWS = Counter(
@@ -38,7 +38,7 @@ log = logging.getLogger("functions")
 
 
 def build_application(cache: WatchCache, api: Api) -> web.Application:
-    """Build the application. It is ready once it has received all objects that existed at its start."""
+    """Build the application, which is ready once the cache contains all objects that existed at startup."""
 
     async def handle_review(request: web.Request) -> web.Response:
         started = time.perf_counter()
@@ -52,26 +52,30 @@ def build_application(cache: WatchCache, api: Api) -> web.Application:
         REVIEW_SECONDS.observe(time.perf_counter() - started)
         return review_response
 
-    async def liveness(_: web.Request) -> web.Response:
+    async def handle_liveness(_: web.Request) -> web.Response:
         return web.Response(text="alive\n")
 
-    async def readiness(_: web.Request) -> web.Response:
+    async def handle_readiness(_: web.Request) -> web.Response:
         if cache.is_ready:
             return web.Response(text="ready\n")
         return web.Response(status=503, text="NodeMaintenance objects and PodDisruptionBudgets are not listed yet\n")
 
-    async def metrics(_: web.Request) -> web.Response:
+    async def handle_metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     application = web.Application(client_max_size=MAX_BODY_BYTES)
     application.router.add_post("/validate", handle_review)
-    for path, page in (("/health/liveness", liveness), ("/health/readiness", readiness), ("/metrics", metrics)):
-        application.router.add_get(path, page)
+    for path, handler in (
+        ("/health/liveness", handle_liveness),
+        ("/health/readiness", handle_readiness),
+        ("/metrics", handle_metrics),
+    ):
+        application.router.add_get(path, handler)
     return application
 
 
 async def _build_review_response(review_request: AdmissionRequest, cache: WatchCache, api: Api) -> web.Response:
-    """Return 200 with the review, or 503 if it cannot be decided now; then the configured `failurePolicy` applies."""
+    """Return 200 with the review, or 503 if the webhook cannot decide now, so that its `failurePolicy` applies."""
     try:
         await cache.wait_until_ready(READY_TIMEOUT_SECONDS)
         with set_deadline(REVIEW_TIMEOUT_SECONDS - READY_TIMEOUT_SECONDS):

@@ -1,7 +1,7 @@
 """Validate: reject a NodeMaintenance that cannot or must not begin, and warn about its drain's effects (NMO-18 to 23).
 
-A rejection is based on objects that were read for it, never on watched objects alone. A warning whose objects cannot be
-read is omitted.
+The webhook reads the objects that a rejection depends on, and never relies on watched objects alone. If it cannot read
+the objects for a warning, it omits the warning.
 
 In: an AdmissionReview of a NodeMaintenance to be created. Out: an AdmissionReview.
 Touches: nodemaintenances get, list, watch; nodes get, list; pods list; poddisruptionbudgets get, list, watch.
@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 
 from functions.admission.watch_cache import WatchCache
 from kube.admission import refusals
-from kube.admission.reviews import AdmissionRequest, build_review
+from kube.admission.reviews import AdmissionRequest, build_review_response
 from kube.admission.warnings import build_sole_control_plane_warning, build_warnings
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import ApiError
@@ -32,32 +32,32 @@ log = logging.getLogger("functions")
 
 
 async def validate(review_request: AdmissionRequest, cache: WatchCache, api: Api) -> Object:
-    """Return the review with the response; a dry run gets the same one, as nothing is written (`sideEffects: None`).
+    """Return the review with the response. Raises `ApiError` if objects that a rejection depends on cannot be read.
 
-    Raises `ApiError` if the objects that a rejection depends on cannot be read.
+    A dry run gets the same response, because the webhook writes nothing (`sideEffects: None`).
     """
     if not review_request.is_create:
-        return build_review(review_request)
+        return build_review_response(review_request)
     maintenance = review_request.object
     name = m.get_node_name(maintenance)
     node, pods = await gather_all(get_or_none(api.get(build_node_path(name))), _list_pods_or_empty(name, cache, api))
     if node is None:
-        return build_review(review_request, refusals.build_unknown_node_message(name))
+        return build_review_response(review_request, refusals.build_unknown_node_message(name))
     other = await _find_conflict(maintenance, cache, api)
     if other is not None:
-        return build_review(review_request, refusals.build_conflict_message(name, other))
+        return build_review_response(review_request, refusals.build_conflict_message(name, other))
     control_plane = await read_control_plane(api, "", quorum.is_disruption) if quorum.is_control_plane(node) else None
     if control_plane and (blocker := quorum.find_disruption_blocker(node, control_plane)):
-        return build_review(review_request, blocker)
+        return build_review_response(review_request, blocker)
     namespaces = {pod["metadata"]["namespace"] for pod in pods}
     warnings = build_warnings(maintenance, pods, cache.list_budgets(namespaces), datetime.now(timezone.utc))
     if control_plane and quorum.has_single_node(control_plane):
         warnings = [build_sole_control_plane_warning(name), *warnings]
-    return build_review(review_request, warnings=warnings)
+    return build_review_response(review_request, warnings=warnings)
 
 
 async def _list_pods_or_empty(node: str, cache: WatchCache, api: Api) -> list[Object]:
-    """Return the node's pods from the API server's cache; if they cannot be read, log that and return an empty list."""
+    """Return the node's pods from the API server's cache; if the list fails, log the reason and return no pods."""
     try:
         return await asyncio.wait_for(_list_pods_shared(node, cache, api), POD_LIST_TIMEOUT_SECONDS)
     except ApiError as error:
@@ -81,9 +81,9 @@ async def _list_pods_shared(node: str, cache: WatchCache, api: Api) -> list[Obje
 
 
 async def _find_conflict(maintenance: Object, cache: WatchCache, api: Api) -> m.Maintenance | None:
-    """Return the other maintenance of the node that prevents this one, or None.
+    """Return another maintenance of the same node that prevents `maintenance` from beginning, or None if there is none.
 
-    Watched objects may be outdated, so they are read again before a rejection.
+    Watched objects may be outdated, so the function reads a conflicting maintenance again before it returns it.
     """
     cached = cache.list_maintenances(m.get_node_name(maintenance))
     if refusals.find_conflict(maintenance, cached) is None:

@@ -1,7 +1,7 @@
 """The webhook's watch caches: NodeMaintenance objects by node, and budgets by namespace.
 
-Both are watched, so a review does not have to list them, however many exist. Nodes and pods are not watched, so that
-heartbeats and starting pods cause no load here. Each review reads only its own node and the pods on it.
+The webhook watches both kinds, so a review does not list them, however many exist. It does not watch nodes and pods, so
+heartbeats and starting pods cause no load. Each review reads only its own node and the pods on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kube.trimming import trim_budget
 MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS = 2.0, 60.0
 """Minimum and maximum seconds between checks for the CRD of a missing API group; the interval doubles.
 
-Until the webhook finds a new CRD, it does not reject invalid objects of that group, and the step `begin` fails on them.
+Until the webhook finds a new CRD, it does not reject invalid objects of that group; `begin` fails on them instead.
 """
 
 MAX_CONCURRENT_POD_LISTS = 4
@@ -35,15 +35,15 @@ Decoding the pods of a full node takes ten milliseconds of CPU time, during whic
 """
 
 
-class RefusalTolerantObserver(StreamObserver):
-    """Observer that makes a watch retry after a rejected request; the watch logs the reason."""
+class RetryingObserver(StreamObserver):
+    """Observer with which a watch retries a rejected request; the watch logs the reason of the rejection."""
 
     def on_failed(self, error: ApiError) -> None:
-        """Ignore the error, so that the watch retries."""
+        """Ignore the error, so that the watch sends its request again."""
 
 
 class WatchCache:
-    """Caches that watches through `api` keep up to date; `run` must be running while they are used.
+    """Caches of maintenances and budgets, kept up to date by watches; `run` must be running while they are used.
 
     Attributes:
         pod_list_semaphore: Semaphore to hold while listing the pods on a node.
@@ -64,11 +64,11 @@ class WatchCache:
         return self._synced.is_set()
 
     def list_maintenances(self, node: str) -> list[Object]:
-        """Return the trimmed maintenances that name a node, from all API groups."""
+        """Return the trimmed maintenances of all API groups that name `node`."""
         return list(self._maintenances.get(node, {}).values())
 
     def list_budgets(self, namespaces: Collection[str]) -> list[Budget]:
-        """Return the trimmed budgets of these namespaces."""
+        """Return the trimmed budgets in `namespaces`."""
         return [budget for namespace in namespaces for budget in self._budgets.get(namespace, {}).values()]
 
     async def wait_until_ready(self, timeout_seconds: float) -> None:
@@ -80,7 +80,7 @@ class WatchCache:
     ) -> list[Object]:
         """Return the pods on a node from `list_pods`; concurrent callers for the same node share one call.
 
-        If a caller is cancelled, the call continues for the others.
+        If one caller is cancelled, the call continues for the other callers.
         """
         task = self._in_flight.get(node)
         if task is None:
@@ -96,14 +96,14 @@ class WatchCache:
         for delay in generate_delays(MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS):
             try:
                 await self._follow_group(group)
-            except NotFound:  # the CRD does not exist, or no longer exists, so it has no objects
+            except NotFound:  # Without a CRD, the group has no objects.
                 self._drop_group_objects(group)
                 self._mark_synced(group.path)
             await asyncio.sleep(delay)
 
     async def _follow_group(self, group: ApiGroup) -> None:
         async with aclosing(
-            follow(self._api, group.path, transform=trim_maintenance, observer=RefusalTolerantObserver())
+            follow(self._api, group.path, transform=trim_maintenance, observer=RetryingObserver())
         ) as changes:
             async for change in changes:
                 if change.change_type == "SYNCED":
@@ -114,7 +114,7 @@ class WatchCache:
 
     async def _follow_budgets(self) -> None:
         async with aclosing(
-            follow(self._api, BUDGETS_PATH, transform=trim_budget, observer=RefusalTolerantObserver())
+            follow(self._api, BUDGETS_PATH, transform=trim_budget, observer=RetryingObserver())
         ) as changes:
             async for change in changes:
                 if change.change_type == "SYNCED":

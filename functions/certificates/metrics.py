@@ -20,14 +20,14 @@ CertificateDates = tuple[tuple[str, str, str], datetime, datetime]
 SNAPSHOT_TTL_SECONDS = 60.0
 """Seconds after which dates are no longer exposed: four ticks.
 
-Each replica receives only some of the ticks, and must not expose outdated dates next to another replica's newer ones.
+Each replica receives only part of the ticks, and must not expose outdated dates next to another replica's newer dates.
 """
 
 
 class CertificateCollector(Collector):
-    """Collector that exposes the dates of all certificates from the last pass, as long as they are recent.
+    """Collector that exposes the dates of all certificates from the last pass, unless that pass is outdated.
 
-    It also exposes the time of the last pass that read every namespace.
+    The collector also exposes the time of the last pass that read every namespace.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class CertificateCollector(Collector):
             self._all_read_at = self._updated_at
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges."""
+        """Yield the gauges with the dates of the certificates."""
         name = "nodemaintenance_certificates_timestamp_seconds"
         if self._all_read_at is not None:
             yield GaugeMetricFamily(name, "Time of the last pass that read every namespace", value=self._all_read_at)

@@ -1,8 +1,8 @@
 """Renew certificates: check every labelled Secret, and make the changes that are due (OSV-20..23).
 
 The step checks the namespaces in `CERTIFICATE_NAMESPACES`, separated by commas; the default is the product's own
-namespace. A server uses a certificate issued by a new CA only `CERTIFICATE_PAUSE` seconds (600) after the CA was
-published. It does so at once if no certificate issued by another CA is valid any longer.
+namespace. A server uses a certificate issued by a new CA only `CERTIFICATE_PAUSE` seconds (default: 600) after the CA
+was published. If no certificate issued by another CA is still valid, the server uses the new certificate immediately.
 
 In: a PingSource tick; an added, updated or deleted Secret, by reference: no event contains a key. Out: nothing.
 Touches: secrets get, list, create, patch in node-maintenance; configmaps list, create, patch in node-maintenance;
@@ -31,17 +31,17 @@ PASS_STRATEGY = LatestStateStrategy(lambda _hint: "all certificates")
 
 
 def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Make the changes that are due; a rejected change to one component does not stop changes to the others.
+    """Make the changes that are due; a rejected change to one component does not stop changes to other components.
 
     Raises `Retry` if a retry may succeed.
     """
-    from functions.certificates.renewal_pass import list_dates, renew_all
+    from functions.certificates.renewal_pass import list_certificate_dates, renew_all
 
     now = datetime.now(timezone.utc)
     is_tick = event.get_type() == events.TICK
     result = client.run(renew_all(client.api, Settings.from_environment(os.environ), now, is_tick=is_tick))
     if not replay_extensions.is_replay(event):
-        CERTIFICATE_COLLECTOR.update(list_dates(result.states), result.unread_namespaces)
+        CERTIFICATE_COLLECTOR.update(list_certificate_dates(result.states), result.unread_namespaces)
     if any(isinstance(error, Conflict | NotFound | Unavailable) for error in result.errors):
         raise Retry("; ".join(error.message for error in result.errors))
     return []

@@ -33,7 +33,7 @@ EVENT_MESSAGES = {
     CERTIFICATE_ISSUED: "issued a certificate",
     CA_ACTIVATED: "the new CA signs certificates from now on",
 }
-"""Messages of the writes that are recorded as Events; all other writes are consequences of these."""
+"""Reason of a write → message of its Event. Writes with other reasons follow from these writes, and get no Event."""
 WRITE_TIMEOUT_SECONDS = 0.5
 """Initial time limit of a write, halved after each timeout of a write to the same kind of object.
 
@@ -42,7 +42,7 @@ If a webhook hangs, all writes to one kind therefore take less than one second, 
 EVENT_TIMEOUT_SECONDS = 0.3
 """Time limit for recording an Event."""
 INJECTION_COOLDOWN_SECONDS = 10.0
-"""Seconds after a write of the CA bundle to an object during which only a tick writes it again.
+"""Seconds after injecting the CA bundle into an object during which only a tick injects the bundle again.
 
 Otherwise this function and a client that keeps removing the bundle would undo each other's writes in a tight loop.
 """
@@ -55,7 +55,7 @@ log = logging.getLogger("functions")
 
 
 class PassContext(NamedTuple):
-    """Parameters of a pass over all namespaces; `is_tick` is False if an event about an object triggered it."""
+    """Parameters of a pass over all namespaces; `is_tick` is False if an event about an object triggered the pass."""
 
     api: Api
     propagation_delay: timedelta
@@ -64,11 +64,11 @@ class PassContext(NamedTuple):
 
 
 class Renewal:
-    """One pass over one component; the metrics read its final state.
+    """One renewal pass over the certificates of one component.
 
     Attributes:
-        state: The component's state, which each write updates.
-        errors: The API errors of the objects that were excluded.
+        state: The component's state, which each write updates; the metrics use the final state.
+        errors: The API errors of the objects that the pass could not write.
     """
 
     def __init__(self, context: PassContext, state: ComponentState) -> None:
@@ -89,24 +89,25 @@ class Renewal:
                     Rejected(0, "the stored object differs from what was written: check for a webhook that changes it"),
                 )
                 continue
-            if write.reason == BUNDLE_INJECTED and not self._may_inject(write.target):
+            if write.reason == BUNDLE_INJECTED and not self._may_inject_bundle(write.target):
                 return
             if write.reason == CA_ACTIVATED:
-                applied.clear()  # the bundle counts as published from now on, and is written again
+                # After the switch to the new CA, objects may need the same write again.
+                applied.clear()
             applied.add((write.reason, write.target))
             await self._apply_write(write)
             if self._api.is_dry_run:
-                return  # a dry run stores nothing, so no further write can build on this one
+                return  # A dry run stores nothing, so no further write can build on this one.
 
-    def _may_inject(self, target: tuple[str, str]) -> bool:
+    def _may_inject_bundle(self, target: tuple[str, str]) -> bool:
         injected_at = INJECTED_AT.get((self.state.namespace, *target), -inf)
         return self._is_tick or time.monotonic() - injected_at > INJECTION_COOLDOWN_SECONDS
 
     async def reload(self) -> bool:
         """Read the latest state; return False if the component no longer has any objects.
 
-        Objects that have only just requested the CA bundle are left to the next pass. Listing all of them may take more
-        time than this pass has.
+        The next pass handles objects that have requested the CA bundle during this pass. Listing all injection targets
+        again may take more time than this pass has.
         """
         before = self.state
         targets = (
@@ -122,13 +123,13 @@ class Renewal:
             written = await self._send_write(write)
         except (Denied, Rejected) as error:
             await self._exclude_object(write.target, error)
-        except asyncio.TimeoutError:  # the write may still succeed: the next pass will see that
+        except asyncio.TimeoutError:  # The write may still succeed; the next pass reads the result.
             self._write_timeouts[write.target[0]] /= 2
             await self._exclude_object(write.target, Unavailable(0, "no response in time"))
         except Unavailable as error:
             if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise  # no response or 429: other requests would fail, too
-            await self._exclude_object(write.target, error)  # for example, a broken webhook for this object
+                raise  # After a missing response or a 429, other requests would fail as well.
+            await self._exclude_object(write.target, error)  # The error may be specific to this object.
         except Conflict:
             if not write.is_create or write.target not in self._conflicting:
                 self._conflicting.add(write.target)
@@ -161,7 +162,7 @@ class Renewal:
             )
 
     async def _exclude_object(self, target: tuple[str, str], error: ApiError) -> None:
-        """Exclude an object that cannot be written now, so that the pass continues with independent objects."""
+        """Exclude an object that cannot be written now, so that the pass continues with the remaining objects."""
         self.errors.append(error)
         self.state = replace(self.state, unwritable=self.state.unwritable | {target})
         FAILURES.labels(self.state.component.name).inc()
@@ -174,8 +175,8 @@ class Renewal:
 async def record_notices(api: Api, namespace: str, notices: Iterable[EventNotice], now: datetime) -> None:
     """Record an Event for each notice; an existing Event stays unchanged.
 
-    An API error is logged and not raised, because the certificate matters more. After a timeout, no more Events are
-    recorded.
+    API errors are logged and not raised, because a renewal matters more than its Event. After a timeout, the function
+    records no more Events.
     """
     for notice in notices:
         call = record_event(api, kubernetes_events.build_event(namespace, notice, now))
@@ -189,7 +190,7 @@ async def record_notices(api: Api, namespace: str, notices: Iterable[EventNotice
 
 
 def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
-    """Yield a notice for each problem with the current Secrets that an administrator should know about."""
+    """Yield a notice for each problem of the component's Secrets that an administrator must solve."""
     annotation, invalid_names = certificate_objects.DNS_NAMES_ANNOTATION, find_invalid_names(state)
     for name, names in invalid_names.items():
         text = f"annotation {annotation} contains invalid DNS names or IP addresses: {', '.join(names)}"

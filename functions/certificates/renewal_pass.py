@@ -28,20 +28,20 @@ from kube.certificates.state import ComponentState
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.concurrent_requests import gather_all
-from kube.client.deadline import has_time
+from kube.client.deadline import has_seconds_left
 from kube.paths import Object
 
 PUBLISH_MARGIN = timedelta(seconds=2)
-"""Maximum time between the timestamp that a publication contains and the end of the write that stores it.
+"""Maximum time from the publication time that a write records to the end of this write.
 
-The clock of a pass advances in whole seconds; the rest is for the write itself.
+One second allows for the pass's clock, which advances in whole seconds, and one second for the write.
 """
 MAX_READS = 5
-"""Maximum number of attempts per component in one pass; each one after the first follows another client's write."""
+"""Maximum number of attempts per component in one pass; only another client's write causes a further attempt."""
 MIN_SECOND_PASS_SECONDS = 0.3
 """Minimum seconds for a second pass in a tick; with less time left, the pass would achieve nothing."""
-BLIND_ROTATION, SEEING_ROTATION = RoundRobin(), RoundRobin()
-"""Rotations that select the first component: for passes without and with known CA injection targets.
+ROTATION_WITHOUT_TARGETS, ROTATION_WITH_TARGETS = RoundRobin(), RoundRobin()
+"""Rotations that select a pass's first component: for passes without and with known CA injection targets.
 
 With a single rotation and an even number of components, each second pass of a tick would start with the same component.
 Each process has its own positions.
@@ -54,14 +54,14 @@ class LastTick:
     """State that this process keeps between two ticks.
 
     Attributes:
-        ran_out_of_time: Whether the lists arrived too late for a second pass that uses them.
+        ran_out_of_time: Whether the CA injection targets were listed too late for a second pass.
     """
 
     ran_out_of_time: bool = False
 
     @property
     def list_timeout_seconds(self) -> float | None:
-        """Return the seconds to wait for the lists before a pass without them; None to wait until they arrive."""
+        """Return the seconds to wait for the list of CA injection targets before a pass without it; None: no limit."""
         return None if self.ran_out_of_time else lookup.LIST_TIMEOUT_SECONDS
 
 
@@ -75,10 +75,10 @@ class PassResult(NamedTuple):
     errors: list[ApiError]
     unread_namespaces: list[str]
 
-    def merge_later(self, later: PassResult) -> PassResult:
-        """Return the combined result of this pass and a later one.
+    def merge_later_result(self, later: PassResult) -> PassResult:
+        """Return the combined result of this pass and of the pass with the result `later`.
 
-        For namespaces that the later pass could not read, it contains the states from this pass.
+        For namespaces that the later pass could not read, the result contains the states from this pass.
         """
         kept = [state for state in self.states if state.namespace in later.unread_namespaces]
         unread = [namespace for namespace in later.unread_namespaces if namespace in self.unread_namespaces]
@@ -89,8 +89,8 @@ async def renew_all(api: Api, settings: Settings, now: datetime, *, is_tick: boo
     """Make the changes that are due at `now` in every namespace.
 
     While the CA injection targets are unknown, a pass renews certificates but does not switch to another CA. If the
-    lists of targets are late, a tick makes a second pass when they arrive. If no time is left for that, the next tick
-    waits for the lists and makes one pass.
+    targets are listed late, a tick makes a second pass with them. If no time is left for a second pass, the next tick
+    waits for the list and makes one pass.
     """
     context = PassContext(
         api, settings.propagation_delay + PUBLISH_MARGIN, partial(_advance_clock, now, time.monotonic()), is_tick
@@ -105,10 +105,10 @@ async def renew_all(api: Api, settings: Settings, now: datetime, *, is_tick: boo
         if not is_tick:
             return outcome
         late_targets = await targets_task if is_late else None
-        LAST_TICK.ran_out_of_time = late_targets is not None and not has_time(MIN_SECOND_PASS_SECONDS)
+        LAST_TICK.ran_out_of_time = late_targets is not None and not has_seconds_left(MIN_SECOND_PASS_SECONDS)
         if late_targets is None or LAST_TICK.ran_out_of_time:
             return outcome
-        return outcome.merge_later(await _renew_namespaces(context, settings.namespaces, late_targets))
+        return outcome.merge_later_result(await _renew_namespaces(context, settings.namespaces, late_targets))
     finally:
         targets_task.cancel()
 
@@ -116,12 +116,12 @@ async def renew_all(api: Api, settings: Settings, now: datetime, *, is_tick: boo
 async def _find_injection_targets(api: Api, namespaces: Collection[str]) -> list[Object] | None:
     """Return the CA injection targets, or None if they cannot be read.
 
-    An error is not a reason to retry the event, because the next tick reads them again.
+    After an error, the event needs no retry, because the next tick reads the targets again.
     """
     try:
         return await lookup.list_injection_targets(api, namespaces)
     except ApiError as error:
-        _log_unreadable("the CA injection targets", error)
+        _log_read_error("the CA injection targets", error)
         return None
 
 
@@ -130,14 +130,14 @@ async def _renew_namespaces(
 ) -> PassResult:
     """Read all namespaces concurrently, and renew their components one after another.
 
-    Each pass of the same kind starts with a different component, so that a hanging write cannot block the others
+    Each pass of the same kind starts with a different component, so that a hanging write cannot block other components
     forever.
     """
     result = PassResult([], [], [])
     states_by_namespace = await gather_all(
         *(_read_namespace(context, namespace, targets, result) for namespace in namespaces)
     )
-    rotation = BLIND_ROTATION if targets is None else SEEING_ROTATION
+    rotation = ROTATION_WITHOUT_TARGETS if targets is None else ROTATION_WITH_TARGETS
     for state in rotation.rotate(chain.from_iterable(states_by_namespace), _build_rotation_key):
         renewal = Renewal(context, state)
         try:
@@ -153,11 +153,11 @@ async def _renew_namespaces(
 async def _read_namespace(
     context: PassContext, namespace: str, targets: list[Object] | None, result: PassResult
 ) -> tuple[ComponentState, ...]:
-    """Return the states of a namespace's components; if it cannot be read, return none and add that to `result`."""
+    """Return the states of a namespace's components; add an API error to `result` and return no states."""
     try:
         snapshot = await lookup.read_snapshot(context.api, namespace, targets)
     except ApiError as error:
-        result.errors.append(_log_unreadable(f'the certificates in namespace "{namespace}"', error))
+        result.errors.append(_log_read_error(f'the certificates in namespace "{namespace}"', error))
         result.unread_namespaces.append(namespace)
         return ()
     await record_notices(context.api, namespace, snapshot.skipped_notices, context.clock())
@@ -167,17 +167,17 @@ async def _read_namespace(
 def _build_rotation_key(state: ComponentState) -> str:
     """Return the component's key in the rotation.
 
-    It is a hash, because hashes are distributed evenly and names are not. That matters because each process starts at a
-    random position.
+    The key is a hash, because hashes are distributed evenly and names are not. An even distribution matters because
+    each process starts at a random position.
     """
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{state.namespace}/{state.component.name}"))
 
 
-def _advance_clock(now: datetime, started: float) -> datetime:
-    return now + timedelta(seconds=int(time.monotonic() - started))
+def _advance_clock(now: datetime, started_at: float) -> datetime:
+    return now + timedelta(seconds=int(time.monotonic() - started_at))
 
 
-def _log_unreadable(description: str, error: ApiError) -> ApiError:
+def _log_read_error(description: str, error: ApiError) -> ApiError:
     FAILURES.labels("").inc()
     log.error("cannot read %s: %s", description, error.message)
     return error
@@ -200,17 +200,17 @@ async def _report_failure(context: PassContext, state: ComponentState, error: Ap
     FAILURES.labels(state.component.name).inc()
     fields = {"component": state.component.name, "namespace": state.namespace}
     log.error("cannot renew certificates: %s", error.message, extra={"fields": fields})
-    if not isinstance(
-        error, Conflict | NotFound | Unavailable
-    ):  # transient errors are usually over before an administrator reads the Event
+    # Transient errors are usually resolved before an administrator reads the Event.
+    if not isinstance(error, Conflict | NotFound | Unavailable):
         notice = EventNotice(("ConfigMap", state.component.bundle_configmap_name), NOT_RENEWED_REASON, error.message)
         await record_notices(context.api, state.namespace, [notice], context.clock())
 
 
-def list_dates(states: list[ComponentState]) -> Iterator[CertificateDates]:
+def list_certificate_dates(states: list[ComponentState]) -> Iterator[CertificateDates]:
     """Yield the issue and expiry times of each certificate, for the metrics."""
     for state in states:
         for secret in state.secrets:
-            if pair := certificate_objects.get_current_pair(secret):
+            if pair := certificate_objects.get_current_key_pair(secret):
                 key = state.component.name, state.namespace, certificate_objects.get_name(secret)
-                yield key, compute_issue_time(pair.parsed.not_valid_before_utc), pair.parsed.not_valid_after_utc
+                certificate = pair.parsed_certificate
+                yield key, compute_issue_time(certificate.not_valid_before_utc), certificate.not_valid_after_utc

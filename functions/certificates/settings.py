@@ -10,10 +10,10 @@ from kube.certificates.components import COMPONENTS
 from kube.paths import DEFAULT_NAMESPACE
 
 PROPAGATION_SECONDS = 600
-"""A kubelet updates a mounted ConfigMap within two minutes; the rest is for the client to reload it."""
+"""Default `CERTIFICATE_PAUSE`: two minutes for the kubelet to update a ConfigMap, eight for clients to reload it."""
 
 MAX_PROPAGATION_SECONDS = int(min(component.renewal_period for component in COMPONENTS.values()).total_seconds()) // 4
-"""A CA that waited longer than a period would be replaced before it could sign, again and again."""
+"""Maximum `CERTIFICATE_PAUSE`: a CA that waits longer might be replaced before it signs a certificate."""
 
 
 @dataclass(frozen=True)

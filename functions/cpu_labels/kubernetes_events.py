@@ -16,31 +16,31 @@ from kube.cpu.problems import Problem
 from kube.paths import Object
 
 MAX_EVENTS_PER_PASS = 20
-"""Maximum number of Events that one pass writes; later passes write the rest."""
+"""Maximum number of Events that one pass writes; later passes write the remaining ones."""
 REPORT_INTERVAL_SECONDS = 600.0
 """Minimum seconds between two identical Events recorded by this process; the API server keeps Events for longer."""
 log = logging.getLogger("functions")
 
 
 class RecentReports:
-    """The problems that this process recorded recently, per API client."""
+    """The Events about problems that this process recorded recently, per API client."""
 
     def __init__(self) -> None:
         self._reported_at: MutableMapping[SyncClient, dict[str, float]] = WeakKeyDictionary()
 
-    def should_report(self, key: str, client: SyncClient) -> bool:
-        """Return whether `key` was not recorded recently, and mark it as recorded."""
+    def should_report(self, event_name: str, client: SyncClient) -> bool:
+        """Return whether the Event `event_name` was not recorded recently, and mark it as recorded."""
         now = time.monotonic()
         recent = {
-            reported_key: reported_at
-            for reported_key, reported_at in self._reported_at.get(client, {}).items()
+            reported_name: reported_at
+            for reported_name, reported_at in self._reported_at.get(client, {}).items()
             if now - reported_at < REPORT_INTERVAL_SECONDS
         }
-        self._reported_at[client] = {key: now, **recent}
-        return key not in recent
+        self._reported_at[client] = {event_name: now, **recent}
+        return event_name not in recent
 
     def clear(self) -> None:
-        """Forget all recorded problems."""
+        """Forget all recorded Events."""
         self._reported_at.clear()
 
 
@@ -63,7 +63,7 @@ def _build_event(problem: Problem, now: datetime) -> Object:
     """Build the Event for a problem; its name depends only on the object, the reason and the message."""
     target = problem.involved_object
     name = kubernetes_events.build_event_name(target["name"], target["uid"], problem.reason, problem.message)
-    # `kubectl describe node` searches this namespace. It compares the uid with the node's name, as kubelets write it.
+    # `kubectl describe node` searches the namespace `default`, and expects the node's name as uid, as kubelets do.
     namespace = target.get("namespace") or "default"
     involved = {**target, "uid": target["name"]} if target["kind"] == "Node" else target
     return kubernetes_events.build_event(
@@ -72,7 +72,7 @@ def _build_event(problem: Problem, now: datetime) -> Object:
 
 
 async def _create_event(api: Api, event: Object) -> None:
-    """Create the Event; an existing one with the same name counts as created."""
+    """Create the Event; an existing Event with the same name counts as created."""
     if error := await record_event(api, event):
         message = f"cannot record Event {event['reason']}: {error.message}"
         log.warning(message, extra={"fields": _build_log_fields(event)})

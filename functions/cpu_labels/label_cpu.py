@@ -50,7 +50,7 @@ STEP = "label-cpu"
 HINT_KINDS = (None, "ConfigMap", hyperconverged.KIND)
 PASSIVE_MESSAGE = "KubeVirt is installed, so its virt-handler labels the nodes and this install does not"
 TICK_POSITIONS: MutableMapping[SyncClient, str] = WeakKeyDictionary()
-"""API client → the page after which the next tick continues. Each process has its own position."""
+"""API client → position of the page at which the next tick continues. Each process has its own positions."""
 LAST_TRIGGERS: MutableMapping[SyncClient, str] = WeakKeyDictionary()
 """API client → the HyperConverged (as `_format_generation` formats it) that started the last finished round.
 
@@ -60,13 +60,14 @@ log = logging.getLogger("functions")
 
 
 class _LabelStrategy(LatestStateStrategy):
-    """Serializes passes; hints coalesce only if they start at the same page for the same reason."""
+    """Strategy that serializes passes; two hints coalesce only if their trigger and their first page are the same."""
 
     def build_key(self, event: BaseCloudEvent) -> PassKey:
-        """Return the key of the hint: its kind of trigger and the page at which it starts."""
+        """Return a key that is equal for events with the same trigger and the same first page."""
         serial_key = super().build_key(event).serial_key
         return PassKey(
-            serial_key, f"{event.get_type()} {_parse_position(event)}" if _is_own_event(event) else _get_kind(event)
+            serial_key,
+            f"{event.get_type()} {_parse_position(event)}" if _is_tick_or_labels_due(event) else _get_kind(event),
         )
 
 
@@ -91,27 +92,27 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
     snapshot = _read_snapshot(event, client) if event.get_extension("kind") in HINT_KINDS else None
     if snapshot is None:
         return []
-    own_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
-    record_problems(filter(None, map(node_patch.find_skip_problem, own_nodes)), client)
+    named_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
+    record_problems(filter(None, map(node_patch.find_skip_problem, named_nodes)), client)
     result = client.run(patch_labels(client.api, snapshot.page, lambda node: _select_labels(node, snapshot)))
     if result.patched_count:
         log.info("labelled %s with CPU models and features", format_count(result.patched_count, "node"))
     _report_unknown_nodes(event, snapshot.capability_input, client)
-    trigger = _get_trigger(event, snapshot)
-    replies = _build_next_event(event, snapshot.page, result, trigger, client)
+    round_trigger = _get_round_trigger(event, snapshot)
+    replies = _build_next_event(event, snapshot.page, result, round_trigger, client)
     if not replies and event.get_type() != events.TICK:
-        _finish_round(event, result, trigger, client)
+        _finish_round(event, result, round_trigger, client)
     return replies
 
 
-def _finish_round(event: BaseCloudEvent, result: LabelResult, trigger: str, client: SyncClient) -> None:
-    """Store the HyperConverged that started this round, which ends here. Raises `Retry` if nodes remain.
+def _finish_round(event: BaseCloudEvent, result: LabelResult, round_trigger: str, client: SyncClient) -> None:
+    """Store the HyperConverged that started the finished round. Raises `Retry` if nodes remain.
 
-    It is stored only at the end, so that a redelivered event repeats its work after a lost reply. It is also not stored
-    after an event of the HyperConverged itself that leaves nodes unpatched.
+    The HyperConverged is stored only at the end of the round, so that a redelivered event repeats its work after a lost
+    reply. If the HyperConverged's own event leaves nodes unpatched, the HyperConverged is not stored either.
     """
-    if trigger and not (result.remaining_count and _get_kind(event) == hyperconverged.KIND):
-        LAST_TRIGGERS[client] = trigger
+    if round_trigger and not (result.remaining_count and _get_kind(event) == hyperconverged.KIND):
+        LAST_TRIGGERS[client] = round_trigger
     if result.remaining_count:
         raise Retry(result.error)
 
@@ -144,7 +145,7 @@ def _read_snapshot(event: BaseCloudEvent, client: SyncClient) -> LabelSnapshot |
 
 
 def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInput, client: SyncClient) -> None:
-    """Record an Event for each node that a ConfigMap names but that does not exist, if a ConfigMap has changed."""
+    """Record an Event for each nonexistent node that a ConfigMap names, if the event reports a changed ConfigMap."""
     if _get_kind(event) != "ConfigMap":
         return
     try:
@@ -156,7 +157,7 @@ def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInp
 
 
 def _select_labels(node: Node, snapshot: LabelSnapshot) -> Mapping[str, str] | None:
-    """Return the labels that a node should carry, or None to leave it unchanged.
+    """Return the labels that a node should carry, or None to leave the node unchanged.
 
     The labels are empty for a node that no ConfigMap names any longer.
     """
@@ -170,12 +171,12 @@ def _select_labels(node: Node, snapshot: LabelSnapshot) -> Mapping[str, str] | N
 
 
 def _build_next_event(
-    event: BaseCloudEvent, page: Page, result: LabelResult, trigger: str, client: SyncClient
+    event: BaseCloudEvent, page: Page, result: LabelResult, round_trigger: str, client: SyncClient
 ) -> list[BaseCloudEvent]:
     """Return the event that continues the round, or none after the last page or after a tick that patched nothing.
 
-    If some nodes of the page were patched and others remain, the round repeats the page; each repetition patches at
-    least one node, so this ends. If no node was patched, the round skips the page and leaves it to the ticks.
+    If nodes of the page were patched and further nodes remain, the round repeats the page. Each repetition patches at
+    least one node, so the repetitions end. If no node was patched, the round skips the page and leaves it to the ticks.
     """
     page_start, is_tick = _get_page_start(event, client), event.get_type() == events.TICK
     if is_tick:
@@ -187,17 +188,17 @@ def _build_next_event(
         return []
     round_id = event.get_extension("round") or uuid.uuid5(events.ID_NAMESPACE, f"{event.get_source()}#{event.get_id()}")
     reference = ObjectReference("v1", "cpu-labels", str(round_id), kind="Round")
-    data = {"after": page_start if must_repeat else page.continue_token, "began": trigger}
+    data = {"after": page_start if must_repeat else page.continue_token, "began": round_trigger}
     return [events.build_event(events.LABELS_DUE, STEP, reference, cause=event, data=data)]
 
 
 def _get_page_start(event: BaseCloudEvent, client: SyncClient) -> str:
-    """Return the position at which this event's page starts, or "" for the first page."""
+    """Return the position of the page of nodes that this event must label, or "" for the first page."""
     return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_position(event)
 
 
 def _parse_position(event: BaseCloudEvent) -> str:
-    """Return the position in a `labels.due` event of this install. Raises `BadEvent` if it is not a string."""
+    """Return the page's position in a `labels.due` event of this install. Raises `BadEvent` if it is not a text."""
     if event.get_type() != events.LABELS_DUE:
         return ""
     after = require_data(event).get("after") or ""
@@ -207,7 +208,7 @@ def _parse_position(event: BaseCloudEvent) -> str:
 
 
 def _is_already_applied(event: BaseCloudEvent, hyperconverged_object: Object | None, client: SyncClient) -> bool:
-    """Return whether only the status of the HyperConverged has changed since it started the last finished round."""
+    """Return whether only the HyperConverged's status has changed since it started the last finished round."""
     return (
         _get_kind(event) == hyperconverged.KIND
         and hyperconverged_object is not None
@@ -215,8 +216,8 @@ def _is_already_applied(event: BaseCloudEvent, hyperconverged_object: Object | N
     )
 
 
-def _get_trigger(event: BaseCloudEvent, snapshot: LabelSnapshot) -> str:
-    """Return the HyperConverged that started this event's round, or "" if unknown (for example after a tick)."""
+def _get_round_trigger(event: BaseCloudEvent, snapshot: LabelSnapshot) -> str:
+    """Return uid and generation of the HyperConverged that started the event's round, "" if unknown (after a tick)."""
     if event.get_type() == events.LABELS_DUE:
         return str(require_data(event).get("began") or "") if has_valid_signature(event) else ""
     return (
@@ -231,7 +232,7 @@ def _format_generation(hyperconverged_object: Object) -> str:
     return f"{metadata['uid']} {metadata.get('generation', 0)}"
 
 
-def _is_own_event(event: BaseCloudEvent) -> bool:
+def _is_tick_or_labels_due(event: BaseCloudEvent) -> bool:
     return event.get_type() in (events.TICK, events.LABELS_DUE)
 
 

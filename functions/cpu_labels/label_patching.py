@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
-from kube.client.deadline import has_time
+from kube.client.deadline import has_seconds_left
 from kube.cpu.lookup import Page, read_node
 from kube.cpu.node_patch import Node, build_labels_patch
 from kube.nodes import build_node_path
@@ -23,7 +23,7 @@ log = logging.getLogger("functions")
 
 
 class LabelResult(NamedTuple):
-    """Result of one page: nodes patched, nodes that need another pass, and the last error among the latter."""
+    """Result of one page: the number of patched nodes, of nodes that need another pass, and the last error of these."""
 
     patched_count: int
     remaining_count: int
@@ -31,14 +31,14 @@ class LabelResult(NamedTuple):
 
 
 async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels) -> LabelResult:
-    """Patch the nodes of a page whose labels differ; if the page is outdated, read each of them again first.
+    """Patch the nodes of a page whose labels differ; if the page is outdated, read each node again first.
 
-    A rejected patch is logged. It does not stop the other patches, and it does not trigger another pass.
+    A rejected patch is logged; it neither stops the other patches nor triggers another pass.
     """
     differing = [node for node in page.nodes if _build_patch(node, desired_labels)]
     outcomes: list[bool | BaseException] = []
     for start in range(0, len(differing), BATCH_SIZE):
-        if start and not has_time(MIN_BATCH_SECONDS):
+        if start and not has_seconds_left(MIN_BATCH_SECONDS):
             break
         batch = differing[start : start + BATCH_SIZE]
         patches = (_patch_node(api, node, desired_labels, is_outdated=page.is_outdated) for node in batch)
@@ -54,12 +54,12 @@ async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels) -> L
     return LabelResult(
         outcomes.count(True),
         remaining,
-        transient_errors[-1] if transient_errors else "the time was too short for all nodes",
+        transient_errors[-1] if transient_errors else "ran out of time before all nodes were labelled",
     )
 
 
 async def _patch_node(api: Api, node: Object, desired_labels: DesiredLabels, *, is_outdated: bool) -> bool:
-    """Patch one node and return whether it was patched; it may no longer exist, or no longer differ.
+    """Patch one node; return False if the node no longer exists or its labels no longer differ.
 
     Raises `Unavailable` if a retry may succeed, else another `ApiError`. A conflict counts as `Unavailable`: the other
     writer may have used a newer ConfigMap, so only a pass that reads all inputs again can compute the labels.

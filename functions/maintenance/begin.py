@@ -48,14 +48,14 @@ EMITS = (events.MAINTENANCE_BEGUN, events.MAINTENANCE_RESTORE_PENDING)
 
 
 class LeaseHeldByOther(Exception):
-    """Raised if another tool holds the lease, or if another maintenance holds it although this one has begun."""
+    """Raised if another tool holds the lease, or if a maintenance that has begun has lost the lease to another one."""
 
 
 def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Make the maintenance the holder of its node (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot.
+    """Make the maintenance the holder of its node (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot begin.
 
-    If another client has removed the finalizer, the owner reference or the counts, the step writes them again. It then
-    takes the counts from the status.
+    If another client has removed the finalizer, the owner reference or the counts, the step writes the missing fields
+    again, with the counts from the status.
     """
     maintenance = read_maintenance(event, client)
     if maintenance is None:
@@ -69,7 +69,7 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if not name:
         raise Failed("spec.nodeName is missing: name the node to maintain")
     counts = m.find_initial_counts(maintenance)
-    node, lease, pods = _read_node_state(name, client, is_new=counts is None)
+    node, lease, pods = _read_node_state(name, client, is_new_maintenance=counts is None)
     if node is None:
         raise Failed(f'nodes "{name}" not found')
     try:
@@ -127,7 +127,7 @@ def _handle_missing_maintenance(event: BaseCloudEvent, client: SyncClient) -> li
 
 
 def _patch_maintenance(maintenance: m.Maintenance, patch: Object, client: SyncClient) -> m.Maintenance:
-    """Apply the patch and return the object. Raises `Retry` if the object is gone; the next attempt handles that."""
+    """Apply the patch and return the object. Raises `Retry` if the object was deleted; the retry handles that."""
     try:
         return client.patch(m.build_path(maintenance), patch) if patch else maintenance
     except NotFound:
@@ -137,7 +137,7 @@ def _patch_maintenance(maintenance: m.Maintenance, patch: Object, client: SyncCl
 def _build_lease_failed(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:
     """Return `maintenance.step_failed` for a lease that another client holds (NMO-27a).
 
-    A maintenance that has not begun waits for the lease; one that has begun counts the failed renewals.
+    A maintenance that has not begun waits for the lease. A maintenance that has begun counts the failed renewals.
     """
     if not m.has_begun(maintenance):
         return build_step_failed(
@@ -148,17 +148,19 @@ def _build_lease_failed(event: BaseCloudEvent, maintenance: m.Maintenance, reaso
     return build_step_failed("begin", event, error, leaseErrors=count)
 
 
-def _read_node_state(name: str, client: SyncClient, *, is_new: bool) -> tuple[Node | None, Object | None, ListResult]:
-    """Read the node and, concurrently, its pods for a new maintenance or its lease for one that has begun.
+def _read_node_state(
+    node_name: str, client: SyncClient, *, is_new_maintenance: bool
+) -> tuple[Node | None, Object | None, ListResult]:
+    """Read the node, and concurrently its pods (for a new maintenance) or its lease (if the maintenance has begun).
 
     The reads are concurrent because a list takes up to 0.1 s even in an idle cluster. For a new maintenance, usually
-    no lease exists. The function therefore does not read it: the create request reveals an existing one.
+    no lease exists. The function therefore does not read the lease: the create request reveals an existing lease.
     """
-    node_read = get_or_none(client.api.get(build_node_path(name)))
-    if is_new:
-        node, pods = client.gather_all(node_read, list_pods_on_node(client.api, name))
+    node_read = get_or_none(client.api.get(build_node_path(node_name)))
+    if is_new_maintenance:
+        node, pods = client.gather_all(node_read, list_pods_on_node(client.api, node_name))
         return node, None, pods
-    node, lease = client.gather_all(node_read, _get_lease(client.api, name))
+    node, lease = client.gather_all(node_read, _get_lease(client.api, node_name))
     return node, lease, ListResult([], "")
 
 
@@ -169,7 +171,7 @@ async def _get_lease(api: Api, node: str) -> Object | None:
 def _count_pods(
     maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], client: SyncClient
 ) -> tuple[Object, list[Pod]]:
-    """Count the pods on the node and those that `spec.drain` requires to leave (DRN-1a); also return the latter."""
+    """Return how many pods are on the node and how many must leave (DRN-1a), and the pods that must leave."""
     reason = m.get_spec(maintenance).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
@@ -181,20 +183,21 @@ def _count_pods(
     return {"totalpods": len(pods), "evictionPods": len(classification.leaving)}, classification.leaving
 
 
-def _build_snapshot(patched: m.Maintenance, node: Node, leaving: list[Pod]) -> StepSnapshot:
+def _build_snapshot(maintenance: m.Maintenance, node: Node, leaving_pods: list[Pod]) -> StepSnapshot:
     """Return the node and its remaining pods as a snapshot for `status`.
 
-    `status` uses it instead of reading the cluster if the maintenance has not changed since `patched`.
+    `status` uses the snapshot instead of reading the cluster, unless the maintenance has changed in between.
     """
-    is_closed_to_pods = is_cordoned_and_tainted(node, m.get_group(patched).drain_taint)
-    return StepSnapshot.from_maintenance(patched, is_cordoned_and_tainted=is_closed_to_pods, leaving=leaving)
+    is_closed_to_pods = is_cordoned_and_tainted(node, m.get_group(maintenance).drain_taint)
+    return StepSnapshot.from_maintenance(maintenance, is_cordoned_and_tainted=is_closed_to_pods, leaving=leaving_pods)
 
 
 def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, client: SyncClient) -> None:
-    """Acquire or renew the node's lease; `lease` is None if it was not read or did not exist.
+    """Acquire or renew the node's lease; `lease` is None if the lease was not read or did not exist.
 
     Raises `Failed` if another maintenance holds the lease or the node. Raises `LeaseHeldByOther` if another tool holds
-    the lease, or if this maintenance held it and lost it. Raises `Retry` if the lease changes meanwhile.
+    the lease, or if this maintenance has lost the lease. Raises `Retry` if another client changes the lease during the
+    call.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     desired = leases.build_lease(name, maintenance, now)
@@ -223,11 +226,11 @@ def _check_node_free(node: Node, maintenance: m.Maintenance, client: SyncClient)
         return
     for other in client.run(list_maintenances(client.api, name)):
         if other["metadata"]["uid"] != uid and m.owns_node(other):
-            raise Failed(_format_already_exists(name, other["metadata"]["name"], other["apiVersion"]))
+            raise Failed(_format_already_exists_message(name, other["metadata"]["name"], other["apiVersion"]))
 
 
 def _create_lease(desired: Object, node: str, client: SyncClient) -> Object | None:
-    """Create the lease and return None, or return an existing lease. Raises `Retry` if it has just been deleted."""
+    """Create the lease and return None, or return the existing lease. Raises `Retry` if that one was just deleted."""
     try:
         client.create(leases.LEASES_PATH, desired)
     except Conflict:
@@ -239,7 +242,7 @@ def _create_lease(desired: Object, node: str, client: SyncClient) -> Object | No
 
 
 def _take_over_lease(lease: Object, desired: Object, client: SyncClient) -> None:
-    """Change the lease to `desired`. Raises `Conflict` if it changed since it was read, `Retry` if it was deleted."""
+    """Change the lease to `desired`. Raises `Conflict` if the lease has changed, `Retry` if it was deleted."""
     node = leases.parse_node_name(lease)
     try:
         client.patch(leases.build_lease_path(node), leases.build_takeover_patch(lease, desired))
@@ -252,8 +255,8 @@ def _check_lease_available(
 ) -> None:
     """Check that a lease with another holder may be acquired. Raises `Failed` or `LeaseHeldByOther` otherwise.
 
-    If a maintenance is the holder, it must be gone, be released, or have lost the lease. If another tool is the holder,
-    the lease must be released or have expired.
+    A maintenance that is the holder must no longer exist, be released, or have lost the lease. If another tool is the
+    holder, the lease must be released or have expired.
     """
     holder = leases.parse_holder(lease)
     if holder is None:
@@ -271,8 +274,8 @@ def _check_lease_available(
     ):
         if m.has_begun(maintenance):
             raise LeaseHeldByOther(f'the lease of node "{node}" is held by {holder.name} ({holder.api_version})')
-        raise Failed(_format_already_exists(node, holder.name, holder.api_version))
+        raise Failed(_format_already_exists_message(node, holder.name, holder.api_version))
 
 
-def _format_already_exists(node: str, other: str, api_version: str) -> str:
-    return f"invalid nodeName, a NodeMaintenance for node {node} already exists: {other} ({api_version})"
+def _format_already_exists_message(node: str, existing_name: str, api_version: str) -> str:
+    return f"invalid nodeName, a NodeMaintenance for node {node} already exists: {existing_name} ({api_version})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.cordon_and_taint import build_again_data, build_restore_pending, patch_active_node
+from functions.maintenance.cordon_and_taint import build_restore_pending, copy_repair_flag, patch_active_node
 from functions.maintenance.event_objects import log_about, parse_reference
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import DRAIN_TAINTS
@@ -31,7 +31,7 @@ def cordon(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if result.is_patched and not is_cordoned(result.node_before):
         log_about(f"cordon Node: {name}", result.maintenance)
     return [
-        events.build_event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=build_again_data(event))
+        events.build_event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=copy_repair_flag(event))
     ]
 
 

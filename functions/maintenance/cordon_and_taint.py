@@ -2,8 +2,8 @@
 
 A maintenance may be deleted, and its node restored, while the write is in flight. So the steps read the maintenance
 again after a write that adds the label to the node. After `cordon`, the first read of `taint` serves as this check. If
-the check does not happen, the tick finds the node by its label. A write to a node that already has the label requires
-that the label is still present, so the API server rejects it if the node has been restored.
+the check does not happen, the tick finds the node by its label. A write to a labelled node requires that the label is
+still present. The API server therefore rejects the write if the node has been restored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PatchBuilder = Callable[[Maintenance, Node], list[Object]]
 
 @dataclass(frozen=True)
 class NodePatchResult:
-    """An active maintenance, its node as it was before the write, and whether a write was necessary."""
+    """An active maintenance, the state of its node before the patch, and whether a patch was necessary."""
 
     maintenance: Maintenance
     node_before: Node
@@ -43,7 +43,7 @@ class NodePatchResult:
 
 
 def patch_active_node(event: BaseCloudEvent, client: SyncClient, build_patch: PatchBuilder) -> NodePatchResult | None:
-    """Send the patch that `build_patch` returns for the event's maintenance; return None if that is not active.
+    """Send the patch that `build_patch` returns for the event's maintenance; return None for an inactive maintenance.
 
     Raises `Failed` if the node no longer exists, `Retry` if other clients keep changing it.
     """
@@ -57,7 +57,7 @@ def patch_active_node(event: BaseCloudEvent, client: SyncClient, build_patch: Pa
 
 
 def is_late_patch(event: BaseCloudEvent, result: NodePatchResult, client: SyncClient) -> bool:
-    """Return whether the write added the label to a node whose maintenance is no longer active."""
+    """Return whether the patch labelled a node whose maintenance was no longer active at that time."""
     if not result.is_patched or is_labelled_for(result.node_before, parse_reference(event).uid):
         return False
     maintenance = read_maintenance(event, client)
@@ -76,9 +76,10 @@ def build_restore_pending(step: str, event: BaseCloudEvent, client: SyncClient) 
     return [events.build_event(events.MAINTENANCE_RESTORE_PENDING, step, reference, name, cause=event)]
 
 
-def build_again_data(event: BaseCloudEvent) -> Object:
+def copy_repair_flag(event: BaseCloudEvent) -> Object:
     """Return the event's `again` flag as data for the next event of the chain.
 
-    `evict` sets the flag if it finds that the node has drifted, and fails if that happens again, which ends the chain.
+    `evict` sets the flag when it requests the repair of a drifted node. If the node drifts a second time, `evict`
+    fails, which ends the chain.
     """
     return {"again": True} if require_data(event).get("again") else {}

@@ -27,21 +27,21 @@ Between two steps an event takes milliseconds, or seconds on a busy cluster.
 UNQUEUED_MAINTENANCES, QUEUE_SECONDS_EACH, MAX_QUEUE_SECONDS = 10, 0.3, 60.0
 """The expected queueing time grows by `QUEUE_SECONDS_EACH` for each active maintenance beyond `UNQUEUED_MAINTENANCES`.
 
-It is capped at `MAX_QUEUE_SECONDS`. Re-emitting an event while the first one is still queued would make the queue
-longer, until the system collapses (rule 8).
+The maximum is `MAX_QUEUE_SECONDS`. Re-emitting an event that is still queued would make the queue longer, until the
+system collapses (rule 8).
 """
 
 
 class RequiredRead(Enum):
-    """The read that a tick must still do, or that failed, before it knows which event a maintenance waits for."""
+    """Object that a tick must read, or could not read, to determine which event a maintenance waits for."""
 
-    NODE = "the node, which lacks the maintenance label"
+    NODE = "the node, because it does not have the maintenance label"
     PODS = "the pods of the node"
-    UNAVAILABLE = "an object that could not be read: no response, or not in time"
+    UNAVAILABLE = "an object that could not be read in time"
 
 
 DueEvent = str | RequiredRead
-"""The type of the due event, "" if none is due, or the read that the tick must do first."""
+"""The type of the due event, "" if no event is due, or the object that the tick must read first."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class ResyncSnapshot:
     Attributes:
         maintenances: the maintenances of all API groups that could be listed.
         is_complete: whether all API groups could be listed.
-        nodes: the nodes that carry our label, by name; None if they could not be listed.
-        leases: the nodes' leases, by the node's name; None if they could not be listed.
+        nodes: the nodes that carry our label, by name; None if the nodes could not be listed.
+        leases: the nodes' leases, by the node's name; None if the leases could not be listed.
     """
 
     maintenances: list[Object]
@@ -67,7 +67,7 @@ class ResyncSnapshot:
 
     @cached_property
     def queue_seconds(self) -> float:
-        """Return for how many seconds an event may be queued after the events of all other active maintenances."""
+        """Return the seconds for which an event may be queued, given the number of active maintenances."""
         active_count = sum(
             m.is_deleting(item) or m.get_phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.maintenances
         )
@@ -98,27 +98,27 @@ def find_orphans(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference,
 
 
 def _build_label_reference(node: Node) -> events.ObjectReference:
-    """Return a reference to the maintenance in the node's label; the uid is all that is known about it."""
+    """Return a reference to the maintenance in the node's label, of which only the uid is known."""
     uid = get_maintenance_uid(node) or "-"
     return _build_reference(MEDIK8S.api_version, uid, uid)
 
 
 def _build_reference(api_version: str, name: str, uid: str) -> events.ObjectReference:
-    """Return a reference to a maintenance that is gone, with the name "unknown" if `name` is not a valid object name.
+    """Return a reference to a deleted maintenance, with the name "unknown" if `name` is not a valid object name.
 
-    Any client may write labels and leases, so they can contain an invalid name.
+    Any client may write labels and leases, so the name in a label or lease can be invalid.
     """
     return events.ObjectReference(api_version, name if NAME_PATTERN.fullmatch(name) else "unknown", uid)
 
 
 def find_due_event(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
-    """Return the event that this maintenance waits for, as far as the lists show it."""
+    """Return the event that a maintenance waits for, or the read that is needed to determine the event."""
     if has_event_in_flight(maintenance, now, snapshot.queue_seconds):
         return events.MAINTENANCE_PENDING if _is_renewal_due(maintenance, snapshot, now) else ""
     if m.is_deleting(maintenance):
         return events.MAINTENANCE_RESTORE_PENDING if m.has_finalizer(maintenance) else ""
     if not (m.has_begun(maintenance) or m.get_phase(maintenance) or m.get_last_error(maintenance)):
-        return events.MAINTENANCE_PENDING  # no step has acted on it
+        return events.MAINTENANCE_PENDING  # No step has processed the maintenance yet.
     if snapshot.nodes is None or snapshot.leases is None:
         return RequiredRead.UNAVAILABLE
     if m.has_lost_lease(maintenance):
@@ -136,8 +136,8 @@ def find_due_event(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: da
 def _is_renewal_due(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: datetime) -> bool:
     """Return whether the maintenance holds a lease that is due for renewal.
 
-    With many concurrent drains, status writes may follow each other so closely that an event always seems to be in
-    flight.
+    A renewal does not wait for events in flight. With many concurrent drains, status writes may follow each other so
+    closely that an event always seems to be in flight.
     """
     lease = (snapshot.leases or {}).get(m.get_node_name(maintenance))
     is_active = m.has_begun(maintenance) and not m.is_deleting(maintenance)
@@ -149,43 +149,41 @@ def _is_renewal_due(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: d
 def find_due_event_on_node(
     maintenance: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime
 ) -> DueEvent:
-    """Return the event that a maintenance of this node waits for; `node` is None if the node does not exist."""
+    """Return the event that a maintenance waits for, given its node (None if the node does not exist) and its lease."""
     if node is None:
         was_replaced = not m.has_begun(maintenance) and m.get_phase(maintenance) in (m.RUNNING, m.SUCCEEDED)
-        # a replaced object has no owner reference, so it is not garbage-collected: `begin` reports the missing node
+        # A replaced object has no owner reference, so it is not garbage-collected: `begin` reports the missing node.
         return events.MAINTENANCE_PENDING if was_replaced else ""
     if not m.has_begun(maintenance):
         return events.MAINTENANCE_PENDING
     if not m.has_begun_on(maintenance, node):
-        return ""  # its original node is gone: the garbage collector deletes the maintenance
+        return ""  # The original node was deleted, so the garbage collector deletes the maintenance.
     is_renewed = lease is not None and leases.is_holder(lease, maintenance) and not leases.is_renewal_due(lease, now)
-    if (
-        not is_renewed or m.get_lease_error_count(maintenance) or not m.has_node_owner(maintenance)
-    ):  # `begin` clears errors
+    # `begin` renews the lease, clears the errors and restores the owner reference.
+    if not is_renewed or m.get_lease_error_count(maintenance) or not m.has_node_owner(maintenance):
         return events.MAINTENANCE_PENDING
     if not is_in_maintenance(node, m.get_group(maintenance).drain_taint):
         return events.NODE_DRIFTED
-    if m.get_phase(maintenance) == m.SUCCEEDED and m.get_last_error(
-        maintenance
-    ):  # outdated renewal error: `begin` clears it
+    # `begin` clears an outdated renewal error.
+    if m.get_phase(maintenance) == m.SUCCEEDED and m.get_last_error(maintenance):
         return events.MAINTENANCE_PENDING
     return RequiredRead.PODS
 
 
 def find_due_event_by_pods(maintenance: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
-    """Return `node.tainted` if a maintenance of a cordoned and tainted node waits for a pass over its pods, else ""."""
+    """Return `node.tainted` if a maintenance of a cordoned and tainted node waits for a pass of `evict`, else ""."""
     options, listed = drain_flags.parse_drain_options(maintenance), list(pods)
     orphans = drain_flags.find_reported_orphans(listed, m.get_blocked_pods(maintenance))
     classification = drain_flags.classify_for_drain(listed, options, now, orphans)
     if not classification.leaving:
         return "" if m.is_reported_drained(maintenance) else events.NODE_TAINTED
-    if m.is_spec_changed(maintenance) or not drain_flags.are_reported(
-        drain_flags.find_refused(classification, options), maintenance
+    if m.is_spec_changed(maintenance) or not drain_flags.are_refusals_reported(
+        drain_flags.find_pods_blocked_by_flags(classification, options), maintenance
     ):
         return events.NODE_TAINTED
-    to_evict, _ = split_due_pods(drain_flags.select_evictable(classification, options), maintenance, now)
+    to_evict, _ = split_due_pods(drain_flags.select_evictable_pods(classification, options), maintenance, now)
     if all(is_within_grace_period(pod, now) for pod in to_evict):
-        # wait until PodSource reports a pod as gone, a backoff ends (rule 9), or the administrator acts (DRN-1a)
+        # The drain waits until a pod is gone, a backoff ends (rule 9), or the administrator acts (DRN-1a).
         return events.NODE_TAINTED if m.is_reported_uncordoned(maintenance) else ""
     return events.NODE_TAINTED
 
@@ -193,9 +191,9 @@ def find_due_event_by_pods(maintenance: m.Maintenance, pods: Iterable[Object], n
 def has_event_in_flight(maintenance: m.Maintenance, now: datetime, queue_seconds: float) -> bool:
     """Return whether the maintenance's events are still in flight, so that re-emitting them would double the work.
 
-    That is the case for some seconds after a status write. If the maintenance is new or being deleted, only the
-    queueing time counts, since its first event may be lost. With few active maintenances, that event is re-emitted at
-    once (X-3, X-5).
+    After a status write, events count as in flight for `IN_FLIGHT_SECONDS` plus the queueing time. If the maintenance
+    is new or being deleted, only the queueing time counts, since its first event may be lost. With few active
+    maintenances, the first event is re-emitted immediately (X-3, X-5).
     """
     metadata, written = maintenance["metadata"], m.get_status(maintenance).get("lastUpdate")
     is_status_written = bool(written) and not m.is_deleting(maintenance)
@@ -209,7 +207,8 @@ def is_unblocked(
 ) -> bool:
     """Return whether a maintenance that has not begun may begin: no other maintenance or tool holds its node or lease.
 
-    The maintenance may hold the lease itself, if `begin` failed after acquiring it or a client removed the finalizer.
+    The maintenance may hold the lease itself, if `begin` failed after acquiring the lease or a client removed the
+    finalizer.
     If a client deleted the lease, the maintenance that holds the node acquires it again.
     """
     if lease is not None and leases.is_holder(lease, maintenance):
@@ -217,7 +216,7 @@ def is_unblocked(
     if m.get_node_name(maintenance) in snapshot.occupied_nodes:
         return False
     holder = leases.parse_holder(lease) if lease else None
-    if holder is None:  # no holder, or another tool
+    if holder is None:  # The lease has no holder, or another tool holds it.
         return lease is None or leases.is_available(lease, now)
     return holder.uid not in {other["metadata"]["uid"] for other in snapshot.maintenances if m.claims_node(other)}
 

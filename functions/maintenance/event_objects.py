@@ -57,11 +57,12 @@ def parse_reference(event: BaseCloudEvent) -> ObjectReference:
 
 
 def parse_node_name(event: BaseCloudEvent) -> str:
-    """Return the node's name in the data of one of our own events. Raises `BadEvent` if it is missing or invalid."""
+    """Return the node's name in the data of an event of this product. Raises `BadEvent` if it is missing or invalid."""
     node = require_data(event).get("node")
     if not is_nonempty_string(node):
         raise BadEvent("data.node is missing")
-    if not NAME_PATTERN.fullmatch(str(node)):  # errors quote the name, so the status would show arbitrary text
+    # Error messages quote the name. Without this check, the status could show arbitrary text.
+    if not NAME_PATTERN.fullmatch(str(node)):
         raise BadEvent("data.node is not a valid node name")
     return str(node)
 
@@ -72,14 +73,14 @@ def build_path(reference: ObjectReference) -> str:
 
 
 def match_uid(maintenance: Object | None, event: BaseCloudEvent) -> Maintenance | None:
-    """Return the object if its uid is the one in the event; None if it is gone or was recreated with the same name."""
+    """Return the object if it has the uid in the event; None if it was deleted, or recreated with the same name."""
     if maintenance is None or maintenance["metadata"]["uid"] != parse_reference(event).uid:
         return None
     return maintenance
 
 
 def read_maintenance(event: BaseCloudEvent, client: SyncClient) -> Maintenance | None:
-    """Return the current state of the event's NodeMaintenance; None if it is gone."""
+    """Return the current state of the event's NodeMaintenance; None if it no longer exists."""
     return match_uid(client.run(get_or_none(client.api.get(build_path(parse_reference(event))))), event)
 
 
@@ -92,7 +93,7 @@ def read_active_maintenance(event: BaseCloudEvent, client: SyncClient) -> tuple[
 
 
 async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | None:
-    """Do the same as `read_active_maintenance`, for a caller that reads further objects concurrently."""
+    """Read the event's NodeMaintenance and its node; the asynchronous form of `read_active_maintenance`."""
     name = parse_node_name(event)
     paths = build_path(parse_reference(event)), build_node_path(name)
     current, node = await gather_all(*(get_or_none(api.get(path)) for path in paths))
@@ -107,7 +108,10 @@ async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Mai
 
 
 def is_active(maintenance: Maintenance, node: str) -> bool:
-    """Return whether the maintenance may change this node now: it names the node, has begun and is not ending."""
+    """Return whether the maintenance may change this node now.
+
+    The maintenance must name the node, have begun, not be deleted, and not have lost its lease.
+    """
     is_ending = is_deleting(maintenance) or has_lost_lease(maintenance)
     return get_node_name(maintenance) == node and has_begun(maintenance) and not is_ending
 

@@ -47,18 +47,18 @@ from kube.pods import DrainOptions, PodClassification, get_uid, is_terminating
 CONSUMES = events.TYPES_BY_FLAG["more"]
 EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 HINT_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
-"""Events that report changes of pods and budgets; the other events belong to the chain and concern the node."""
+"""Types of the events that report changes of pods and budgets; events of other types report the node's state."""
 PASS_STRATEGY, LATE_EVICTIONS = PodStrategy(), LateEvictions()
 NO_TIME_MESSAGE = "not evicted yet: the API server is slow, or asked clients to wait"
-OWN_POD_MESSAGE = "the pod runs evict itself, and is evicted when its evictions on other nodes are answered"
+OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evictions on other nodes have a response"
 
 
 def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Evict the pods that may leave the node now, and report the rest; return `node.drained` if no pod is left.
+    """Evict the pods that may leave the node now, and report the blocked ones; return `node.drained` if no pod is left.
 
-    If the node is not cordoned and tainted, the function evicts nothing. For an event of the chain, it returns
-    `node.drifted`. Raises `Failed` if the node drifts again right after that repair; the tick then repairs it (rule 9).
-    Also raises `Failed` if the node no longer exists.
+    If the node is not cordoned and tainted, the function evicts nothing. For an event of the chain, it then returns
+    `node.drifted`, so that the node is repaired. Raises `Failed` if the node no longer exists, or if it drifts again
+    right after the repair; the next repair is the tick's (rule 9).
     """
     if not is_active_install(client):
         return []
@@ -69,7 +69,7 @@ def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     reference, name = parse_reference(event), node["metadata"]["name"]
     if not is_cordoned_and_tainted(node, get_group(maintenance).drain_taint):
         if event.get_type() in HINT_TYPES:
-            return []  # `guard` repairs the node; while `guard` backs off, the tick does so
+            return []  # `guard` repairs the node; while `guard` backs off, the tick repairs it.
         if require_data(event).get("again"):
             raise Failed(
                 f'node "{name}": another client reverted the cordon or the taint twice; retrying at the next tick'
@@ -83,7 +83,7 @@ def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
             evicted=[] if replay_extensions.is_replay(event) else client.run(take_late_evictions(client.api, name))
         )
         if is_reported_drained(maintenance) and not late_batch.evicted:
-            return []  # a late hint: the status already reports the node as drained
+            return []  # The event is late: the status already reports the node as drained.
         report_batch(maintenance, late_batch, event)
         evicted = {"evicted": late_batch.evicted} if late_batch.evicted else {}
         data = {
@@ -93,26 +93,30 @@ def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         }
         return [events.build_event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
     now = datetime.now(timezone.utc)
-    due, backing_off = eviction_backoff.split_due_pods(drain_flags.select_evictable(pods, options), maintenance, now)
+    due, backing_off = eviction_backoff.split_due_pods(
+        drain_flags.select_evictable_pods(pods, options), maintenance, now
+    )
     planned, is_tick = plan_evictions(due, budgets.items, options), event.get_type() == events.NODE_TAINTED
     requested = add_evacuation_requests(
         planned, due, lambda item: is_tick or not eviction_backoff.was_blocked(item, maintenance)
     )
     own_pod_name, is_replay = os.environ.get("HOSTNAME", ""), replay_extensions.is_replay(event)
-    eviction = evict_batches(client.api, planned, due, node_name=name, own_pod_name=own_pod_name, own_only=is_replay)
+    eviction = evict_batches(
+        client.api, planned, due, node_name=name, own_pod_name=own_pod_name, ignore_other_batches=is_replay
+    )
     batch = client.run(eviction)
     if batch.in_flight and not replay_extensions.is_dry_run(event):
-        LATE_EVICTIONS.track(event, maintenance, client)
+        LATE_EVICTIONS.track_pass(event, maintenance, client)
     batch.blocked = replace_expected_refusals(batch.blocked, requested)
-    more = _defer_undecided(batch, maintenance, own_pod_name)
+    needs_another_pass = _update_blocked_pods(batch, maintenance, own_pod_name)
     newly_blocked = eviction_backoff.add_retry_after(batch.blocked, maintenance, now)
-    batch.blocked = [*newly_blocked, *backing_off, *drain_flags.find_refused(pods, options)]
+    batch.blocked = [*newly_blocked, *backing_off, *drain_flags.find_pods_blocked_by_flags(pods, options)]
     report_batch(maintenance, batch, event)
-    flags = ("more",) if more else ()
+    flags = ("more",) if needs_another_pass else ()
     gone_uids = {pod["uid"] for pod in batch.already_gone}
     leaving = [pod for pod in pods.leaving if get_uid(pod) not in gone_uids]
     data = {
-        **_build_data(batch, version, budgets.resource_version),
+        **_build_evicted_data(batch, version, budgets.resource_version),
         **StepSnapshot.from_maintenance(maintenance, is_cordoned_and_tainted=True, leaving=leaving).as_data(),
     }
     return [events.build_event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
@@ -144,7 +148,7 @@ async def _read_pods_and_budgets(
     """
     is_fresh = event.get_type() == events.PODS_GONE and bool(parse_resource_version(event, "podsVersion"))
     pods, version = await classify_node_pods(api, node, listed, options, is_fresh=is_fresh)
-    evictable = [pod for pod in drain_flags.select_evictable(pods, options) if not is_terminating(pod)]
+    evictable = [pod for pod in drain_flags.select_evictable_pods(pods, options) if not is_terminating(pod)]
     budgets = await list_covering_budgets(api, evictable, parse_resource_version(event, "budgetsVersion") or "0")
     return pods, budgets, version
 
@@ -154,8 +158,8 @@ async def classify_node_pods(
 ) -> tuple[PodClassification, str]:
     """Classify the pods on the node, and return them with the resourceVersion of their list.
 
-    If no pod is left, the function verifies that with a second list of the newest state. If `is_fresh` is true, it does
-    not, because the first list is at least as new as the state in which the last pod was gone. Orphaned DaemonSet pods
+    If no pod is left, the function verifies that with a second list of the newest state. If `is_fresh` is true, the
+    second list is not necessary: `listed` is at least as new as the deletion of the last pod. Orphaned DaemonSet pods
     are identified last, once no other pod can be evicted.
     """
     now = datetime.now(timezone.utc)
@@ -163,18 +167,19 @@ async def classify_node_pods(
     if not pods.leaving and not is_fresh:
         listed = await list_pods_on_node(api, node)
         pods = drain_flags.classify_for_drain(listed.items, options, now)
-    if pods.daemonset_pods and not drain_flags.select_evictable(pods, options):
+    if pods.daemonset_pods and not drain_flags.select_evictable_pods(pods, options):
         pods = drain_flags.classify_for_drain(
             listed.items, options, now, await find_orphan_uids(api, pods.daemonset_pods)
         )
     return pods, listed.resource_version
 
 
-def _defer_undecided(batch: EvictionResult, maintenance: Maintenance, own_pod_name: str = "") -> bool:
-    """Return whether another pass should follow at once, for undecided or deferred pods after progress (rule 9).
+def _update_blocked_pods(batch: EvictionResult, maintenance: Maintenance, own_pod_name: str = "") -> bool:
+    """Update `batch.blocked`, and return whether another pass should follow immediately (rule 9).
 
-    Without progress, those pods count as blocked; so do undecided pods that the status already reports as blocked.
-    Updates `batch.blocked` accordingly. `own_pod_name` is the name of the pod that runs this process.
+    If the batch made progress, another pass retries the deferred pods, and the pods whose eviction failed without a
+    refusal. Without progress, these pods count as blocked. So do pods that the status already reports as blocked.
+    `own_pod_name` is the name of the pod that runs this process.
     """
     undecided = [item for item in batch.blocked if item.reason in eviction_backoff.UNDECIDED_REASONS]
     if not (batch.evicted or batch.already_gone or batch.in_flight):
@@ -187,7 +192,7 @@ def _defer_undecided(batch: EvictionResult, maintenance: Maintenance, own_pod_na
     return bool(newly_undecided or batch.deferred)
 
 
-def _build_data(batch: EvictionResult, pods_version: str, budgets_version: str) -> Object:
+def _build_evicted_data(batch: EvictionResult, pods_version: str, budgets_version: str) -> Object:
     error = format_summary(item for item in batch.blocked if item.reason not in PROGRESSING_REASONS)
     return {
         "evicted": batch.evicted,

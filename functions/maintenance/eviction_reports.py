@@ -1,10 +1,10 @@
 """Reports the results of eviction batches: one merged reply to coalesced hints, log lines and a metric.
 
 The API server may grant an eviction after the pass that sent it has ended. Usually the next pass of this process
-reports that eviction. If there is none, the eviction is published as an additional reply to the event of the earlier
-pass, after some time or when the process exits. The next pass may run in another process: if the drained node runs the
-product itself, the broker restarts elsewhere and sends the next event to another pod. Each eviction must be in the
-journal (NMO-17, NMO-17a).
+reports that eviction. Without a next pass, the eviction is published as an additional reply to the earlier pass's
+event, after a delay or when the process exits. The next pass may run in another process: if the drained node runs the
+product itself, the broker restarts on another node and sends the next event to another pod. Each eviction must be in
+the journal (NMO-17, NMO-17a).
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from functions.event_data import parse_resource_version, require_data
 from functions.maintenance.event_objects import log_about, parse_node_name, parse_reference
 from functions.maintenance.metrics import EVICTIONS
 from functions.pass_strategies import PassKey, Replies, ResourceVersions
-from kube.client.eviction_batch import list_pending_nodes, set_late_callback, take_all_late_evictions
+from kube.client.eviction_batch import (
+    list_nodes_with_pending_evictions,
+    set_late_eviction_callback,
+    take_all_late_evictions,
+)
 from kube.client.sync_client import SyncClient
 from kube.evictions import EvictionResult
 from kube.maintenance.blocked_pods import format_summary
@@ -33,9 +37,9 @@ from kube.resource_versions import find_newest, is_at_least_as_new
 from kube.text_limits import format_count, take_within_bytes, truncate
 
 PublishReplies: TypeAlias = Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]
-"""Publishes additional replies to a pass's event."""
+"""Function that publishes additional replies to the event of a pass."""
 VERSION_FIELDS = ("podsVersion", "budgetsVersion")
-"""Data fields with the resourceVersions that a hint reports; its pass must not read an older state."""
+"""Data fields with the resourceVersions that a hint reports; the pass for the hint must not read an older state."""
 HINT_VERSION_FIELDS = {
     events.PODS_GONE: VERSION_FIELDS[:1],
     events.PODS_ADDED: VERSION_FIELDS[:1],
@@ -48,7 +52,7 @@ MAX_BLOCKED_BYTES = 1_200_000
 The number of pods and the length of the server's messages are unbounded, but consumers limit the size of an event.
 """
 MAX_TRACKED_NODES = 100
-"""Number of nodes whose last pass is kept; above it, passes without unanswered evictions are removed."""
+"""Number of nodes with a stored last pass, above which passes without a pending eviction request are removed."""
 
 
 class PodStrategy:
@@ -61,9 +65,9 @@ class PodStrategy:
         return PassKey(f"node {parse_node_name(event)}", parse_reference(event).uid)
 
     def select_newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """Return one hint that reports the newest pods and the newest budgets.
+        """Return a hint that reports the newest pods and the newest budgets of all hints.
 
-        It has the type of the hint with the newest pods, since that type shows whether the last pods are gone.
+        The result has the type of the hint with the newest pods, since that type shows whether the last pods have left.
         """
         versions = {name: find_newest(parse_resource_version(hint, name) for hint in hints) for name in VERSION_FIELDS}
         latest = next(hint for hint in hints if parse_resource_version(hint, "podsVersion") == versions["podsVersion"])
@@ -77,41 +81,46 @@ class PodStrategy:
     def has_seen(self, versions: ResourceVersions, hint: BaseCloudEvent) -> bool:
         """Return whether the hint reports only pods or budgets that a pass with this state has already seen.
 
-        Hints of other types need a pass. So does a `budget.opened` that PodSource repeats because no pass has acted on
-        it; such a hint has no `podsVersion`.
+        Hints of other types need a pass. A `budget.opened` that PodSource repeats because no pass has acted on it also
+        needs a pass; it has no `podsVersion`.
         """
         names = HINT_VERSION_FIELDS.get(hint.get_type(), ())
         return bool(names) and all(
             is_at_least_as_new(versions.get(name, ""), parse_resource_version(hint, name)) for name in names
         )
 
-    def select_carried_over(self, _replies: Replies) -> Replies:
-        """Return no replies: the next reply supersedes a `node.drained` or a failure.
+    def select_unrepeated_replies(self, _replies: Replies) -> Replies:
+        """Return no replies, because the next reply supersedes a `node.drained` or a failure.
 
-        Evictions need not be carried over either, since `merge` returns them in a reply flagged `more`.
+        `merge` returns the evictions in a reply flagged `more`, so they are not lost either.
         """
         return []
 
-    def merge(self, event: BaseCloudEvent, passes: Sequence[Replies], *, more: bool) -> Replies | None:
-        """Return the last pass's reply, extended by the evictions of all passes.
+    def merge(self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool) -> Replies | None:
+        """Return the last pass's reply with the evictions of all passes.
 
-        If `more` is true, only `pods.evicted` can request another pass. If a later pass failed, the reply reports the
-        evictions of the earlier ones, flagged `more`, so that none is lost. The next pass then reports the failure.
+        If `has_more_hints` is true, only `pods.evicted` can request another pass. If a later pass failed, the reply
+        reports the evictions of the earlier passes, flagged `more`, so that no eviction is lost. The next pass then
+        reports the failure.
         """
-        all_replies = [reply for replies in passes for reply in replies]
+        all_replies = [reply for replies in pass_replies for reply in replies]
         successful = [reply for reply in all_replies if reply.get_type() != events.MAINTENANCE_STEP_FAILED]
         if not all_replies:
-            return None if more else []
+            return None if has_more_hints else []
         last = (successful or all_replies)[-1]
-        if more and last.get_type() != events.PODS_EVICTED:
+        if has_more_hints and last.get_type() != events.PODS_EVICTED:
             return None
-        if len(all_replies) == 1 and not more:
+        if len(all_replies) == 1 and not has_more_hints:
             return all_replies
-        return [_build_merged_reply(event, last, successful, more=more or last is not all_replies[-1])]
+        return [
+            _build_merged_reply(
+                event, last, successful, needs_another_pass=has_more_hints or last is not all_replies[-1]
+            )
+        ]
 
 
 def _merge_blocked_pods(last_reply: BaseCloudEvent, replies: Sequence[BaseCloudEvent]) -> Object:
-    """Return the last pass's blocked pods, plus those of earlier passes that are in backoff and were not retried."""
+    """Return the last pass's blocked pods, and pods from earlier passes that are in backoff and were not retried."""
     data = require_data(last_reply)
     if last_reply.get_type() != events.PODS_EVICTED:
         return {}
@@ -125,8 +134,8 @@ def _merge_blocked_pods(last_reply: BaseCloudEvent, replies: Sequence[BaseCloudE
 def build_blocked_data(blocked: list[Object], error: str) -> Object:
     """Build the event data for blocked pods: as many as fit, ordered by uid, so that each event lists the same pods.
 
-    If an event omitted a pod that an earlier one listed, the status would lose the time since which the pod has been
-    blocked. That time determines its backoff.
+    If an event omitted a pod that an earlier event listed, the status would lose the time since which the pod has been
+    blocked. That time determines the pod's backoff.
     """
     ordered = sorted(blocked, key=itemgetter("uid"))
     return {
@@ -136,7 +145,7 @@ def build_blocked_data(blocked: list[Object], error: str) -> Object:
 
 
 def _build_merged_reply(
-    event: BaseCloudEvent, last_reply: BaseCloudEvent, replies: Sequence[BaseCloudEvent], *, more: bool
+    event: BaseCloudEvent, last_reply: BaseCloudEvent, replies: Sequence[BaseCloudEvent], *, needs_another_pass: bool
 ) -> BaseCloudEvent:
     evicted = [pod for reply in replies for pod in require_data(reply).get("evicted") or []]
     data = {
@@ -144,7 +153,9 @@ def _build_merged_reply(
         **({"evicted": evicted} if evicted else {}),
         **_merge_blocked_pods(last_reply, replies),
     }
-    has_more = last_reply.get_type() == events.PODS_EVICTED and (more or bool(last_reply.get_extension("more")))
+    has_more = last_reply.get_type() == events.PODS_EVICTED and (
+        needs_another_pass or bool(last_reply.get_extension("more"))
+    )
     reference, node = parse_reference(event), parse_node_name(event)
     flags = ("more",) if has_more else ()
     return events.build_event(last_reply.get_type(), "evict", reference, node, cause=event, data=data, flags=flags)
@@ -168,9 +179,8 @@ def _log_batch(maintenance: Maintenance, batch: EvictionResult) -> None:
         log_about("Evict all Pods from Node", maintenance)
     for pod in batch.evicted:
         pod_name = f"{pod['namespace']}/{pod['name']}"
-        logged_name = (
-            pod_name if get_group(maintenance) is MEDIK8S else f'"{pod["name"]}"'
-        )  # each API group has its own format
+        # The format of the log line depends on the maintenance's API group.
+        logged_name = pod_name if get_group(maintenance) is MEDIK8S else f'"{pod["name"]}"'
         log_about(f"evicting pod {logged_name}", maintenance, pod=pod_name)
     if batch.blocked:
         log_about(
@@ -179,7 +189,7 @@ def _log_batch(maintenance: Maintenance, batch: EvictionResult) -> None:
 
 
 class EvictionPass(NamedTuple):
-    """The last pass on a node that ended before all of its evictions were answered."""
+    """The last pass on a node that ended before all of its eviction requests had a response."""
 
     event: BaseCloudEvent
     maintenance: Maintenance
@@ -187,7 +197,7 @@ class EvictionPass(NamedTuple):
 
 
 class LateEvictions:
-    """This process's late evictions, by node: the API server granted them after their pass had ended."""
+    """This process's late evictions, by node: evictions that the API server granted after their pass had ended."""
 
     def __init__(self) -> None:
         self._passes: dict[str, EvictionPass] = {}
@@ -197,8 +207,8 @@ class LateEvictions:
         """Set the function that publishes late evictions."""
         self._publish = publish
 
-    def track(self, event: BaseCloudEvent, maintenance: Maintenance, client: SyncClient) -> None:
-        """Track a pass that has ended with unanswered evictions.
+    def track_pass(self, event: BaseCloudEvent, maintenance: Maintenance, client: SyncClient) -> None:
+        """Store a pass that ended before all of its eviction requests had a response.
 
         A replay does not replace a pass for the same maintenance. Otherwise the drain's evictions would be reported as
         the replay's, and the metric would not count them.
@@ -211,18 +221,19 @@ class LateEvictions:
         ):
             return
         if len(self._passes) >= MAX_TRACKED_NODES:
-            self._drop_answered_passes(client)
+            self._drop_completed_passes(client)
+        # The trimmed maintenance has no long pod lists.
         trimmed = {
             "apiVersion": maintenance["apiVersion"],
             **trim_maintenance(maintenance),
-        }  # without its long pod lists
+        }
         self._passes[parse_node_name(event)] = EvictionPass(event, trimmed, client)
-        set_late_callback(client.api, self._publish_late_evictions)
+        set_late_eviction_callback(client.api, self._publish_late_evictions)
 
-    def _drop_answered_passes(self, client: SyncClient) -> None:
-        """Remove the passes whose evictions have all been answered; keep passes that other threads add meanwhile."""
+    def _drop_completed_passes(self, client: SyncClient) -> None:
+        """Remove the passes without a pending eviction request; keep passes that other threads add during the call."""
         passes = self._passes.copy()
-        pending_nodes = client.run(list_pending_nodes(client.api))
+        pending_nodes = client.run(list_nodes_with_pending_evictions(client.api))
         for node, eviction_pass in passes.items():
             if node not in pending_nodes and self._passes.get(node) is eviction_pass:
                 del self._passes[node]

@@ -29,7 +29,7 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
 from kube.maintenance.eviction_backoff import is_backing_off
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import list_by_holder, list_undeleted
+from kube.maintenance.lookup import list_maintenances_of_holder_group, list_undeleted_maintenances
 from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_in_maintenance
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
@@ -39,7 +39,7 @@ CORDONED_AGAIN_REASON = "NodeCordonedAgain"
 
 
 def _parse_node_name(event: BaseCloudEvent) -> str:
-    """Return the name of the Node that the event carries. Raises `BadEvent` if it has none."""
+    """Return the name of the Node that the event carries. Raises `BadEvent` if the name is missing."""
     name = get_metadata(event).get("name")
     if not is_nonempty_string(name):
         raise BadEvent("metadata.name of the Node is missing in data")
@@ -54,37 +54,39 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
     A cordon that no maintenance requested is left alone (DRN-6).
     """
-    hint, name = require_data(event), _parse_node_name(event)
+    node_data, name = require_data(event), _parse_node_name(event)
     is_node_deleted = event.get_type() == events.RESOURCE_DELETED
-    is_intact, holder = _parse_node_state(hint)
+    is_intact, holder = _parse_node_state(node_data)
     if not is_node_deleted and is_intact:
-        return []  # still cordoned, tainted and labelled: no read is necessary
+        return []  # The node is still cordoned, tainted and labelled, so no read is necessary.
     if not is_active_install(client):
         return []
-    # After a deletion, read the newest state: usually `restore` removed the label, and a cache may still be older.
+    # After a deletion event, read the newest state: usually `restore` removed the label, and a cache may be older.
     api = client.api
     maintenances = client.run(
-        list_undeleted(api, name) if is_node_deleted else list_by_holder(api, name, holder, resource_version="0")
+        list_undeleted_maintenances(api, name)
+        if is_node_deleted
+        else list_maintenances_of_holder_group(api, name, holder, resource_version="0")
     )
     begun = [item for item in maintenances if is_active(item, name)]
     if not any(is_node_deleted or m.is_reported_cordoned(item) for item in begun):
-        return []  # no status reports the cordon yet, so `taint` is still to come
+        return []  # No status reports the cordon yet, so the chain still has to taint the node.
     node = client.run(get_or_none(client.api.get(build_node_path(name))))
     current = [item for item in begun if node and m.has_begun_on(item, node)]
     _delete_maintenances([item for item in begun if item not in current], client)
     return _report_drift(event, current, node, client) if node else []
 
 
-def _parse_node_state(hint: Mapping[str, Any]) -> tuple[bool, str]:
+def _parse_node_state(node_data: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether the event's Node is cordoned, tainted and labelled, and the maintenance's uid in the label.
 
     Raises `BadEvent` if the Node is malformed.
     """
-    if not isinstance(hint.get("spec"), dict):
+    if not isinstance(node_data.get("spec"), dict):
         raise BadEvent("spec of the Node is missing in data")
     try:
-        is_intact = any(is_in_maintenance(hint, group.drain_taint) for group in GROUPS.values())
-        return is_intact, str(get_maintenance_uid(hint) or "")
+        is_intact = any(is_in_maintenance(node_data, group.drain_taint) for group in GROUPS.values())
+        return is_intact, str(get_maintenance_uid(node_data) or "")
     except MALFORMED_OBJECT_ERRORS:
         raise BadEvent("the Node in data is malformed") from None
 
@@ -96,7 +98,7 @@ def _delete_maintenances(maintenances: list[Object], client: SyncClient) -> None
         try:
             client.delete(m.build_path(maintenance), uid=maintenance["metadata"]["uid"])
         except (NotFound, Conflict):
-            continue  # the garbage collector has already deleted it
+            continue  # The garbage collector has already deleted the maintenance.
 
 
 def _report_drift(
@@ -105,8 +107,8 @@ def _report_drift(
     """Return a `node.drifted` for each maintenance whose cordon, taint or label another client has removed.
 
     The function skips a maintenance that is in backoff, or for which the Kubernetes Event that counts the repairs
-    cannot be written. Otherwise it and the other client would undo each other's writes endlessly (rule 9). The tick
-    repairs the node later.
+    cannot be written. Otherwise the function and the other client would undo each other's writes endlessly (rule 9).
+    The tick repairs the node later.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
     replies: list[BaseCloudEvent] = []

@@ -35,7 +35,7 @@ def record_node_event(
 
 
 def find_node_event(node: str, reason: str, maintenance: Maintenance, client: SyncClient) -> Object | None:
-    """Return the Event that this maintenance recorded on the node for `reason`; None if none can be read."""
+    """Return the Event that this maintenance recorded on the node for `reason`; None if no such Event can be read."""
     try:
         items = client.list(
             kubernetes_events.EVENTS_PATH,

@@ -1,7 +1,7 @@
 """Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/observability.md.
 
-They have few labels, to stay small on large clusters: only the metrics of currently blocked pods have labels for node
-and budget.
+The metrics have few labels, to stay small on large clusters: only the metrics of currently blocked pods have labels
+for node and budget.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DRAIN_SECONDS = Histogram(
 )
 BLOCKED_SECONDS = Histogram(
     "nodemaintenance_blocked_seconds",
-    "Time for which pods were blocked, observed when they no longer are",
+    "Time for which pods were blocked, observed when a pod is no longer blocked",
     ["reason"],
     buckets=DURATION_BUCKETS,
 )
@@ -45,14 +45,14 @@ RESYNC_EVENTS = Counter(
 SNAPSHOT_TTL_SECONDS = 60.0
 """Seconds for which a snapshot is exposed: four ticks.
 
-Each replica receives only some of the ticks, and an outdated snapshot must not be exposed next to a newer one.
+Each replica receives only part of the ticks, and an outdated snapshot must not be exposed next to a newer one.
 """
 PHASES = ("Pending", m.RUNNING, m.SUCCEEDED, m.FAILED, "Ending")
-"""Pending: without a status yet. Ending: deleted, but its node is not restored yet."""
+"""Phases of a maintenance. Pending: no status was written yet. Ending: a deleted one whose node is not restored yet."""
 
 
 def observe_status_write(before: m.Maintenance, status: Mapping[str, Any], now: datetime) -> None:
-    """Observe the durations of a drain, and of blocked pods, that this status write ends.
+    """Observe the durations of the drain and of the blocked pods that this status write ends.
 
     `status` contains the changed fields.
     """
@@ -64,7 +64,7 @@ def observe_status_write(before: m.Maintenance, status: Mapping[str, Any], now: 
 
 
 def _observe_drain(before: m.Maintenance, phase: str, now: datetime) -> None:
-    """Observe the duration of a drain that has ended, from the time when the status first reported it."""
+    """Observe the duration of a drain that has ended, from the time when the status first reported the drain."""
     condition = m.get_condition(before, "Drained")
     reported_at = condition.get("status") == "False" and parse_time_or_none(condition.get("lastTransitionTime"))
     began = reported_at or parse_time(before["metadata"]["creationTimestamp"])
@@ -86,7 +86,7 @@ BlockedLabels = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class MaintenanceSnapshot:
-    """The maintenances as one tick listed them.
+    """The maintenances and their blocked pods at the time of one tick.
 
     Attributes:
         taken_at: time of the tick, in Unix seconds.
@@ -106,7 +106,7 @@ class MaintenanceCollector(Collector):
         self._snapshot: MaintenanceSnapshot | None = None
 
     def update(self, maintenances: Iterable[m.Maintenance]) -> None:
-        """Replace the snapshot; the new one omits pods that are no longer blocked."""
+        """Replace the snapshot; the new snapshot omits pods that are no longer blocked."""
         maintenances = list(maintenances)
         phases = Tally("Ending" if m.is_deleting(item) else m.get_phase(item) or "Pending" for item in maintenances)
         blocked: dict[BlockedLabels, list[datetime]] = {}
@@ -116,7 +116,7 @@ class MaintenanceCollector(Collector):
         self._snapshot = MaintenanceSnapshot(time.time(), phases, blocked)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges; for an outdated snapshot, only the time when it was taken."""
+        """Yield the gauges; for an outdated snapshot, yield only the time of the snapshot."""
         snapshot = self._snapshot
         if snapshot is None:
             return
@@ -132,7 +132,7 @@ class MaintenanceCollector(Collector):
         yield _build_gauge("nodemaintenance_blocked_pods", "Number of pods that cannot be evicted now", labels, pods)
         oldest = {key: min(since).timestamp() for key, since in blocked.items()}
         name = "nodemaintenance_blocked_since_timestamp_seconds"
-        yield _build_gauge(name, "Time since when the first of these pods is blocked", labels, oldest)
+        yield _build_gauge(name, "Time at which the first of the blocked pods became blocked", labels, oldest)
 
 
 def _build_gauge(name: str, help_text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
@@ -143,7 +143,7 @@ def _build_gauge(name: str, help_text: str, labels: list[str], values: Mapping[A
 
 
 def _list_blocked_pods(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLabels, datetime]]:
-    """Yield one maintenance's blocked pods, or none if it is being deleted or has lost its lease."""
+    """Yield one maintenance's blocked pods, or none if the maintenance is being deleted or has lost its lease."""
     if m.is_deleting(maintenance) or m.has_lost_lease(maintenance):
         return
     for pod in m.get_blocked_pods(maintenance):

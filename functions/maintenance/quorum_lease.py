@@ -1,7 +1,8 @@
-"""Lets one maintenance at a time begin on a control-plane node, and none that would break etcd's quorum (NMO-23).
+"""Lets only one maintenance at a time begin on a control-plane node, and only if etcd keeps its quorum (NMO-23).
 
 Two maintenances that are created concurrently both pass the admission webhook, and the webhook is optional. So `begin`
-checks the quorum again while it holds a lease: the holder sees all maintenances that have begun, and the others wait.
+checks the quorum again while it holds a lease: the holder sees all maintenances that have begun, and other maintenances
+wait.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _acquire_lease(maintenance: m.Maintenance, client: SyncClient) -> Object:
 
 def _release_lease(lease: Object, client: SyncClient) -> None:
     """Release the lease; if that fails, the next maintenance waits until the lease expires."""
-    version = lease["metadata"].get("resourceVersion")  # missing in a dry run
+    # A lease that was created in a dry run has no resourceVersion.
+    version = lease["metadata"].get("resourceVersion")
     try:
         client.patch(quorum.LEASE_PATH, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}})
     except ApiError as error:

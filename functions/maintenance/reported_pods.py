@@ -45,7 +45,7 @@ def _parse_pod(pod: Any) -> Object:
 
 
 def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:
-    """Return the snapshot that the event's step took; None if it has none. Raises `BadEvent` if it is malformed."""
+    """Return the snapshot that the event's step took; None if there is none. Raises `BadEvent` if malformed."""
     version, leaving = parse_resource_version(event, "maintenanceVersion"), require_data(event).get("left")
     if not version:
         return None

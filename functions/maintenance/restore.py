@@ -1,8 +1,7 @@
 """Restore the node of a deleted NodeMaintenance: remove taints, cordon, label and lease, and the finalizer last.
 
 The step also restores the node of a maintenance that has lost its lease to another tool (NMO-27a), and an orphaned
-node, whose maintenance is already gone. A node is orphaned if a late write cordons it again, or if a client removes
-the finalizer (design rule 12).
+node. A node is orphaned if a late write cordons it again, or if a client removes the finalizer (design rule 12).
 
 In: an updated NodeMaintenance, `maintenance.restore_pending`.
 Out: `node.restored`, or `maintenance.pending` for the successor.
@@ -28,8 +27,8 @@ from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.kubernetes_events import EVENT_MESSAGES, REMOVE_REASON, UNCORDON_REASON
-from kube.maintenance.lookup import list_maintenances, list_undeleted
-from kube.maintenance.status_patch import is_reported_unrestored
+from kube.maintenance.lookup import list_maintenances, list_undeleted_maintenances
+from kube.maintenance.status_patch import is_restore_failure_reported
 from kube.nodes import (
     Node,
     build_node_path,
@@ -48,9 +47,10 @@ EMITS = (events.NODE_RESTORED, events.MAINTENANCE_PENDING)
 def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand the node over to a successor, if any (X-7)."""
     if event.get_type() == events.RESOURCE_UPDATED and (
-        not _needs_restore(event) or is_reported_unrestored(require_data(event))
+        not _needs_restore(event) or is_restore_failure_reported(require_data(event))
     ):
-        return []  # no read is necessary: each status write triggers this step, even one that reports its failure
+        # No read is necessary: each status write triggers this step, even the write that reports a failed restore.
+        return []
     if not is_active_install(client):
         return []
     maintenance = read_maintenance(event, client)
@@ -101,7 +101,7 @@ def _restore_after_lease_loss(
     ]
 
 
-def _restore_node(maintenance: m.Maintenance, name: str, client: SyncClient) -> list[Object]:
+def _restore_node(maintenance: m.Maintenance, node_name: str, client: SyncClient) -> list[Object]:
     """Remove the taints that no other maintenance needs; uncordon and unlabel the node if it has no successor.
 
     Returns the node's other maintenances, the successor first.
@@ -109,48 +109,51 @@ def _restore_node(maintenance: m.Maintenance, name: str, client: SyncClient) -> 
     key = m.get_group(maintenance).drain_taint
 
     def plan_patch() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
-        node = _get_node(name, client)
-        # read after the node: the list includes the maintenance in its label, or the patch fails on a changed label
-        others = _list_successors(name, client)
-        is_restored = m.has_lost_lease(maintenance) and node is not None and not _is_unrestored(node, key)
+        node = _get_node(node_name, client)
+        # The list is read after the node, so it includes the maintenance in the node's label. Otherwise the label has
+        # changed, and the patch fails.
+        others = _list_successors(node_name, client)
+        is_restored = m.has_lost_lease(maintenance) and node is not None and not _has_label_or_taint(node, key)
         if node is None or is_restored or not m.has_begun_on(maintenance, node):
             return (None, others), []
-        needed_taints = {m.get_group(other).drain_taint for other in others[:1]}  # the others wait, and may never begin
+        # Only the successor's taint is needed, because the other maintenances wait and may never begin.
+        needed_taints = {m.get_group(other).drain_taint for other in others[:1]}
         first_uid = others[0]["metadata"]["uid"] if others else ""
         return (node, others), build_restore_patch(
             node, _select_taints_to_remove(maintenance, node, others) - needed_taints, successor_uid=first_uid
         )
 
-    (node, others), changed = patch_node(name, plan_patch, client)
+    (node, others), changed = patch_node(node_name, plan_patch, client)
     if node is not None:
-        log_about(f"Maintenance taints will be removed from node {name}", maintenance)
-        log_about(f"Applying {key} taint remove on Node: {name}", maintenance)
+        log_about(f"Maintenance taints will be removed from node {node_name}", maintenance)
+        log_about(f"Applying {key} taint remove on Node: {node_name}", maintenance)
     if changed and not others:
-        _record_uncordon(name, maintenance, client)
+        _record_uncordon(node_name, maintenance, client)
     return others
 
 
-def _is_unrestored(node: Node, taint_key: str) -> bool:
-    """Return whether the node is not restored yet: it has our label or, if a client removed that, the drain taint."""
+def _has_label_or_taint(node: Node, taint_key: str) -> bool:
+    """Return whether the node still has our label or, if a client removed the label, the drain taint."""
     return has_maintenance_label(node) or is_tainted(node, taint_key)
 
 
 def _select_taints_to_remove(maintenance: m.Maintenance, node: Node, successors: list[Object]) -> frozenset[str]:
-    """Return the drain taints to remove: the maintenance's own, or all if the label names an unknown maintenance."""
+    """Return the drain taints to remove: the maintenance's taint, or all if the label names an unknown maintenance."""
     known = {item["metadata"]["uid"] for item in (maintenance, *successors)}
     is_unknown = get_maintenance_uid(node) not in {None, *known}
     return DRAIN_TAINTS if is_unknown else frozenset({m.get_group(maintenance).drain_taint})
 
 
-def _list_successors(name: str, client: SyncClient) -> list[Object]:
-    """Return the node's other maintenances, oldest first, and set our finalizer on the first one, the successor.
+def _list_successors(node_name: str, client: SyncClient) -> list[Object]:
+    """Return the node's other maintenances, oldest first, and set our finalizer on the oldest one, the successor.
 
     With the finalizer, a deletion of the successor waits until its node is restored. If the successor is being deleted
-    or was just changed, the function lists again. Raises `Retry` if that happens repeatedly.
+    or was just changed, the function lists the maintenances again. Raises `Retry` after several attempts.
     """
-    reason = f"other clients changed it {MAX_ATTEMPTS} times"
+    reason = f"other clients changed the object {MAX_ATTEMPTS} times"
     for _ in range(MAX_ATTEMPTS):
-        others = [item for item in client.run(list_undeleted(client.api, name)) if m.claims_node(item)]
+        undeleted = client.run(list_undeleted_maintenances(client.api, node_name))
+        others = [item for item in undeleted if m.claims_node(item)]
         if not others or m.has_finalizer(others[0]):
             return others
         try:
@@ -160,19 +163,20 @@ def _list_successors(name: str, client: SyncClient) -> list[Object]:
             reason = error.message
         except (NotFound, Conflict):
             continue
-    raise Retry(f'cannot add the finalizer to the next NodeMaintenance of node "{name}": {reason}')
+    raise Retry(f'cannot add the finalizer to the next NodeMaintenance of node "{node_name}": {reason}')
 
 
-def _record_uncordon(name: str, maintenance: m.Maintenance, client: SyncClient) -> None:
-    log_about(f"uncordon Node: {name}", maintenance)
-    record_node_event(name, UNCORDON_REASON, EVENT_MESSAGES[UNCORDON_REASON], maintenance, client, event_type="Normal")
+def _record_uncordon(node_name: str, maintenance: m.Maintenance, client: SyncClient) -> None:
+    log_about(f"uncordon Node: {node_name}", maintenance)
+    message = EVENT_MESSAGES[UNCORDON_REASON]
+    record_node_event(node_name, UNCORDON_REASON, message, maintenance, client, event_type="Normal")
 
 
 def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Restore an orphaned node: one still cordoned, tainted or leased for a maintenance that no longer exists.
 
-    Does nothing if another maintenance claims the node. Since the drain taint of the missing maintenance is unknown,
-    the function removes the drain taints of all API groups.
+    Does nothing if another maintenance claims the node. Since the API group of the missing maintenance is unknown, the
+    function removes the drain taints of all API groups.
     """
     name, reference = parse_node_name(event), parse_reference(event)
     lease = _get_lease(name, client)
@@ -196,8 +200,8 @@ def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloud
     )
 
 
-def _get_node(name: str, client: SyncClient) -> Node | None:
-    return client.run(get_or_none(client.api.get(build_node_path(name))))
+def _get_node(node_name: str, client: SyncClient) -> Node | None:
+    return client.run(get_or_none(client.api.get(build_node_path(node_name))))
 
 
 def _get_lease(node: str, client: SyncClient) -> Object | None:
@@ -210,7 +214,7 @@ def _delete_lease(lease: Object, client: SyncClient) -> bool:
     try:
         client.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
     except (NotFound, Conflict):
-        return False  # a duplicate of this event released it, or the successor acquired it
+        return False  # A duplicate of the event deleted the lease, or the successor acquired it.
     return True
 
 

@@ -1,8 +1,8 @@
-"""Resync: on every tick, re-emit the event that a maintenance waits for, and no other (X-3, X-5, design rule 4).
+"""Resync: on every tick, re-emit exactly the event that a maintenance waits for (X-3, X-5, design rule 4).
 
 The step lists maintenances, nodes under maintenance and leases page by page. In addition, it reads at most
-`MAX_READS_PER_TICK` single nodes, and the pods of at most `MAX_READS_PER_TICK` nodes, by round robin. So a drained
-maintenance does not need a request of its own on each tick (design rule 10).
+`MAX_READS_PER_TICK` single nodes, and the pods of at most `MAX_READS_PER_TICK` nodes, by round robin. A tick therefore
+does not send a request for each drained maintenance (design rule 10).
 
 In: a PingSource tick. Out: `maintenance.pending`, `maintenance.restore_pending`, `node.drifted`, `node.tainted`.
 Touches: nodemaintenances list; nodes get, list; pods list; leases get, list, create, patch in medik8s-leases;
@@ -41,7 +41,7 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import collect_group_lists, list_group, list_pods_on_node, sort_by_age
+from kube.maintenance.lookup import collect_group_lists, list_maintenances_of_group, list_pods_on_node, sort_by_age
 from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 from kube.trimming import trim_node
@@ -52,27 +52,27 @@ PASS_STRATEGY = ChangeStrategy(lambda _tick: "all maintenances")
 MAX_READS_PER_TICK, MIN_SUCCEEDED_READS = 20, 5
 """Maximum number of requests per tick for single nodes, and also for the pods on nodes.
 
-`MIN_SUCCEEDED_READS` of the latter are reserved for drained nodes, on which a pod may have appeared late.
+`MIN_SUCCEEDED_READS` of the pod requests are reserved for drained nodes, on which a pod may have appeared late.
 """
 log = logging.getLogger("functions")
 
 
 class ReadRotations:
-    """The round-robin positions: one each for maintenances with an unlabelled node, active drains and drained ones."""
+    """Round-robin positions for three groups of maintenances: unlabelled node, drain in progress, drained."""
 
     def __init__(self) -> None:
         self.unlabelled, self.draining, self.succeeded = RoundRobin(), RoundRobin(), RoundRobin()
 
 
 READ_ROTATIONS = ReadRotations()
-"""The positions of this process; a replay uses its own."""
+"""The round-robin positions of this process; a replay uses separate positions."""
 
 
 def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Return the due event of each maintenance that waits for one, because the original may have been lost.
+    """Return the event that each maintenance waits for, because the original event may have been lost.
 
-    Also returns an event for each orphaned node, whose maintenance no longer exists. The next tick checks what this one
-    has no time for. Raises `ApiError` if no maintenances could be listed.
+    Also returns an event for each orphaned node, whose maintenance no longer exists. The next tick checks the
+    maintenances that this tick has no time for. Raises `ApiError` if no maintenances could be listed.
     """
     if not acquire_install_lease(client):
         return []
@@ -81,7 +81,12 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     rotations = ReadRotations() if is_replay else READ_ROTATIONS
     waiting = client.run(_find_waiting_maintenances(client.api, snapshot, rotations, datetime.now(timezone.utc)))
     due_events = [
-        (events.ObjectReference.from_object(item), m.get_node_name(item), event_type, _build_data(item, event_type))
+        (
+            events.ObjectReference.from_object(item),
+            m.get_node_name(item),
+            event_type,
+            _build_event_data(item, event_type),
+        )
         for item, event_type in waiting
     ]
     due_events += [
@@ -97,22 +102,22 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     ]
 
 
-def _build_data(maintenance: Object, event_type: str) -> Object:
+def _build_event_data(maintenance: Object, event_type: str) -> Object:
     """Return the data of `maintenance.pending`: `begun` for a maintenance that has begun.
 
-    If `begin` fails for such a maintenance, the error concerns the renewal of its lease.
+    If `begin` fails for a maintenance that has begun, the error concerns the renewal of its lease.
     """
     return {"begun": True} if event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance) else {}
 
 
 async def _read_snapshot(api: Api) -> ResyncSnapshot:
-    """Read all lists concurrently; if the API server rejects one of them, the others are still used.
+    """Read all lists concurrently; if the API server rejects one list, the other lists are still used.
 
     Raises `Unavailable` if a list request got no response. The broker then redelivers the tick, so that no step acts on
     a partial list.
     """
     groups, (nodes, leases_or_error) = await asyncio.gather(
-        asyncio.gather(*(list_group(api, group) for group in GROUPS.values()), return_exceptions=True),
+        asyncio.gather(*(list_maintenances_of_group(api, group) for group in GROUPS.values()), return_exceptions=True),
         asyncio.gather(
             list_all(api, NODES_PATH, label_selector=MAINTENANCE_LABEL, transform=trim_node),
             list_all(api, leases.LEASES_PATH),
@@ -137,7 +142,7 @@ async def _read_snapshot(api: Api) -> ResyncSnapshot:
 def _index_by_node(
     get_node_name: Callable[[Object], str], result: ListResult | BaseException
 ) -> dict[str, Object] | None:
-    """Return the items of a list by node name; if the result is an API error, log it and return None."""
+    """Return the objects of a list by node name; if the list failed, log the API error and return None."""
     if isinstance(result, ApiError):
         log.warning("resync cannot list all objects: %s", result.message)
         return None
@@ -154,7 +159,7 @@ async def _find_waiting_maintenances(
     api: Api, snapshot: ResyncSnapshot, rotations: ReadRotations, now: datetime
 ) -> list[tuple[Object, str]]:
     """Return the maintenances that wait for an event, each with the event's type."""
-    dues = [(item, _try_find_due(item, snapshot, now)) for item in snapshot.maintenances]
+    dues = [(item, _try_find_due_event(item, snapshot, now)) for item in snapshot.maintenances]
     unlabelled = [item for item, due in dues if due is RequiredRead.NODE]
     reads = [
         _try_read(item, _find_due_event_by_node(api, item, snapshot, now))
@@ -190,24 +195,24 @@ async def _find_due_event_by_pods(api: Api, maintenance: Object, now: datetime) 
 
 
 async def _try_read(maintenance: Object, read: Awaitable[DueEvent]) -> tuple[Object, DueEvent]:
-    """Await one read and return its outcome; a rejected request or a malformed object must not stop other reads."""
+    """Await one read and return its result; a rejected request or a malformed object must not stop other reads."""
     try:
         return maintenance, await read
     except Unavailable:
         return maintenance, RequiredRead.UNAVAILABLE
     except ApiError as error:
-        return maintenance, _log_skipped(maintenance, error.message)
+        return maintenance, _log_skipped_maintenance(maintenance, error.message)
     except MALFORMED_OBJECT_ERRORS as error:
-        return maintenance, _log_skipped(maintenance, repr(error))
+        return maintenance, _log_skipped_maintenance(maintenance, repr(error))
 
 
-def _try_find_due(maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
+def _try_find_due_event(maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
     try:
         return find_due_event(maintenance, snapshot, now)
     except MALFORMED_OBJECT_ERRORS as error:
-        return _log_skipped(maintenance, repr(error))
+        return _log_skipped_maintenance(maintenance, repr(error))
 
 
-def _log_skipped(maintenance: Object, error: str) -> str:
+def _log_skipped_maintenance(maintenance: Object, error: str) -> str:
     log_about("resync skipped this maintenance", maintenance, error=error)
     return ""

@@ -1,4 +1,6 @@
-"""Write the status, as its only writer, and only if more than the timestamp changes (NMO-10 to NMO-13, KNM-2, 3).
+"""Write the status of a NodeMaintenance, unless only its timestamp would change (NMO-10 to NMO-13, KNM-2, 3).
+
+No other step writes the status.
 
 In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `node.drained`, `maintenance.step_failed`.
 Out: nothing.
@@ -47,9 +49,9 @@ Another process may write at the same time. After these attempts, the step leave
 
 
 class StatusUpdate(NamedTuple):
-    """An event, its input for the status, and the resourceVersion of its pods ("" if it has none).
+    """An event, its input for the status, and the resourceVersion of the pods that the event reports ("" if none).
 
-    `snapshot` is the snapshot that the event's step took, or None if the event has none.
+    `snapshot` is the snapshot that the event's step took, or None if the event contains no snapshot.
     """
 
     event: BaseCloudEvent
@@ -82,7 +84,7 @@ def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _write_status(updates: Sequence[StatusUpdate], client: SyncClient) -> None:
-    """Apply these events to the status of one maintenance, in order, and write it."""
+    """Apply the updates to the status of one maintenance, in order, and write the status."""
     event = updates[0].event
     for _ in range(MAX_ATTEMPTS):
         maintenance = read_maintenance(event, client)
@@ -111,7 +113,7 @@ def _build_status_write(before: m.Maintenance, after: m.Maintenance, pods_versio
 
 
 def build_status_input(event: BaseCloudEvent) -> StatusInput:
-    """Return the input for the status that only the event contains."""
+    """Return the input for the status that cannot be read from the cluster, but only from the event."""
     data = require_data(event)
     drained = event.get_type() == events.NODE_DRAINED
     error, blocked = str(data.get("error") or ""), parse_blocked_pods(event)
@@ -121,7 +123,7 @@ def build_status_input(event: BaseCloudEvent) -> StatusInput:
         [] if drained else blocked,
         is_drained=drained,
         is_restore_error=step == "restore",
-        is_renewal_error=step == "begin",
+        is_lease_renewal_error=step == "begin",
         is_begin_error=step == "begin" and not ("begun" in data or "leaseErrors" in data),
         is_waiting=bool(data.get("waits")),
         lease_error_count=_parse_lease_errors(event),
@@ -129,7 +131,7 @@ def build_status_input(event: BaseCloudEvent) -> StatusInput:
 
 
 def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
-    """Return how many lease renewals failed in a row, 0 after a success; None if the event does not report it."""
+    """Return how many lease renewals failed in a row, 0 after a success; None if the event reports no number."""
     count = 0 if event.get_type() == events.MAINTENANCE_BEGUN else require_data(event).get("leaseErrors")
     return count if isinstance(count, int) else None
 
@@ -137,7 +139,7 @@ def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
 def _build_patch(
     maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
 ) -> tuple[Object | None, str]:
-    """Return the status patch and the resourceVersion of its pods, or "" if the node may have been read later.
+    """Return the status patch and the pods' resourceVersion, or "" if the node may have been read after the pods.
 
     Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
     """
@@ -153,11 +155,11 @@ def _build_patch(
 def _read_node_snapshot(
     maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
 ) -> tuple[NodeSnapshot, str]:
-    """Return the node and its pods with the pods' resourceVersion, or "" if the node may have been read later.
+    """Return the node and its pods, and the pods' resourceVersion, or "" if the node may be newer than the pods.
 
-    The function uses the snapshot of the event's step if that is still valid, and reads everything else. If all events
-    are `pods.gone` and the status shows a cordoned node, the node is not read, since `guard` watches it. A snapshot
-    without remaining pods is verified by listing the pods.
+    If the snapshot of the event's step is still valid, the function uses the snapshot and reads only what is missing.
+    If all events are `pods.gone` and the status shows a cordoned node, the node is not read, since `guard` watches it.
+    A snapshot without remaining pods is verified by listing the pods.
     """
     step_snapshot = _get_current_snapshot(maintenance, updates)
     if step_snapshot and step_snapshot.leaving:
@@ -169,7 +171,7 @@ def _read_node_snapshot(
     if (
         step_snapshot.is_cordoned_and_tainted
         if step_snapshot
-        else _are_all_pods_gone(updates) and m.is_reported_cordoned(maintenance)
+        else _has_only_pods_gone_events(updates) and m.is_reported_cordoned(maintenance)
     ):
         listed = client.run(pods)
         return NodeSnapshot(is_cordoned_and_tainted=True, pods=listed.items), listed.resource_version
@@ -178,7 +180,7 @@ def _read_node_snapshot(
 
 
 def _get_current_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUpdate]) -> StepSnapshot | None:
-    """Return the snapshot of a single event's step if the maintenance has not changed since, else None.
+    """Return the snapshot of a single event's step if it still describes the maintenance, else None.
 
     A status write by this process does not invalidate a snapshot whose pods are at least as new. The function also
     returns None for a replay, and for a succeeded maintenance, since only a new read may revoke its success.
@@ -200,14 +202,15 @@ def _get_current_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUp
     )
 
 
-def _are_all_pods_gone(updates: Sequence[StatusUpdate]) -> bool:
+def _has_only_pods_gone_events(updates: Sequence[StatusUpdate]) -> bool:
     return all(update.event.get_type() == events.PODS_GONE for update in updates)
 
 
 def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClient) -> None:
     """Log the changes and record Kubernetes Events for them.
 
-    Each change is recorded once, by the process that wrote it, and after the write, so that no eviction waits for it.
+    The process that wrote the status records each change once, after the write, so that no eviction waits for the
+    Events.
     """
     if _is_newly_cordoned(maintenance, status):
         record_node_event(
@@ -226,11 +229,11 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
         record_progress(SUCCEED_REASON, maintenance, client)
     elif phase == m.FAILED:
         record_progress(FAIL_REASON, maintenance, client, error)
-    elif m.get_phase(maintenance) != m.SUCCEEDED:  # otherwise it only runs again because of a late pod
+    elif m.get_phase(maintenance) != m.SUCCEEDED:  # A drained maintenance runs again only because of a late pod.
         record_progress(BEGIN_REASON, maintenance, client, m.get_spec(maintenance).get("reason") or "")
 
 
 def _is_newly_cordoned(maintenance: m.Maintenance, status: Object) -> bool:
-    """Return whether this status is the first one to report that the node is cordoned (OSV-12)."""
+    """Return whether `status` reports that the node is cordoned, and the previous status did not (OSV-12)."""
     before, after = (m.get_condition(item, "Cordoned").get("status") for item in (maintenance, {"status": status}))
     return after == "True" != before

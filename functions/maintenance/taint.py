@@ -1,4 +1,4 @@
-"""Add the API group's drain taint and the unschedulable taint to the node; keep all others (NMO-4, KNM-4, DRN-13).
+"""Add the API group's drain taint and the unschedulable taint to the node; keep other taints (NMO-4, KNM-4, DRN-13).
 
 In: `node.cordoned`. Out: `node.tainted`, or `maintenance.restore_pending` if the maintenance has ended.
 Touches: nodemaintenances get; nodes get, patch.
@@ -12,8 +12,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.maintenance.cordon_and_taint import (
-    build_again_data,
     build_restore_pending,
+    copy_repair_flag,
     is_late_patch,
     patch_active_node,
 )
@@ -36,7 +36,7 @@ def taint(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         _log_taints(result.maintenance, result.node_before)
     name, reference = result.node_before["metadata"]["name"], parse_reference(event)
     return [
-        events.build_event(events.NODE_TAINTED, "taint", reference, name, cause=event, data=build_again_data(event))
+        events.build_event(events.NODE_TAINTED, "taint", reference, name, cause=event, data=copy_repair_flag(event))
     ]
 
 

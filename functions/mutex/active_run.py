@@ -14,7 +14,7 @@ from functions.mutex.event_objects import Replies, read_object, read_reference, 
 from kube.client.sync_client import SyncClient
 from kube.mutex import due_events, jobs, lookup, run_changes, run_record
 from kube.mutex.due_events import DueEvent
-from kube.mutex.objects import RUN_KIND, Verdict
+from kube.mutex.objects import RUN_KIND, Condition
 from kube.mutex.objects import Reference as RuleName
 from kube.mutex.run_record import RunRecord, Stage
 from kube.mutex.validation import is_halted
@@ -54,7 +54,7 @@ def parse_upgrade_timeout(environment: Mapping[str, str]) -> float:
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """An active run as it was last read or written, with those of its rules that exist."""
+    """An active run as it was last read or written, with its existing rules."""
 
     run: Object
     rules: Mapping[RuleName, Object]
@@ -77,7 +77,7 @@ class ActiveRun:
     def has_cleanup(self, rule: RuleName) -> bool:
         """Return whether a rule has a cleanup Job, which runs after the upgrade.
 
-        A rule that no longer exists may have one, so the run waits for the rule (MUT-46).
+        A rule that no longer exists may have had a cleanup Job, so the run waits for the rule (MUT-46).
         """
         return rule not in self.rules or jobs.has_cleanup(self.rules[rule])
 
@@ -90,13 +90,13 @@ class ActiveRun:
         """Return the node's position in the run as text, such as `node 2 of 5`."""
         return run_record.format_position(self.record, node)
 
-    def write_record(self, client: SyncClient, change: Object, *verdicts: Verdict) -> ActiveRun:
-        """Write a change of the record and these conditions; return the updated run.
+    def write_record(self, client: SyncClient, change: Object, *conditions: Condition) -> ActiveRun:
+        """Write `change` into the record, and the conditions into the status; return the updated run.
 
         Raises `Conflict` if another client has written the object since it was read.
         """
         changes = {"record": change, **run_changes.build_printed_fields(self.run, change, self.has_cleanup)}
-        return ActiveRun(write_status(self.run, client, changes, verdicts) or self.run, self.rules)
+        return ActiveRun(write_status(self.run, client, changes, conditions) or self.run, self.rules)
 
     def build_reply(
         self, event_type: str, step: str, cause: BaseCloudEvent, *, node: str = "", **data: object
@@ -107,42 +107,42 @@ class ActiveRun:
         ]
 
     def build_reply_unless_halted(self, event_type: str, step: str, cause: BaseCloudEvent) -> Replies:
-        """Return a list with the event that continues the run, or an empty list if the run is halted."""
+        """Return a list with the event `event_type` about the run, or an empty list if the run is halted."""
         return [] if self.is_halted else self.build_reply(event_type, step, cause)
 
     def build_stage_reply(self, step: str, cause: BaseCloudEvent) -> Replies:
-        """Return a list with the event of the run's stage, or an empty list if only a user can continue the run."""
+        """Return a list with the event that continues the run, or an empty list if only a user can continue it."""
         event_type = EVENT_TYPE_OF_STAGE.get(self.stage)
         return self.build_reply(event_type, step, cause, node=self.current_node) if event_type else []
 
 
 def read_unhalted_run(event: BaseCloudEvent, client: SyncClient) -> ActiveRun | None:
-    """Return the event's run; None if it is deleted, being deleted, finished, failed, or no longer valid."""
+    """Return the event's run; None if the run is deleted, being deleted, finished, failed, or no longer valid."""
     return load_unhalted_run(read_object(event, client, RUN_KIND), client)
 
 
 def load_unhalted_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
-    """Return the active run of a run config, or None if there is none or it is halted."""
+    """Return the active run of a run config, or None if no run is active or the run is halted."""
     return None if run is None or is_halted(run) else load_active_run(run, client)
 
 
 def read_active_run(event: BaseCloudEvent, client: SyncClient) -> ActiveRun | None:
-    """Return the event's run, even if it is halted; None if it is deleted, being deleted, or finished."""
+    """Return the event's run, also if halted; None if the run is deleted, being deleted, or finished."""
     return load_active_run(read_object(event, client, RUN_KIND), client)
 
 
 def read_repairable_run(event: BaseCloudEvent, client: SyncClient, field: str) -> ActiveRun | None:
-    """Return the event's run for the step that writes `field` of its record, or None if the step must do nothing.
+    """Return the event's run for the step that writes the record's `field`, or None if the step must do nothing.
 
-    A halted run makes no progress. But a step repeats its work if another client has undone it, because the run's nodes
-    still wait for their Jobs (MUT-47).
+    A halted run makes no progress. But a step repeats its work after another client has undone that work, because the
+    run's nodes still wait for their Jobs (MUT-47).
     """
     active_run = read_active_run(event, client)
     return active_run if active_run and (active_run.record.get(field) or not active_run.is_halted) else None
 
 
 def load_active_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
-    """Return a run config's active run, even if it is halted; None if it is deleted, being deleted, or finished."""
+    """Return a run config's active run, also if halted; None if the run is deleted, being deleted, or finished."""
     if run is None or not due_events.is_active_undeleted(run):
         return None
     return ActiveRun(
@@ -150,12 +150,12 @@ def load_active_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
     )
 
 
-def find_hinted_run(event: BaseCloudEvent, kind: str, client: SyncClient) -> Object | None:
-    """Return the current state of the run that an event concerns, or None if it concerns no run.
+def find_run_of_event(event: BaseCloudEvent, kind: str, client: SyncClient) -> Object | None:
+    """Return the current state of the run that an event concerns, or None if the event concerns no run.
 
     Events from other steps name the run. Events from an event source name a node or a Job, and concern the active run
-    that works on it. Listing the runs is cheap: there are few, and the list comes from the API server's cache. Raises
-    `BadEvent` if an event from a step names no run.
+    that works on this object. Listing the runs is cheap: there are few runs, and the list comes from the API server's
+    cache. Raises `BadEvent` if an event from a step names no run.
     """
     event_kind = event.get_extension("kind")
     if event_kind is None:
@@ -164,6 +164,6 @@ def find_hinted_run(event: BaseCloudEvent, kind: str, client: SyncClient) -> Obj
     if event_kind != kind or not is_nonempty_string(name):
         return None
     for run in client.run(lookup.list_runs(client.api)):
-        if run_record.is_active(run) and str(name) in run_record.list_current_names(run, kind):
+        if run_record.is_active(run) and str(name) in run_record.list_current_object_names(run, kind):
             return read_reference(ObjectReference.from_object(run), client)
     return None

@@ -16,29 +16,30 @@ from kube.client.api_errors import ApiError, Conflict, Denied, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.mutex import jobs
 from kube.mutex.objects import RULE_KIND, get_condition, is_deleting
-from kube.mutex.validation import VALID_CONFIG_CONDITION, build_rule_verdict, find_rule_problem
+from kube.mutex.validation import VALID_CONFIG_CONDITION, build_rule_condition, find_rule_problem
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.RULE_CHECK_PENDING)
 EMITS = (events.RULE_CHECKED,)
 DRY_RUN_QUERY = {"dryRun": "All", "fieldValidation": "Strict"}
 PLACEHOLDER_NODE = {"metadata": {"name": "some-node", "uid": "trial"}}
-"""Placeholder for the node, which is not known when a rule is checked."""
+"""Placeholder for the node in a Job's dry run, because the node is unknown when a rule is checked."""
 REMEDY = "ask an administrator to add a RoleBinding to that namespace, see docs/mutex.md"
 
 
 def check_rule(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write to the status whether the rule is valid.
 
-    The write causes an update event. The step ignores it, because the condition has the current generation.
+    The status write causes an update event. The step ignores this event, because the condition then has the current
+    generation.
     """
-    if not is_about_kind(event, RULE_KIND) or (event.get_type() == events.RESOURCE_UPDATED and _is_checked(event)):
+    if not is_about_kind(event, RULE_KIND) or (event.get_type() == events.RESOURCE_UPDATED and _is_rule_checked(event)):
         return []
     rule = read_object(event, client, RULE_KIND)
     if rule is None or is_deleting(rule):
         return _build_rule_checked(event) if event.get_type() == events.RESOURCE_DELETED else []
     problem = find_rule_problem(rule) or _dry_run_jobs(rule, client)
-    return _build_rule_checked(event) if write_status(rule, client, {}, [build_rule_verdict(problem)]) else []
+    return _build_rule_checked(event) if write_status(rule, client, {}, [build_rule_condition(problem)]) else []
 
 
 def _build_rule_checked(event: BaseCloudEvent) -> Replies:
@@ -46,16 +47,16 @@ def _build_rule_checked(event: BaseCloudEvent) -> Replies:
     return [events.build_event(events.RULE_CHECKED, "check-rule", reference, cause=event)]
 
 
-def _is_checked(event: BaseCloudEvent) -> bool:
-    hint = require_data(event)
-    metadata, status = hint.get("metadata"), hint.get("status")
+def _is_rule_checked(event: BaseCloudEvent) -> bool:
+    rule = require_data(event)
+    metadata, status = rule.get("metadata"), rule.get("status")
     if not (isinstance(metadata, dict) and isinstance(status, dict) and isinstance(status.get("conditions"), list)):
         return False
-    return get_condition(hint, VALID_CONFIG_CONDITION).get("observedGeneration") == metadata.get("generation")
+    return get_condition(rule, VALID_CONFIG_CONDITION).get("observedGeneration") == metadata.get("generation")
 
 
 def _dry_run_jobs(rule: Object, client: SyncClient) -> str:
-    """Return why the API server rejects the rule's Jobs, or "" if it accepts them."""
+    """Return why the API server rejects the rule's Jobs, or "" if the API server accepts all of them."""
     for kind, field in jobs.SPEC_FIELDS.items():
         if rule["spec"].get(field) is None:
             continue

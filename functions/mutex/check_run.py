@@ -21,7 +21,7 @@ from kube.client.sync_client import SyncClient
 from kube.mutex import due_events, lookup, run_changes, run_record
 from kube.mutex.objects import RUN_KIND, has_finalizer, is_deleting, list_references
 from kube.mutex.run_snapshot import RunSnapshot
-from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, build_config_verdict, is_config_valid, list_needed_rules
+from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, build_config_condition, is_config_valid, list_needed_rules
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_CHECK_PENDING)
@@ -46,21 +46,21 @@ def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
             events.RUN_RESTORE_PENDING, "check-run", ObjectReference.from_object(run), cause=event
         )
         return [restore_pending] if has_finalizer(run) else []
-    verdict = build_config_verdict(run, _read_snapshot(run, client))
+    condition = build_config_condition(run, _read_snapshot(run, client))
     changes = {"observedGeneration": run["metadata"]["generation"]}
     if not run_record.is_active(run):
-        changes["step"] = "Waiting" if verdict.holds else "Invalid"
-    elif verdict.holds and not is_config_valid(run):
+        changes["step"] = "Waiting" if condition.holds else "Invalid"
+    elif condition.holds and not is_config_valid(run):
         changes |= run_changes.build_time_extension(run, utc_now())
-    run = write_status(run, client, changes, [verdict]) or run
-    return _build_next_event(run, event, client) if verdict.holds else []
+    run = write_status(run, client, changes, [condition]) or run
+    return _build_next_event(run, event, client) if condition.holds else []
 
 
 def _is_user_change(event: BaseCloudEvent) -> bool:
-    """Return whether a user made the update: a change of the spec or of the retry annotation, or a deletion."""
-    hint = require_data(event)
+    """Return whether a user caused the event: by a change of the spec or of the retry annotation, or by a deletion."""
+    run = require_data(event)
     try:
-        return is_deleting(hint) or due_events.has_unseen_change(hint)
+        return is_deleting(run) or due_events.has_unprocessed_change(run)
     except (KeyError, TypeError, AttributeError):
         raise BadEvent("the MutexRunConfig in data is malformed") from None
 
@@ -79,7 +79,7 @@ def _read_snapshot(run: Object, client: SyncClient) -> RunSnapshot:
 def _build_next_event(run: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Return the next event: `run.validated` if no run is active, else the event that the active run waits for.
 
-    If a user has resumed a failed run, the function first clears the failure in its record.
+    If a user has resumed a failed run, the function first clears the failure in the run's record.
     """
     if not run_record.is_active(run):
         return [events.build_event(events.RUN_VALIDATED, "check-run", ObjectReference.from_object(run), cause=event)]

@@ -36,16 +36,16 @@ def check_target(event: BaseCloudEvent, client: SyncClient) -> Replies:
             if is_deleted_event
             else []
         )
-    if event.get_type() == events.RESOURCE_UPDATED and _is_own_write(event, target["metadata"]["generation"]):
+    if event.get_type() == events.RESOURCE_UPDATED and _is_status_only_update(event, target["metadata"]["generation"]):
         return []
     pools, nodes = client.gather_all(lookup.list_pools_by_name(client.api), lookup.list_nodes_by_name(client.api))
     state = compute_target_state(target, pools, nodes.values())
-    if not write_status(target, client, {"nodes": state.node_names}, state.verdicts):
+    if not write_status(target, client, {"nodes": state.node_names}, state.conditions):
         return []
     return [events.build_event(events.TARGET_CHECKED, "check-target", reference, cause=event)]
 
 
-def _is_own_write(event: BaseCloudEvent, generation: int) -> bool:
+def _is_status_only_update(event: BaseCloudEvent, generation: int) -> bool:
     """Return whether only the status was updated: all conditions already describe the current generation."""
     data = event.get_data()
     status = data.get("status") if isinstance(data, dict) else None

@@ -1,7 +1,7 @@
 """Claim the pools of a run, and record their original state before the run changes anything (MUT-34, MUT-44).
 
 A run claims its pools in the order of their names, so that two runs cannot deadlock. A second run waits for the first,
-even if their pools differ, and its condition reports that. If it recorded the pools' state now, that state would be
+even if their pools differ, and its condition reports that. A waiting run records no state, because that state would be
 hours old when the run begins (MUT-49). From this step on, the finalizer keeps the MutexRunConfig until everything is
 restored (MUT-51).
 
@@ -30,7 +30,7 @@ from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, pools, run_changes, run_record
 from kube.mutex.objects import (
     RUN_KIND,
-    Verdict,
+    Condition,
     build_finalizers_patch,
     build_object_path,
     has_finalizer,
@@ -41,7 +41,12 @@ from kube.mutex.objects import (
 )
 from kube.mutex.run_record import Stage
 from kube.mutex.run_snapshot import RunSnapshot
-from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, build_outside_verdict, find_upgrade, format_names
+from kube.mutex.validation import (
+    CONFIG_VALIDATED_CONDITION,
+    build_outside_workers_condition,
+    find_upgrade,
+    format_names,
+)
 from kube.paths import Object
 from kube.text_limits import format_count
 
@@ -72,9 +77,9 @@ def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     version = find_upgrade(run, snapshot, run_record.get_finished_version(run)).version
     names = claims.list_pools_to_claim(run, snapshot.list_pool_names(run))
     if not version or not set(names) <= set(snapshot.pools):
-        return []  # the state has changed since the event: the tick emits what is due now
-    if message := _describe_wait(run, names, snapshot, runs):
-        write_status(run, client, {"step": "Waiting"}, [Verdict(PAUSED_CONDITION, False, "NotPaused", message)])
+        return []  # The objects have changed since the event, so the tick emits the event that is due now.
+    if message := _describe_awaited_runs(run, names, snapshot, runs):
+        write_status(run, client, {"step": "Waiting"}, [Condition(PAUSED_CONDITION, False, "NotPaused", message)])
         return []
     run = _ensure_finalizer(run, client)
     for name in names:
@@ -83,7 +88,7 @@ def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
 
 
 def _read_snapshot(run: Object, client: SyncClient) -> tuple[RunSnapshot, list[Object]]:
-    """Read the latest state, which the record will store.
+    """Read the latest state of the objects that the run's record will store.
 
     The pools' selectors are returned without the expressions of a run that no longer exists. Runs are read after pools,
     so the run config that claims a pool is either in the list or deleted.
@@ -100,12 +105,12 @@ def _read_snapshot(run: Object, client: SyncClient) -> tuple[RunSnapshot, list[O
     return RunSnapshot(rules, targets, original_pools, nodes, version), client.run(lookup.list_runs(api, None))
 
 
-def _describe_wait(run: Object, names: list[str], snapshot: RunSnapshot, runs: list[Object]) -> str:
-    """Describe the runs that this run waits for; return "" if there are none.
+def _describe_awaited_runs(run: Object, pool_names: list[str], snapshot: RunSnapshot, runs: list[Object]) -> str:
+    """Describe the runs that this run waits for; return "" if the run need not wait.
 
     While another run is active, the state that this run would record can still change.
     """
-    rival_by_pool = claims.find_rival_claims(run, names, snapshot.pools, runs)
+    rival_by_pool = claims.find_rival_claims(run, pool_names, snapshot.pools, runs)
     messages = [f'MachineConfigPool "{pool}" is claimed by {rival}' for pool, rival in rival_by_pool.items()]
     if others := claims.list_other_active_runs(run, runs):
         messages.append(f"waiting for {format_names(others)}: only one run upgrades nodes at a time")
@@ -115,7 +120,7 @@ def _describe_wait(run: Object, names: list[str], snapshot: RunSnapshot, runs: l
 def _ensure_finalizer(run: Object, client: SyncClient) -> Object:
     """Return the run config with our finalizer; add the finalizer if it is missing.
 
-    It may be missing during a run if another client replaced the object with its own manifest.
+    The finalizer may be missing during a run if another client replaced the object with its own manifest.
     """
     return run if has_finalizer(run) else client.patch(build_object_path(run), build_finalizers_patch(run, is_set=True))
 
@@ -131,7 +136,7 @@ def _begin_run(event: BaseCloudEvent, run: Object, version: str, snapshot: RunSn
     names = snapshot.list_pool_names(run)
     rules = list_references(run, "mutexRules")
     record = run_changes.build_begin_change(run, version, snapshot.pools, names, members, rules, utc_now())
-    warning = build_outside_verdict({node["metadata"]["uid"] for node in members.values()}, snapshot.nodes)
+    warning = build_outside_workers_condition({node["metadata"]["uid"] for node in members.values()}, snapshot.nodes)
     run_with_record = {**run, "status": {**run["status"], "record": record}}
     printed_fields = {"job": "", **run_changes.build_printed_fields(run_with_record, {}, lambda _rule: False)}
     metadata, conditions = run["metadata"], merge_conditions(run, [warning], utc_now())

@@ -1,8 +1,9 @@
 """Detect an upgrade: the control plane is at the desired version, and a worker is older (MUT-2, MUT-31, MUT-32).
 
 A run with `pauseEarly` does not wait for the control plane in this step, but in `label-nodes` (C26). If claimed pools
-must be restored first, the step emits `run.restore_pending`. They must be restored if no upgrade is available, if the
-run config no longer names them, or if their selectors belong to a run whose record is lost.
+must be restored first, the step emits `run.restore_pending`. Claimed pools must be restored if no upgrade is available,
+or if the run config no longer names them. Pools with the selectors of a run whose record is lost must be restored as
+well.
 
 In: `run.validated`. Out: `upgrade.detected`, or `run.restore_pending` while pools must be restored first.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;
@@ -41,13 +42,13 @@ def detect_upgrade(event: BaseCloudEvent, client: SyncClient) -> Replies:
     )
     snapshot = RunSnapshot({}, targets, pools, nodes, version)
     upgrade = find_upgrade(run, snapshot, run_record.get_finished_version(run))
-    write_status(run, client, {}, upgrade.verdicts)
+    write_status(run, client, {}, upgrade.conditions)
     reference, all_pools = ObjectReference.from_object(run), pools.values()
     if upgrade.version and not claims.find_leftover_pools(
         run, claims.list_pools_to_claim(run, snapshot.list_pool_names(run)), all_pools
     ):
         data = {"version": upgrade.version}
         return [events.build_event(events.UPGRADE_DETECTED, "detect-upgrade", reference, cause=event, data=data)]
-    if has_finalizer(run) or claims.select_claimed(run["metadata"]["uid"], all_pools):
+    if has_finalizer(run) or claims.select_claimed_pools(run["metadata"]["uid"], all_pools):
         return [events.build_event(events.RUN_RESTORE_PENDING, "detect-upgrade", reference, cause=event)]
     return []

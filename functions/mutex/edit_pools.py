@@ -1,4 +1,4 @@
-"""Edit the pools' selectors: targets select the labelled nodes, the canary the others (step 5, MUT-36, 37).
+"""Edit the pools' selectors: targets select labelled nodes, the canary selects released nodes (step 5, MUT-36, 37).
 
 The step edits the targets first and the canary last, when all labels are set; until then no node can be released. A
 target pool that cannot be written delays only the canary.
@@ -17,7 +17,7 @@ from functions.mutex.event_objects import Replies, report_refusals
 from functions.mutex.pool_patching import patch_pools, record_pool_changes
 from kube.client.sync_client import SyncClient
 from kube.mutex.claims import build_run_selectors
-from kube.mutex.objects import Verdict
+from kube.mutex.objects import Condition
 from kube.mutex.pools import build_selector_patch, get_name
 from kube.mutex.run_record import Stage
 from kube.mutex.validation import format_names
@@ -29,13 +29,13 @@ UPDATED_CONDITION = "MCPUpdated"
 
 @report_refusals(UPDATED_CONDITION, "UpdateFailed")
 def edit_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Write each selector that differs from the run's.
+    """Write each pool selector that differs from the selector that the run requires.
 
-    The step also does this after another client applied a pool's original manifest, even if the run is halted.
+    The step also rewrites a selector after another client applied a pool's original manifest, even in a halted run.
     """
     active_run = read_repairable_run(event, client, "editedAt")
     if active_run is None or not active_run.record.get("labelledAt") or active_run.stage is Stage.NODES_DONE:
-        return []  # a late event: the run is done, and its pools are being restored
+        return []  # The event is late: the run is done, and its pools are being restored.
     selectors, canary = build_run_selectors(active_run.record), active_run.record["canary"]["name"]
     changes = patch_pools(
         active_run,
@@ -47,6 +47,6 @@ def edit_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     )
     message = f"deleted since the run began: {format_names(changes.missing)}" if changes.missing else ""
     active_run = record_pool_changes(
-        active_run, "edited", changes, Verdict(UPDATED_CONDITION, True, "UpdateSucceeded", message), client
+        active_run, "edited", changes, Condition(UPDATED_CONDITION, True, "UpdateSucceeded", message), client
     )
     return active_run.build_reply_unless_halted(events.POOLS_EDITED, "edit-pools", event)

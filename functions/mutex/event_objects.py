@@ -21,7 +21,7 @@ from kube.client.sync_client import SyncClient
 from kube.mutex.objects import (
     API_VERSION,
     RUN_KIND,
-    Verdict,
+    Condition,
     build_object_path,
     build_path,
     build_status_patch,
@@ -62,12 +62,12 @@ def parse_reference(event: BaseCloudEvent, kind: str) -> ObjectReference:
 
 
 def read_object(event: BaseCloudEvent, client: SyncClient, kind: str) -> Object | None:
-    """Return the current state of the event's object; None if it was deleted, or another object has its name."""
+    """Return the current state of the event's object; None if the object was deleted, or recreated with its name."""
     return read_reference(parse_reference(event, kind), client)
 
 
 def read_reference(reference: ObjectReference, client: SyncClient) -> Object | None:
-    """Return the current state of an object; None if it was deleted, or another object has its name.
+    """Return the current state of an object; None if the object was deleted, or recreated with its name.
 
     After the function has read a run with `skipTLSVerify`, the API client no longer verifies server certificates
     (MUT-52). The read itself is verified. Otherwise a forged event could make a function send its token to a server
@@ -83,21 +83,23 @@ def read_reference(reference: ObjectReference, client: SyncClient) -> Object | N
 
 
 def is_about_kind(event: BaseCloudEvent, kind: str) -> bool:
-    """Return whether an event from an event source concerns an object of this kind; events from steps always do."""
+    """Return whether an event is about an object of this kind; True for events from steps, which have no kind."""
     return event.get_extension("kind") in (None, kind)
 
 
-def write_status(obj: Object, client: SyncClient, changes: Object, verdicts: Iterable[Verdict] = ()) -> Object | None:
-    """Write the status if it differs; return the written object, or None if there was nothing to write.
+def write_status(
+    obj: Object, client: SyncClient, changes: Object, conditions: Iterable[Condition] = ()
+) -> Object | None:
+    """Write the status if it differs; return the written object, or None if the status is already up to date.
 
     Raises `Conflict` if another client has written the object since it was read.
     """
-    patch = build_status_patch(obj, changes, verdicts, utc_now())
+    patch = build_status_patch(obj, changes, conditions, utc_now())
     return client.patch(f"{build_object_path(obj)}/status", patch) if patch else None
 
 
 def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
-    """Build a decorator that reports a step's rejected requests in a condition of its run (MUT-1); the tick retries.
+    """Build a decorator that reports a step's rejected requests in a condition of the run (MUT-1); the tick retries.
 
     Each call of the step gets its own view of the API client, because a run may disable TLS verification.
     """
@@ -105,11 +107,11 @@ def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
     def decorate(step: Step) -> Step:
         @functools.wraps(step)
         def wrapper(event: BaseCloudEvent, client: SyncClient) -> Replies:
-            view = client.create_view()
+            view = client.copy_for_caller()
             try:
                 return step(event, view)
             except (Denied, Rejected, NotFound) as error:
-                _report_refusal(event, view, Verdict(condition_type, False, reason, error.message))
+                _report_refusal(event, view, Condition(condition_type, False, reason, error.message))
                 return []
 
         return wrapper
@@ -117,26 +119,26 @@ def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
     return decorate
 
 
-def _report_refusal(event: BaseCloudEvent, client: SyncClient, verdict: Verdict) -> None:
-    log.error("a run cannot continue: %s", verdict.message, extra={"fields": {"event": event.get_id()}})
+def _report_refusal(event: BaseCloudEvent, client: SyncClient, condition: Condition) -> None:
+    log.error("a run cannot continue: %s", condition.message, extra={"fields": {"event": event.get_id()}})
     data = require_data(event)
     if not ("run" in data or data.get("kind") == RUN_KIND):
         return
     run = read_object(event, client, RUN_KIND)
-    if run is not None and (not is_deleting(run) or _is_unreported_deletion(run, verdict)):
-        write_status(run, client, {}, [verdict])
+    if run is not None and (not is_deleting(run) or _is_unreported_deletion(run, condition)):
+        write_status(run, client, {}, [condition])
 
 
-def _is_unreported_deletion(run: Object, verdict: Verdict) -> bool:
+def _is_unreported_deletion(run: Object, condition: Condition) -> bool:
     """Return whether the stuck deletion is still unreported.
 
-    It must be reported only once, because each status write triggers another event.
+    The deletion must be reported only once, because each status write triggers another event.
     """
-    return has_finalizer(run) and get_condition(run, verdict.condition_type).get("status") != "False"
+    return has_finalizer(run) and get_condition(run, condition.condition_type).get("status") != "False"
 
 
 def log_about(message: str, run: Object, **fields: object) -> None:
-    """Log one line with the kind, name and namespace of a run."""
+    """Log one line about a run, with the run's kind, name and namespace."""
     metadata = run["metadata"]
     names = {"reconciler kind": run["kind"], "name": metadata["name"], "namespace": metadata["namespace"]}
     log.info(message, extra={"fields": {**names, **fields}})

@@ -2,8 +2,8 @@
 
 A node whose write is rejected or hangs does not keep the other nodes from being labelled.
 
-In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the time was too short for all nodes; no event while the
-control plane is being upgraded, because its change triggers the step again.
+In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the time ran out before all nodes were labelled; no
+event while the control plane is being upgraded, because the next change of the ClusterVersion triggers the step again.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch; clusterversions get.
 """
 
@@ -19,13 +19,13 @@ from functions.mutex.active_run import ActiveRun, read_repairable_run
 from functions.mutex.event_objects import Replies, report_refusals, utc_now, write_status
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError
-from kube.client.deadline import get_seconds_left, has_time, set_deadline
+from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
 from kube.mutex import lookup
 from kube.mutex.node_labels import build_gate_patch, is_gated
-from kube.mutex.objects import Verdict
+from kube.mutex.objects import Condition
 from kube.mutex.run_record import RunRecord, is_recorded_node, list_recorded_rules, list_unreleased_nodes
-from kube.mutex.validation import build_control_plane_verdict, build_outside_verdict, format_names
+from kube.mutex.validation import build_control_plane_condition, build_outside_workers_condition, format_names
 from kube.mutex.versions import parse_desired_version
 from kube.nodes import build_node_path
 from kube.paths import Object
@@ -49,7 +49,7 @@ def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
     active_run = read_repairable_run(event, client, "labelledAt")
     if active_run is None or not active_run.record.get("pausedAt") or _waits_for_control_plane(active_run, client):
         return []
-    dropped = _label_in_batches(list_ungated_nodes(active_run.record, client), event, client)
+    dropped = _label_in_batches(list_unlabelled_nodes(active_run.record, client), event, client)
     if dropped is None:
         return active_run.build_reply(events.POOLS_PAUSED, "label-nodes", event)
     active_run = read_repairable_run(event, client, "labelledAt")
@@ -57,11 +57,11 @@ def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
         return []
     nodes = {name: {"droppedAt": format_time(utc_now())} for name in dropped}
     change: Object = {"nodes": nodes} if nodes else {}
-    verdicts = [_build_verdict(active_run, dropped)]
+    conditions = [_build_condition(active_run, dropped)]
     if not active_run.record.get("labelledAt"):
         change |= {"labelledAt": format_time(utc_now())}
-        verdicts.append(_build_outside_verdict(active_run, client))
-    active_run = active_run.write_record(client, change, *verdicts)
+        conditions.append(_build_outside_workers_condition(active_run, client))
+    active_run = active_run.write_record(client, change, *conditions)
     return active_run.build_reply_unless_halted(events.NODES_LABELLED, "label-nodes", event)
 
 
@@ -69,16 +69,17 @@ def _waits_for_control_plane(active_run: ActiveRun, client: SyncClient) -> bool:
     """Return whether labelling must wait for the control plane's upgrade, and report that in the condition.
 
     Labelling waits if the pools were paused early (C26), or if a different version was requested while the run waited
-    for other runs (MUT-32). Once the nodes are labelled, it no longer waits.
+    for other runs (MUT-32). Once all nodes are labelled, labelling no longer waits.
     """
     if active_run.record.get("labelledAt"):
         return False
-    verdict = build_control_plane_verdict(parse_desired_version(client.run(lookup.find_cluster_version(client.api))))
-    write_status(active_run.run, client, {}, [verdict])
-    return not verdict.holds
+    cluster_version = client.run(lookup.find_cluster_version(client.api))
+    condition = build_control_plane_condition(parse_desired_version(cluster_version))
+    write_status(active_run.run, client, {}, [condition])
+    return not condition.holds
 
 
-def list_ungated_nodes(record: RunRecord, client: SyncClient) -> list[str]:
+def list_unlabelled_nodes(record: RunRecord, client: SyncClient) -> list[str]:
     """Return the unreleased nodes that lack a label, using one list request.
 
     Labelled nodes are skipped, so that each pass labels further nodes and a large run finishes.
@@ -88,66 +89,71 @@ def list_ungated_nodes(record: RunRecord, client: SyncClient) -> list[str]:
     return [name for name in list_unreleased_nodes(record) if record["nodes"][name]["uid"] not in gated]
 
 
-def _label_in_batches(names: list[str], event: BaseCloudEvent, client: SyncClient) -> list[str] | None:
-    """Label the nodes in batches; return those that no longer exist, or None if the time was too short for all.
+def _label_in_batches(node_names: list[str], event: BaseCloudEvent, client: SyncClient) -> list[str] | None:
+    """Label the nodes in batches; return the nodes that no longer exist, or None if the time ran out.
 
-    If a node failed, raises its error after trying all nodes, or when the time runs out. Otherwise `pools.paused` would
-    trigger the next pass at once. That pass would start with the same nodes and repeat their errors in a tight loop.
+    If a node could not be labelled, raises its error after trying all nodes, or when the time runs out. Otherwise
+    `pools.paused` would trigger the next pass immediately. The next pass would start with the same nodes and repeat
+    their errors in a tight loop.
     """
     missing, errors = list[str](), list[ApiError]()
-    for start in range(0, len(names), BATCH_SIZE):
-        if start and not has_time(MIN_BATCH_SECONDS):
+    for start in range(0, len(node_names), BATCH_SIZE):
+        if start and not has_seconds_left(MIN_BATCH_SECONDS):
             raise_first_error(errors)
             return None
-        batch, has_more = names[start : start + BATCH_SIZE], start + BATCH_SIZE < len(names)
+        batch, has_more_batches = node_names[start : start + BATCH_SIZE], start + BATCH_SIZE < len(node_names)
         try:
-            missing += _label_batch(batch, event, client, has_more=has_more)
+            missing += _label_batch(batch, event, client, has_more_batches=has_more_batches)
         except ApiError as error:
             errors.append(error)
     raise_first_error(errors)
     return missing
 
 
-def _label_batch(names: list[str], event: BaseCloudEvent, client: SyncClient, *, has_more: bool) -> list[str]:
-    """Label a batch of nodes concurrently, and return those that no longer exist.
+def _label_batch(
+    node_names: list[str], event: BaseCloudEvent, client: SyncClient, *, has_more_batches: bool
+) -> list[str]:
+    """Label a batch of nodes concurrently, and return the nodes that no longer exist.
 
-    The node whose Job may be running is not returned, because `run-job` drops it. If `has_more` is true, the writes may
-    use half of the remaining time, so that a hanging write cannot block later batches forever.
+    The node whose Job may be running is not returned, because `run-job` drops it. If `has_more_batches` is true, the
+    writes may use half of the remaining time, so that a hanging write cannot block later batches forever.
     """
-    nodes = client.gather_all(*(get_or_none(client.api.get(build_node_path(name))) for name in names))
+    nodes = client.gather_all(*(get_or_none(client.api.get(build_node_path(name))) for name in node_names))
     active_run = read_repairable_run(event, client, "labelledAt")
     if active_run is None:
         return []
     record, unreleased = active_run.record, set(list_unreleased_nodes(active_run.record))
-    existing = {name: node for name, node in zip(names, nodes, strict=True) if is_recorded_node(node, record, name)}
+    existing = {
+        name: node for name, node in zip(node_names, nodes, strict=True) if is_recorded_node(node, record, name)
+    }
     patches = {
         name: build_gate_patch(node, record["id"], list_recorded_rules(record))
         for name, node in existing.items()
         if name in unreleased
     }
-    with set_deadline(get_seconds_left() / 2) if has_more else nullcontext():
+    with set_deadline(get_seconds_left() / 2) if has_more_batches else nullcontext():
         client.gather_all(
             *(client.api.patch(build_node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
         )
     working_node = active_run.current_node if record.get("editedAt") else ""
-    return [name for name in names if name in unreleased and name not in {*existing, working_node}]
+    return [name for name in node_names if name in unreleased and name not in {*existing, working_node}]
 
 
-def _build_outside_verdict(active_run: ActiveRun, client: SyncClient) -> Verdict:
-    """Return the condition that reports workers outside all targets, just before the canary is edited (MUT-38).
+def _build_outside_workers_condition(active_run: ActiveRun, client: SyncClient) -> Condition:
+    """Return the condition that reports workers outside all targets, before the canary is edited (MUT-38).
 
     Workers may have joined since the pools were claimed.
     """
     members = {node["uid"] for node in active_run.record["nodes"].values()}
-    return build_outside_verdict(members, client.run(lookup.list_nodes_by_name(client.api, None)))
+    return build_outside_workers_condition(members, client.run(lookup.list_nodes_by_name(client.api, None)))
 
 
-def _build_verdict(active_run: ActiveRun, dropped: list[str]) -> Verdict:
+def _build_condition(active_run: ActiveRun, dropped_nodes: list[str]) -> Condition:
     record = active_run.record
     summary = f"{format_count(len(record['order']), 'node')}, {format_count(len(record['rules']), 'rule')}"
-    return Verdict(
+    return Condition(
         APPLIED_CONDITION,
         True,
         "ApplySucceeded",
-        f"{summary}; no longer exist: {format_names(dropped)}" if dropped else summary,
+        f"{summary}; no longer exist: {format_names(dropped_nodes)}" if dropped_nodes else summary,
     )

@@ -1,7 +1,7 @@
 """Pause the targets' pools, so that none of their nodes is upgraded before its Jobs run (step 3, MUT-33, MUT-34).
 
 Only one run pauses pools and upgrades nodes at a time, even if the pools differ (MUT-44). To take its turn, a run
-writes `turnAt` to its record, and then checks all other runs again. If another run has also taken the turn, it
+writes `turnAt` to its record, and then checks all other runs again. If another run has also taken the turn, the run
 withdraws. On the next tick, the run that began first takes the turn. A pool that cannot be written does not keep the
 other pools from being paused.
 
@@ -21,7 +21,7 @@ from functions.mutex.event_objects import Replies, report_refusals, utc_now
 from functions.mutex.pool_patching import patch_pools, record_pool_changes
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup
-from kube.mutex.objects import Verdict
+from kube.mutex.objects import Condition
 from kube.mutex.pools import build_pause_patch, get_name
 from kube.mutex.run_record import RunRecord, Stage
 from kube.mutex.validation import format_names
@@ -38,15 +38,15 @@ def pause_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Pause each unpaused pool, including those that another client has unpaused, even if the run is halted."""
     active_run = read_repairable_run(event, client, "pausedAt")
     if active_run is not None and active_run.stage is Stage.NODES_DONE:
-        return []  # a late event: the pools are being restored
+        return []  # The event is late: the pools are being restored.
     if active_run is not None and not active_run.record.get("pausedAt"):
         active_run = _take_turn(active_run, client)
     if active_run is None:
         return []
-    names = [*active_run.record["pools"], active_run.record["canary"]["name"]]  # the canary is claimed, but not paused
+    names = [*active_run.record["pools"], active_run.record["canary"]["name"]]  # The canary is claimed, but not paused.
     changes = patch_pools(active_run, names, partial(_build_pause_patch, active_run.record), event, client)
-    verdict = Verdict(PAUSED_CONDITION, True, "Paused", _build_message(active_run.record, changes.missing))
-    active_run = record_pool_changes(active_run, "paused", changes, verdict, client)
+    condition = Condition(PAUSED_CONDITION, True, "Paused", _build_paused_message(active_run.record, changes.missing))
+    active_run = record_pool_changes(active_run, "paused", changes, condition, client)
     return active_run.build_reply_unless_halted(events.POOLS_PAUSED, "pause-pools", event)
 
 
@@ -55,7 +55,7 @@ def _build_pause_patch(record: RunRecord, pool: Object) -> list[Object]:
 
 
 def _take_turn(active_run: ActiveRun, client: SyncClient) -> ActiveRun | None:
-    """Return the run once it has taken its turn, or None while other runs come first."""
+    """Take the run's turn and return the updated run, or return None while other runs come first."""
     if others := claims.list_runs_ahead(active_run.run, client.run(lookup.list_runs(client.api, None))):
         _yield_turn(active_run, others, client)
         return None
@@ -67,13 +67,15 @@ def _take_turn(active_run: ActiveRun, client: SyncClient) -> ActiveRun | None:
     return active_run
 
 
-def _yield_turn(active_run: ActiveRun, others: list[str], client: SyncClient) -> None:
+def _yield_turn(active_run: ActiveRun, other_runs: list[str], client: SyncClient) -> None:
     """Report the runs that this run waits for, and clear `turnAt`; the next tick retries."""
-    message = f"waiting for {format_names(others)}: only one run upgrades nodes at a time"
-    active_run.write_record(client, {"turnAt": None}, Verdict(PAUSED_CONDITION, False, "NotPaused", message))
+    message = f"waiting for {format_names(other_runs)}: only one run upgrades nodes at a time"
+    active_run.write_record(client, {"turnAt": None}, Condition(PAUSED_CONDITION, False, "NotPaused", message))
 
 
-def _build_message(record: RunRecord, missing: list[str]) -> str:
+def _build_paused_message(record: RunRecord, missing_pools: list[str]) -> str:
     paused_before = [name for name, pool in record["pools"].items() if pool["paused"]]
     messages = [f"already paused before the run: {format_names(paused_before)}"] if paused_before else []
-    return "; ".join([*messages, *([f"deleted since the run began: {format_names(missing)}"] if missing else [])])
+    if missing_pools:
+        messages.append(f"deleted since the run began: {format_names(missing_pools)}")
+    return "; ".join(messages)

@@ -6,8 +6,8 @@ control plane, which may be updating to another version (MUT-32). It then writes
 ends, unless a Job of this run requested it.
 
 In: `node.prejobs_done`.
-Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but no event if it did so
-again within ten seconds: then the condition reports it, and the tick retries.
+Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but no event if that
+client changed the pool again within ten seconds: the condition then reports that, and the tick retries.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
@@ -26,10 +26,10 @@ from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, maintainers, versions
 from kube.mutex.node_labels import build_release_patch, get_run_id, is_released
-from kube.mutex.objects import RUN_LABEL, Verdict
+from kube.mutex.objects import RUN_LABEL, Condition
 from kube.mutex.pools import is_paused
 from kube.mutex.run_record import RunRecord, Stage, is_recorded_node
-from kube.mutex.validation import NODE_UPGRADE_CONDITION, WAITING_REASON, build_control_plane_verdict, format_names
+from kube.mutex.validation import NODE_UPGRADE_CONDITION, WAITING_REASON, build_control_plane_condition, format_names
 from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
@@ -39,7 +39,7 @@ EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 
 
 class PoolCheck(NamedTuple):
-    """A required change to the pools: its name in the record, the check for it, and the event that repeats it."""
+    """A change to the pools that a release requires: its name in the record, a check, and the event that repeats it."""
 
     state: str
     is_met: Callable[[RunRecord, Mapping[str, Object]], bool]
@@ -47,10 +47,10 @@ class PoolCheck(NamedTuple):
 
 
 POOL_CHECKS = (
-    PoolCheck("paused", claims.are_paused, events.POOLS_CLAIMED),
-    PoolCheck("edited", claims.are_edited, events.POOLS_PAUSED),
+    PoolCheck("paused", claims.are_pools_paused, events.POOLS_CLAIMED),
+    PoolCheck("edited", claims.are_pools_edited, events.POOLS_PAUSED),
 )
-"""The changes that must be in place before a release.
+"""The changes to the pools that must be in place before a node is released.
 
 Selectors that another client has changed are repaired from the labelling step on, because labels may be missing as
 well.
@@ -64,9 +64,8 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
     if active_run is None or active_run.stage not in (Stage.PREJOBS_DONE, Stage.RELEASED):
         return []
     if active_run.stage is Stage.RELEASED:
-        return active_run.build_reply(
-            events.NODE_RELEASED, "release-node", event, node=active_run.current_node
-        )  # it is already released
+        # The node is already released.
+        return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=active_run.current_node)
     name, api = active_run.current_node, client.api
     node, pools, version = client.gather_all(
         get_or_none(api.get(build_node_path(name))),
@@ -74,38 +73,39 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
         lookup.find_cluster_version(api),
     )
     if not is_recorded_node(node, active_run.record, name):
-        return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=name)  # await-version drops it
+        # `await-version` drops the missing node.
+        return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=name)
     for check in POOL_CHECKS:
         if not check.is_met(active_run.record, pools):
             return _request_repair(active_run, check, pools, event, client)
     desired = versions.parse_desired_version(version)
-    control_plane_verdict = build_control_plane_verdict(desired)
+    control_plane_condition = build_control_plane_condition(desired)
     if message := _find_canary_blocker(active_run, pools) or _find_node_blocker(active_run, node, desired, client):
-        active_run.write_record(client, {}, _build_waiting_verdict(active_run, message), control_plane_verdict)
+        active_run.write_record(client, {}, _build_waiting_condition(active_run, message), control_plane_condition)
         return []
-    return _release_current_node(active_run, node, control_plane_verdict, event, client)
+    return _release_current_node(active_run, node, control_plane_condition, event, client)
 
 
 def _request_repair(
     active_run: ActiveRun, check: PoolCheck, pools: Mapping[str, Object], event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Return the event that repeats a change to the pools that another client has undone.
+    """Return the event with which the run repeats a change to its pools that another client has undone.
 
     If that change was already repeated within the last ten seconds, the function only reports the conflict in the
     condition.
     """
     if not check.is_met(
-        active_run.record, claims.exclude_cooling_down(active_run.record, check.state, pools, utc_now())
+        active_run.record, claims.exclude_pools_in_cooldown(active_run.record, check.state, pools, utc_now())
     ):
         return active_run.build_reply(check.event_type, "release-node", event)
     names = format_names([name for name, pool in pools.items() if not check.is_met(active_run.record, {name: pool})])
     message = f"another client reverts MachineConfigPool {names} each time it is {check.state}: stop that client"
-    active_run.write_record(client, {}, _build_waiting_verdict(active_run, message))
+    active_run.write_record(client, {}, _build_waiting_condition(active_run, message))
     return []
 
 
-def _build_waiting_verdict(active_run: ActiveRun, message: str) -> Verdict:
-    return Verdict(
+def _build_waiting_condition(active_run: ActiveRun, message: str) -> Condition:
+    return Condition(
         NODE_UPGRADE_CONDITION,
         False,
         WAITING_REASON,
@@ -114,7 +114,7 @@ def _build_waiting_verdict(active_run: ActiveRun, message: str) -> Verdict:
 
 
 def _find_canary_blocker(active_run: ActiveRun, pools: Mapping[str, Object]) -> str:
-    """Return why the canary would not upgrade a node that is released now, or "" if it would.
+    """Return why the canary would not upgrade a node that is released now, or "" if it would upgrade the node.
 
     The condition ConfigValidated may not reflect the canary's latest change yet.
     """
@@ -127,11 +127,11 @@ def _find_canary_blocker(active_run: ActiveRun, pools: Mapping[str, Object]) -> 
 def _find_node_blocker(
     active_run: ActiveRun, node: Object, desired: versions.DesiredVersion, client: SyncClient
 ) -> str:
-    """Return why the node must not be released now, or "" if it may be."""
+    """Return why the node must not be released now, or "" if the node may be released."""
     if not desired.version:
         return "the ClusterVersion no longer requests a version"
     if desired.blocker and not (is_released(node) and active_run.record.get("released") == active_run.current_node):
-        return desired.blocker  # the desired version has changed; the control plane is updated before the nodes
+        return desired.blocker  # The desired version has changed, and the control plane is updated before the nodes.
     if not is_released(node) and (other := get_run_id(node)) not in ("", active_run.record["id"]):
         return f"the node's label {RUN_LABEL} names another run, {other}"
     return maintainers.find_release_blocker(
@@ -140,13 +140,13 @@ def _find_node_blocker(
 
 
 def _release_current_node(
-    active_run: ActiveRun, node: Object, verdict: Verdict, event: BaseCloudEvent, client: SyncClient
+    active_run: ActiveRun, node: Object, condition: Condition, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
     name = active_run.current_node
     if active_run.record.get("released") not in (None, name):
         return []
     if active_run.record.get("released") is None:
-        active_run = active_run.write_record(client, {"released": name}, verdict)
+        active_run = active_run.write_record(client, {"released": name}, condition)
     if not is_released(node):
         client.patch(build_node_path(name), build_release_patch(node, active_run.record["id"]), JSON_PATCH)
         log_about(f'released node "{name}"', active_run.run)

@@ -1,16 +1,16 @@
 """Restore the pools when all nodes are done or the MutexRunConfig is deleted during a run (step 7, MUT-49, MUT-51).
 
 The step restores the selectors, the canary's first. It then removes the node labels, and finally unpauses the pools and
-removes their claims. In this order a deletion upgrades no node whose pool stays paused. After a deletion, a pool that
-an administrator had paused before the run stays paused.
+removes their claims. With this order, a deletion does not upgrade nodes whose pool stays paused. After a deletion, a
+pool that an administrator had paused before the run stays paused.
 
-A pool or node that cannot be written does not keep other pools from being restored, except that all others wait for the
-canary. The labels wait for all selectors, and the end of the run waits for everything. Pools that were restored before
-an error are recorded, and not changed again.
+A pool or node that cannot be written does not keep other pools from being restored, except that all other pools wait
+for the canary. The labels wait for all selectors, and the run ends only after everything is restored. Pools that were
+restored before an error are recorded, and not changed again.
 
 A `run.restore_pending` that names a node concerns only that node, which carries labels of a run that no longer exists.
-Either a late write set them, or the MutexRunConfig was removed. Before it removes the labels, the step restores the
-pools of runs that no longer exist, and no others.
+Either a late write set them, or the MutexRunConfig was removed. Before it removes the labels, the step restores only
+the pools of runs that no longer exist.
 
 In: `run.nodes_done`, `run.restore_pending`. Out: `run.restored`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;
@@ -38,10 +38,10 @@ from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, pools, run_changes, run_record
-from kube.mutex.node_labels import build_clear_patch, find_orphaned_nodes, get_run_id
+from kube.mutex.node_labels import build_label_removal_patch, find_orphaned_nodes, get_run_id
 from kube.mutex.objects import (
     RUN_KIND,
-    Verdict,
+    Condition,
     build_finalizers_patch,
     build_object_path,
     get_condition,
@@ -67,13 +67,13 @@ def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     if (name := require_data(event).get("node")) and is_nonempty_string(name):
         _unlabel_orphaned_node(str(name), client)
         return []
-    pools_by_name = client.run(
-        lookup.list_pools_by_name(client.api, None)
-    )  # read before the run, so that the patches fail if another client changes a pool later
+    # The pools are read before the run, so that the patches fail if another client changes a pool later.
+    pools_by_name = client.run(lookup.list_pools_by_name(client.api, None))
     run = read_object(event, client, RUN_KIND)
     if run is None or not _may_restore(run, event, client):
         return []
-    runs = client.run(lookup.list_runs(client.api, None))  # read after the pools: a claim of an unlisted run is stale
+    # The runs are read after the pools, so a claim of an unlisted run is stale.
+    runs = client.run(lookup.list_runs(client.api, None))
     claimed, errors = claims.select_pools_to_restore(run, pools_by_name.values(), runs), list[ApiError]()
     names = _restore_claimed_pools(claimed, run, client, errors)
     if errors and run_record.is_active(run):
@@ -94,7 +94,7 @@ def _may_restore(run: Object, event: BaseCloudEvent, client: SyncClient) -> bool
 
 
 def _get_recorded_pool(pool: Object, run: Object) -> Object | None:
-    """Return the recorded original state of a pool, or None if the record has none."""
+    """Return the original state of a pool in the run's record, or None if the record does not contain the pool."""
     record, name = get_record(run), pools.get_name(pool)
     if not run_record.is_active(run):
         return None
@@ -102,103 +102,110 @@ def _get_recorded_pool(pool: Object, run: Object) -> Object | None:
     return recorded
 
 
-def _was_paused(pool: Object, run: Object) -> bool:
+def _was_paused_before_run(pool: Object, run: Object) -> bool:
     recorded = _get_recorded_pool(pool, run)
     return bool(recorded["paused"]) if recorded else pools.is_paused(pool)
 
 
-def _restore_claimed_pools(claimed: list[Object], run: Object, client: SyncClient, errors: list[ApiError]) -> list[str]:
-    """Restore the run's pools; return the names of the restored ones, and append the other pools' errors to `errors`.
+def _restore_claimed_pools(
+    claimed_pools: list[Object], run: Object, client: SyncClient, errors: list[ApiError]
+) -> list[str]:
+    """Restore the run's pools, and return the names of the restored pools; append any error to `errors`.
 
     The order keeps each node in exactly one pool. Suppose the canary still has the run's selector. A released node
-    would then belong to two pools if its own pool were restored, and a node without labels would belong to the canary.
-    If its own pool still has the run's selector, a node without labels would belong to no pool.
+    would then belong to two pools if its original pool were restored, and a node without labels would belong to the
+    canary. While its original pool has the run's selector, a node without labels would belong to no pool.
     """
-    restored = _try_canary_first(partial(_restore_selector, run=run, client=client), claimed, errors)
+    restored = _try_canary_first(partial(_restore_selector, run=run, client=client), claimed_pools, errors)
     if not errors:
         try_each(partial(_unlabel_nodes, client=client), [run], errors)
-    return try_each(partial(_release_pool, run=run, client=client, has_others=len(restored) > 1), restored, errors)
+    return try_each(partial(_release_pool, run=run, client=client, has_more_pools=len(restored) > 1), restored, errors)
 
 
-def _try_canary_first(action: Callable[..., R], claimed: list[Object], errors: list[ApiError]) -> list[R]:
+def _try_canary_first(action: Callable[..., R], claimed_pools: list[Object], errors: list[ApiError]) -> list[R]:
     """Call `action` for each pool, first for a canary with the run's selector, and return the results.
 
-    The other pools follow only if the canary succeeded. `action` gets the argument `has_others`: whether more pools
-    are waiting. Errors are appended to `errors`.
+    The pools that are not a canary follow only if `action` succeeded for the canary. `action` gets the argument
+    `has_more_pools`, which is true while more pools are waiting. Errors are appended to `errors`.
     """
     results: list[R] = []
     for is_canary in (True, False):
         if not errors:
-            selected = [pool for pool in claimed if pools.is_active_canary(pool) is is_canary]
+            selected = [pool for pool in claimed_pools if pools.is_active_canary(pool) is is_canary]
             results += try_each(
-                partial(action, has_others=len(selected if is_canary else claimed) > 1), selected, errors
+                partial(action, has_more_pools=len(selected if is_canary else claimed_pools) > 1), selected, errors
             )
     return results
 
 
-def _restore_selector(pool: Object, run: Object, client: SyncClient, *, has_others: bool) -> Object:
+def _restore_selector(pool: Object, run: Object, client: SyncClient, *, has_more_pools: bool) -> Object:
     """Restore the selector that the pool had before the run, and return the pool."""
     recorded = _get_recorded_pool(pool, run)
     selector = recorded.get("selector") if recorded else pools.remove_rule_expressions(pools.get_selector(pool))
-    return patch_pool(pool, pools.build_selector_patch(pool, selector), client, has_others=has_others)
+    return patch_pool(pool, pools.build_selector_patch(pool, selector), client, has_more_pools=has_more_pools)
 
 
-def _release_pool(pool: Object, run: Object, client: SyncClient, *, has_others: bool) -> str:
+def _release_pool(pool: Object, run: Object, client: SyncClient, *, has_more_pools: bool) -> str:
     """Unpause a pool, or leave it paused as it was before the run, and remove the claim; return the pool's name."""
     must_unpause = run_record.is_active(run) and not is_deleting(run) and _get_recorded_pool(pool, run)
-    patch = pools.build_release_patch(pool, paused=False if must_unpause else _was_paused(pool, run))
-    patch_pool(pool, patch, client, has_others=has_others)
+    patch = pools.build_release_patch(pool, paused=False if must_unpause else _was_paused_before_run(pool, run))
+    patch_pool(pool, patch, client, has_more_pools=has_more_pools)
     return pools.get_name(pool)
 
 
 def _unlabel_nodes(run: Object, client: SyncClient) -> None:
     """Remove the run's labels from all nodes that still carry them, concurrently.
 
-    This may use half of the remaining time; the other half is reserved for the pools.
+    The writes may use half of the remaining time; the other half is reserved for the pools.
     """
     run_id = str(get_record(run).get("id") or "")
     if not run_id:
         return
     nodes = client.run(lookup.list_labelled_nodes(client.api, run_id, None))
-    patches = [(node["metadata"]["name"], build_clear_patch(node, run_id)) for node in nodes]
+    patches = [(node["metadata"]["name"], build_label_removal_patch(node, run_id)) for node in nodes]
     with set_deadline(get_seconds_left() / 2):
         client.gather_all(
             *(client.api.patch(build_node_path(name), patch, JSON_PATCH) for name, patch in patches if patch)
         )
 
 
-def _unlabel_orphaned_node(name: str, client: SyncClient) -> None:
-    """Remove the labels from a node whose run no longer exists; this fails if another run labels it meanwhile.
+def _unlabel_orphaned_node(node_name: str, client: SyncClient) -> None:
+    """Remove the rule labels from a node whose run no longer exists; fail if another run labels the node first.
 
-    A canary with the run's selector selects nodes without labels, so it would upgrade this node at once, without a Job
-    (MUT-44). The function therefore first restores the pools of runs that no longer exist. While another run has such a
-    canary, the node keeps its labels.
+    A canary with the run's selector selects nodes without labels, so it would upgrade this node immediately, without a
+    Job (MUT-44). The function therefore first restores the pools of runs that no longer exist. While another run has
+    such a canary, the node keeps its labels.
     """
     node, pools_by_name = client.gather_all(
-        get_or_none(client.api.get(build_node_path(name))), lookup.list_pools_by_name(client.api, None)
+        get_or_none(client.api.get(build_node_path(node_name))), lookup.list_pools_by_name(client.api, None)
     )
-    runs = client.run(lookup.list_runs(client.api, None))  # read after the node: a label of an unlisted run is stale
+    # The runs are listed after the node is read, so the label of an unlisted run is stale.
+    runs = client.run(lookup.list_runs(client.api, None))
     if node is None or not find_orphaned_nodes([node], run_record.list_active_run_ids(runs)):
         return
     orphaned_pools, errors = claims.find_orphaned_pools(pools_by_name.values(), runs), list[ApiError]()
     _try_canary_first(partial(_restore_orphaned_pool, runs=runs, client=client), orphaned_pools, errors)
     raise_first_error(errors)
     if claims.has_active_canary(pools_by_name.values(), orphaned_pools):
-        log.info('node "%s" keeps the labels of a run that no longer exists, so that no other canary selects it', name)
+        log.info(
+            'node "%s" keeps the labels of a run that no longer exists, so that no other canary selects the node',
+            node_name,
+        )
         return
-    client.patch(build_node_path(name), build_clear_patch(node, get_run_id(node)), JSON_PATCH)
-    log.info('removed the labels of a run that no longer exists from node "%s"', name)
+    client.patch(build_node_path(node_name), build_label_removal_patch(node, get_run_id(node)), JSON_PATCH)
+    log.info('removed the labels of a run that no longer exists from node "%s"', node_name)
 
 
-def _restore_orphaned_pool(pool: Object, runs: list[Object], client: SyncClient, *, has_others: bool) -> None:
+def _restore_orphaned_pool(pool: Object, runs: list[Object], client: SyncClient, *, has_more_pools: bool) -> None:
     """Restore a pool whose run will not restore it, because the run no longer exists or has lost its record.
 
     A paused pool stays paused, because no user has approved the upgrade of its nodes.
     """
     selector = pools.remove_rule_expressions(pools.get_selector(pool))
-    pool = patch_pool(pool, pools.build_selector_patch(pool, selector), client, has_others=has_others)
+    pool = patch_pool(pool, pools.build_selector_patch(pool, selector), client, has_more_pools=has_more_pools)
     if pools.get_claim_uid(pool) not in {run["metadata"]["uid"] for run in runs}:
-        patch_pool(pool, pools.build_release_patch(pool, paused=pools.is_paused(pool)), client, has_others=has_others)
+        release_patch = pools.build_release_patch(pool, paused=pools.is_paused(pool))
+        patch_pool(pool, release_patch, client, has_more_pools=has_more_pools)
     log.info(
         'restored MachineConfigPool "%s" of a run that no longer exists; spec.paused is unchanged', pools.get_name(pool)
     )
@@ -207,7 +214,7 @@ def _restore_orphaned_pool(pool: Object, runs: list[Object], client: SyncClient,
 def _finish_run(run: Object, client: SyncClient) -> None:
     """Mark the run as finished, clear the condition of an earlier failed attempt, and remove the finalizer."""
     updated = (
-        [Verdict(UPDATED_CONDITION, True, "UpdateSucceeded")]
+        [Condition(UPDATED_CONDITION, True, "UpdateSucceeded")]
         if get_condition(run, UPDATED_CONDITION).get("status") == "False"
         else []
     )
@@ -220,8 +227,8 @@ def _finish_run(run: Object, client: SyncClient) -> None:
             "progress": f"{len(record['order'])} of {len(record['order'])}",
             "job": None,
         }
-        verdict = Verdict(AVAILABLE_CONDITION, False, "UpgradeUnavailable", f"the run to {version} is finished")
-        run = write_status(run, client, {"record": record_change, **printed_fields}, [*updated, verdict]) or run
+        condition = Condition(AVAILABLE_CONDITION, False, "UpgradeUnavailable", f"the run to {version} is finished")
+        run = write_status(run, client, {"record": record_change, **printed_fields}, [*updated, condition]) or run
     elif updated:
         run = write_status(run, client, {}, updated) or run
     if has_finalizer(run):

@@ -1,9 +1,9 @@
-"""Resync runs: emit the events that rules, targets and runs still wait for, and no others (X-3, MUT-22, MUT-30).
+"""Resync runs: emit exactly the events that rules, targets and runs still wait for (X-3, MUT-22, MUT-30).
 
 Each tick checks all objects. It also emits `run.restore_pending` for a node with the label of a run that no longer
-exists, unless the node must keep it. A change of a pool, the ClusterVersion, a rule or a target continues the runs that
-wait for it. Work that another client has undone is repeated. Work in progress is left to its step and the tick. So is a
-pool that another client changes again within ten seconds.
+exists, unless the node must keep the label. A change of a pool, the ClusterVersion, a rule or a target continues the
+runs that wait for it. The step repeats work that another client has undone. It leaves work in progress to the step that
+does the work, and to the tick. The tick also handles a pool that another client changes again within ten seconds.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.restored`; an updated MachineConfigPool or ClusterVersion,
 by reference.
@@ -33,7 +33,7 @@ from kube.client.sync_client import SyncClient
 from kube.mutex import claims, due_events, lookup, run_record
 from kube.mutex.due_events import DueEvent
 from kube.mutex.node_labels import find_orphaned_nodes, get_run_id
-from kube.mutex.objects import API_VERSION, DEFAULT_NAMESPACE, RUN_KIND, Item, has_finalizer
+from kube.mutex.objects import API_VERSION, DEFAULT_NAMESPACE, RUN_KIND, Resource, has_finalizer
 from kube.mutex.run_snapshot import RunSnapshot
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
@@ -43,13 +43,13 @@ CONSUMES = (
 )
 EMITS = tuple(EVENT_TYPE_OF_DUE.values())
 PASS_STRATEGY = LatestStateStrategy(lambda hint: "all runs (tick)" if hint.get_type() == events.TICK else "all runs")
-"""Coalesces hints with hints and ticks with ticks, because a tick emits more events than a hint does."""
+"""Coalesces hints only with hints and ticks only with ticks, because a tick emits more events than a hint."""
 HINT_KINDS = (None, "MachineConfigPool", "ClusterVersion")
 MAX_ORPHANS_PER_TICK = 25
 """Maximum number of orphaned nodes for which a tick emits `run.restore_pending`; each event invokes `restore-pools`."""
 ORPHAN_ROTATION = RoundRobin()
 UNKNOWN_UID = "unknown"
-"""Placeholder for a uid that is missing in the label."""
+"""Placeholder for the run config's uid if the node's label does not contain it."""
 
 
 def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
@@ -68,7 +68,7 @@ def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEven
             lookup.read_snapshot(api, list(filter(due_events.is_active_undeleted, runs)) if is_tick else ())
         )
         dues_by_object += [
-            (target, _try_find_due(partial(due_events.find_due_of_target, target, snapshot), target))
+            (target, _try_find_due_events(partial(due_events.find_due_events_of_target, target, snapshot), target))
             for target in targets
         ]
         dues_by_object += [(run, _find_due_events_of_run(run, snapshot, runs, is_tick=is_tick)) for run in runs]
@@ -87,7 +87,7 @@ def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEven
 def _select_orphaned_nodes(orphans: list[Object], runs: list[Object], client: SyncClient) -> list[Object]:
     """Return at most `MAX_ORPHANS_PER_TICK` orphaned nodes, in rotation.
 
-    The list is empty while they must keep their labels, because another run's canary would select them.
+    The list is empty while another run's canary would select orphaned nodes without labels.
     """
     if not orphans:
         return []
@@ -100,10 +100,10 @@ def _select_orphaned_nodes(orphans: list[Object], runs: list[Object], client: Sy
     )
 
 
-def _build_orphan_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
+def _build_orphan_event(node: Resource, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
     """Build `run.restore_pending` for an orphaned node.
 
-    If its run config no longer exists, only the uid is known.
+    If the node's run config no longer exists, only the config's uid is known.
     """
     name, uid = node["metadata"]["name"], run_record.parse_run_config_uid(get_run_id(node)) or UNKNOWN_UID
     existing = next((ObjectReference.from_object(run) for run in runs if run["metadata"]["uid"] == uid), None)
@@ -112,12 +112,14 @@ def _build_orphan_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -
 
 
 def _find_due_events_of_rules(rules: list[Object], now: datetime) -> list[tuple[Object, list[DueEvent]]]:
-    return [(rule, _try_find_due(partial(due_events.find_due_of_rule, rule, now), rule)) for rule in rules]
+    return [
+        (rule, _try_find_due_events(partial(due_events.find_due_events_of_rule, rule, now), rule)) for rule in rules
+    ]
 
 
 def _find_due_events_of_run(run: Object, snapshot: RunSnapshot, runs: list[Object], *, is_tick: bool) -> list[DueEvent]:
-    def find_due() -> list[DueEvent]:
-        dues = due_events.find_due_of_run(run, snapshot, runs, utc_now(), parse_upgrade_timeout(os.environ))
+    def find_due_events() -> list[DueEvent]:
+        dues = due_events.find_due_events_of_run(run, snapshot, runs, utc_now(), parse_upgrade_timeout(os.environ))
         if is_tick:
             return dues
         if due_events.is_active_undeleted(run):
@@ -125,12 +127,12 @@ def _find_due_events_of_run(run: Object, snapshot: RunSnapshot, runs: list[Objec
             return [due for due in pending if not due_events.is_flapping(run, snapshot, due, utc_now())]
         return [] if dues == [DueEvent.RUN_RESTORE_PENDING] and has_finalizer(run) else dues
 
-    return _try_find_due(find_due, run)
+    return _try_find_due_events(find_due_events, run)
 
 
-def _try_find_due(find_due: Callable[[], list[DueEvent]], obj: Object) -> list[DueEvent]:
+def _try_find_due_events(find_due_events: Callable[[], list[DueEvent]], obj: Object) -> list[DueEvent]:
     try:
-        return find_due()
+        return find_due_events()
     except MALFORMED_OBJECT_ERRORS as error:
         log_about("resync-runs skipped this object", obj, error=repr(error))
         return []

@@ -16,15 +16,15 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import ActiveRun, find_hinted_run, load_active_run
+from functions.mutex.active_run import ActiveRun, find_run_of_event, load_active_run
 from functions.mutex.event_objects import Replies, log_about, record_warning, report_refusals, utc_now
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import Conflict, Denied, NotFound, Rejected
 from kube.client.sync_client import SyncClient
 from kube.mutex import jobs, lookup, run_changes, run_record
 from kube.mutex.jobs import CLEANUP, JobOutcome
-from kube.mutex.node_labels import build_clear_patch
-from kube.mutex.objects import Verdict
+from kube.mutex.node_labels import build_label_removal_patch
+from kube.mutex.objects import Condition
 from kube.mutex.run_record import DueJob, Stage, get_job_entry
 from kube.nodes import build_node_path
 from kube.paths import Object
@@ -42,7 +42,7 @@ STOPPED_REASON, OVERRIDDEN_REASON = "UpgradeStopped", "VariableOverridden"
 @report_refusals(JOB_RUN_CONDITION, "JobRunFailed")
 def run_job(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Create the Job that the current node needs, record its result, or emit the event that continues the run."""
-    active_run = load_active_run(find_hinted_run(event, "Job", client), client)
+    active_run = load_active_run(find_run_of_event(event, "Job", client), client)
     if active_run is None:
         return []
     if active_run.stage in (Stage.PREJOBS_DONE, Stage.NODES_DONE) and not active_run.is_halted:
@@ -61,8 +61,8 @@ def _drop_missing_node(
 ) -> Replies:
     """Drop a node that no longer exists once its Job has ended, so that the next node's Job does not run concurrently.
 
-    A Job may have been created but not recorded, because the function was killed. It is recorded now, so that its end
-    triggers this step.
+    If the function was killed after it created the Job, the record does not contain the Job. The function then records
+    the Job, so that the Job's end triggers this step.
     """
     if due_job is None:
         return _mark_node_done(active_run, "droppedAt", event, client)
@@ -82,7 +82,7 @@ def _drop_missing_node(
 def _run_due_job(
     active_run: ActiveRun, node: Object, due_job: DueJob | None, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Check the Job that is due, or create it; if none is due, continue the run. A halted run's Job is only checked."""
+    """Check or create the Job that is due; if no Job is due, continue the run. A halted run's Job is only checked."""
     if due_job and get_job_entry(active_run.record, active_run.current_node, due_job).get("name"):
         return _check_job(active_run, node, due_job, event, client)
     if active_run.is_halted:
@@ -95,14 +95,14 @@ def _run_due_job(
             else _finish_node(active_run, node, event, client)
         )
     if due_job.rule not in active_run.rules:
-        return []  # the rule was deleted: ConfigValidated reports it, and the run continues once the rule exists
+        return []  # The rule was deleted: ConfigValidated reports that, and the run continues once the rule exists.
     return _create_job(active_run, node, due_job, event, client)
 
 
 def _check_job(
     active_run: ActiveRun, node: Object, due_job: DueJob, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Record the result of a Job that has ended; if it is complete, continue with the next Job."""
+    """Record the result of a Job that has ended; if the Job is complete, continue with the next Job."""
     name, job = (
         get_job_entry(active_run.record, active_run.current_node, due_job)["name"],
         _get_recorded_job(active_run, due_job, client),
@@ -118,13 +118,13 @@ def _check_job(
     change = _build_job_change(
         active_run.current_node, due_job, {"result": JobOutcome.COMPLETE.value, "endedAt": format_time(utc_now())}
     )
-    active_run = active_run.write_record(client, change, Verdict(JOB_RUN_CONDITION, True, "JobRunSucceeded", message))
+    active_run = active_run.write_record(client, change, Condition(JOB_RUN_CONDITION, True, "JobRunSucceeded", message))
     next_job = run_record.find_due_job(active_run.record, active_run.current_node, active_run.has_cleanup)
     return _run_due_job(active_run, node, next_job, event, client)
 
 
 def _get_recorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
-    """Return the current state of the recorded Job; None if none is recorded, it is gone, or its name was reused."""
+    """Return the current state of the recorded Job; None if no Job is recorded, or the Job was deleted or replaced."""
     entry = get_job_entry(active_run.record, active_run.current_node, due_job)
     job = (
         client.run(lookup.get_job_or_none(client.api, entry["namespace"], entry["name"])) if entry.get("name") else None
@@ -133,9 +133,9 @@ def _get_recorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient
 
 
 def _find_unrecorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
-    """Return the Job that was created, but not recorded, for a node that no longer exists; None if there is none."""
+    """Return the Job that was created, but not recorded, for a node that no longer exists; None if no Job was."""
     if due_job.rule not in active_run.rules:
-        return None  # the Job's name is derived from the rule
+        return None  # The Job's name is derived from the rule, which no longer exists.
     uid = active_run.record["nodes"][active_run.current_node]["uid"]
     body = _build_job(active_run, {"metadata": {"name": active_run.current_node, "uid": uid}}, due_job)
     job = client.run(lookup.get_job_or_none(client.api, body["metadata"]["namespace"], body["metadata"]["name"]))
@@ -143,7 +143,7 @@ def _find_unrecorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncCli
 
 
 def _build_job(active_run: ActiveRun, node: Object, due_job: DueJob) -> Object:
-    """Build the due Job."""
+    """Build the Job that is due for the node."""
     return jobs.build_job(
         active_run.rules[due_job.rule],
         due_job.job_kind,
@@ -160,10 +160,10 @@ def _get_attempt_number(active_run: ActiveRun, due_job: DueJob) -> int:
 def _create_job(
     active_run: ActiveRun, node: Object, due_job: DueJob, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Create the Job, or find the existing one, and only then record it, so that every recorded Job has existed.
+    """Create the Job or find the existing Job, and record it only then, so that every recorded Job has existed.
 
-    A rejected creation stops the run, because a user has to change something. A rejected read of an existing Job does
-    not.
+    A rejected creation stops the run, because a user has to fix the cause. A rejected read of an existing Job does not
+    stop the run.
     """
     body = _build_job(active_run, node, due_job)
     namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
@@ -174,7 +174,7 @@ def _create_job(
     except Conflict:
         job = client.run(lookup.get_job_or_none(client.api, namespace, name))
         if job is None:
-            raise  # the conflict came from a quota update, or the Job's TTL has expired since
+            raise  # A quota update caused the conflict, or the Job's TTL has just expired.
         if not jobs.is_same_job(job, body):
             message = f'Job "{name}" already exists and does not belong to this run: delete it, and retry'
             return _halt_run(active_run, due_job, "", message, event, client)
@@ -208,7 +208,7 @@ def _build_job_change(node: str, due_job: DueJob, change: Object) -> Object:
 def _halt_run(
     active_run: ActiveRun, due_job: DueJob, job_name: str, error: str, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Stop the run until a user resumes it; the node keeps its labels, and the pools stay as they are."""
+    """Stop the run until a user resumes it; the node keeps its labels, and the pools stay unchanged."""
     reason = "CleanUpJobFailed" if due_job.job_kind == CLEANUP else "JobRunFailed"
     job = f'Job "{job_name}"' if job_name else "the Job"
     position = f"{active_run.describe_position(active_run.current_node)}, {active_run.current_node}"
@@ -216,15 +216,15 @@ def _halt_run(
     failure = run_changes.build_failure_change(
         active_run.run, "run-job", message, node_name=active_run.current_node, job_name=job_name, now=utc_now()
     )
-    active_run = active_run.write_record(client, failure, Verdict(JOB_RUN_CONDITION, False, reason, message))
+    active_run = active_run.write_record(client, failure, Condition(JOB_RUN_CONDITION, False, reason, message))
     log_about(message, active_run.run)
     record_warning(active_run.run, STOPPED_REASON, message, client)
     return active_run.build_reply(events.RUN_HALTED, "run-job", event, node=active_run.current_node, error=message)
 
 
 def _finish_node(active_run: ActiveRun, node: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Remove the run's labels from a node that is done; from then on the next node may be released."""
-    if patch := build_clear_patch(node, active_run.record["id"]):
+    """Remove the run's labels from a node that is done, so that the next node may be released."""
+    if patch := build_label_removal_patch(node, active_run.record["id"]):
         client.patch(build_node_path(active_run.current_node), patch, JSON_PATCH)
     return _mark_node_done(active_run, "cleanedAt", event, client)
 

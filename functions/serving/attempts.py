@@ -1,6 +1,6 @@
 """Publishes every attempt to `record`: the function, the event, the duration and the response.
 
-Only the function knows these, so it publishes them itself. It also publishes, as dead letters, the events that it
+Only the function knows these facts, so it publishes them itself. It also publishes, as dead letters, the events that it
 rejects. Publishing never delays a step: the step only appends its attempt to a queue. A separate thread converts
 attempts to events and posts them to `$RECORD` in batches. If `$RECORD` is unset, nothing is published.
 """
@@ -41,25 +41,22 @@ MAX_ATTEMPTS_PER_EVENT = 100
 MAX_QUEUED_ATTEMPTS, MAX_QUEUED_ATTEMPT_BYTES = 5000, 24 * 2**20
 """Maximum number and total bytes of queued attempts while `record` is unavailable.
 
-Beyond that, the oldest are dropped.
+Beyond this limit, the oldest attempts are dropped.
 """
 MAX_QUEUED_DEAD_LETTERS, MAX_QUEUED_DEAD_LETTER_BYTES = 100, 8 * 2**20
 """Maximum number and total bytes of queued dead letters, each of which may be up to 2 MiB.
 
-Beyond that, the oldest are dropped.
+Beyond this limit, the oldest dead letters are dropped.
 """
 ATTEMPT_OVERHEAD_BYTES = 500
-"""Approximate size of an attempt without its texts and replies.
-
-A reply that was published instead of returned is about the same size.
-"""
+"""Approximate size of an attempt without its texts and replies, and of a reply that is not in the response."""
 MAX_BACKOFF_SECONDS = 10.0
 """Maximum backoff in seconds while `record` is unavailable; each backoff is twice the previous one."""
 FLUSH_TIMEOUT_SECONDS, LOCAL_FLUSH_TIMEOUT_SECONDS = 20.0, 2.0
 """Seconds for publishing the last attempts when the process ends: by default, and if `record` runs on the same host.
 
-The first is less than the grace period of a Deployment's pod (30 s), but more than Knative Serving grants. A `record`
-on the same host stops at the same time as the other processes.
+The default is less than the grace period of a Deployment's pod (30 s), but more than Knative Serving's grace period. A
+`record` on the same host stops at the same time as the other processes.
 """
 LOCAL_URL_PREFIXES = ("http://127.0.0.1:", "http://localhost:")
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 1.0, 5.0
@@ -96,12 +93,11 @@ class OngoingAttempt:
         if self.function != "record":
             self._publisher.add_attempt(self)
 
-    def build_finished(self) -> FinishedAttempt:
-        """Return the finished attempt without the event, which may be up to 2 MiB."""
+    def build_finished_attempt(self) -> FinishedAttempt:
+        """Return the finished attempt without its event, because an event may be up to 2 MiB."""
         event, replay_name = self.event, next(iter(replay_extensions.get_replay_extensions(self.event).values()), None)
-        needs_prefix = replay_name is not None and (
-            not replay_name or replay_name.lower().startswith(REDRIVE_PREFIX)
-        )  # the sender chose an empty name, or one that is reserved for redrives
+        # The sender may have chosen an empty name, or a name that is reserved for redrives.
+        needs_prefix = replay_name is not None and (not replay_name or replay_name.lower().startswith(REDRIVE_PREFIX))
         replay = f"replay {replay_name}" if needs_prefix else replay_name or ""
         event_key, started_at = (
             (event.get_source(), event.get_id()),
@@ -115,7 +111,7 @@ class OngoingAttempt:
 
 @dataclass(frozen=True)
 class FinishedAttempt:
-    """A finished attempt; its replies are encoded only when it is published."""
+    """A finished attempt; its replies are encoded only when the attempt is published."""
 
     attempt: Attempt
     replies: list[BaseCloudEvent]
@@ -123,7 +119,7 @@ class FinishedAttempt:
 
     @property
     def estimated_bytes(self) -> int:
-        """Return the approximate size in bytes."""
+        """Return the attempt's approximate size in bytes."""
         texts = (self.attempt.source, self.attempt.event, self.attempt.error, self.attempt.replay)
         return ATTEMPT_OVERHEAD_BYTES * (1 + len(self.replies)) + self.response_bytes + sum(map(len, texts))
 
@@ -161,10 +157,10 @@ class Publisher:
         """Enqueue an attempt without blocking."""
         if not self._url:
             return
-        finished = attempt.build_finished()
+        finished = attempt.build_finished_attempt()
         if lost := self._attempts.append(finished, finished.estimated_bytes):
             ATTEMPTS_LOST.inc(lost)
-        self._wake()
+        self._wake_thread()
 
     def add_dead_letter(self, dead_letter: BaseCloudEvent) -> None:
         """Enqueue a rejected event without blocking."""
@@ -173,16 +169,16 @@ class Publisher:
         message = encode_binary(dead_letter)
         if lost := self._dead_letters.append(message, len(message.body) + sum(map(len, message.headers.values()))):
             DEAD_LETTERS_LOST.inc(lost)
-        self._wake()
+        self._wake_thread()
 
-    def _wake(self) -> None:
+    def _wake_thread(self) -> None:
         if not self._wakeup.is_set():
             self._wakeup.set()
         if self._thread is None:
             self._start_thread()
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Register a callback that adds the last attempts when the process ends."""
+        """Register a callback that runs when the process ends, and may add last attempts."""
         self._close_callbacks.append(callback)
 
     def close(self) -> None:
@@ -199,15 +195,16 @@ class Publisher:
             self._thread.join(self._flush_seconds)
 
     def _start_thread(self) -> None:
-        """Start the thread on the first attempt, because the server may fork before that."""
+        """Start the thread on the first attempt, because the server may fork before the first attempt."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="attempts", daemon=True)
+                self._thread = threading.Thread(target=self._run_publisher, name="attempts", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
 
-    def _run(self) -> None:
-        from requests import Session  # imported late: it would delay the start of a function by 0.1 s
+    def _run_publisher(self) -> None:
+        # The late import keeps the start of a function 0.1 s shorter.
+        from requests import Session
 
         with Session() as session:
             while not self._closing.is_set():
@@ -215,13 +212,13 @@ class Publisher:
                 self._closing.wait(BATCH_DELAY_SECONDS)
                 self._wakeup.clear()
                 self._publish_all(session)
-            self._publish_all(session)  # attempts that were added during the last publication
+            self._publish_all(session)  # Publish the attempts that were added during the last publication.
 
     def _publish_all(self, session: Session) -> None:
         """Publish until both queues are empty or the process ends."""
         while self._attempts:
             if not self._publish_attempts(session, self._take_batch()):
-                break  # the process ends
+                break  # The process is ending.
         while dead_letters := self._dead_letters.take(1):
             status = self._post_until_answered(session, dead_letters[0])
             if status >= 400:
@@ -235,7 +232,7 @@ class Publisher:
         return [finished.build_attempt() for finished in self._attempts.take(MAX_ATTEMPTS_PER_EVENT)]
 
     def _publish_attempts(self, session: Session, attempts: list[Attempt]) -> bool:
-        """Publish attempts in one event, or in halves if it is rejected; return False if the process ends first."""
+        """Publish attempts in one event, or in halves after a rejection; return False if the process ends first."""
         status = self._post_until_answered(session, encode_binary(sign_event(build_attempts_event(attempts))))
         if status in SPLIT_STATUSES and len(attempts) > 1:
             half = len(attempts) // 2
@@ -246,7 +243,7 @@ class Publisher:
         return status > 0
 
     def _post_until_answered(self, session: Session, message: HTTPMessage) -> int:
-        """Post until the response has a status below 500, and return it; return 0 if the process ends first."""
+        """Post until the response has a status below 500; return that status, or 0 if the process ends first."""
         backoff = generate_delays(BATCH_DELAY_SECONDS, MAX_BACKOFF_SECONDS)
         while (status := _post(session, self._url, message.headers, message.body)) >= 500:
             log.warning(

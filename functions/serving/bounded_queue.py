@@ -22,7 +22,7 @@ class BoundedQueue(Generic[Item]):
         return len(self._items)
 
     def append(self, item: Item, size: int) -> int:
-        """Enqueue an item of `size` bytes; return how many of the oldest items were dropped, possibly including it."""
+        """Enqueue an item of `size` bytes; drop the oldest items beyond the limits, and return their number."""
         with self._lock:
             self._items.append((item, size))
             self._bytes += size

@@ -1,7 +1,7 @@
 """Server certificate that is loaded from a directory: after a change, the next connection uses the new certificate.
 
-Each certificate has its own TLS context, and open connections keep theirs. So the server needs no restart, drops no
-connection, and never presents a certificate that does not match its key.
+Each certificate has its own TLS context, and an open connection keeps its context. So the server needs no restart,
+drops no connection, and never presents a certificate that does not match its key.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FileStamp = tuple[tuple[int, int, int], ...]
 
 
 class ReloadingCertificate:
-    """The certificate in `directory`; while there is none, every handshake fails.
+    """The certificate in `directory`; every handshake fails while the directory contains no certificate.
 
-    Each new connection checks the files for changes, which takes two calls of `stat`. This needs no timer or thread,
-    and no client gets a certificate that was replaced before it connected.
+    Each new connection checks the files for changes, which takes two calls of `stat`. This check needs no timer or
+    thread, and no client gets a certificate that was replaced before the client connected.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -37,17 +37,18 @@ class ReloadingCertificate:
     def build_context(self) -> ssl.SSLContext:
         """Return a context for a listening socket, which presents the current certificate to each client."""
         context = _create_server_context()
-        context.sni_callback = self._select_context  # also called for clients without SNI
+        context.sni_callback = self._select_context  # The callback also runs for clients without SNI.
         return context
 
     def reload_if_changed(self) -> ssl.SSLContext | None:
-        """Return the TLS context of the current certificate, or None if there is none.
+        """Load the certificate if its files have changed; return its TLS context, or None if there is no certificate.
 
         If a new certificate cannot be used, the previous one stays in use.
         """
         stamp = self._read_stamp()
         if stamp is not None and stamp != self._loaded_stamp:
-            self._loaded_stamp = stamp  # set before the files are read, so that a write in between is noticed next time
+            # The stamp is stored before the files are read, so that the next call notices a write in between.
+            self._loaded_stamp = stamp
             self._load_context()
         return self._context
 
@@ -70,12 +71,12 @@ class ReloadingCertificate:
     def _load_context(self) -> None:
         context = _create_server_context()
         try:
-            context.load_cert_chain(*self._files, password="")  # an encrypted key fails instead of prompting
-        except OSError as error:  # includes ssl.SSLError
+            context.load_cert_chain(*self._files, password="")  # An encrypted key fails instead of prompting.
+        except OSError as error:  # OSError includes ssl.SSLError.
             CERTIFICATE_LOADS.labels("failed").inc()
             log.error("cannot load the certificate in %s: %s", self._files[0].parent, error)
             if not isinstance(error, ssl.SSLError):
-                self._loaded_stamp = None  # transient, for example too many open files: the next connection retries
+                self._loaded_stamp = None  # The error may be transient, so the next connection retries.
             return
         CERTIFICATE_LOADS.labels("taken").inc()
         log.info("loaded the certificate in %s", self._files[0].parent)

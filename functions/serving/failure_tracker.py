@@ -1,11 +1,11 @@
 """Detects events that fail repeatedly: a lasting failure is reported instead of retried forever (design rule 11).
 
-While the broker retries with a growing backoff, the maintenance's status does not show the error. After some time, the
-step therefore replies with its failure event. From then on, each tick re-emits the event, as a new one. If that event
-fails too, the failure is reported at its first attempt. Otherwise a broker that keeps order would receive failing
-events faster than it could drop them.
+While the broker retries with a growing backoff, the maintenance's status does not show the error. After
+`REPORT_AFTER_SECONDS`, the step therefore replies with its failure event. From then on, each tick re-emits the event,
+as a new event. If the new event fails as well, the failure is reported at its first attempt. Otherwise a broker that
+keeps order would receive failing events faster than it could drop them.
 
-API server events are different: reporting their failure writes the object's status. As long as the message changes,
+API server events are different: reporting their failure writes the object's status. While the message keeps changing,
 each such write immediately causes a new event.
 """
 
@@ -28,12 +28,12 @@ An API server restart, or the start of many maintenances, takes less time. Two t
 SAME_FAILURE_SECONDS = 120.0
 """Seconds after a reported failure during which the next failure of its kind counts as the same failure.
 
-That is eight ticks, and longer than a broker's backoff between two attempts.
+The time is eight ticks, and longer than a broker's backoff between two attempts.
 """
 MAX_TRACKED_EVENTS = 1000
 """Maximum number of failing events, and of reported kinds, to remember.
 
-Beyond that, the oldest are forgotten and reported later.
+Beyond this limit, the oldest failures are forgotten, so that they are reported later.
 """
 
 Timestamps = BoundedCache[tuple[str, ...], float]
@@ -50,7 +50,7 @@ class FailureTracker:
     def record_failure(self, event: BaseCloudEvent, *, busy: bool = False) -> bool:
         """Record a failure; return whether the event, or its kind, has failed for long enough to be reported.
 
-        If the event failed only because another attempt is in progress (`busy`), only its own age counts.
+        If the event failed only because another attempt is in progress (`busy`), failures of its kind do not count.
         """
         now, event_id, failure_key = time.monotonic(), _get_event_id(event), _build_failure_key(event)
         with self._lock:
@@ -75,7 +75,7 @@ def _get_event_id(event: BaseCloudEvent) -> tuple[str, ...]:
 
 
 def _build_failure_key(event: BaseCloudEvent) -> tuple[str, ...]:
-    """Return a key that the event shares with the events that later ticks emit for the same reason.
+    """Return a key for the event's kind: the events that later ticks emit for the same reason have the same key.
 
     Returns () for an event that no step emitted.
     """

@@ -20,7 +20,7 @@ from kube.client.sync_client import SyncClient
 log = logging.getLogger("functions")
 Step = Callable[[BaseCloudEvent, SyncClient], list[BaseCloudEvent]]
 FailureHandler = Callable[[str, BaseCloudEvent, str], list[BaseCloudEvent]]
-"""Takes the step's name, the event and the error, and returns the failure event.
+"""Function that takes the step's name, the event and the error, and returns the failure event.
 
 Raises `Retry` if the step has no failure event.
 """
@@ -42,15 +42,16 @@ class Function:
 
     Attributes:
         step: Takes an event and returns events.
-        consumes: Event types that it processes, () for all; others get a 204, so that no broker retries them.
-        emits: Event types that it may return.
-        kind: The only kind of object that it processes in API server events; "" for any kind.
+        consumes: Event types that the step processes, () for all; any other event gets a 204, so that no broker retries
+            it.
+        emits: Event types that the step may return.
+        kind: The only kind of object that the step processes in API server events; "" for any kind.
         on_failure: Handles an event that the step cannot process.
         pass_queue: Work queue that coalesces the events if they are only hints; None if they carry facts (rule 8).
         failure_tracker: Detects events that fail repeatedly.
         late_replies: Source of replies that follow the response, if any.
-        requires_signature: Whether it rejects events that this install has not signed. Without a signature, any sender
-            could put text into a status, or receive the replies to all hints that a pass coalesces.
+        requires_signature: Whether the function rejects events that this install has not signed. Without a signature,
+            any sender could put text into a status, or receive the replies to all hints that a pass coalesces.
     """
 
     name: str
@@ -75,10 +76,10 @@ class Function:
 def invoke(function: Function, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Run the step and return its reply events; a permanent error becomes the component's failure event.
 
-    So does an error that has lasted for some time (`failure_tracker`). A replay runs its own pass, which neither
-    coalesces hints nor is coalesced. Raises `Retry` if a retry may succeed, `BadEvent` if the event is invalid, and its
-    subclass `InvalidSignature` if a required signature is missing or wrong. A dry run writes nothing, so its event
-    needs no signature and may come from another install.
+    A transient error that persists becomes the failure event as well (`failure_tracker`). A replay runs a separate
+    pass, which neither coalesces hints nor is coalesced. Raises `Retry` if a retry may succeed, `BadEvent` if the event
+    is invalid, and its subclass `InvalidSignature` if a required signature is missing or wrong. A dry run writes
+    nothing, so its event needs no signature and may come from another install.
     """
     if not function.accepts(event):
         return []
@@ -87,7 +88,7 @@ def invoke(function: Function, event: BaseCloudEvent, client: SyncClient) -> lis
     if replay_extensions.is_replay(event):
         return _run_step(function, event, client)
     try:
-        replies = _run_queued(function, event, client)
+        replies = _run_step_coalesced(function, event, client)
     except Retry as error:
         if not function.failure_tracker.record_failure(event, busy=isinstance(error, Busy)):
             raise
@@ -96,7 +97,7 @@ def invoke(function: Function, event: BaseCloudEvent, client: SyncClient) -> lis
     return replies
 
 
-def _run_queued(function: Function, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
+def _run_step_coalesced(function: Function, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if function.pass_queue is None:
         return _run_step(function, event, client)
     return function.pass_queue.handle_hint(event, lambda hint: _run_step(function, hint, client))
@@ -109,7 +110,7 @@ def _run_step(function: Function, event: BaseCloudEvent, client: SyncClient) -> 
         raise Retry(error.message) from error
     except Failed as error:
         return _handle_failure(function, event, str(error))
-    except ApiError as error:  # forbidden or rejected: a retry would not help (X-6)
+    except ApiError as error:  # A retry of a forbidden or rejected request would not help (X-6).
         return _handle_failure(function, event, error.message)
 
 

@@ -12,7 +12,7 @@ from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from eventing import logs, replay_extensions
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.http_binding import MAX_BODY_BYTES, BadEvent, EventTooLarge, decode_event, decode_event_or_none
 from eventing.signatures import sign_event
 from functions.failures import Retry
@@ -28,7 +28,7 @@ log = logging.getLogger("functions")
 API_DEADLINE_SECONDS = 1.6
 """Time limit for all API requests of one event.
 
-It keeps the sender's wait under two seconds (design rule 3).
+The limit keeps the sender's wait under two seconds (design rule 3).
 """
 
 
@@ -40,7 +40,7 @@ def build_view(
         function.late_replies.set_publisher(partial(_publish_late_replies, function.name, publisher))
         publisher.on_close(function.late_replies.close)
 
-    def handle() -> Response:
+    def handle_request() -> Response:
         started = time.perf_counter()
         headers, body = dict(request.headers), _read_body()
         try:
@@ -57,7 +57,7 @@ def build_view(
             _publish_dead_letter(event, response, publisher)
         return _count_response(function, response, started)
 
-    return handle
+    return handle_request
 
 
 def _publish_late_replies(
@@ -69,35 +69,35 @@ def _publish_late_replies(
 
 
 def _read_body() -> bytes | None:
-    """Return the request's body, or None if it is larger than any valid event."""
+    """Return the request's body, or None if the body is larger than any valid event."""
     try:
         return request.get_data()
-    except RequestEntityTooLarge:  # raised by Flask above MAX_CONTENT_LENGTH; its own response would be an HTML page
+    except RequestEntityTooLarge:  # Above MAX_CONTENT_LENGTH, Flask would respond with an HTML page.
         return None
 
 
 def _decode_event(function: Function, headers: dict[str, str], body: bytes | None) -> BaseCloudEvent:
     if body is None:
         raise EventTooLarge(f"body is too large: the limit is {MAX_BODY_BYTES} bytes")
-    # A function that consumes all types accepts any data: it keeps unreadable events for the administrator.
+    # A function that consumes all types also accepts events with unreadable data, and keeps them for the administrator.
     return decode_event(headers, body, any_data=not function.consumes)
 
 
 def _publish_dead_letter(event: BaseCloudEvent | None, response: Response, publisher: Publisher) -> None:
-    """Publish a rejected event as a dead letter, because not every broker does.
+    """Publish a rejected event as a dead letter, because not every broker dead-letters rejected events.
 
     RabbitMQ's broker treats a status that it does not retry as success. A dead letter that is published twice is
     recorded once.
     """
     if event is not None and 400 <= response.status_code < 500:
         dead_letter = DeadLetter(request.url, response.status_code, response.get_data(as_text=True).strip())
-        publisher.add_dead_letter(to_dead_letter(event, dead_letter))
+        publisher.add_dead_letter(add_dead_letter_extensions(event, dead_letter))
 
 
 def _count_response(function: Function, response: Response, started: float) -> Response:
-    """Count the response in the metrics, and return it.
+    """Count the response in the metrics, and return the response.
 
-    Replays are not counted, because metrics show what really happened.
+    The caller does not count replays, because the metrics must show only real events.
     """
     FUNCTION_SECONDS.labels(function.name).observe(time.perf_counter() - started)
     FUNCTION_EVENTS.labels(function.name, str(response.status_code)).inc()
@@ -109,9 +109,9 @@ def handle_event(
 ) -> Response:
     """Run the step and encode the response: 200 with the next event, or 204; 4xx for an invalid event; 503 for a retry.
 
-    `attempt` is in progress, and the function sets its outcome. A replay's sender gets all replies as a batch if
-    `accept_header` includes its content type, else 204. The replies of a dry run are not signed: they describe changes
-    that were not made, and any client could remove the mark of the dry run.
+    Sets the outcome of `attempt`, which is in progress. The sender of a replay gets all replies as a batch if
+    `accept_header` includes the content type of a batch, else 204. The replies of a dry run are not signed: they
+    describe changes that were not made, and any client could remove the extensions of the dry run.
     """
     with logs.bind_fields(**replay_extensions.get_replay_extensions(attempt.event)):
         response = _invoke_and_encode(function, attempt, client, accept_header)

@@ -14,11 +14,11 @@ def add_health_routes(app: Flask, client: SyncClient) -> None:
     """Add the endpoints; liveness depends only on this process, readiness also on the API server."""
 
     @app.get("/health/liveness")
-    def liveness() -> Response:
+    def get_liveness() -> Response:
         return build_text_response("alive\n", 200)
 
     @app.get("/health/readiness")
-    def readiness() -> Response:
+    def get_readiness() -> Response:
         try:
             client.get("/version")
         except ApiError as error:
@@ -26,5 +26,5 @@ def add_health_routes(app: Flask, client: SyncClient) -> None:
         return build_text_response("ready\n", 200)
 
     @app.get("/metrics")
-    def metrics() -> Response:
+    def get_metrics() -> Response:
         return Response(generate_latest(), content_type=CONTENT_TYPE_LATEST)

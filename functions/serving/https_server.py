@@ -1,4 +1,4 @@
-"""Serves an application over HTTPS, with a certificate from a directory, which may be replaced at any time."""
+"""Serves an application over HTTPS, and reloads the certificate from its directory when the files change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiohttp import web
 from functions.serving.certificate import ReloadingCertificate
 
 KEEPALIVE_SECONDS = 120.0
-"""Seconds; longer than the API server keeps an idle connection (90 s).
+"""Seconds to keep an idle connection open, which is longer than the API server does (90 s).
 
 Otherwise the server might close a connection just when the API server sends a request.
 """

@@ -1,11 +1,12 @@
-"""Work queue that runs one pass per subject at a time; a hint that arrives during a pass triggers another (rule 8).
+"""Work queue that runs one pass per subject at a time; a hint during a pass triggers another pass (rule 8).
 
-The hint is answered at once, and the next pass sees the state that the hint reports. A crash during a pass loses no
+The hint is answered immediately, and the next pass sees the state that the hint reports. A crash during a pass loses no
 hint: the event that started the pass is redelivered, and its new pass sees newer state than all coalesced hints.
 
-A hint may arrive after a pass that has already seen its state. It is answered without another pass, because a broker
-that keeps order delivers late hints one by one. The event that started a pass is an exception, because its response may
-have been lost. While that pass is in progress, the redelivered event is rejected, so that the broker retries it later.
+A hint may arrive after a pass that has already seen its state. Such a hint is answered without another pass, because a
+broker that keeps order delivers late hints one by one. The event that started a pass is an exception, because its
+response may have been lost. While that pass is in progress, the redelivered event is rejected, so that the broker
+retries it later.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from eventing.http_binding import BadEvent
 from functions.bounded_cache import BoundedCache
 from functions.failures import Busy, Retry
 from functions.pass_strategies import PassKey, PassStrategy, Replies, ResourceVersions
-from kube.client.deadline import get_seconds_left, has_time
+from kube.client.deadline import get_seconds_left, has_seconds_left
 
 T = TypeVar("T")
 MAX_REMEMBERED_KEYS = 1000
@@ -30,7 +31,7 @@ PASSES_PER_REQUEST = 2
 MAX_PASSES_PER_REQUEST = 4
 """Maximum number of passes in one request, if the reply cannot request another pass.
 
-A hint that arrives during the last one is rejected and delivered again.
+A hint that arrives during the last pass is rejected and redelivered.
 """
 MIN_PASS_SECONDS = 0.7
 """Minimum seconds for a pass; with less time left, the pass would achieve nothing.
@@ -40,14 +41,14 @@ The reply then requests another pass, if it can.
 
 
 class SeenState(NamedTuple):
-    """The event that started a pass, by source and id, and the state that the pass has seen."""
+    """Source and id of the event that started a pass, and the resourceVersions that the pass has seen."""
 
     event_id: tuple[str, str]
     versions: ResourceVersions
 
 
 class Pass:
-    """A pass that is in progress or waits for its serial key, and the hints that it has coalesced."""
+    """A pass that is in progress or waits for its serial key, and the hints that were coalesced during the pass."""
 
     def __init__(self, key: PassKey, event: BaseCloudEvent) -> None:
         self.key = key
@@ -68,7 +69,7 @@ class PassQueue:
         self._undelivered = BoundedCache[PassKey, Replies](MAX_REMEMBERED_KEYS)
 
     def handle_hint(self, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """Run the passes for a hint and return their replies; none if another pass coalesces it or has seen its state.
+        """Run the passes for a hint and return their replies; none if another pass handles the hint.
 
         Raises `Retry` if the serial key is busy for too long, or if the passes end without a reply.
         """
@@ -77,7 +78,7 @@ class PassQueue:
             return []
         try:
             replies = self._collect_replies(current, event, run_pass)
-            self._remember(
+            self._store_in_cache(
                 self._last_seen, current.key, SeenState(_get_event_id(event), self._strategy.read_versions(replies))
             )
             return replies
@@ -89,9 +90,10 @@ class PassQueue:
     ) -> Replies:
         """Run the passes and return their merged replies.
 
-        If they fail after making changes, the next pass for the subject reports these changes.
+        If the passes fail after making changes, the next pass for the same subject reports these changes.
         """
         undelivered, passes = self._undelivered.pop(current.key, []), list[Replies]()
+        select_replies = self._strategy.select_unrepeated_replies
         is_complete = False
         try:
             replies = self._run_passes(current, event, run_pass, passes)
@@ -100,11 +102,15 @@ class PassQueue:
             if not is_complete and (
                 carried_over := [
                     *undelivered,
-                    *(reply for pass_replies in passes for reply in self._strategy.select_carried_over(pass_replies)),
+                    *(reply for pass_replies in passes for reply in select_replies(pass_replies)),
                 ]
             ):
-                self._remember(self._undelivered, current.key, carried_over)
-        return (self._strategy.merge(event, [undelivered, replies], more=False) or []) if undelivered else replies
+                self._store_in_cache(self._undelivered, current.key, carried_over)
+        return (
+            (self._strategy.merge(event, [undelivered, replies], has_more_hints=False) or [])
+            if undelivered
+            else replies
+        )
 
     def _run_passes(
         self, current: Pass, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies], passes: list[Replies]
@@ -112,33 +118,38 @@ class PassQueue:
         strategy = self._strategy
         passes.append(run_pass(event))
         while hints := self._take_coalesced_hints(current, is_last=self._is_last_pass(event, passes)):
-            final_replies = strategy.merge(event, passes, more=True)
-            if final_replies is not None and (len(passes) >= PASSES_PER_REQUEST or not has_time(MIN_PASS_SECONDS)):
+            final_replies = strategy.merge(event, passes, has_more_hints=True)
+            if final_replies is not None and (
+                len(passes) >= PASSES_PER_REQUEST or not has_seconds_left(MIN_PASS_SECONDS)
+            ):
                 return final_replies
             try:
                 passes.append(run_pass(strategy.select_newest(hints)))
             except (Retry, BadEvent) as error:
-                merged = (strategy.merge(event, passes[:count], more=True) for count in range(len(passes), 0, -1))
+                merged = (
+                    strategy.merge(event, passes[:count], has_more_hints=True) for count in range(len(passes), 0, -1)
+                )
                 replies = next((candidate for candidate in merged if candidate is not None), None)
                 if replies is None:
                     raise Retry(f"the pass for the coalesced hints failed: {error}") from error
                 return replies
-        return strategy.merge(event, passes, more=False) or []
+        return strategy.merge(event, passes, has_more_hints=False) or []
 
     def _is_last_pass(self, event: BaseCloudEvent, passes: list[Replies]) -> bool:
-        """Return whether the next pass of this request is the last one.
+        """Return whether the next pass must be the last one of this request.
 
-        It is if the reply cannot request another pass, and the maximum number of passes or the time limit is reached.
+        The next pass is the last one if the reply cannot request another pass, and the maximum number of passes or the
+        time limit is reached.
         """
-        is_limit_reached = len(passes) + 1 >= MAX_PASSES_PER_REQUEST or not has_time(MIN_PASS_SECONDS)
-        return is_limit_reached and self._strategy.merge(event, passes, more=True) is None
+        is_limit_reached = len(passes) + 1 >= MAX_PASSES_PER_REQUEST or not has_seconds_left(MIN_PASS_SECONDS)
+        return is_limit_reached and self._strategy.merge(event, passes, has_more_hints=True) is None
 
     def _start_or_coalesce(self, key: PassKey, hint: BaseCloudEvent) -> Pass | None:
         """Return a new pass once its serial key is free; None if another pass coalesces the hint or has seen its state.
 
         Raises `Busy` if the serial key stays busy for too long, or if the pass in progress is the last one of its
-        request. Also raises it while the event's own pass is in progress: the redelivered event would not receive that
-        pass's reply, which may trigger the next step.
+        request. Also raises `Busy` while the event's own pass is in progress: the redelivered event would not receive
+        that pass's reply, which may trigger the next step.
         """
         timeout_seconds = get_seconds_left()
         with self._changed:
@@ -164,15 +175,16 @@ class PassQueue:
             seen is not None and seen.event_id != _get_event_id(hint) and self._strategy.has_seen(seen.versions, hint)
         )
 
-    def _remember(self, cache: BoundedCache[PassKey, T], key: PassKey, value: T) -> None:
-        """Store the value for a subject; beyond the cache's limit, the oldest entry is evicted."""
+    def _store_in_cache(self, cache: BoundedCache[PassKey, T], key: PassKey, value: T) -> None:
+        """Store a value for a subject in a cache, which evicts its oldest value at its limit."""
         with self._changed:
             cache[key] = value
 
     def _take_coalesced_hints(self, current: Pass, *, is_last: bool) -> list[BaseCloudEvent]:
-        """Return the hints that have arrived; if none, end the pass under the same lock, so that no hint is lost.
+        """Return the hints that arrived during the pass; if there are none, end the pass under the same lock.
 
-        If `is_last` is true, the next pass coalesces no hints; the broker redelivers them after that pass.
+        No hint can therefore be lost in between. If `is_last` is true, the next pass coalesces no hints: the broker
+        redelivers the hints that arrive during that pass.
         """
         with self._changed:
             hints, current.hints, current.is_last = current.hints, [], is_last
@@ -185,7 +197,7 @@ class PassQueue:
             self._release_keys(current)
 
     def _release_keys(self, current: Pass) -> None:
-        """Free the serial key of the pass for the next one; a second call does nothing."""
+        """Free the keys of the pass, so that the next pass can start; a second call does nothing."""
         if self._in_flight.get(current.key) is current:
             del self._in_flight[current.key]
             self._busy_serial_keys.discard(current.key.serial_key)

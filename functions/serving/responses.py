@@ -22,8 +22,8 @@ MAX_LINE_CHARACTERS = 2000
 PUBLISH_TIMEOUT_SECONDS = 2.0
 """Time limit for publishing all events of one execution.
 
-Together with the time limit of the step, it is shorter than the broker's timeout. Otherwise the broker would redeliver
-the event while its replies are still being published.
+Together with the step's time limit, this limit is shorter than the broker's timeout. Otherwise the broker would
+redeliver the event while its replies are still being published.
 """
 
 
@@ -38,8 +38,8 @@ def build_replay_response(replies: list[BaseCloudEvent], accept_header: str) -> 
 def build_response(replies: list[BaseCloudEvent]) -> Response:
     """Return the response with one event; several events are published to `$K_SINK` instead.
 
-    A broker accepts only one event per response. Raises `Retry` if the broker does not accept an event. If it rejects
-    one event, the others are published anyway.
+    A broker accepts only one event per response. Raises `Retry` if the broker does not accept an event. If the broker
+    rejects one event, the function still publishes the remaining events.
     """
     if not replies:
         return Response(status=204)
@@ -51,17 +51,17 @@ def build_response(replies: list[BaseCloudEvent]) -> Response:
 
 
 def _publish_replies(replies: list[BaseCloudEvent]) -> None:
-    import requests  # imported late: it would delay the start of a function by 0.1 s
+    import requests  # The late import keeps the start of a function 0.1 s shorter.
 
     sink = os.environ.get("K_SINK")
     if not sink:
         raise Retry("cannot publish several events: K_SINK is not set: bind this function to the broker")
-    with requests.Session() as session:  # one connection, because there may be hundreds of events after an outage
+    with requests.Session() as session:  # After an outage, hundreds of events share one connection.
         if sink.startswith("https:"):
             session.mount("https://", _build_https_adapter())
         session.headers.update(build_auth_header())
         deadline, failure = time.monotonic() + PUBLISH_TIMEOUT_SECONDS, None
-        # No receiver relies on the order. A random one ensures that not always the same events are lost on a timeout.
+        # No receiver relies on the order. With a random order, a timeout does not lose the same events each time.
         for reply in random.sample(replies, len(replies)):
             seconds_left = max(0.01, deadline - time.monotonic())
             message = encode_binary(reply)
@@ -69,7 +69,7 @@ def _publish_replies(replies: list[BaseCloudEvent]) -> None:
                 session.post(sink, message.body, headers=message.headers, timeout=seconds_left).raise_for_status()
             except requests.RequestException as error:
                 failure = Retry(f"the broker at K_SINK did not accept an event: {error}")
-                if error.response is None or error.response.status_code >= 500:  # the next one would fail as well
+                if error.response is None or error.response.status_code >= 500:  # The next event would fail as well.
                     break
     if failure:
         raise failure

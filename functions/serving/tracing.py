@@ -45,7 +45,7 @@ class AttemptTracer:
     def from_environment(cls) -> AttemptTracer:
         """Return a tracer for the collector that the environment names, or one that creates no spans.
 
-        The OpenTelemetry library sends the spans to the collector in batches, in its own thread.
+        The OpenTelemetry library sends the spans to the collector in batches, in a background thread.
         """
         if not is_tracing_enabled(os.environ):
             return cls()
@@ -55,7 +55,7 @@ class AttemptTracer:
 
     @contextmanager
     def trace_attempt(self, attempt: OngoingAttempt) -> Iterator[None]:
-        """Create a span that lasts as long as the block and records the outcome of the attempt."""
+        """Create a span for the duration of the block, and record the outcome of the attempt in the span."""
         if self._tracer is None or attempt.function in UNTRACED_FUNCTIONS or replay_extensions.is_replay(attempt.event):
             yield
             return
@@ -76,7 +76,8 @@ class AttemptTracer:
 def _build_attributes(attempt: OngoingAttempt, uid: str) -> dict[str, str]:
     """Return the attributes of a span.
 
-    OpenTelemetry defines those for CloudEvents and Kubernetes; the one for the maintenance is our own.
+    OpenTelemetry defines the attributes for CloudEvents and Kubernetes; this project defines the one for the
+    maintenance.
     """
     attributes = {
         "cloudevents.event_id": attempt.event.get_id(),

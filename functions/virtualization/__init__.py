@@ -1,1 +1,1 @@
-"""Steps that migrate virtual machines away from drained nodes, and protect their virt-launcher pods meanwhile."""
+"""Steps that migrate virtual machines away from drained nodes, and protect their virt-launcher pods until then."""

@@ -1,4 +1,4 @@
-"""Writes one pass's changes to budgets of virt-launcher pods; a failed or slow write does not delay the others."""
+"""Writes one pass's changes to budgets of virt-launcher pods; a failed or slow write does not delay other writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
-from kube.client.deadline import get_seconds_left, has_time, set_deadline
+from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
 
 WRITE_TIMEOUT_SECONDS = 0.4
 """Time limit for a write. The first write of a pass may be slow, so it gets all the time that is not reserved."""
@@ -19,7 +19,7 @@ class BudgetWriter:
     """Sends the writes of one pass, and collects their results.
 
     Attributes:
-        unanswered: Paths whose write got no response, or was skipped for lack of time; a retry may succeed.
+        unanswered: Paths of writes that got no response, or were skipped for lack of time; a retry may succeed.
         sent_count: Number of writes that were sent.
         ran_out_of_time: Whether a write was skipped for lack of time.
     """
@@ -32,10 +32,10 @@ class BudgetWriter:
     def try_write(self, path: str, write: Callable[[], object]) -> bool:
         """Send a write, and return whether it succeeded.
 
-        A write that was rejected, for example by a quota, is retried only by the tick. If the object is gone or already
-        exists, the next event about it or the tick retries.
+        A write that was rejected, for example by a quota, is retried only by the tick. If the object was
+        deleted, or created by another client, the next event about the object or the tick retries.
         """
-        if not has_time(RESERVED_SECONDS):
+        if not has_seconds_left(RESERVED_SECONDS):
             self.unanswered.append(path)
             self.ran_out_of_time = True
             return False

@@ -9,16 +9,16 @@ from functions.kubernetes_events import record_event
 from kube import kubernetes_events
 from kube.client.sync_client import SyncClient
 from kube.virtualization.evacuation import Wait
-from kube.virtualization.vmis import API_VERSION, VMI_KIND, Item, get_key
+from kube.virtualization.vmis import API_VERSION, VMI_KIND, Resource, get_key
 
 log = logging.getLogger("functions")
 
 
-def record_wait(vmi: Item, wait: Wait, client: SyncClient) -> None:
+def record_wait(vmi: Resource, wait: Wait, client: SyncClient) -> None:
     """Record a Warning Event that reports what the VMI waits for.
 
     The Event's name depends on its content, so the same Event is created only once. An API error is only logged,
-    because the VMI's budget reports the same.
+    because the VMI's budget reports the same reason.
     """
     namespace, name = get_key(vmi)
     involved = {"apiVersion": API_VERSION, "kind": VMI_KIND, "name": name, "namespace": namespace}

@@ -1,13 +1,13 @@
 """Migrate virtual machines away from drained nodes, each with a VirtualMachineInstanceMigration (DRN-8, OSV-2).
 
-A drain taint with either key requests this, whether this system or an administrator has set it. Before the step creates
-migrations, it claims their names in one Lease. The claims keep concurrent processes within the limits, and prevent
-duplicates after a crash.
+A drain taint with either key requests the migration, whether this system or an administrator has set it. Before the
+step creates migrations, it claims their names in one Lease. The claims keep concurrent processes within the limits, and
+prevent duplicates after a crash.
 
 A delayed process stops creating migrations before its claims expire. A redelivered event continues with its own claim,
-even after a creation without a response. After a second creation without a response, the migration backs off. The step
-keeps the newest of its own finished migrations and deletes the others. If KubeVirt is installed, KubeVirt migrates the
-virtual machines, and this step does nothing (DRN-10).
+even after a create request without a response. After a second create request without a response, the migration backs
+off. The step keeps the newest of its finished migrations and deletes the older ones. If KubeVirt is installed, KubeVirt
+migrates the virtual machines, and this step does nothing (DRN-10).
 
 In: `node.tainted`; a PingSource tick; an updated VirtualMachineInstance, an updated or deleted
 VirtualMachineInstanceMigration, by reference. Out: nothing.
@@ -48,22 +48,22 @@ from kube.virtualization.migration_claims import (
     parse_claims,
     parse_refusals,
 )
-from kube.virtualization.vmis import Item, build_migration, build_migration_path, build_migrations_path, get_key
+from kube.virtualization.vmis import Resource, build_migration, build_migration_path, build_migrations_path, get_key
 
 CONSUMES = (events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 EMITS = ()
 MAX_PASSES_PER_EVENT = 3
 """Maximum number of passes for one event.
 
-After a pass with rejected migrations, the next pass gives their slots to other VMIs.
+After a pass with rejected migrations, the next pass gives the slots of these migrations to other VMIs.
 """
 WRITE_TIME_SHARE = 0.8
 """Share of a pass's remaining time that its writes may use.
 
-If a write hangs, enough time is left to record that in the Lease.
+If a write hangs, enough time is left to record the failure in the Lease.
 """
 AMBIGUOUS_STATUSES = (0, 504)
-"""Statuses after which the API server may still carry out a creation: no response, and a timeout in the server."""
+"""HTTP statuses after which the API server may still create the migration: 0 (no response) and 504 (its timeout)."""
 MAX_DELETIONS_PER_PASS = 20
 """Maximum number of migrations that one pass deletes."""
 DELETION_ROTATION = RoundRobin()
@@ -89,8 +89,8 @@ class CreateFailure(NamedTuple):
 def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create the migrations that are due; send only one request if no virtual machine requests migration.
 
-    Raises `Retry` if another process is claiming at the same time, or if a creation had no response for the first time.
-    Raises `Unavailable` if the time runs out.
+    Raises `Retry` if another process claims migrations at the same time, or if a create request had no response for the
+    first time. Raises `Unavailable` if the time runs out.
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
@@ -105,12 +105,12 @@ def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     return []
 
 
-def _delete_outdated_migrations(outdated: Iterable[Item], client: SyncClient) -> None:
-    """Delete some outdated migrations concurrently, because every pass has to read them.
+def _delete_outdated_migrations(outdated_migrations: Iterable[Resource], client: SyncClient) -> None:
+    """Delete a limited number of outdated migrations concurrently, because every pass has to read them.
 
     A later pass retries the migrations that cannot be deleted.
     """
-    selected = DELETION_ROTATION.take(map(dict, outdated), MAX_DELETIONS_PER_PASS)
+    selected = DELETION_ROTATION.take(map(dict, outdated_migrations), MAX_DELETIONS_PER_PASS)
     errors = [
         error for error in client.gather_all(*(_delete_migration(item, client.api) for item in selected)) if error
     ]
@@ -118,7 +118,7 @@ def _delete_outdated_migrations(outdated: Iterable[Item], client: SyncClient) ->
         log.warning("cannot delete %s: %s", format_count(len(errors), "finished migration"), errors[0])
 
 
-async def _delete_migration(migration: Item, api: Api) -> str:
+async def _delete_migration(migration: Resource, api: Api) -> str:
     """Delete a migration; return the error message, or "" on success."""
     try:
         with set_deadline(WRITE_TIME_SHARE * get_seconds_left()):
@@ -131,10 +131,10 @@ async def _delete_migration(migration: Item, api: Api) -> str:
 
 
 def _create_due_migrations(snapshot: MigrationSnapshot, attempt: str, client: SyncClient) -> bool:
-    """Claim and create the due migrations; return whether any was rejected, so that its slot is free for others.
+    """Claim and create the due migrations; return whether a migration was rejected, so that its slot is free again.
 
-    Raises `Retry`, after all were tried, if a creation had no response or a server error; the redelivered event then
-    continues with its claim. If the event had already continued with its claim, the migration counts as rejected.
+    Raises `Retry`, after trying all migrations, if a create request had no response or a server error; the redelivered
+    event then continues with its claim. If the event was already redelivered, such a migration counts as rejected.
     """
     due = snapshot.evacuation.due_migrations
     with set_deadline(min(get_seconds_left(), WRITE_TIMEOUT_SECONDS)):
@@ -156,7 +156,7 @@ def _create_due_migrations(snapshot: MigrationSnapshot, attempt: str, client: Sy
 def _release_claims(
     outcomes: Mapping[str, CreateFailure | None], lease: Object, snapshot: MigrationSnapshot, client: SyncClient
 ) -> None:
-    """Remove the claims on migrations that were created or rejected, so that a deleted one no longer occupies a slot.
+    """Remove the claims on migrations that were created or rejected, because a claim occupies a migration slot.
 
     The Lease stores the error message of a migration that was not created, which then backs off. A migration that the
     API server may still create keeps its slot, but no attempt continues with its claim. A pass that finds no claim in
@@ -171,11 +171,11 @@ def _release_claims(
     try:
         client.patch(LEASE_PATH, build_lease_patch(lease, claims, refusals))
     except (Conflict, NotFound):
-        return  # another process has changed the Lease: these claims count until they expire
+        return  # Another process has changed the Lease, so the claims to remove count until they expire.
 
 
 def _write_claims(snapshot: MigrationSnapshot, attempt: str, client: SyncClient) -> Object:
-    """Add claims on the due migrations to those of other attempts in the Lease, and return the Lease."""
+    """Write claims on the due migrations into the Lease, next to the claims of other attempts, and return the Lease."""
     evacuation = snapshot.evacuation
     claims = {**evacuation.held_claims, **build_claims(attempt, evacuation.due_migrations, snapshot.now)}
     try:
@@ -190,11 +190,12 @@ def _write_claims(snapshot: MigrationSnapshot, attempt: str, client: SyncClient)
         raise Retry(f'namespace "{LEASE_NAMESPACE}" not found: apply the manifests again') from None
 
 
-async def _create_migration(name: str, vmi: Item, api: Api) -> CreateFailure | None:
-    """Create a migration; return why it was not created, or None. An existing one of this name counts as created.
+async def _create_migration(name: str, vmi: Resource, api: Api) -> CreateFailure | None:
+    """Create a migration; return None, or why it was not created. An existing migration `name` counts as created.
 
     The request may be rejected by a quota, a webhook or KubeVirt, or it may hang; other migrations do not wait for it.
-    The request passes its time limit to the API server as well, in case this process dies and cannot cancel it.
+    The request passes its time limit to the API server as well, in case this process dies and cannot cancel the
+    request.
     """
     (namespace, instance), path = get_key(vmi), build_migrations_path(get_key(vmi)[0])
     query = {"timeout": f"{WRITE_TIMEOUT_SECONDS:g}s"}

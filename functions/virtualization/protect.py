@@ -35,7 +35,7 @@ from kube.paths import Object, build_events_path
 from kube.virtualization import lookup
 from kube.virtualization import virt_launcher_budgets as budgets
 from kube.virtualization.evacuation import MIGRATION_FAILED, NOT_MIGRATABLE, Wait
-from kube.virtualization.vmis import Item, get_key, is_protected, requests_live_migration
+from kube.virtualization.vmis import Resource, get_key, is_protected, requests_live_migration
 
 CONSUMES = (
     *(events.NODE_TAINTED, events.TICK),
@@ -49,12 +49,12 @@ BudgetsByVmi = Mapping[budgets.VmiUidKey, Budget]
 TASK_ROTATION = RoundRobin()
 """Rotation that selects which VMI comes first. Each process has its own position."""
 MAX_NAMED_PATHS = 3
-"""Maximum number of paths in an error message."""
+"""Maximum number of API paths in an error message."""
 PASS_STRATEGY = ChangeStrategy(lambda _event: "virt-launcher pods to protect")
 
 
 class BudgetTask(NamedTuple):
-    """The work for one VMI or budget, by uid; `run` returns the nodes on which a pod's reason to wait has changed."""
+    """Task for the VMI or budget with this uid; `run` returns the nodes on which a pod's reason to wait has changed."""
 
     uid: str
     run: Callable[[BudgetWriter], set[str]]
@@ -82,7 +82,7 @@ def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
     """Run tasks until the time runs out, and return the nodes on which a pod's reason to wait has changed.
 
-    The next pass starts one task later, or after the last attempted task if the time ran out.
+    The next pass starts with the following task, or after the last attempted task if the time ran out.
     """
     changed, last_tried = set[str](), ""
     for task in TASK_ROTATION.rotate(tasks, attrgetter("uid")):
@@ -95,7 +95,7 @@ def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
 
 
 def _plan_tasks(own_budgets: BudgetsByVmi, vmis: list[Object], client: SyncClient) -> list[BudgetTask]:
-    """Return all pending work, as one task for each budget or VMI."""
+    """Return a task for each VMI that needs a budget and for each budget that must be changed or deleted."""
     migrating = {budgets.get_vmi_uid_key(vmi) for vmi in vmis if requests_live_migration(vmi)}
     deletions = [_build_deletion_task(budget, client) for key, budget in own_budgets.items() if key not in migrating]
     if not vmis:
@@ -117,15 +117,15 @@ def _plan_tasks(own_budgets: BudgetsByVmi, vmis: list[Object], client: SyncClien
 def _build_deletion_task(budget: Budget, client: SyncClient) -> BudgetTask:
     path, uid = budgets.build_budget_path(budget), budget["metadata"]["uid"]
 
-    def delete(writer: BudgetWriter) -> set[str]:
+    def delete_budget(writer: BudgetWriter) -> set[str]:
         writer.try_write(path, partial(client.delete, path, uid=uid))
         return set()
 
-    return BudgetTask(uid, delete)
+    return BudgetTask(uid, delete_budget)
 
 
-def _plan_protection(vmis: list[Object], existing: BudgetsByVmi, client: SyncClient) -> list[BudgetTask]:
-    """Return the tasks that give each VMI a budget, which states what its pod waits for.
+def _plan_protection(vmis: list[Object], existing_budgets: BudgetsByVmi, client: SyncClient) -> list[BudgetTask]:
+    """Return the tasks that give each VMI a budget, which states what the VMI's pod waits for.
 
     A user's budget is not a substitute, because it may allow evictions. With two budgets for a pod, the API server
     rejects every eviction, which is intended here.
@@ -137,7 +137,7 @@ def _plan_protection(vmis: list[Object], existing: BudgetsByVmi, client: SyncCli
             partial(
                 _protect_vmi,
                 vmi,
-                existing.get(budgets.get_vmi_uid_key(vmi)),
+                existing_budgets.get(budgets.get_vmi_uid_key(vmi)),
                 snapshot.evacuation.waits.get(get_key(vmi)),
                 client,
             ),
@@ -147,7 +147,7 @@ def _plan_protection(vmis: list[Object], existing: BudgetsByVmi, client: SyncCli
 
 
 def _protect_vmi(
-    vmi: Item, budget: Budget | None, wait: Wait | None, client: SyncClient, writer: BudgetWriter
+    vmi: Resource, budget: Budget | None, wait: Wait | None, client: SyncClient, writer: BudgetWriter
 ) -> set[str]:
     nodes = _update_budget(vmi, budget, wait, client, writer) if budget else _create_budget(vmi, wait, client, writer)
     if nodes and wait is not None and wait.reason in WARNING_REASONS:
@@ -155,15 +155,17 @@ def _protect_vmi(
     return nodes
 
 
-def _create_budget(vmi: Item, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
-    """Create the VMI's budget; return the node on which its pod waits."""
+def _create_budget(vmi: Resource, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
+    """Create the VMI's budget; return the node on which the VMI's pod waits, if it waits."""
     path, body = build_budgets_path(vmi["metadata"]["namespace"]), budgets.build_budget(vmi, wait)
     is_created = writer.try_write(path, partial(client.create, path, body))
     return {wait.node} if is_created and wait else set()
 
 
-def _update_budget(vmi: Item, budget: Budget, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
-    """Restore the budget's spec and update what its pod waits for; return the nodes for which that has changed."""
+def _update_budget(
+    vmi: Resource, budget: Budget, wait: Wait | None, client: SyncClient, writer: BudgetWriter
+) -> set[str]:
+    """Restore the budget's spec, and write what its pod waits for; return the nodes on which the reason has changed."""
     path = budgets.build_budget_path(budget)
     if budgets.is_own_budget(budget) and (patch := budgets.build_spec_patch(budget, vmi)):
         writer.try_write(path, partial(client.patch, path, patch, JSON_PATCH))
@@ -171,7 +173,7 @@ def _update_budget(vmi: Item, budget: Budget, wait: Wait | None, client: SyncCli
 
 
 def _plan_annotations(
-    kubevirt: Item, vmis: list[Object], kubevirt_budgets: BudgetsByVmi, client: SyncClient
+    kubevirt: Resource, vmis: list[Object], kubevirt_budgets: BudgetsByVmi, client: SyncClient
 ) -> list[BudgetTask]:
     """Return the tasks that write what the pods wait for into KubeVirt's budgets."""
     waits = read_kubevirt_waits(kubevirt, vmis, client)
@@ -184,7 +186,7 @@ def _plan_annotations(
 
 
 def _annotate_budget(budget: Budget, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
-    """Write what the pod waits for into a budget; return the nodes for which that has changed."""
+    """Write what a pod waits for into its budget; return the nodes on which the reason has changed."""
     path, patch = budgets.build_budget_path(budget), budgets.build_annotations_patch(budget, wait)
     if not patch or not writer.try_write(path, partial(client.patch, path, patch)):
         return set()
@@ -192,8 +194,8 @@ def _annotate_budget(budget: Budget, wait: Wait | None, client: SyncClient, writ
 
 
 def _build_wait_changed(cause: BaseCloudEvent, node: str, client: SyncClient) -> list[BaseCloudEvent]:
-    """Return `virt_launchers.wait_changed` if a NodeMaintenance owns the node, so that its pods are checked again."""
-    maintenance = client.run(lookup.find_maintenance_on(client.api, node))
+    """Return `virt_launchers.wait_changed` if a NodeMaintenance holds the node, so that `evict` starts a pass."""
+    maintenance = client.run(lookup.find_maintenance_of_node(client.api, node))
     if maintenance is None:
         return []
     reference = events.ObjectReference.from_object(maintenance)

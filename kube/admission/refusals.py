@@ -19,8 +19,8 @@ def build_unknown_node_message(node_name: str) -> str:
 def find_conflict(maintenance: Maintenance, others: Iterable[Maintenance]) -> Maintenance | None:
     """Return another maintenance that holds the node or waits for it, None if there is none (NMO-22, X-7).
 
-    `others` must be maintenances of the same node. One with the same name and API group does not count, because the API
-    server itself reports that it already exists.
+    `others` must be maintenances of the same node. A maintenance with the same name and API group does not count,
+    because the API server itself reports that it already exists.
     """
     return next((other for other in others if claims_node(other) and not _is_same_object(other, maintenance)), None)
 
@@ -29,9 +29,9 @@ def build_conflict_message(node_name: str, other: Maintenance) -> str:
     """Return the message for a node that already has a maintenance, in any of the API groups."""
     name, group = other["metadata"]["name"], GROUPS[other["apiVersion"]].api_version.partition("/")[0]
     remedy = (
-        "it is being deleted, so try again in a moment"
+        "the existing NodeMaintenance is being deleted, so try again in a moment"
         if is_deleting(other)
-        else f"use that one, or delete it first: `kubectl delete nodemaintenances.{group} {name}`"
+        else f"use the existing NodeMaintenance, or delete it first: `kubectl delete nodemaintenances.{group} {name}`"
     )
     return f"invalid nodeName, a NodeMaintenance for node {node_name} already exists: {name} ({group}); {remedy}"
 

@@ -55,7 +55,7 @@ def parse_review(review: Any) -> AdmissionRequest:
     return AdmissionRequest(uid, is_create=True, object=new_object)
 
 
-def build_review(request: AdmissionRequest, refusal: str = "", warnings: Sequence[str] = ()) -> Object:
+def build_review_response(request: AdmissionRequest, refusal: str = "", warnings: Sequence[str] = ()) -> Object:
     """Build the AdmissionReview response.
 
     A nonempty `refusal` denies the request with that message; otherwise the request is allowed with `warnings`.

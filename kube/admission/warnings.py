@@ -1,7 +1,7 @@
-"""Builds warnings about the consequences of a drain; none of them is a reason to deny it. Pure functions.
+"""Builds warnings about the consequences of a drain, none of which is a reason to deny the drain. Pure functions.
 
-They are computed from the node's own pods and their budgets. The webhook makes no checks that need every pod in the
-cluster, such as whether other nodes have enough capacity.
+The warnings are computed from the node's own pods and their budgets. The webhook makes no checks that need every pod in
+the cluster, such as whether other nodes have enough capacity.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kube.budgets import (
     plan_evictions,
     requires_all_pods,
 )
-from kube.maintenance.drain_flags import classify_for_drain, parse_drain_options, select_evictable
+from kube.maintenance.drain_flags import classify_for_drain, parse_drain_options, select_evictable_pods
 from kube.maintenance.objects import Maintenance
 from kube.pods import Pod, format_key, get_controller, get_uid, is_terminating, tolerates_everything
 from kube.text_limits import format_count
@@ -39,7 +39,7 @@ def build_warnings(
     """
     options = parse_drain_options(maintenance)
     classification = classify_for_drain(pods, options, now)
-    leaving = [pod for pod in select_evictable(classification, options) if not is_terminating(pod)]
+    leaving = [pod for pod in select_evictable_pods(classification, options) if not is_terminating(pod)]
     budget_list = list(budgets)
     result = [
         *_format_pod_warning(
@@ -107,13 +107,13 @@ def _build_budget_template(budget: Budget) -> str:
 
 
 def _format_pod_warning(pod_keys: Collection[str], template: str) -> Iterator[str]:
-    """Yield the warning about these pods, with their number and the first names; nothing without pods."""
+    """Yield one warning with the number of pods and the first names; yield nothing if there are no pods."""
     if pod_keys:
         names = sorted(pod_keys)
         more = f" and {len(names) - MAX_NAMED_PODS} more" if len(names) > MAX_NAMED_PODS else ""
         yield template.format(format_count(len(names), "pod"), ", ".join(names[:MAX_NAMED_PODS]) + more)
 
 
-def _select_pod_keys(pods: Iterable[Pod], leaving: Iterable[Pod]) -> list[str]:
-    uids = {get_uid(pod) for pod in leaving}
+def _select_pod_keys(pods: Iterable[Pod], leaving_pods: Iterable[Pod]) -> list[str]:
+    uids = {get_uid(pod) for pod in leaving_pods}
     return [format_key(pod) for pod in pods if get_uid(pod) in uids]

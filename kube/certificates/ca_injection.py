@@ -10,15 +10,16 @@ from typing import Any
 from kube.paths import Object, encode_path_segment
 
 INJECT_ANNOTATION = "cert-manager.io/inject-ca-from"
-"""Annotation with the `namespace/name` of a server's Secret; cert-manager expects that of a Certificate.
+"""Annotation that names the Secret with the CA bundle to inject, as `namespace/name`.
 
-If the Secret and the Certificate have the same name, the annotation works for both.
+In this annotation, cert-manager expects the name of a Certificate. If the Secret and the Certificate have the same
+name, the annotation works for both.
 """
 RULES_ANNOTATION = "nodemaintenance.dev/rules"
-"""Annotation on a webhook configuration with the rules, in JSON, for its webhooks that have none.
+"""Annotation on a webhook configuration: the rules, in JSON, to set on its webhooks that have no rules.
 
 The rules are set in the same write as the bundle, so that the API server never calls a server that it cannot verify
-yet. If an upgrade changes the annotation, rules that were set this way change with it. Rules that another client wrote
+yet. If an upgrade changes the annotation, the rules that were set from it change, too. Rules that another client wrote
 stay unchanged.
 """
 FIELD_MANAGER = "nodemaintenance"
@@ -33,7 +34,7 @@ TARGET_PATHS = {
 }
 """Kind → API path of its list."""
 METADATA_ONLY_KINDS = ("CustomResourceDefinition",)
-"""Kinds for which lists contain only metadata, because full objects would take megabytes in each pass."""
+"""Kinds to list with metadata only, because a list of full objects would take megabytes in each pass."""
 
 
 def parse_source_secret(target: Object) -> tuple[str, str]:
@@ -84,7 +85,7 @@ def build_injection_patch(target: Object, bundle: str) -> Object:
 def _iterate_client_configs(target: Object) -> Iterator[dict[str, Any]]:
     """Yield the parts of the object that may have a `caBundle`."""
     if target["kind"] == "APIService":
-        if (target.get("spec") or {}).get("service"):  # without it, the API server itself serves the API
+        if (target.get("spec") or {}).get("service"):  # without a service, the API server serves the API
             yield target["spec"]
         return
     if target["kind"] == "CustomResourceDefinition":
@@ -110,7 +111,7 @@ def _is_rule_list(value: object) -> bool:
 
 
 def _select_rules(target: Object, webhook: Mapping[str, Any], rules: list[Object]) -> list[Object]:
-    """Return the rules that a webhook should have: its own if another client wrote them, else the annotated ones."""
+    """Return the rules that a webhook should have: another client's rules if there are any, else the annotated ones."""
     return webhook["rules"] if webhook.get("rules") and not _owns_rules(target, webhook) else rules
 
 

@@ -1,4 +1,4 @@
-"""The objects that contain certificates: labelled Secrets, and the ConfigMap that publishes what clients trust.
+"""The objects that contain certificates: labelled Secrets, and the ConfigMap that publishes the CAs to trust.
 
 The name of a Secret shows whether it belongs to the CA or to a server. Only Secrets contain private keys.
 """
@@ -24,23 +24,23 @@ from kube.certificates.components import (
     parse_strict_time_or_none,
 )
 from kube.certificates.key_pairs import KeyPair
-from kube.certificates.server_names import select_usable
+from kube.certificates.server_names import select_usable_names
 from kube.paths import Object, encode_path_segment
 from kube.times import format_time
 
 DNS_NAMES_ANNOTATION = "nodemaintenance.dev/dns-names"
 """Annotation on a server's Secret with the DNS names and IP addresses of the server, separated by commas.
 
-Without it, the names in the existing certificate are used.
+Without the annotation, the names in the existing certificate are used.
 """
 RENEW_ANNOTATION = "nodemaintenance.dev/renew"
 """Annotation that requests the renewal of a Secret, with the time of the request; the renewal removes it."""
 PUBLISHED_ANNOTATION = "nodemaintenance.dev/published"
-"""Annotation on the ConfigMap with the time since which each certificate has been published, by fingerprint."""
-CA_KNOWN_SINCE_ANNOTATION = "nodemaintenance.dev/told"
+"""Annotation on the ConfigMap with the time at which each certificate was first published, by fingerprint."""
+CA_INCLUSION_TIME_ANNOTATION = "nodemaintenance.dev/told"
 """Annotation on a server's Secret with the time since which its `ca.crt` has contained the signing CA.
 
-It is removed when this CA issues the server's first certificate.
+The annotation is removed when this CA issues the server's first certificate.
 """
 CERT_MANAGER_ANNOTATION = "cert-manager.io/certificate-name"
 """Annotation on Secrets that cert-manager renews; two controllers would replace each other's certificates forever."""
@@ -69,7 +69,7 @@ BUNDLE_ENTRY, STATUS_ENTRY = "ca-bundle.crt", "status.json"
 
 @dataclass(frozen=True)
 class CertificateSummary:
-    """Public data of a certificate, without any key material."""
+    """Public data of a Secret and its certificate, without any key material."""
 
     secret: str
     names: tuple[str, ...]
@@ -80,7 +80,7 @@ class CertificateSummary:
     renewal: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """Return the entry for `status.json`."""
+        """Return the summary as an entry of `status.json`."""
         return {**vars(self), "names": list(self.names)}
 
 
@@ -130,17 +130,17 @@ def decode_entry(secret: Object, entry: str) -> str:
 
 
 def encode_entries(entries: Mapping[str, str]) -> dict[str, str]:
-    """Encode texts for a Secret's `data`."""
+    """Encode the values in base64, as in a Secret's `data`."""
     return {entry: base64.b64encode(value.encode()).decode() for entry, value in entries.items()}
 
 
-def get_current_pair(secret: Object) -> KeyPair | None:
-    """Return the key pair in use, or None if it is missing or corrupt."""
+def get_current_key_pair(secret: Object) -> KeyPair | None:
+    """Return the certificate and key that the Secret contains, or None if they are missing or corrupt."""
     return key_pairs.parse_key_pair(decode_entry(secret, CERTIFICATE_ENTRY), decode_entry(secret, PRIVATE_KEY_ENTRY))
 
 
-def get_next_pair(ca_secret: Object) -> KeyPair | None:
-    """Return the key pair that will sign next, or None."""
+def get_next_key_pair(ca_secret: Object) -> KeyPair | None:
+    """Return the key pair of the CA that will replace the signing CA, or None if there is none."""
     return key_pairs.parse_key_pair(
         decode_entry(ca_secret, NEXT_CERTIFICATE_ENTRY), decode_entry(ca_secret, NEXT_PRIVATE_KEY_ENTRY)
     )
@@ -151,7 +151,9 @@ def find_server_names(secret: Object, summaries: Mapping[str, CertificateSummary
     summary = summaries.get(get_name(secret))
     served_names = key_pairs.get_subject_alt_names(decode_entry(secret, CERTIFICATE_ENTRY))
     return (
-        select_usable(get_annotated_names(secret)) or select_usable(served_names) or (summary.names if summary else ())
+        select_usable_names(get_annotated_names(secret))
+        or select_usable_names(served_names)
+        or (summary.names if summary else ())
     )
 
 
@@ -161,12 +163,12 @@ def get_annotated_names(secret: Object) -> list[str]:
 
 
 def parse_published_bundle(configmap: Object | None) -> list[str]:
-    """Return the published certificates."""
+    """Return the certificates that the ConfigMap publishes."""
     return key_pairs.parse_certificates(str(((configmap or {}).get("data") or {}).get(BUNDLE_ENTRY) or ""))
 
 
 def parse_published_times(configmap: Object | None, now: datetime) -> dict[str, datetime]:
-    """Return the time since which each certificate has been published, by fingerprint.
+    """Return the time at which each certificate was first published, by the certificate's fingerprint.
 
     A time in the future comes from a wrong clock or a manual edit, and is ignored.
     """
@@ -175,14 +177,14 @@ def parse_published_times(configmap: Object | None, now: datetime) -> dict[str, 
     return {key: moment for key, moment in times.items() if moment and moment <= now + CLOCK_SKEW}
 
 
-def parse_ca_known_since(server_secret: Object, now: datetime) -> datetime | None:
+def parse_ca_inclusion_time(server_secret: Object, now: datetime) -> datetime | None:
     """Return the time since which the server's `ca.crt` has contained the signing CA, None if it is not recorded."""
-    since = parse_strict_time_or_none(get_annotation(server_secret, CA_KNOWN_SINCE_ANNOTATION))
+    since = parse_strict_time_or_none(get_annotation(server_secret, CA_INCLUSION_TIME_ANNOTATION))
     return since if since and since <= now + CLOCK_SKEW else None
 
 
 def parse_summaries(configmap: Object | None) -> Mapping[str, CertificateSummary]:
-    """Return the ConfigMap's data about each Secret, by its name; the data suffices to recreate a deleted Secret."""
+    """Return the ConfigMap's summary of each Secret by name, which suffices to recreate a deleted Secret."""
     return _parse_summaries_text(str(((configmap or {}).get("data") or {}).get(STATUS_ENTRY) or ""))
 
 
@@ -192,7 +194,7 @@ def _parse_summaries_text(text: str) -> Mapping[str, CertificateSummary]:
     return {
         name: _parse_summary(name, fields)
         for name, fields in found.items()
-        if isinstance(fields, dict) and _is_object_name(name)
+        if isinstance(fields, dict) and _is_valid_object_name(name)
     }
 
 
@@ -200,11 +202,11 @@ def build_summary(
     secret: Object, summaries: Mapping[str, CertificateSummary], component: Component
 ) -> CertificateSummary:
     """Build the summary of a Secret's current certificate."""
-    pair = get_current_pair(secret)
+    pair = get_current_key_pair(secret)
     kind = str(secret.get("type") or OPAQUE_TYPE)
     if pair is None:
         return CertificateSummary(get_name(secret), find_server_names(secret, summaries), kind)
-    parsed_certificate = pair.parsed
+    parsed_certificate = pair.parsed_certificate
     begins, ends = parsed_certificate.not_valid_before_utc, parsed_certificate.not_valid_after_utc
     due = compute_renewal_time(begins, ends, component)
     dates = (format_time(moment) for moment in (begins, ends, due))
@@ -223,13 +225,13 @@ def build_configmap_data(bundle: Iterable[str], summaries: Iterable[CertificateS
     return {BUNDLE_ENTRY: "".join(bundle), STATUS_ENTRY: json.dumps(status, indent=1, sort_keys=True) + "\n"}
 
 
-def _is_object_name(name: str) -> bool:
+def _is_valid_object_name(name: str) -> bool:
     return len(name) <= MAX_NAME_CHARACTERS and bool(OBJECT_NAME_PATTERN.fullmatch(name))
 
 
 def _parse_summary(secret_name: str, fields: Mapping[str, Any]) -> CertificateSummary:
     listed = fields.get("names")
-    names = select_usable(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else ()
+    names = select_usable_names(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else ()
     rest = (str(fields.get(field) or "") for field in ("serial", "begins", "ends", "renewal"))
     kind = str(fields.get("kind") or OPAQUE_TYPE)
     return CertificateSummary(

@@ -14,8 +14,8 @@ CLOCK_SKEW = timedelta(minutes=5)
 SERVING_LIFETIME_PERIODS, CA_LIFETIME_PERIODS = 2, 3
 """Lifetimes of serving certificates and of CAs, in renewal periods.
 
-A serving certificate is renewed after one of its two periods, so renewals may fail for a whole period before it
-expires. A CA is also renewed after one period, and outlives all certificates that it has signed.
+A serving certificate is renewed after one of its two periods, so renewals may fail for a whole period before the
+certificate expires. A CA is also renewed after one period, and outlives all certificates that it has signed.
 """
 
 
@@ -55,7 +55,7 @@ def compute_not_before(now: datetime) -> datetime:
 
 
 def compute_issue_time(not_before: datetime) -> datetime:
-    """Return when we issued a certificate whose validity starts at `not_before`."""
+    """Return the time when we issued a certificate whose validity starts at `not_before`."""
     return not_before + CLOCK_SKEW
 
 

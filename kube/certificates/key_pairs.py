@@ -33,17 +33,17 @@ class KeyPair:
     key: str
 
     @property
-    def parsed(self) -> x509.Certificate:
+    def parsed_certificate(self) -> x509.Certificate:
         """Return the parsed certificate."""
         return _load_certificate(self.certificate)
 
     def __repr__(self) -> str:
         """Return a representation without the key, so that no log contains it."""
-        return f"KeyPair(serial={format_serial(self.parsed)})"
+        return f"KeyPair(serial={format_serial(self.parsed_certificate)})"
 
 
 def parse_key_pair(certificate: str, key: str) -> KeyPair | None:
-    """Return the pair if certificate and key can be parsed and belong together, else None."""
+    """Return the key pair if the certificate and the key can be parsed and belong together, else None."""
     try:
         public = serialization.load_pem_private_key(key.encode(), None).public_key()
         if _load_certificate(certificate).public_key() != public:
@@ -64,7 +64,7 @@ def create_ca(component: Component, now: datetime) -> KeyPair:
     key, number = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number()
     name = _build_subject(f"{component.name} certificate authority {number:x}")
     ends = compute_not_before(now) + CA_LIFETIME_PERIODS * component.renewal_period
-    builder = _create_builder(name, name, key.public_key(), number, compute_not_before(now), ends)
+    builder = _create_certificate_builder(name, name, key.public_key(), number, compute_not_before(now), ends)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(build_key_usage(is_ca=True), critical=True)
     return _sign(builder, key, key)
@@ -73,17 +73,17 @@ def create_ca(component: Component, now: datetime) -> KeyPair:
 def issue_serving_certificate(ca: KeyPair, names: Iterable[str], component: Component, now: datetime) -> KeyPair:
     """Create a serving certificate for these names and addresses, with its key.
 
-    It does not outlive its CA. It is also valid for client authentication, because KubeVirt's servers use the same
-    certificate as clients of each other.
+    The certificate does not outlive its CA. The certificate is also valid for client authentication, because KubeVirt's
+    servers use it as clients of each other.
     """
-    key, names, ca_certificate = ec.generate_private_key(ec.SECP256R1()), list(names), ca.parsed
+    key, names, ca_certificate = ec.generate_private_key(ec.SECP256R1()), list(names), ca.parsed_certificate
     ca_key = serialization.load_pem_private_key(ca.key.encode(), None)
     if not isinstance(ca_key, SIGNING_KEY_TYPES):
         raise TypeError(f"unsupported CA key {type(ca_key).__name__}: use an elliptic curve or RSA key")
     ends = compute_serving_not_after(ca, component, now)
     number = x509.random_serial_number()
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    builder = _create_builder(
+    builder = _create_certificate_builder(
         _build_subject(names[0]), ca_certificate.subject, key.public_key(), number, compute_not_before(now), ends
     )
     for extension, critical in (
@@ -100,7 +100,8 @@ def issue_serving_certificate(ca: KeyPair, names: Iterable[str], component: Comp
 def compute_serving_not_after(ca: KeyPair, component: Component, now: datetime) -> datetime:
     """Return the end of the validity of a serving certificate that this CA issues now."""
     return min(
-        compute_not_before(now) + SERVING_LIFETIME_PERIODS * component.renewal_period, ca.parsed.not_valid_after_utc
+        compute_not_before(now) + SERVING_LIFETIME_PERIODS * component.renewal_period,
+        ca.parsed_certificate.not_valid_after_utc,
     )
 
 
@@ -117,7 +118,7 @@ def get_subject_alt_names(certificate: str) -> list[str]:
 def is_signing_ca(pair: KeyPair) -> bool:
     """Return whether the certificate is a CA's, and its key has a type that we can sign with."""
     try:
-        is_ca = pair.parsed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        is_ca = pair.parsed_certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (*PARSE_ERRORS, x509.ExtensionNotFound, x509.DuplicateExtension):
         return False
     return is_ca and isinstance(serialization.load_pem_private_key(pair.key.encode(), None), SIGNING_KEY_TYPES)
@@ -125,7 +126,7 @@ def is_signing_ca(pair: KeyPair) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_signed_by(certificate: str, signer: str) -> bool:
-    """Return whether the key of `signer` signed the certificate; both may be the same certificate."""
+    """Return whether the key of the certificate `signer` signed `certificate`; a certificate may have signed itself."""
     try:
         _load_certificate(certificate).verify_directly_issued_by(_load_certificate(signer))
     except (*PARSE_ERRORS, InvalidSignature):
@@ -170,7 +171,7 @@ def _encode_pem(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def _create_builder(
+def _create_certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     public_key: ec.EllipticCurvePublicKey,

@@ -26,13 +26,13 @@ from kube.paths import Object
 LIST_TIMEOUT_SECONDS, TICK_LIST_TIMEOUT_SECONDS = 0.6, 1.2
 """Timeouts for listing all CA injection targets, in seconds; a pass has 1.6 s in total.
 
-After the first timeout, a pass continues without the lists, because repairs do not need them. A tick waits until the
-second timeout and then makes another pass with the lists. If the previous tick had no time left for that pass, the tick
-waits for the lists before its first pass.
+`LIST_TIMEOUT_SECONDS`: A pass then continues without the lists, because repairs do not need them.
+`TICK_LIST_TIMEOUT_SECONDS`: On a tick, the function waits this long for the lists, and then makes another pass with
+them. If the previous tick had no time left for that pass, the function waits for the lists before its first pass.
 """
 
 MAX_SERVER_SECRETS = 50
-"""Number of server Secrets of a component beyond which missing ones are not recreated.
+"""Maximum number of a component's server Secrets; missing Secrets above this number are not recreated.
 
 Without this limit, a client that may write the ConfigMap could cause the creation of any number of Secrets.
 """
@@ -40,7 +40,7 @@ Without this limit, a client that may write the ConfigMap could cause the creati
 
 @dataclass(frozen=True)
 class NamespaceSnapshot:
-    """The certificates in a namespace: the state of each component, and a notice for each Secret that is skipped."""
+    """The certificates in a namespace: each component's state, and an Event notice per Secret that is not renewed."""
 
     states: tuple[ComponentState, ...]
     skipped_notices: tuple[EventNotice, ...]
@@ -87,12 +87,14 @@ async def read_snapshot(api: Api, namespace: str, targets: Iterable[Object] | No
     """Read the certificates in a namespace; `targets` are the CA injection targets in the cluster, None if unknown."""
     lists = (certificate_objects.build_secrets_path(namespace), certificate_objects.build_configmaps_path(namespace))
     secrets, configmaps = await gather_all(*(list_all(api, path, label_selector=COMPONENT_LABEL) for path in lists))
-    skipped = [notice for secret in secrets.items if (notice := _find_skip_notice(secret))]
-    own_secrets = [secret for secret in secrets.items if not _find_skip_notice(secret)]
+    skipped = [notice for secret in secrets.items if (notice := _build_not_renewed_notice(secret))]
+    own_secrets = [secret for secret in secrets.items if not _build_not_renewed_notice(secret)]
     component_names = {certificate_objects.get_component_name(item) for item in [*own_secrets, *configmaps.items]}
     states = [
         replace(
-            await _read_state(api, COMPONENTS[name], namespace, own_secrets, configmaps.items, list(targets or ())),
+            await _read_component_state(
+                api, COMPONENTS[name], namespace, own_secrets, configmaps.items, list(targets or ())
+            ),
             are_targets_unknown=targets is None,
         )
         for name in COMPONENTS
@@ -101,7 +103,7 @@ async def read_snapshot(api: Api, namespace: str, targets: Iterable[Object] | No
     return NamespaceSnapshot(tuple(states), tuple(skipped))
 
 
-async def _read_state(
+async def _read_component_state(
     api: Api,
     component: Component,
     namespace: str,
@@ -121,7 +123,7 @@ async def _read_state(
     existing_names = {*map(get_name, secrets), component.ca_secret_name}
     unlisted = [summary for name, summary in summaries.items() if summary.names and name not in existing_names]
     max_missing = max(MAX_SERVER_SECRETS - len(servers), 0)
-    missing_servers = await _select_without_secret(api, namespace, unlisted[:max_missing])
+    missing_servers = await _select_summaries_without_secret(api, namespace, unlisted[:max_missing])
     names = {(namespace, name) for name in (*map(get_name, servers), *(summary.secret for summary in missing_servers))}
     component_targets = tuple(target for target in targets if parse_source_secret(target) in names)
     ca_secret = next((secret for secret in component_secrets if get_name(secret) == component.ca_secret_name), None)
@@ -137,7 +139,7 @@ async def _read_state(
     )
 
 
-async def _select_without_secret(
+async def _select_summaries_without_secret(
     api: Api, namespace: str, summaries: list[CertificateSummary]
 ) -> tuple[CertificateSummary, ...]:
     """Return the summaries whose Secret does not exist.
@@ -149,7 +151,7 @@ async def _select_without_secret(
     return tuple(summary for summary, secret in zip(summaries, secrets, strict=True) if secret is None)
 
 
-def _find_skip_notice(secret: Object) -> EventNotice | None:
+def _build_not_renewed_notice(secret: Object) -> EventNotice | None:
     name, component_name = get_name(secret), certificate_objects.get_component_name(secret)
     target = ("Secret", name)
     if component_name not in COMPONENTS:

@@ -14,22 +14,22 @@ _DNS_NAME_PATTERN = re.compile(rf"(\*\.)?{_DNS_LABEL}(\.{_DNS_LABEL})*", re.IGNO
 def normalize_name(name: str) -> str:
     """Return the normalized DNS name or IP address, "" for any other text.
 
-    IP addresses get the notation in which Python reads them from a certificate. In a different notation, requested and
-    existing names would always differ.
+    An IP address gets the notation in which Python returns the addresses in a certificate. In a different notation, a
+    requested address would never equal the address in the certificate.
     """
     try:
         address = ip_address(name)
     except ValueError:
         name = name.removesuffix(".")
         return name if len(name) <= MAX_NAME_CHARACTERS and _DNS_NAME_PATTERN.fullmatch(name) else ""
-    return "" if "%" in name else str(address)  # an IPv6 zone is valid on one host only
+    return "" if "%" in name else str(address)  # an IPv6 zone has a meaning on one host only
 
 
-def select_usable(names: Iterable[str]) -> tuple[str, ...]:
+def select_usable_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that a certificate can contain, normalized and without duplicates."""
     return tuple(dict.fromkeys(found for name in names if (found := normalize_name(name.strip()))))
 
 
-def select_unusable(names: Iterable[str]) -> tuple[str, ...]:
+def select_unusable_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that a certificate cannot contain."""
     return tuple(name.strip() for name in names if name.strip() and not normalize_name(name.strip()))

@@ -11,11 +11,11 @@ from kube.certificates.ca_injection import get_trusted_bundle
 from kube.certificates.certificate_objects import CA_ENTRY, CertificateSummary
 from kube.certificates.components import Component
 from kube.certificates.key_pairs import KeyPair
-from kube.certificates.server_names import select_unusable
+from kube.certificates.server_names import select_unusable_names
 from kube.paths import Object
 
 MAX_BUNDLE_CAS = 10
-"""Number of CAs in a bundle at which requests for a new CA must wait, because all clients read all CAs."""
+"""Number of CAs in a bundle from which a user's request for a new CA waits until an old CA expires."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class ComponentState:
     Attributes:
         ca_secret: Secret with the CA, None if there is none.
         bundle_configmap: ConfigMap with the certificates that clients trust, None if there is none.
-        server_secrets: The component's other Secrets.
+        server_secrets: Secrets with the certificates of the component's servers.
         missing_servers: Server Secrets that the ConfigMap lists and that do not exist.
         injection_targets: CA injection targets that request the bundle.
         are_targets_unknown: Whether the CA injection targets could not be listed.
         is_truncated: Whether the ConfigMap lists more missing Secrets than are recreated.
-        unwritable: Kind and name of the objects that cannot be written.
-        summaries: Data about the Secrets in the ConfigMap, by name.
+        unwritable: Kind and name of each object that the API server refuses to write.
+        summaries: The ConfigMap's data about each Secret, by the Secret's name.
     """
 
     component: Component
@@ -51,21 +51,21 @@ class ComponentState:
 
     @property
     def current_ca(self) -> KeyPair | None:
-        """Return the CA that signs; None if it is missing, corrupt, or not a CA."""
-        return _accept_signing_ca(certificate_objects.get_current_pair(self.ca_secret)) if self.ca_secret else None
+        """Return the CA that signs certificates now; None if it is missing, corrupt, or not a CA."""
+        return _keep_if_signing_ca(certificate_objects.get_current_key_pair(self.ca_secret)) if self.ca_secret else None
 
     @property
     def next_ca(self) -> KeyPair | None:
-        """Return the CA that will sign next, or None."""
-        return _accept_signing_ca(certificate_objects.get_next_pair(self.ca_secret)) if self.ca_secret else None
+        """Return the CA that will replace the signing CA, None if there is none."""
+        return _keep_if_signing_ca(certificate_objects.get_next_key_pair(self.ca_secret)) if self.ca_secret else None
 
     def has_valid_ca(self, now: datetime) -> bool:
-        """Return whether there is a CA that signs and whose certificate is valid now."""
+        """Return whether there is a signing CA whose certificate is valid now."""
         return self.current_ca is not None and key_pairs.is_valid(self.current_ca.certificate, now)
 
     @property
     def secrets(self) -> tuple[Object, ...]:
-        """Return all existing Secrets of the component."""
+        """Return all Secrets of the component that exist."""
         return (*([self.ca_secret] if self.ca_secret else []), *self.server_secrets)
 
 
@@ -75,11 +75,11 @@ def get_kind_and_name(obj: Object) -> tuple[str, str]:
 
 
 def build_bundle(state: ComponentState, now: datetime) -> list[str]:
-    """Return the certificates that clients must trust: the next CA, the one that signs, and others in use.
+    """Return the certificates that clients must trust: the next CA, the signing CA, previous CAs and foreign CAs.
 
-    The others are previous CAs until they expire, and the signers of foreign certificates if a server's Secret contains
-    them. Previous CAs are read from the CA's Secret. If that Secret is lost, they are read from the ConfigMap, which
-    more clients may write.
+    Previous CAs are included until they expire. Foreign CAs are included if they signed a server's certificate and the
+    server's Secret contains them. Previous CAs are read from the CA's Secret. If that Secret is lost, they are read
+    from the ConfigMap, which more clients may write.
     """
     own_cas = [
         cert
@@ -102,7 +102,7 @@ def build_bundle(state: ComponentState, now: datetime) -> list[str]:
 def list_publishable_fingerprints(state: ComponentState, now: datetime) -> list[str]:
     """Return the fingerprints of the certificates that count as published once they are in the ConfigMap.
 
-    These are all certificates in the bundle, except the next CA while its waiting period must not run.
+    These are all certificates in the bundle, except the next CA while its waiting period may not start.
     """
     waiting = (
         state.next_ca.certificate if state.next_ca and not _may_start_propagation(state, state.next_ca, now) else ""
@@ -113,7 +113,7 @@ def list_publishable_fingerprints(state: ComponentState, now: datetime) -> list[
 
 
 def is_next_ca_blocked(state: ComponentState, now: datetime) -> bool:
-    """Return whether there is a next CA that must not sign now.
+    """Return whether there is a next CA that must not sign yet.
 
     This is the case if a client that trusts our certificates cannot receive the next CA, or if the clients are unknown.
     """
@@ -121,7 +121,7 @@ def is_next_ca_blocked(state: ComponentState, now: datetime) -> bool:
 
 
 def is_bundle_full(state: ComponentState, now: datetime) -> bool:
-    """Return whether the bundle has the maximum number of CAs."""
+    """Return whether the bundle contains so many CAs that a user's request for a new CA must wait."""
     return len(build_bundle(state, now)) >= MAX_BUNDLE_CAS
 
 
@@ -137,7 +137,7 @@ def find_secrets_without_dns_names(state: ComponentState) -> set[str]:
 def find_invalid_names(state: ComponentState) -> dict[str, tuple[str, ...]]:
     """Return the invalid server names in each Secret's annotation, by the Secret's name."""
     names_by_secret = {
-        certificate_objects.get_name(server): select_unusable(certificate_objects.get_annotated_names(server))
+        certificate_objects.get_name(server): select_unusable_names(certificate_objects.get_annotated_names(server))
         for server in state.server_secrets
     }
     return {name: names for name, names in names_by_secret.items() if names}
@@ -146,8 +146,8 @@ def find_invalid_names(state: ComponentState) -> dict[str, tuple[str, ...]]:
 def _may_start_propagation(state: ComponentState, next_ca: KeyPair, now: datetime) -> bool:
     """Return whether the waiting period of the next CA may start or continue, because every client can receive the CA.
 
-    If this is unknown, a period that has started continues. Otherwise, an occasional slow list would restart it
-    forever.
+    If the clients are unknown, a waiting period that has started continues. Otherwise, slow list requests would restart
+    the period again and again.
     """
     if _has_stale_client(state, next_ca, now):
         return False
@@ -169,7 +169,7 @@ def _has_stale_client(state: ComponentState, next_ca: KeyPair, now: datetime) ->
         for server in unwritable_servers
     ]
     served_pairs = [
-        certificate_objects.get_current_pair(server)
+        certificate_objects.get_current_key_pair(server)
         for server in state.server_secrets
         if server not in unwritable_servers
     ]
@@ -181,13 +181,13 @@ def _has_stale_client(state: ComponentState, next_ca: KeyPair, now: datetime) ->
     )
 
 
-def _accept_signing_ca(pair: KeyPair | None) -> KeyPair | None:
+def _keep_if_signing_ca(pair: KeyPair | None) -> KeyPair | None:
     return pair if pair and key_pairs.is_signing_ca(pair) else None
 
 
 def _find_signers(server_secret: Object) -> Iterator[str]:
-    """Yield the certificates in a server's Secret that signed the server's certificate, possibly the same one."""
-    current_pair = certificate_objects.get_current_pair(server_secret)
+    """Yield the certificates in a server's Secret that signed the server's certificate, which may be self-signed."""
+    current_pair = certificate_objects.get_current_key_pair(server_secret)
     if current_pair:
         for candidate in key_pairs.parse_certificates(
             current_pair.certificate + certificate_objects.decode_entry(server_secret, CA_ENTRY)

@@ -15,7 +15,7 @@ from kube.times import format_time
 
 @dataclass(frozen=True)
 class Write:
-    """One write: a new object, or a merge patch with the resourceVersion that it is based on.
+    """A request that creates an object, or a merge patch with the resourceVersion of the object that was read.
 
     Attributes:
         reason: What the write does, in one word for metrics and Events.
@@ -43,7 +43,7 @@ CA_CREATED, BUNDLE_INJECTED, BUNDLE_PUBLISHED, CA_ACTIVATED, CERTIFICATE_ISSUED,
 )
 """Reasons of writes.
 
-- `CA_CREATED`: A new CA is stored as the next one.
+- `CA_CREATED`: A new CA is stored, which will replace the signing CA.
 - `BUNDLE_INJECTED`: The bundle is written to Secrets and CA injection targets.
 - `BUNDLE_PUBLISHED`: The bundle is written to the ConfigMap.
 - `CA_ACTIVATED`: The next CA starts to sign.

@@ -49,7 +49,7 @@ SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
     *("assert_hostname", "tls_server_name", "proxy", "proxy_headers"),
 )
-"""The settings of a configuration that describe the server, without those that contain credentials."""
+"""Configuration settings that describe the server and contain no credentials."""
 
 
 class Api:
@@ -132,7 +132,7 @@ class Api:
         Closing the original client also closes the connections of this one.
         """
         other = copy.copy(self)
-        other._rest_client = self._rest_client.get_unverified()
+        other._rest_client = self._rest_client.get_unverified_client()
         return other
 
     def with_impersonation(self, user: str, groups: Sequence[str] = ()) -> Api:

@@ -2,8 +2,8 @@
 
 The configuration comes from a kubeconfig or the pod's ServiceAccount. No connection outlives its event loop.
 
-The module imports only the parts of that package that it uses. The rest (the synchronous client, typed models and the
-five libraries that they need) would take two thirds of a function's startup time.
+The module imports only the parts of `kubernetes` that it uses. The other parts (the synchronous client, the typed
+models and the five libraries that they need) would take two thirds of a function's startup time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
-from kube.client.lazy_aiohttp import aiohttp  # must precede the library's own import
+from kube.client.lazy_aiohttp import aiohttp  # This import must precede the one in `kubernetes`.
 from kube.client.lazy_imports import defer_import
 from kube.loopback import is_loopback_url
 
@@ -64,7 +64,7 @@ class ContextNotFound(ConfigException):
 
 
 class Configuration(LibraryConfiguration):
-    """How to reach an API server, and with which credentials.
+    """The address, TLS settings and credentials with which to reach an API server.
 
     Attributes:
         client_pem: The client certificate and its key, or b"" if there is none. A credential plugin's `cert_file` takes
@@ -91,7 +91,7 @@ class RestClient(RESTClientObject):
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._unverified_client: RestClient | None = None
 
-    def get_unverified(self) -> RestClient:
+    def get_unverified_client(self) -> RestClient:
         """Return a client of the same server that does not verify its certificate; `close` closes both clients."""
         if self._unverified_client is None:
             settings = copy.copy(self.configuration)
@@ -138,7 +138,7 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
     """
     from yaml import YAMLError
 
-    # The library raises these for other files, because it does not validate the content first.
+    # The library raises these errors for a malformed kubeconfig, because it does not validate the content first.
     parse_errors = (YAMLError, ValueError, TypeError, AttributeError, KeyError, OSError)
     try:
         merger, loader = _import_kubeconfig_readers()
@@ -159,17 +159,19 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
         raise ConfigException(str(error)) from error
 
 
-def _pop_pem(entry: Any, name: str) -> bytes:
+def _pop_pem(cluster_or_user: Any, name: str) -> bytes:
     """Remove a certificate or key from a kubeconfig's cluster or user, and return it; b"" if there is none.
 
     Raises `ValueError` if the data is not base64 or contains no PEM: without a CA, the system's CAs would be trusted.
     Raises `OSError` if a file cannot be read.
     """
-    data, file = entry.value.pop(f"{name}-data", None), entry.value.pop(name, None)
+    data, file = cluster_or_user.value.pop(f"{name}-data", None), cluster_or_user.value.pop(name, None)
     if not (data or file):
         return b""
     pem = (
-        base64.b64decode("".join(data.split()), validate=True) if data else _resolve_path(entry.path, file).read_bytes()
+        base64.b64decode("".join(data.split()), validate=True)
+        if data
+        else _resolve_path(cluster_or_user.path, file).read_bytes()
     )
     if b"-----BEGIN " not in pem:
         raise ValueError(f"{name}{'-data' if data else f' {file}'} contains no PEM data")
@@ -181,12 +183,12 @@ def _resolve_path(kubeconfig: str, file: str) -> Path:
 
 
 def _import_kubeconfig_readers() -> tuple[Any, Any]:
-    """Return the library's kubeconfig classes without importing its typed client, which they reference."""
+    """Return the library's kubeconfig classes without importing the typed client, which these classes reference."""
     vars(library)["ApiClient"] = _create_typed_client
     try:
         from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
     finally:
-        vars(library).pop("ApiClient", None)  # the library imports it again when needed
+        vars(library).pop("ApiClient", None)  # `_create_typed_client` imports the class when it is needed
     return KubeConfigMerger, KubeConfigLoader
 
 

@@ -20,7 +20,7 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=inf)
 def set_deadline(seconds: float) -> Iterator[None]:
     """Limit the total time of the requests in this block, including its threads and tasks.
 
-    A request without a response at that time raises `Unavailable`, although the API server may have executed a write.
+    A request that has no response within this time raises `Unavailable`, even if the API server executed its write.
     """
     token = _deadline.set(time.monotonic() + seconds)
     try:
@@ -37,6 +37,6 @@ def get_seconds_left() -> float:
     return min(left, REQUEST_TIMEOUT_SECONDS)
 
 
-def has_time(seconds: float) -> bool:
-    """Return whether at least `seconds` remain."""
+def has_seconds_left(seconds: float) -> bool:
+    """Return whether at least `seconds` remain until the deadline of the enclosing `set_deadline` block."""
     return _deadline.get() - time.monotonic() >= seconds

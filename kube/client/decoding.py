@@ -1,6 +1,6 @@
 """Decodes API server responses: whole bodies, watch streams line by line, and warning headers.
 
-It uses msgspec: Python's own decoder took half of the functions' CPU time for pod lists in a large drain.
+The module uses msgspec: Python's own decoder took half of the functions' CPU time for pod lists in a large drain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _collected_warnings: ContextVar[list[str] | None] = ContextVar("warnings", defau
 
 @contextmanager
 def collect_warnings() -> Iterator[list[str]]:
-    """Collect the API server's distinct warnings about the requests of this block."""
+    """Collect the API server's distinct warnings about the requests in this block."""
     collected: list[str] = []
     token = _collected_warnings.set(collected)
     try:
@@ -57,7 +57,7 @@ def abort_on_exit(response: aiohttp.ClientResponse) -> Iterator[None]:
 
 
 async def iterate_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield lines of any length.
+    """Yield the lines of a response, whatever their length.
 
     The line reader of aiohttp rejects lines longer than its buffer, and a Node object can be longer.
     """
@@ -69,7 +69,7 @@ async def iterate_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes
 
 
 def decode_response(raw: bytes, decoder: msgspec.json.Decoder[Any] = ANY_DECODER) -> dict[str, Any]:
-    """Decode a response to a dict; the text of any other response becomes its `message`, as in a `Status`.
+    """Decode a JSON object; for any other content, return a dict with the text as its `message`, as in a `Status`.
 
     A typed decoder omits the fields that its type does not have. If the response does not match the type, all of its
     fields are decoded.

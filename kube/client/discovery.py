@@ -10,7 +10,7 @@ from kube.client.paging import list_or_empty
 from kube.paths import Object
 
 KUBEVIRTS_PATH = "/apis/kubevirt.io/v1/kubevirts"
-"""Path of the KubeVirt objects; one exists if KubeVirt itself is installed."""
+"""API path of the objects of kind KubeVirt; such an object exists only if KubeVirt itself is installed."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ async def discover_resource(api: Api, api_version: str, kind: str) -> ApiResourc
 async def list_kubevirts(api: Api) -> list[Object]:
     """Return the KubeVirt objects, of which there is at most one.
 
-    If there is one, KubeVirt's own controllers migrate, protect and label (DRN-10).
+    If there is one, KubeVirt's own controllers migrate and protect VMIs, and label nodes (DRN-10).
     """
     return await list_or_empty(api, KUBEVIRTS_PATH)
 

@@ -1,14 +1,14 @@
 """Sends evictions in batches without waiting for pods to terminate (NMO-6).
 
-A batch evicts pods without a budget concurrently, and works through several budgets concurrently.
+A batch evicts pods without a budget concurrently. Evictions under different budgets are also concurrent.
 
-Further batches follow within the time of one batch as long as the budgets that held pods back admit more. Ten evictions
-under one budget then take as long as their replacement pods need to become ready. If the pass ended after the first
-batch, the other pods would wait for the next event. The pass for that event would read the maintenance, node and pods
-again and cause another status write.
+A pass may send several batches within `BATCH_SECONDS`, while the budgets that held pods back allow further evictions.
+Ten evictions under one budget then take only the time that their replacement pods need to become ready. If the pass
+ended after the first batch, the other pods would wait for the next event. The pass for that event would read the
+maintenance, node and pods again and cause another status write.
 
-The end of a batch does not cancel the evictions that it sent. The API server may already have counted such a pod
-against its budget, and a pod that then stayed would use up one allowed disruption for two minutes. The eviction
+The end of a batch does not cancel the evictions that it sent. The API server may already have counted an evicted pod
+against its budget. If that pod then stayed, it would use up one allowed disruption for two minutes. The eviction
 continues, and the next batch collects its outcome.
 """
 
@@ -39,29 +39,30 @@ from kube.pods import Pod, get_controller, get_uid, is_daemonset_pod
 from kube.resource_versions import find_oldest
 
 BATCH_SECONDS = 1.0
-"""A batch starts no eviction after this time; the next batch takes the remaining pods."""
+"""Seconds after which a batch starts no further eviction; the next batch evicts the remaining pods."""
 REPLY_MARGIN_SECONDS = 0.1
-"""Time reserved for the rest of the pass after its evictions."""
+"""Seconds that a pass reserves for its work after the evictions."""
 RESPONSE_WAIT_SECONDS = 0.6
 """Seconds for which a batch waits for its last responses.
 
-They cover one sleep of the API server after a conflict (0.5 s), not two. A later response is not lost.
+This time covers one sleep of the API server after a conflict (0.5 s), but not two. The next batch collects a later
+response.
 """
 SLOW_EVICTION_SECONDS = 5.0
-"""An eviction without a response for this long is reported as blocked; before that, as in flight."""
+"""Seconds after which an eviction without a response is reported as blocked; before that, it counts as in flight."""
 SHUTDOWN_WAIT_SECONDS = 2.0
 """Maximum seconds for which an exiting process waits for the responses to its evictions.
 
-They take milliseconds unless an admission webhook is slow.
+A response takes milliseconds unless an admission webhook is slow.
 """
 NO_ANSWER_MESSAGE = "no response to the eviction request yet: an admission webhook may be slow"
 BUDGET_REASON = "DisruptionBudget"
-"""Reason of a refusal by a budget, which would also refuse the remaining pods of its queue."""
+"""Reason of a pod that a budget blocks; the budget would also block the remaining pods in its queue."""
 MIN_BATCH_SECONDS = 0.25
 """Minimum duration of a batch after which the budgets are read again; a shorter batch is the last one.
 
 In less time, no replacement pod can become ready, so a budget that allows one disruption would be read again for each
-pod. PodSource would not report any earlier that a budget admits pods again.
+pod. The pods lose no time, because PodSource reports when the budget allows evictions again.
 """
 
 
@@ -72,18 +73,19 @@ async def evict_batch(
     *,
     node_name: str = "",
     own_pod_name: str = "",
-    own_only: bool = False,
+    ignore_other_batches: bool = False,
 ) -> EvictionResult:
     """Evict the pods of the plan: concurrently without a budget, one after another within each budget.
 
     Args:
         api: The API client.
         plan: The evictions to send.
-        max_seconds: Time after which no eviction is sent.
-        node_name: The result includes this node's evictions that were granted after their batches ended.
+        max_seconds: Seconds after which the batch sends no further eviction.
+        node_name: Node of the maintenance. The result includes the node's evictions that were granted after earlier
+            batches ended.
         own_pod_name: Name of the pod that this process runs in. It is evicted alone, after all earlier evictions from
             any node are answered and reported, because an exiting process cannot report their outcomes.
-        own_only: Ignore the evictions that other batches sent, as a replay must.
+        ignore_other_batches: Ignore the evictions that other batches sent, as a replay must.
 
     Raises:
         Unavailable: The pass has no time left for evictions, because the API server is slow.
@@ -93,12 +95,12 @@ async def evict_batch(
         raise Unavailable(0, "no time left for evictions: the API server is slow")
     deadlines = started + min(max_seconds, time_left), started + time_left
     result, tracker = EvictionResult(blocked=list(plan.blocked)), EvictionTracker.for_client(api)
-    if own_only:
+    if ignore_other_batches:
         plan, node_name = _exclude_sent_pods(plan, tracker, result), ""
     others, own_plan = split_off_pod(plan, own_pod_name)
     await _evict_all(tracker, others, result, deadlines)
-    result.evicted.extend(tracker.take_granted(node_name))
-    is_node_pending, is_any_pending = tracker.has_pending(node_name), tracker.has_pending()
+    result.evicted.extend(tracker.take_granted_evictions(node_name))
+    is_node_pending, is_any_pending = tracker.has_pending_evictions(node_name), tracker.has_pending_evictions()
     if result.evicted or result.already_gone or (is_any_pending and not is_node_pending):
         result.deferred.extend([*own_plan.unbudgeted, *itertools.chain(*own_plan.queues_by_budget.values())])
     elif not (is_node_pending or is_any_pending):
@@ -107,7 +109,7 @@ async def evict_batch(
 
 
 def _exclude_sent_pods(plan: EvictionPlan, tracker: EvictionTracker, result: EvictionResult) -> EvictionPlan:
-    """Return the plan without the pods whose outcome another batch collects; add these to the result as in flight."""
+    """Return the plan without pods that another batch has sent an eviction for; add such pods to `result.in_flight`."""
     planned = [*plan.unbudgeted, *itertools.chain(*plan.queues_by_budget.values())]
     result.in_flight.extend(build_object_reference(pod) for pod in planned if tracker.has_sent(pod))
     return filter_plan(plan, lambda pod: not tracker.has_sent(pod))
@@ -120,9 +122,9 @@ async def evict_batches(
     *,
     node_name: str = "",
     own_pod_name: str = "",
-    own_only: bool = False,
+    ignore_other_batches: bool = False,
 ) -> EvictionResult:
-    """Evict the pods of the plan, and then those whose budgets admit them within the time of one batch.
+    """Evict the pods of the plan, and then blocked pods whose budgets allow their eviction within `BATCH_SECONDS`.
 
     `pods` are the pods for which the plan was made; the other arguments are those of `evict_batch`. The pod that this
     process runs in is evicted with the first batch or not at all. Raises `Unavailable` like `evict_batch`, but only for
@@ -130,7 +132,7 @@ async def evict_batches(
     """
     read_at, deadline = time.monotonic(), time.monotonic() + BATCH_SECONDS
     result = last_result = await evict_batch(
-        api, first_plan, node_name=node_name, own_pod_name=own_pod_name, own_only=own_only
+        api, first_plan, node_name=node_name, own_pod_name=own_pod_name, ignore_other_batches=ignore_other_batches
     )
     current_plan = first_plan
     while held_uids := _find_held_back_uids(current_plan, last_result, own_pod_name):
@@ -146,7 +148,11 @@ async def evict_batches(
             if not (current_plan.queues_by_budget or current_plan.unbudgeted):
                 break
             last_result = await evict_batch(
-                api, current_plan, deadline - time.monotonic(), node_name=node_name, own_only=own_only
+                api,
+                current_plan,
+                deadline - time.monotonic(),
+                node_name=node_name,
+                ignore_other_batches=ignore_other_batches,
             )
         except ApiError:
             break
@@ -155,32 +161,37 @@ async def evict_batches(
 
 
 async def take_late_evictions(api: Api, node_name: str) -> list[dict[str, str]]:
-    """Take the node's pods whose eviction was granted after its batch ended, when no further batch follows."""
-    return EvictionTracker.for_client(api).take_granted(node_name)
+    """Return the node's pods whose eviction was granted after the batch had ended, and remove their records.
+
+    Callers use this function if no further batch follows.
+    """
+    return EvictionTracker.for_client(api).take_granted_evictions(node_name)
 
 
-def set_late_callback(api: Api, callback: Callable[[str, list[dict[str, str]]], None]) -> None:
+def set_late_eviction_callback(api: Api, callback: Callable[[str, list[dict[str, str]]], None]) -> None:
     """Register a callback for evictions that were granted after their batch ended and that no batch collects.
 
     The callback receives a node and its pods when the record of such an eviction expires.
     """
-    EvictionTracker.for_client(api).on_late = callback
+    EvictionTracker.for_client(api).on_late_evictions = callback
 
 
-async def list_pending_nodes(api: Api) -> set[str]:
-    """Return the nodes for which the `set_late_callback` callback may still be called."""
-    return EvictionTracker.for_client(api).list_nodes()
+async def list_nodes_with_pending_evictions(api: Api) -> set[str]:
+    """Return the nodes with evictions in flight or uncollected, for which the late-eviction callback may be called."""
+    return EvictionTracker.for_client(api).list_nodes_with_evictions()
 
 
 async def take_all_late_evictions(api: Api) -> dict[str, list[dict[str, str]]]:
-    """Take the pods of all nodes whose eviction was granted after its batch ended, by node.
+    """Return, by node, all pods whose eviction was granted after the batch had ended, and remove their records.
 
-    A process calls this before it exits. The function first waits up to `SHUTDOWN_WAIT_SECONDS` for the evictions in
-    flight.
+    A process calls this function before it exits. The function first waits up to `SHUTDOWN_WAIT_SECONDS` for the
+    evictions in flight.
     """
     tracker = EvictionTracker.for_client(api)
     await tracker.wait_for_responses(SHUTDOWN_WAIT_SECONDS)
-    return {node: pods for node in tracker.list_nodes() if (pods := tracker.take_granted(node))}
+    return {
+        node: pods for node in tracker.list_nodes_with_evictions() if (pods := tracker.take_granted_evictions(node))
+    }
 
 
 async def _evict_all(
@@ -203,9 +214,9 @@ async def _evict_queue(
 ) -> None:
     """Send one eviction after another until the time runs out or the budget refuses one, then await the responses.
 
-    Pods whose eviction is already in flight come first, the others in random order. Two processes that both started
-    with the first pod would otherwise conflict at every pod. If earlier evictions without a response prevent any new
-    one, the remaining pods are left to the next event.
+    Pods whose eviction is already in flight come first; all other pods follow in random order. Two processes that both
+    started with the first pod would otherwise conflict at every pod. If earlier evictions without a response prevent
+    any new eviction, the remaining pods are left to the next event.
 
     `deadlines` contains the time after which no eviction is sent, and the time after which no response is awaited, both
     by `time.monotonic()`.
@@ -213,8 +224,8 @@ async def _evict_queue(
     send_deadline, response_deadline = deadlines
     began = time.monotonic()
     sent: list[tuple[Pod, InFlightEviction]] = []
-    result.in_flight.extend(build_object_reference(pod) for pod in pods if tracker.was_granted(pod))
-    not_granted = [pod for pod in pods if not tracker.was_granted(pod)]
+    result.in_flight.extend(build_object_reference(pod) for pod in pods if tracker.was_recently_granted(pod))
+    not_granted = [pod for pod in pods if not tracker.was_recently_granted(pod)]
     remaining = sorted(random.sample(not_granted, len(not_granted)), key=tracker.has_sent)
     while remaining and not any(eviction.is_refused(BUDGET_REASON) for _, eviction in sent):
         eviction = await tracker.send(remaining[-1], send_deadline, budget_key, plan.options)
@@ -236,13 +247,16 @@ async def _evict_queue(
 def _record_outcome(
     pod: Pod, eviction: InFlightEviction, tracker: EvictionTracker, result: EvictionResult
 ) -> BlockedPod | None:
-    """Add a successful or pending eviction to `result`; return the reason if it failed or was unanswered for long."""
+    """Add an eviction that succeeded or is in flight to `result`; return a `BlockedPod` for any other eviction.
+
+    Other evictions have failed, or have had no response for `SLOW_EVICTION_SECONDS`.
+    """
     if not eviction.task.done():
         if time.monotonic() - eviction.sent_at >= SLOW_EVICTION_SECONDS:
             return BlockedPod(build_object_reference(pod), "NoAnswer", NO_ANSWER_MESSAGE)
         result.in_flight.append(build_object_reference(pod))
         return None
-    tracker.mark_taken(get_uid(pod))
+    tracker.mark_collected(get_uid(pod))
     outcome = eviction.task.result()
     if isinstance(outcome, BlockedPod):
         return outcome
@@ -251,7 +265,7 @@ def _record_outcome(
 
 
 def _block_remaining_pods(refusal: BlockedPod, plan: EvictionPlan, remaining: list[Pod]) -> Iterable[BlockedPod]:
-    """Yield the reason for each pod queued after a refused one: all of them wait for the same budget."""
+    """Yield a `BlockedPod` for each pod queued after a refused one, because all of them wait for the same budget."""
     budget = plan.budgets_by_key.get(f"{refusal.pod['namespace']}/{refusal.budget}")
     for pod in remaining:
         yield (
@@ -293,10 +307,10 @@ async def _daemonset_exists(api: Api, namespace: str, name: str) -> bool:
 
 
 def _find_held_back_uids(sent_plan: EvictionPlan, last_result: EvictionResult, own_pod_name: str) -> set[str]:
-    """Return the uids of pods held back by a budget that admitted others; empty if the last batch left pods unsent.
+    """Return the uids of the pods that a budget held back although it allowed the eviction of other pods.
 
-    It is also empty if that batch evicted no pod. Pods of a budget that refused an eviction of the plan are excluded
-    (rule 9), and so is the pod that this process runs in.
+    The result is empty if the last batch deferred a pod or evicted none. Pods of a budget that refused an eviction of
+    the plan are excluded (design rule 9), and so is the pod that this process runs in.
     """
     if last_result.deferred or not last_result.evicted:
         return set()
@@ -316,7 +330,7 @@ def _get_budget_key(blocked_pod: BlockedPod) -> str:
 
 
 def _merge_results(earlier: EvictionResult, held_uids: set[str], latest: EvictionResult) -> EvictionResult:
-    """Merge the last batch into the earlier ones; its outcomes replace those of the pods that were held back."""
+    """Merge the latest batch's result into the earlier batches' result; replace the entries for `held_uids`."""
     return EvictionResult(
         earlier.evicted + latest.evicted,
         earlier.already_gone + latest.already_gone,

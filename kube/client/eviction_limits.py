@@ -8,10 +8,11 @@ server without spare CPU responds more slowly the more requests it gets. That de
 other steps of this project.
 
 Under one budget, evictions start one after another, whichever node or pass they are for (`SerialQueue`). Concurrent
-ones would conflict: the API server reads the budget, writes its count, and sleeps half a second if another eviction or
-the disruption controller wrote in between. The next eviction may start while an earlier one sleeps. However, a sleeping
-eviction wakes up and also writes, so the next one waits if many have no response (design rule 9). Without that wait,
-the evictions of two processes on a busy server conflicted twenty times, after which the API server gives up.
+evictions would conflict: the API server reads the budget, writes its count, and sleeps half a second if another
+eviction or the disruption controller wrote in between. The next eviction may start while an earlier one sleeps.
+However, a sleeping eviction wakes up and also writes, so the next one waits if many have no response (design rule 9).
+Without that wait, the evictions of two processes on a busy server conflicted twenty times, after which the API server
+gives up.
 """
 
 from __future__ import annotations
@@ -33,32 +34,33 @@ RATE_VARIABLE, DEFAULT_EVICTIONS_PER_SECOND = "EVICTIONS_PER_SECOND", 100.0
 The default exceeds what an API server with a few cores can do.
 """
 START_INTERVAL_SECONDS = (0.1, 0.15)
-"""Bounds in seconds of the minimum delay that an unanswered eviction imposes on the next one.
+"""Range in seconds of the minimum delay between an unanswered eviction and the next eviction under its budget.
 
 The delay is random, so that two processes do not stay synchronized.
 """
 LATENCY_FACTOR = 1.5
-"""Multiple of the usual response time for which an unanswered eviction delays the next one.
+"""An unanswered eviction delays the next eviction by this multiple of the usual response time.
 
-If all responses are slow, an eviction without a response is probably not sleeping.
+If all responses are slow, a missing response is probably not due to the API server's sleep after a conflict.
 """
 CONGESTION_THRESHOLD, CONGESTION_DELAY_SECONDS = 5, 1.0
-"""Number of unanswered evictions that delay the next one by `CONGESTION_DELAY_SECONDS`.
+"""Number of unanswered evictions that delay the next eviction by `CONGESTION_DELAY_SECONDS`.
 
-Each further unanswered eviction doubles the delay. During the delay, conflicting evictions finish their sleep. An
-eviction that takes longer waits for an admission webhook, and should not delay the others indefinitely.
+Each further unanswered eviction doubles the delay. During the delay, the API server answers the evictions that sleep
+after a conflict. An eviction that takes longer waits for an admission webhook, and should not delay all other evictions
+indefinitely.
 
-Measured with one and two processes on a busy machine: two or three allow too few evictions at a time; without a limit,
-too many sleep.
+In measurements with one and two processes on a busy machine, a threshold of two or three allowed too few concurrent
+evictions. Without a threshold, too many evictions slept in the API server.
 """
 COLLISION_SECONDS = 0.45
-"""A response that took longer includes the API server's sleep of half a second, minus up to a tenth."""
+"""Response time from which a response includes the API server's sleep of 0.45 to 0.5 s after a conflict."""
 MAX_SAMPLES = 16
 """Number of recent responses from which the usual response time is computed."""
 MAX_CONCURRENCY, MIN_CONCURRENCY = 60, 8
 """Upper and lower bound of the limit on evictions in flight.
 
-The upper bound leaves connections for all other requests, and the lower one keeps a small API server busy.
+The upper bound leaves connections for all other requests, and the lower bound keeps a small API server busy.
 """
 SLOW_RANGE_SECONDS = (0.4, 2.0)
 """Bounds in seconds of a slow response; an idle API server takes a tenth of a second.
@@ -66,31 +68,31 @@ SLOW_RANGE_SECONDS = (0.4, 2.0)
 A response above the upper bound waited for an admission webhook and is ignored.
 """
 DECREASE_FACTOR, INCREASE_STEP = 0.95, 0.25
-"""Factor on the limit of `ConcurrencyLimiter` after a slow response, and increment after a fast one.
+"""Factor on the limit of `ConcurrencyLimiter` after a slow response, and increment after a fast response.
 
-With a fifth of the responses slow, a limit of about 20 stays constant.
+If a fifth of the responses are slow, a limit of about 20 stays constant.
 """
 
 
 class FairQueue:
-    """Queue of tasks that wait for a turn; it serves the nodes in rotation. Each event loop needs its own."""
+    """Queue of tasks that wait for a turn; the nodes get turns in rotation. Each event loop needs its own queue."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, deque[asyncio.Future[None]]] = {}
 
     def __bool__(self) -> bool:
-        """Return whether any task waits."""
+        """Return whether any task waits for a turn."""
         return bool(self._waiters)
 
     async def wait_turn(self, node_name: str, timeout_seconds: float, grant_available: Callable[[], None]) -> bool:
-        """Wait for a turn, and return whether it came within `timeout_seconds`.
+        """Wait for a turn, and return whether it was granted within `timeout_seconds`.
 
-        `grant_available` may grant the turn at once.
+        `grant_available` may grant the turn immediately.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(node_name, deque()).append(future)
         grant_available()
-        # Not `wait_for`: since Python 3.12 it drops a result that arrives at the timeout, which would lose a slot.
+        # Since Python 3.12, `wait_for` drops a result that arrives at the timeout, which would lose a slot.
         await asyncio.wait({future}, timeout=max(0.0, timeout_seconds))
         if future.done():
             return True
@@ -104,7 +106,7 @@ class FairQueue:
         queue = self._waiters.pop(node)
         future = queue.popleft()
         if queue:
-            self._waiters[node] = queue  # to the end of the rotation
+            self._waiters[node] = queue  # moves the node to the end of the rotation
         if future.done():
             return False
         future.set_result(None)
@@ -119,7 +121,7 @@ class FairQueue:
 
 
 class RateLimiter:
-    """Rate limiter (token bucket) that grants `per_second` turns per second. Each event loop needs its own."""
+    """Rate limiter (token bucket) that grants `per_second` turns per second. Each event loop needs its own limiter."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = self._tokens = per_second
@@ -128,7 +130,7 @@ class RateLimiter:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, node_name: str, timeout_seconds: float) -> bool:
-        """Wait for a turn, which the nodes get in rotation; return whether it came within `timeout_seconds`."""
+        """Wait for a turn, and return whether it was granted within `timeout_seconds`; nodes get turns in rotation."""
         return await self._queue.wait_turn(node_name, timeout_seconds, self._grant_available)
 
     def back_off(self, seconds: float) -> None:
@@ -184,7 +186,7 @@ def parse_evictions_per_second(environment: Mapping[str, str]) -> float:
 
 
 def compute_delay(min_seconds: float, median_seconds: float, unanswered_count: int) -> float:
-    """Return the seconds between the start of the last eviction and that of the next one.
+    """Return the seconds between the start of the last eviction and the start of the next eviction.
 
     `min_seconds` is the minimum, `median_seconds` the usual response time, and `unanswered_count` the number of
     evictions without a response.
@@ -195,11 +197,11 @@ def compute_delay(min_seconds: float, median_seconds: float, unanswered_count: i
 
 
 class ConcurrencyLimiter:
-    """Limits the evictions in flight of pods without a budget; it serves the nodes in rotation.
+    """Limits the evictions in flight of pods without a budget; the nodes get slots in rotation.
 
-    A task gets a slot here before its turn from `RateLimiter`. In the opposite order, a task with a turn but no slot
-    would waste the turn. The node whose pass started first would then block all others until its pass ends. Each event
-    loop needs its own limiter.
+    A task gets a slot of this limiter before its turn from `RateLimiter`. In the opposite order, a task with a turn but
+    no slot would waste the turn. The node whose pass started first would then block all other nodes until its pass
+    ends. Each event loop needs its own limiter.
     """
 
     def __init__(self) -> None:
@@ -208,14 +210,14 @@ class ConcurrencyLimiter:
         self._queue = FairQueue()
 
     async def acquire(self, node_name: str, deadline: float) -> bool:
-        """Wait for a slot, and return whether it came before `deadline` (monotonic).
+        """Wait for a slot, and return whether it was granted before `deadline` (monotonic).
 
-        The caller must then call `track` or `release`.
+        After a grant, the caller must call `track` or `release`.
         """
         return await self._queue.wait_turn(node_name, deadline - time.monotonic(), self._grant_available)
 
     def track(self, task: asyncio.Task[Any]) -> None:
-        """Use the slot for an eviction that has started; `task` ends with the response."""
+        """Use the slot for an eviction that has started; `task` ends when the API server responds."""
         task.add_done_callback(partial(self._on_response, time.monotonic()))
 
     def release(self) -> None:
@@ -257,7 +259,7 @@ class MedianLatency:
 
 
 class SerialQueue:
-    """This process's evictions under one budget, which start one after another. Each event loop needs its own."""
+    """This process's evictions under one budget, which start one after another. Each event loop needs its own queue."""
 
     def __init__(self, latency: MedianLatency) -> None:
         self._latency = latency
@@ -272,18 +274,18 @@ class SerialQueue:
         return bool(self._unanswered)
 
     async def wait_turn(self, deadline: float) -> bool:
-        """Wait until the next eviction may start, and return whether it may before `deadline` (monotonic).
+        """Wait until the next eviction may start; return False if that is after `deadline` (monotonic).
 
-        The caller must then start the eviction and call `track` at once.
+        If the function returns True, the caller must start the eviction and call `track` immediately.
         """
         while (seconds_left := min(self._compute_next_start(), deadline) - time.monotonic()) > 0:
             await asyncio.wait(set(self._unanswered), timeout=seconds_left, return_when=asyncio.FIRST_COMPLETED)
         return self._compute_next_start() <= time.monotonic()
 
     def track(self, task: asyncio.Task[Any]) -> None:
-        """Register an eviction that has started; `task` ends with the response."""
+        """Register an eviction that has started; `task` ends when the API server responds."""
         self._last_task, self._last_started = task, time.monotonic()
-        self._min_interval = random.uniform(*START_INTERVAL_SECONDS)  # noqa: S311 - a jitter, not a secret
+        self._min_interval = random.uniform(*START_INTERVAL_SECONDS)  # noqa: S311 - jitter needs no secure randomness
         self._unanswered.add(task)
         task.add_done_callback(partial(self._on_response, self._last_started))
 

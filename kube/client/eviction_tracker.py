@@ -1,4 +1,4 @@
-"""Tracks this process's evictions in flight; each continues until its response, even if no task waits for it."""
+"""Tracks this process's evictions in flight; an eviction continues until its response, even if no task awaits it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ EVICTION_TIMEOUT_SECONDS = 30.0
 OUTCOME_TTL_SECONDS = 60.0
 """Seconds for which an outcome that no batch has collected is kept, after the eviction's time limit.
 
-When it is dropped, the next pass sees the pod's current state.
+After the outcome is dropped, the next pass reads the pod's current state.
 """
 GRANTED_TTL_SECONDS = 2.0
-"""Seconds for which a granted eviction is remembered: a cached list that old may still show the pod as before."""
+"""Seconds for which a granted eviction is remembered, because a cached list may be older than the eviction."""
 RECENT_SECONDS = 5.0
 """Seconds for which the eviction of this process's own pod waits for the outcomes of evictions from other nodes."""
 MAX_ATTEMPTS = 3
-"""Maximum number of attempts to evict a pod that keeps changing; after them, it is left to the next batch."""
+"""Maximum number of attempts to evict a pod that keeps changing; after that, the pod is left to the next batch."""
 MAX_RETRY_SECONDS = 1.0
-"""Seconds after which a conflict causes no further attempt, because the maintenance may have ended.
+"""Seconds after which an eviction that conflicts is not retried, because the maintenance may have ended.
 
 The next pass reads the maintenance and evicts the pod again.
 """
@@ -49,7 +49,7 @@ Refusals by a webhook or a policy are kept until they are reported. If every pas
 webhook's refusal would never be reported.
 """
 MAX_BACKOFF_SECONDS = 10.0
-"""Maximum pause in seconds that a busy API server can request; after it, the next batch retries."""
+"""Maximum pause in seconds that a busy API server can request; the next batch retries after the pause."""
 
 
 class InFlightEviction(NamedTuple):
@@ -59,7 +59,7 @@ class InFlightEviction(NamedTuple):
         task: The request, whose result is the outcome.
         sent_at: Time of sending by `time.monotonic()`.
         expiry_timer: Timer that drops this record.
-        pod_reference: The pod in the form of `pods.evicted`.
+        pod_reference: The pod as `{namespace, name, uid}`.
         node_name: Name of the pod's node.
     """
 
@@ -84,7 +84,8 @@ class EvictionTracker:
     """Tracker of the evictions sent through one API client; `for_client` returns the client's tracker.
 
     Attributes:
-        on_late: Callback for a node and its granted evictions that no batch collected before their records expired.
+        on_late_evictions: Callback for a node and its granted evictions that no batch collected before their records
+            expired.
     """
 
     def __init__(self, api: Api) -> None:
@@ -94,7 +95,7 @@ class EvictionTracker:
         self._latency = MedianLatency()
         self._queues: WeakValueDictionary[str, SerialQueue] = WeakValueDictionary()
         self._concurrency_limiter = ConcurrencyLimiter()
-        self.on_late: Callable[[str, list[dict[str, str]]], None] | None = None
+        self.on_late_evictions: Callable[[str, list[dict[str, str]]], None] | None = None
 
     @classmethod
     def for_client(cls, api: Api) -> EvictionTracker:
@@ -108,7 +109,7 @@ class EvictionTracker:
     async def send(
         self, pod: Pod, deadline: float, budget_key: str = "", options: DrainOptions = DEFAULT_DRAIN_OPTIONS
     ) -> InFlightEviction | None:
-        """Return the pod's eviction: the one in flight, or one sent now; None if its turn did not come in time.
+        """Return the pod's eviction in flight, or send a new one; return None if it cannot start before `deadline`.
 
         With a `budget_key` (namespace/name), the eviction waits for its turn under that budget, otherwise for a slot of
         the pods without a budget. The options may turn the eviction into a deletion (DRN-1a).
@@ -131,7 +132,10 @@ class EvictionTracker:
         return eviction
 
     async def _wait_to_start(self, pod: Pod, deadline: float, budget_key: str) -> bool:
-        """Wait for the eviction's turn under its budget, or for a slot without one; return whether it came in time."""
+        """Wait for the eviction's turn under its budget, or for a slot if the pod has no budget.
+
+        Returns False if `deadline` passes first.
+        """
         node = get_node_name(pod)
         if budget_key:
             return await self._acquire_token(node, deadline) and await self.get_queue(budget_key).wait_turn(deadline)
@@ -160,37 +164,37 @@ class EvictionTracker:
         return queue is not None and queue.has_unanswered
 
     def get_queue(self, budget_key: str) -> SerialQueue:
-        """Return the queue of the budget's evictions, which exists as long as a task uses it."""
+        """Return the queue of the budget's evictions, which exists while a task uses it."""
         queue = self._queues.get(budget_key)
         if queue is None:
             queue = self._queues[budget_key] = SerialQueue(self._latency)
         return queue
 
-    def was_granted(self, pod: Pod) -> bool:
-        """Return whether the pod's eviction was granted a moment ago, although an older list may still show the pod."""
+    def was_recently_granted(self, pod: Pod) -> bool:
+        """Return whether a batch collected the pod's granted eviction in the last `GRANTED_TTL_SECONDS`."""
         return get_uid(pod) in self._granted_uids
 
-    def mark_taken(self, pod_uid: str) -> None:
-        """Drop the eviction of the pod with this uid, whose outcome was collected; remember a granted one briefly."""
+    def mark_collected(self, pod_uid: str) -> None:
+        """Drop the record of an eviction whose outcome a batch has collected; remember a granted eviction briefly."""
         sent = self._drop_record(pod_uid)
         if sent and sent.is_granted:
             self._granted_uids.add(pod_uid)
             asyncio.get_running_loop().call_later(GRANTED_TTL_SECONDS, self._granted_uids.discard, pod_uid)
 
-    def take_granted(self, node_name: str) -> list[dict[str, str]]:
-        """Take the node's evictions that were granted after their batches ended; no later plan includes their pods."""
+    def take_granted_evictions(self, node_name: str) -> list[dict[str, str]]:
+        """Return the pods of the node's granted evictions that no batch has collected, and mark them as collected."""
         granted = [
             sent.pod_reference for sent in self._evictions.values() if sent.node_name == node_name and sent.is_granted
         ]
         for pod in granted:
-            self.mark_taken(pod["uid"])
+            self.mark_collected(pod["uid"])
         return granted
 
-    def has_pending(self, node_name: str = "") -> bool:
-        """Return whether evictions from `node_name` have no response yet.
+    def has_pending_evictions(self, node_name: str = "") -> bool:
+        """Return whether any eviction from `node_name` has no response yet.
 
-        If `node_name` is empty, consider the evictions from all nodes that were sent in the last `RECENT_SECONDS`. Then
-        granted evictions that no batch has collected also count.
+        With an empty `node_name`, consider the evictions of all nodes that were sent in the last `RECENT_SECONDS`, and
+        count granted evictions that no batch has collected as well.
         """
         if node_name:
             return any(sent.node_name == node_name and not sent.task.done() for sent in self._evictions.values())
@@ -198,7 +202,7 @@ class EvictionTracker:
         pending = (sent for sent in self._evictions.values() if not sent.task.done() or sent.is_granted)
         return any(now - sent.sent_at < RECENT_SECONDS for sent in pending)
 
-    def list_nodes(self) -> set[str]:
+    def list_nodes_with_evictions(self) -> set[str]:
         """Return the nodes whose evictions are in flight or have an outcome that no batch has collected."""
         return {sent.node_name for sent in self._evictions.values()}
 
@@ -208,14 +212,17 @@ class EvictionTracker:
             await asyncio.wait(tasks, timeout=timeout_seconds)
 
     def _on_expiry(self, pod_uid: str) -> None:
-        """Drop an eviction whose outcome no batch collected; if granted, pass the node's granted ones to `on_late`."""
+        """Drop an eviction whose outcome no batch collected.
+
+        If the eviction was granted, pass all granted evictions of its node to `on_late_evictions`.
+        """
         sent = self._evictions[pod_uid]
-        if sent.is_granted and self.on_late:
-            self.on_late(sent.node_name, self.take_granted(sent.node_name))
+        if sent.is_granted and self.on_late_evictions:
+            self.on_late_evictions(sent.node_name, self.take_granted_evictions(sent.node_name))
         self._drop_record(pod_uid)
 
     def _drop_record(self, pod_uid: str) -> InFlightEviction | None:
-        """Remove the record of the pod with this uid, and cancel its timer.
+        """Remove and return the record of the pod with this uid, and cancel the record's timer.
 
         The timer refers to the pod by uid only, so that thousands of timers keep no outcomes in memory.
         """
@@ -242,7 +249,7 @@ class EvictionTracker:
                 latest_pod = await get_or_none(self._api.get(build_pod_path(pod)))
                 if latest_pod is None or get_uid(latest_pod) != get_uid(pod) or is_terminating(latest_pod):
                     return "gone"
-                pod = latest_pod  # another field changed, so the pod must still be evicted
+                pod = latest_pod  # the pod was modified but not replaced, so it must still be evicted
                 if time.monotonic() - began > MAX_RETRY_SECONDS:
                     break
             else:
@@ -260,7 +267,7 @@ class EvictionTracker:
                 build_pod_path(pod), uid=get_uid(pod), resource_version=version, options=build_grace_options(options)
             )
         else:
-            await self._api.create(build_eviction_path(pod), build_eviction(pod, budgeted=has_pdb, options=options))
+            await self._api.create(build_eviction_path(pod), build_eviction(pod, has_pdb=has_pdb, options=options))
 
 
 _trackers: WeakKeyDictionary[Api, EvictionTracker] = WeakKeyDictionary()

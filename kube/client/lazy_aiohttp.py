@@ -1,7 +1,7 @@
-"""Imports `aiohttp` without reading the system's certificates twice, which takes a sixth of a function's startup time.
+"""Imports `aiohttp` without reading the system's certificates, which would take a sixth of a function's startup time.
 
-At import, aiohttp creates two SSL contexts for connections without their own, for example to an https sink. Connections
-to the API server have their own context. With this module, the two contexts read the certificates only on first use.
+At import, aiohttp creates two default SSL contexts, for example for connections to an https sink. Connections to the
+API server use a different context. With this module, the default contexts read the certificates only on first use.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def defer_certificate_loading() -> Iterator[None]:
             if reader:
                 setattr(ssl.SSLContext, name, reader)
             else:
-                delattr(ssl.SSLContext, name)  # restores the inherited method
+                delattr(ssl.SSLContext, name)  # the inherited method applies again
 
 
 def _defer_loading(context: ssl.SSLContext, _purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH) -> None:

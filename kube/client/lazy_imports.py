@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 LOAD_LOCK = threading.RLock()
-"""Only one package loads at a time; concurrent accesses wait and then find their name."""
+"""Lock that lets only one package load at a time; concurrent accesses wait and then find the loaded name."""
 
 
 def defer_import(package: str) -> None:
@@ -38,11 +38,14 @@ class _LazyLoader:
         self._module, self._is_loaded = module, False
 
     def __call__(self, name: str) -> Any:
-        """Run the module's code once, and return its attribute `name`. Raises `AttributeError` if it has none."""
+        """Run the module's code once, and return its attribute `name`.
+
+        Raises `AttributeError` if the module has no such attribute.
+        """
         module, spec = self._module, self._module.__spec__
         with LOAD_LOCK:
             if not self._is_loaded and spec and spec.loader:
-                self._is_loaded = True  # set first, because the code may access its own module
+                self._is_loaded = True  # `exec_module` may access the module again
                 try:
                     spec.loader.exec_module(module)
                 except BaseException:

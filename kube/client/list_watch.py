@@ -1,4 +1,4 @@
-"""Follows a collection: lists it, then watches it and reconnects as needed. The sources and the CLI use it."""
+"""Lists and watches a collection, and reconnects as needed; for the event sources and the CLI."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kube.paths import Object
 from kube.trimming import keep_whole
 
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 2.0
-"""First and longest backoff in seconds between attempts to connect; it doubles each time."""
+"""First and longest backoff in seconds between attempts to connect; the backoff doubles after each attempt."""
 MAX_REFUSED_BACKOFF_SECONDS = 30.0
-"""Longest backoff in seconds of a stream with an observer, if the API server responds with an error.
+"""Longest backoff in seconds after an error response, for a stream with an observer.
 
-More frequent attempts would help neither side.
+More frequent attempts would only add load.
 """
 MAX_REMEMBERED_MESSAGES = 8
 """Number of recent distinct error messages that are remembered, so that each is logged once."""
@@ -53,7 +53,7 @@ class StreamObserver:
     """Receives notifications about the state of a stream. Subclasses override the methods that they need."""
 
     def on_listed(self) -> None:
-        """Handle the end of a list, the first or a later one, after the consumer has received all its changes."""
+        """Handle a completed list, after the consumer has received all changes from the list."""
 
     def on_watch_opened(self) -> None:
         """Handle the start of a watch."""
@@ -130,8 +130,8 @@ class _Follower:
     async def list_changes(self) -> AsyncGenerator[Change, None]:
         """Yield the changes between the objects yielded so far and a new list; yield SYNCED after the first list.
 
-        The list is retried as long as the API server is unavailable, and with an observer also if the API server
-        rejects the request.
+        The list is retried while the API server is unavailable, and with an observer also if the API server rejects
+        the request.
         """
         list_result = await self._list_with_retries()
         for change in self._cache.diff_list(list_result):
@@ -190,7 +190,7 @@ def _is_initial_events_end(event_type: str, changed_object: Object) -> bool:
 
 
 async def merge_streams(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
-    """Yield the changes of all streams as they arrive, each with its stream's number; re-raise a stream's error.
+    """Yield the changes of all streams as they arrive, each with its stream's index; re-raise a stream's error.
 
     When this generator ends, it closes the streams.
     """
@@ -261,7 +261,7 @@ class _ObjectCache:
         self._objects: dict[str, tuple[str, bytes]] = {}
 
     def apply_event(self, event_type: str, changed_object: Object) -> Iterator[Change]:
-        """Yield the change for a watch event; nothing for a bookmark."""
+        """Yield the change for a watch event; yield nothing for a bookmark."""
         if event_type == "DELETED":
             self._objects.pop(_get_uid(changed_object), None)
             yield Change("DELETED", self._transform(changed_object))

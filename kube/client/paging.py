@@ -11,13 +11,13 @@ from kube.paths import Object
 from kube.trimming import keep_whole
 
 PAGE_SIZE = 500
-"""Page size; kubectl and client-go use the same."""
+"""Number of items per page, as in kubectl and client-go."""
 EXPIRED_STATUS = 410
-"""HTTP status for an expired continue token: the API server keeps the state of a paged list only for some minutes."""
+"""HTTP status for an expired continue token: the API server keeps the state of a paged list only for a few minutes."""
 
 
 class ListResult(NamedTuple):
-    """All items of a list in one state, reduced by `transform`, and the resourceVersion of that state."""
+    """All items of a list at one resourceVersion, each reduced by `transform`."""
 
     items: list[Object]
     resource_version: str

@@ -43,14 +43,14 @@ class SyncClient:
         view.api = self.api.with_dry_run()
         return view
 
-    def create_view(self) -> SyncClient:
-        """Return a client on the same connections for one caller, so that `disable_verification` affects no other."""
+    def copy_for_caller(self) -> SyncClient:
+        """Return a client on the same connections, so that `disable_verification` affects only one caller."""
         return copy.copy(self)
 
     def disable_verification(self) -> None:
         """Stop verifying the server's certificate in all later requests.
 
-        Call this only on a client from `create_view`, and only if the user requested it.
+        Call this only on a client from `copy_for_caller`, and only if the user requested it.
         """
         self.api = self.run(self.api.without_verification())
 
@@ -103,7 +103,7 @@ class SyncClient:
 async def _cancel_other_tasks() -> None:
     """Cancel the other tasks of the loop and wait for them.
 
-    They can include evictions that wait for a slow webhook after their pass has ended.
+    These tasks can include evictions that wait for a slow webhook after their pass has ended.
     """
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:

@@ -1,7 +1,7 @@
 """Parses CPU capabilities of nodes from ConfigMaps labelled `nodemaintenance.dev/cpu-capabilities` (OSV-38).
 
 Each entry is in JSON: `{"nodes": ["a", "b"], "models": ["Haswell"], "features": ["avx2"], "cpu": "Haswell"}`. Without
-`nodes`, the entry's key is the node's name. `cpu` stands for all features of that model, and `features` adds more. Pure
+`nodes`, the entry's key is the node's name. `cpu` adds all features of that model, and `features` adds more. Pure
 functions.
 """
 
@@ -64,29 +64,29 @@ class _Entry(NamedTuple):
 def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
     """Parse and merge the entries in all ConfigMaps.
 
-    A node that several entries name has no capability until only one names it.
+    If several entries name the same node, the node has no capability.
     """
     entries, problems, is_complete = list[_Entry](), list[Problem](), True
-    owners: dict[str, list[tuple[Object, _Entry]]] = {}
+    entries_by_node: dict[str, list[tuple[Object, _Entry]]] = {}
     for item in sorted(configmaps, key=lambda item: str(item["metadata"]["name"])):
         for key, value in sorted((item.get("data") or {}).items()):
             try:
                 entry, entry_problems = _parse_entry(item, key, value)
             except InvalidField as error:
-                message = f"{error}; meanwhile, the labels of the entry's nodes stay unchanged"
+                message = f"{error}; until then, the labels of the entry's nodes stay unchanged"
                 problems.append(_build_problem(item, MALFORMED_INPUT, message))
                 is_complete = False
                 continue
             entries.append(entry)
             problems += entry_problems
             for node in entry.nodes:
-                owners.setdefault(node, []).append((item, entry))
-    problems += _find_duplicates(owners)
+                entries_by_node.setdefault(node, []).append((item, entry))
+    problems += _find_shared_nodes(entries_by_node)
     return CapabilityInput(
-        {node: naming[0][1].capability if len(naming) == 1 else None for node, naming in owners.items()},
+        {node: naming[0][1].capability if len(naming) == 1 else None for node, naming in entries_by_node.items()},
         is_complete,
         problems,
-        {node: (naming[0][0], naming[0][1].source) for node, naming in owners.items()},
+        {node: (naming[0][0], naming[0][1].source) for node, naming in entries_by_node.items()},
     )
 
 
@@ -103,7 +103,7 @@ def find_unknown_nodes(capability_input: CapabilityInput, node_names: Container[
 
 
 def _parse_entry(configmap: Object, key: str, value: str) -> tuple[_Entry, list[Problem]]:
-    """Parse one entry, and return it with the problems in its ignored parts.
+    """Parse one entry; return the entry, and the problems in the parts of the entry that are ignored.
 
     Raises `InvalidField` if the entry is malformed.
     """
@@ -149,11 +149,11 @@ def _decode_entry(value: str, field: str) -> dict[str, Any]:
     return fields
 
 
-def _find_duplicates(owners: Mapping[str, list[tuple[Object, _Entry]]]) -> Iterator[Problem]:
-    """Yield one problem for each combination of entries that name the same nodes."""
+def _find_shared_nodes(entries_by_node: Mapping[str, list[tuple[Object, _Entry]]]) -> Iterator[Problem]:
+    """Yield one problem for each group of entries that name the same nodes."""
     shared: dict[tuple[str, ...], list[str]] = {}
     first_configmap: dict[tuple[str, ...], Object] = {}
-    for node, naming in sorted(owners.items()):
+    for node, naming in sorted(entries_by_node.items()):
         if len(naming) > 1:
             places = tuple(entry.source for _, entry in naming)
             shared.setdefault(places, []).append(node)
@@ -161,14 +161,16 @@ def _find_duplicates(owners: Mapping[str, list[tuple[Object, _Entry]]]) -> Itera
     for places, nodes in shared.items():
         message = (
             f"{' and '.join(places)} name the same nodes ({format_names(nodes)}): name each node in one entry only; "
-            "meanwhile, their labels stay unchanged"
+            "until then, the labels of these nodes stay unchanged"
         )
         yield _build_problem(first_configmap[places], MALFORMED_INPUT, message)
 
 
 def _build_unknown_model_problem(configmap: Object, field: str, cpu: str, nodes: list[str]) -> Problem:
     remedy = "use a model name of libvirt's CPU map (case-sensitive), or list the features instead"
-    message = f'{field}.cpu "{cpu}" is unknown: {remedy}; meanwhile, the labels of {format_names(nodes)} stay unchanged'
+    message = (
+        f'{field}.cpu "{cpu}" is unknown: {remedy}; until then, the labels of {format_names(nodes)} stay unchanged'
+    )
     return _build_problem(configmap, UNKNOWN_MODEL, message)
 
 

@@ -24,7 +24,7 @@ from kube.paths import Object
 API_VERSION, KIND = "hco.kubevirt.io/v1beta1", "HyperConverged"
 HYPERCONVERGEDS_PATH = f"/apis/{API_VERSION}/hyperconvergeds"
 HYPERCONVERGED_NAME = "kubevirt-hyperconverged"
-"""Name of the object. Its namespace does not matter, because the requirement documents use two."""
+"""Name of the HyperConverged object, which may be in any namespace: the requirement documents use two."""
 DEFAULT_MIN_MODEL = "Penryn"
 OBSOLETE_CPUS_FIELD = "spec.obsoleteCPUs"
 
@@ -69,13 +69,15 @@ def parse_settings(hyperconverged: Mapping[str, Any] | None) -> CpuModelSettings
     try:
         return _parse_obsolete_cpus((hyperconverged.get("spec") or {}).get("obsoleteCPUs"))
     except InvalidField as error:
-        return _build_problem(hyperconverged, MALFORMED_SETTINGS, f"{error}; meanwhile, the node labels stay unchanged")
+        return _build_problem(
+            hyperconverged, MALFORMED_SETTINGS, f"{error}; until then, the node labels stay unchanged"
+        )
     except LookupError as error:
         model = error.args[0]
         remedy = "use a model name of libvirt's CPU map (case-sensitive), or omit the field"
         message = (
             f'{OBSOLETE_CPUS_FIELD}.minCPUModel "{model}" is unknown: {remedy} for {DEFAULT_MIN_MODEL}; '
-            "meanwhile, the node labels stay unchanged"
+            "until then, the node labels stay unchanged"
         )
         return _build_problem(hyperconverged, UNKNOWN_MODEL, message)
 
@@ -98,16 +100,16 @@ def find_unknown_models(hyperconverged: Mapping[str, Any] | None, model_settings
 
 
 def _parse_obsolete_cpus(value: object) -> CpuModelSettings:
-    """Parse the settings.
+    """Parse the value of `spec.obsoleteCPUs`.
 
-    Raises `InvalidField` if they are malformed, and `LookupError` for an unknown minimum model.
+    Raises `InvalidField` if the value is malformed, and `LookupError` for an unknown minimum model.
     """
     if value is None:
         return DEFAULT_SETTINGS
     if not isinstance(value, dict):
         raise InvalidField(OBSOLETE_CPUS_FIELD, "is not an object", "write {cpuModels: [...], minCPUModel: ...}")
     obsolete = parse_string_list(value.get("cpuModels"), f"{OBSOLETE_CPUS_FIELD}.cpuModels")
-    field = "minCPUModel" if value.get("minCPUModel") else "minCPU"  # the requirement documents use both names
+    field = "minCPUModel" if value.get("minCPUModel") else "minCPU"  # the requirement documents use both field names
     min_model = parse_string(value[field], f"{OBSOLETE_CPUS_FIELD}.{field}") if value.get(field) else DEFAULT_MIN_MODEL
     if get_model_features(min_model) is None:
         raise LookupError(min_model)

@@ -20,11 +20,11 @@ PAGE_SIZE = 100
 
 
 class Page(NamedTuple):
-    """Some nodes (metadata only), and the token of the next page, "" after the last page.
+    """One page of the nodes (metadata only), and the token of the next page, "" after the last page.
 
     Attributes:
-        is_outdated: Whether the nodes may have changed since. The API server reads all pages of a list in the state of
-            the first page (API concepts, "retrieving large results sets in chunks").
+        is_outdated: Whether the nodes may be older than the request, because the API server reads all pages of a list
+            in the state of the first page (API concepts, "retrieving large results sets in chunks").
     """
 
     nodes: list[Object]

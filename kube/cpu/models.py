@@ -21,12 +21,12 @@ ALWAYS_OBSOLETE_MODELS = frozenset(
 
 def get_model_features(model: str) -> frozenset[str] | None:
     """Return the features of a model, None if the model is unknown. Names are case-sensitive."""
-    features = _load_tables().get(model)
+    features = _load_features_by_model().get(model)
     return None if features is None else frozenset(features.split())
 
 
 @cache
-def _load_tables() -> dict[str, str]:
-    """Return a mapping from model to its features in one string; the file is read once, at the first call."""
-    tables: dict[str, str] = json.loads(MODELS_FILE.read_text())["models"]
-    return tables
+def _load_features_by_model() -> dict[str, str]:
+    """Return a mapping from model to the model's features in one string; the file is read once, at the first call."""
+    features_by_model: dict[str, str] = json.loads(MODELS_FILE.read_text())["models"]
+    return features_by_model

@@ -14,7 +14,7 @@ Node = Mapping[str, Any]
 MODEL_LABEL_PREFIX = "cpu-model.node.kubevirt.io/"
 FEATURE_LABEL_PREFIX = "cpu-feature.node.kubevirt.io/"
 LEGACY_LABEL_PREFIXES = ("feature.node.kubernetes.io/cpu-model-", "feature.node.kubernetes.io/cpu-feature-")
-"""Prefixes of the same labels in KubeVirt's first format.
+"""Prefixes of the model and feature labels in KubeVirt's first format.
 
 The prefixes `cpu-model.` and `cpu-cpuid.` belong to node-feature-discovery.
 """
@@ -22,7 +22,7 @@ OWN_LABEL_PREFIXES = (MODEL_LABEL_PREFIX, FEATURE_LABEL_PREFIX, *LEGACY_LABEL_PR
 MANAGED_LABEL = "nodemaintenance.dev/cpu-labels"
 """Label that marks every node with CPU labels from this project.
 
-It identifies these nodes when no ConfigMap describes their capabilities any more.
+The label identifies these nodes when no ConfigMap describes their capabilities any more.
 """
 TRUE = "true"
 SKIP_ANNOTATION = "node-labeller.kubevirt.io/skip-node"

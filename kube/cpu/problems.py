@@ -61,7 +61,7 @@ def parse_string(value: object, field: str) -> str:
             f'use a quoted string, such as "{value if _is_integer(value) else "Haswell"}"',
         )
     if not value:
-        raise InvalidField(field, "is empty", "use a name, or omit it")
+        raise InvalidField(field, "is empty", "use a name, or omit the value")
     return value
 
 

@@ -41,7 +41,7 @@ def build_blocked_pods(
 
 
 def get_blocking_key(blocked_pod: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the key that identifies a blocked entry over time: the pod, the reason and the budget."""
+    """Return the key of an entry in `status.blockedPods`: the pod, the reason and the budget."""
     return tuple(blocked_pod.get(field) for field in ("namespace", "name", "reason", "budget"))
 
 

@@ -1,8 +1,8 @@
 """Drain options of a NodeMaintenance: which pods `spec.drain` covers, and which pods its flags block (DRN-1a).
 
 Without `spec.drain`, a maintenance drains like `kubectl drain --force --delete-emptydir-data --ignore-daemonsets`. If a
-flag forbids the removal of one pod, kubectl aborts the whole drain. Here only that pod is blocked, and the others are
-evicted.
+flag forbids the removal of one pod, kubectl aborts the whole drain. This project blocks only that pod, and evicts the
+other pods.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POD_SELECTOR = "PodSelector"
 UNSELECTED_MESSAGE, SKIPPED_MESSAGE = "not selected", "terminating for longer than skipWaitForDeleteTimeoutSeconds"
 """Reasons why a drain does not cover a pod."""
 REMEDIES = {
-    IGNORE_DAEMONSETS: "its DaemonSet would recreate it on this node at once: set spec.drain.ignoreDaemonSets, "
+    IGNORE_DAEMONSETS: "its DaemonSet would recreate it on this node immediately: set spec.drain.ignoreDaemonSets, "
     "or exclude the node from the DaemonSet",
     DELETE_EMPTYDIR_DATA: "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete the pod",
     FORCE: "no controller would recreate it: set spec.drain.force, or delete the pod",
@@ -78,7 +78,7 @@ def classify_for_drain(
 ) -> PodClassification:
     """Classify the node's pods by what the drain does with them; omit those that `get_exclusion_reason` excludes.
 
-    An invalid selector selects all pods; `find_refused` then blocks them.
+    An invalid selector selects all pods; `find_pods_blocked_by_flags` then blocks them.
     """
     return classify_pods([pod for pod in pods if not get_exclusion_reason(pod, options, now)], options, orphan_uids)
 
@@ -105,7 +105,7 @@ def _parse_pod_selector(query: str) -> tuple[Mapping[str, Any], str]:
     try:
         return parse_selector(query), ""
     except ValueError as error:
-        return {}, f"spec.drain.podSelector cannot be read: {error}; correct it, or omit it"
+        return {}, f"spec.drain.podSelector cannot be read: {error}; correct the selector, or omit the field"
 
 
 def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
@@ -119,8 +119,8 @@ def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
     return int(overdue.total_seconds()) > options.skip_wait_seconds
 
 
-def find_refused(classification: PodClassification, options: DrainOptions) -> list[BlockedPod]:
-    """Return the `leaving` pods that a flag blocks, each with the first such flag in kubectl's order.
+def find_pods_blocked_by_flags(classification: PodClassification, options: DrainOptions) -> list[BlockedPod]:
+    """Return the pods to evict that a flag blocks, each with the first such flag in kubectl's order.
 
     A terminating pod is never blocked. An invalid selector blocks all other pods.
     """
@@ -140,9 +140,9 @@ def find_refused(classification: PodClassification, options: DrainOptions) -> li
     ]
 
 
-def select_evictable(classification: PodClassification, options: DrainOptions) -> list[Pod]:
-    """Return the `leaving` pods that no flag blocks."""
-    refused_uids = {item.pod["uid"] for item in find_refused(classification, options)}
+def select_evictable_pods(classification: PodClassification, options: DrainOptions) -> list[Pod]:
+    """Return the pods to evict, without those that a flag blocks."""
+    refused_uids = {item.pod["uid"] for item in find_pods_blocked_by_flags(classification, options)}
     return [pod for pod in classification.leaving if get_uid(pod) not in refused_uids]
 
 
@@ -155,18 +155,18 @@ def find_reported_orphans(pods: Iterable[Pod], blocked: Iterable[Mapping[str, An
     return {get_uid(pod) for pod in pods if is_daemonset_pod(pod) and format_key(pod) in named}
 
 
-def are_reported(refusals: Iterable[BlockedPod], maintenance: Maintenance) -> bool:
-    """Return whether the status already lists all `refusals` with their reasons; if so, no pass has to report them."""
+def are_refusals_reported(refusals: Iterable[BlockedPod], maintenance: Maintenance) -> bool:
+    """Return whether the status already lists all `refusals` with their reasons, so no further report is needed."""
     reported = {(item["namespace"], item["name"], item["reason"]) for item in get_blocked_pods(maintenance)}
     return all((item.pod["namespace"], item.pod["name"], item.reason) in reported for item in refusals)
 
 
 def build_drain_warning(classification: PodClassification, options: DrainOptions) -> str:
-    """Return the warning to log before the first eviction (NMO-8a), or "" if there is none.
+    """Return the warning to log before the first eviction (NMO-8a), or "" if there is nothing to warn about.
 
-    It names the DaemonSet pods that stay on the node, and the evicted pods that no controller recreates.
+    The warning names the DaemonSet pods that stay on the node, and the evicted pods that no controller recreates.
     """
-    leaving = {get_uid(pod) for pod in select_evictable(classification, options)}
+    leaving = {get_uid(pod) for pod in select_evictable_pods(classification, options)}
     daemons = classification.daemonset_pods if options.ignore_daemonsets else []
     return build_warning_line(
         PodClassification(daemonset_pods=daemons, bare=[pod for pod in classification.bare if get_uid(pod) in leaving])
@@ -174,6 +174,6 @@ def build_drain_warning(classification: PodClassification, options: DrainOptions
 
 
 def build_drain_spec(options: Mapping[str, object]) -> Object:
-    """Build the spec field `drain` from the given flags, or {} if no flag is given; None marks an unset flag."""
+    """Build the spec field `drain` from the flags that are set, or {} if all flags are None."""
     given = {name: value for name, value in options.items() if value is not None}
     return {"drain": given} if given else {}

@@ -1,7 +1,7 @@
-"""Backoff for pods whose eviction is refused, or achieves nothing since a controller recreates them here (rule 9).
+"""Backoff for pods whose eviction is refused, or whose controller recreates them on the same node (design rule 9).
 
-The backoff grows with the time for which this has lasted, up to one minute. It is computed from timestamps in the
-objects, so that every event handler, every process and the tick apply the same backoff.
+The backoff grows with the time since the first refusal or since the cordon, up to one minute. All event
+handlers and processes, and the tick, compute the same backoff from the timestamps in the objects.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from kube.times import format_time, parse_time, parse_time_or_none
 MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(seconds=60)
 """Bounds of the backoff.
 
-A pod that a controller recreates at once is evicted at most four times in the first minute, then once a minute.
+A pod that a controller recreates immediately is evicted at most four times in the first minute, then once a minute.
 """
 SCHEDULING_GRACE = timedelta(seconds=2)
 """Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
 BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *VIRT_LAUNCHER_REASONS)
 """Reasons without a backoff: an event reports when the budget allows an eviction, and triggers the next attempt."""
 UNDECIDED_REASONS = ("NoAnswer", "Changing", "Busy", "NoTime")
-"""Reasons of evictions that failed without a refusal; they are retried at once if the pass made progress elsewhere."""
+"""Reasons of evictions that failed without a refusal; if the pass evicted other pods, the next pass retries them."""
 
 
 def compute_backoff(elapsed: timedelta) -> timedelta:
@@ -43,18 +43,18 @@ def compute_backoff(elapsed: timedelta) -> timedelta:
 
 
 def is_backing_off(kubernetes_event: Mapping[str, Any] | None, now: datetime) -> bool:
-    """Return whether a repeated correction is in backoff, which leaves it to a later tick.
+    """Return whether a repeated repair of a node is in backoff, so that only a later tick repairs the node.
 
-    `kubernetes_event` is the Event that counts the repetitions, or None if there is none.
+    `kubernetes_event` is the Event that counts the repairs, or None if there is none.
     """
     if kubernetes_event is None:
         return False
     first, last = (parse_time_or_none(kubernetes_event.get(name)) for name in ("firstTimestamp", "lastTimestamp"))
-    return bool(first and last and abs(now - last) < compute_backoff(last - first))  # abs(): a clock may be set back
+    return bool(first and last and abs(now - last) < compute_backoff(last - first))  # abs(): clocks may be set back
 
 
 def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[BlockedPod]]:
-    """Split the pods into those that are not in backoff and those that are; the latter come with their reason.
+    """Return the pods that may be evicted now, and a `BlockedPod` for each pod in backoff.
 
     A refusal that was recorded for an older spec causes no backoff (DRN-1a).
     """
@@ -68,7 +68,7 @@ def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime)
         reasons = (
             []
             if is_terminating(pod)
-            else [_build_reported_refusal(pod, refusal, now), _build_returned(pod, maintenance, now)]
+            else [_build_reported_refusal(pod, refusal, now), _build_blocked_if_recreated(pod, maintenance, now)]
         )
         blocked = [reason for reason in reasons if reason and now < parse_time(reason.retry_after)]
         if blocked:
@@ -80,20 +80,20 @@ def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime)
 
 def add_retry_after(blocked: Iterable[BlockedPod], maintenance: Maintenance, now: datetime) -> list[BlockedPod]:
     """Return the blocked pods, with a `retry_after` time unless they wait for a budget or already have one."""
-    since_by_key = _map_blocked_since(maintenance)
-    return [_add_retry_after(item, since_by_key.get(_get_key(item)), now) for item in blocked]
+    since_by_key = _map_blocking_start_times(maintenance)
+    return [_add_retry_after(item, since_by_key.get(_build_blocking_key(item)), now) for item in blocked]
 
 
 def was_blocked(blocked_pod: BlockedPod, maintenance: Maintenance) -> bool:
     """Return whether the status already lists the pod as blocked for the same reason."""
-    return _get_key(blocked_pod) in _map_blocked_since(maintenance)
+    return _build_blocking_key(blocked_pod) in _map_blocking_start_times(maintenance)
 
 
-def _get_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
+def _build_blocking_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
     return blocked_pod.pod["namespace"], blocked_pod.pod["name"], blocked_pod.reason
 
 
-def _map_blocked_since(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
+def _map_blocking_start_times(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
     """Return the time since which the status lists each pod as blocked, by namespace, name and reason."""
     return {
         (item["namespace"], item["name"], item["reason"]): item.get("since") for item in get_blocked_pods(maintenance)
@@ -123,8 +123,8 @@ def _build_reported_refusal(pod: Pod, reported: Mapping[str, Any] | None, now: d
 def _get_cordoned_since(maintenance: Maintenance, now: datetime) -> datetime | None:
     """Return the time since which the node has accepted only pods that tolerate its taints, or None if unknown.
 
-    If the status does not report the cordon yet, the function returns the maintenance's creation time. It also does so
-    if the reported time is in the future, which means that the clock of its writer was wrong.
+    If the status does not report the cordon yet, the function returns the maintenance's creation time. It also
+    returns the creation time if the reported time is in the future, because the clock of its writer was wrong.
     """
     transition_time = (
         get_condition(maintenance, "Cordoned").get("lastTransitionTime") if is_reported_cordoned(maintenance) else None
@@ -135,13 +135,13 @@ def _get_cordoned_since(maintenance: Maintenance, now: datetime) -> datetime | N
     return parse_time_or_none(maintenance["metadata"].get("creationTimestamp"))
 
 
-def _build_returned(pod: Pod, maintenance: Maintenance, now: datetime) -> BlockedPod | None:
-    """Return a blocked entry if a controller created the pod on this node after it was tainted, else None.
+def _build_blocked_if_recreated(pod: Pod, maintenance: Maintenance, now: datetime) -> BlockedPod | None:
+    """Return a `BlockedPod` if a controller created the pod on this node after the node was tainted, else None.
 
     Such a pod tolerates the taints or bypassed the scheduler, so its controller would recreate it here after an
     eviction. A pod that was scheduled while another client had uncordoned the node is treated the same way. Kubernetes
-    timestamps have whole seconds. A pod from the same second as the cordon counts as created after it, because many
-    evictions fit into one second.
+    timestamps have a resolution of one second. A pod from the same second as the cordon counts as created after the
+    cordon, because many evictions fit into one second.
     """
     owner, cordoned_since = get_controller(pod), _get_cordoned_since(maintenance, now)
     if owner is None or cordoned_since is None:

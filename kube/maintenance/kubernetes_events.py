@@ -20,7 +20,10 @@ BEGIN_REASON, SUCCEED_REASON, FAIL_REASON, REMOVE_REASON = (
     "RemovedMaintenance",
 )
 CORDON_REASON, UNCORDON_REASON = "CordonNode", "UncordonNode"
-"""Distinct from the kubelet's NodeNotSchedulable and NodeSchedulable, which may follow ten seconds later (OSV-12a)."""
+"""Event reasons that differ from the kubelet's NodeNotSchedulable and NodeSchedulable (OSV-12a).
+
+The kubelet records its own Events up to ten seconds later.
+"""
 EVENT_MESSAGES = {
     BEGIN_REASON: "Begin a node maintenance",
     SUCCEED_REASON: "Node maintenance was succeeded",

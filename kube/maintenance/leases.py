@@ -23,15 +23,15 @@ HOLDER_ANNOTATION = "nodemaintenance.dev/held-for"
 HOLDER_PATTERN = re.compile(" ".join(3 * ["([!-~]{1,253})"]))
 """Format of `HOLDER_ANNOTATION`.
 
-Any client that may write leases can set the annotation, and its parts become CloudEvent attributes, which allow only
-some characters.
+Any client that may write leases can set the annotation. Its parts become CloudEvent attributes, whose values may
+contain only certain characters.
 """
 LEASE_DURATION = timedelta(seconds=3600)
 RENEW_AFTER, RENEWAL_JITTER = LEASE_DURATION / 2, LEASE_DURATION / 4
 """A lease is renewed between `RENEW_AFTER` and `RENEW_AFTER + RENEWAL_JITTER` after the last renewal.
 
-The holder's uid determines the time, so that leases acquired together are not renewed together. No lease comes near its
-expiry.
+The holder's uid determines the time, so that leases acquired together are not renewed together. Every lease is renewed
+long before it expires.
 """
 NAMESPACE, LEASES_PATH = LEASE_NAMESPACE, paths.LEASES_PATH
 
@@ -79,8 +79,8 @@ def is_holder(lease: Lease, maintenance: Maintenance) -> bool:
 def is_available(lease: Lease, now: datetime) -> bool:
     """Return whether a lease that no NodeMaintenance holds may be acquired, because it was released or has expired.
 
-    A lease held by the replaced node-maintenance-operator may also be acquired. It has the same holder identity as
-    ours, and this product takes over the operator's maintenances.
+    A lease held by the replaced node-maintenance-operator may also be acquired. Both products use the same holder
+    identity, and this product takes over the operator's maintenances.
     """
     identity = lease["spec"].get("holderIdentity")
     is_legacy_lease = identity == HOLDER_IDENTITY and parse_holder(lease) is None

@@ -29,16 +29,18 @@ async def list_maintenances(
     `node_name` selects the objects that name this node; None selects all. `resource_version` has the same meaning as in
     `Api.list`: None reads the newest state, "0" the API server's cache.
     """
-    found = await gather_all(*(list_group(api, group, node_name, resource_version) for group in GROUPS.values()))
+    found = await gather_all(
+        *(list_maintenances_of_group(api, group, node_name, resource_version) for group in GROUPS.values())
+    )
     return sort_by_age(item for items in found for item in items)
 
 
-async def list_undeleted(api: Api, node_name: str, resource_version: str | None = None) -> list[Object]:
+async def list_undeleted_maintenances(api: Api, node_name: str, resource_version: str | None = None) -> list[Object]:
     """Return the NodeMaintenance objects that name `node_name` and are not being deleted, oldest first.
 
     An API group whose list request is rejected is skipped. Raises the same errors as `collect_group_lists`.
     """
-    reads = (list_group(api, group, node_name, resource_version) for group in GROUPS.values())
+    reads = (list_maintenances_of_group(api, group, node_name, resource_version) for group in GROUPS.values())
     lists = collect_group_lists(await asyncio.gather(*reads, return_exceptions=True))
     return sort_by_age(item for items in lists for item in items or [] if not is_deleting(item))
 
@@ -60,19 +62,19 @@ def collect_group_lists(results: Iterable[list[Object] | BaseException]) -> list
     return [None if isinstance(result, BaseException) else result for result in results]
 
 
-async def list_by_holder(
+async def list_maintenances_of_holder_group(
     api: Api, node_name: str, holder_uid: str, resource_version: str | None = None
 ) -> list[Object]:
-    """Return the objects that name `node_name`, from the API group that contains the node's holder, oldest first.
+    """Return the NodeMaintenances of `node_name` in the API group of the node's holder, oldest first.
 
     `holder_uid` is the holder's uid. The function queries one group after another, because a node has one holder, which
-    is usually in the first group. If no group contains the holder, it returns the objects of all groups. A group whose
-    request is rejected is skipped. Raises the same errors as `collect_group_lists`.
+    is usually in the first group. If no group contains the holder, the function returns the NodeMaintenances of all
+    groups. A group whose request is rejected is skipped. Raises the same errors as `collect_group_lists`.
     """
     results: list[list[Object] | BaseException] = []
     for group in GROUPS.values():
         try:
-            items = await list_group(api, group, node_name, resource_version)
+            items = await list_maintenances_of_group(api, group, node_name, resource_version)
         except ApiError as error:
             results.append(error)
             continue
@@ -82,7 +84,7 @@ async def list_by_holder(
     return sort_by_age(item for listed in collect_group_lists(results) for item in listed or [])
 
 
-async def list_group(
+async def list_maintenances_of_group(
     api: Api, group: ApiGroup, node_name: str | None = None, resource_version: str | None = None
 ) -> list[Object]:
     """Return one API group's objects, unsorted and filtered by `node_name` if given; empty if its CRD is not installed.
@@ -114,11 +116,11 @@ def is_selector_unsupported(error: Rejected) -> bool:
 
 
 async def list_pods_on_node(api: Api, node_name: str, resource_version: str | None = None) -> ListResult:
-    """Return the pods on a node, each reduced to the fields that the drain rules read.
+    """Return the pods on a node, each reduced to the fields that a drain needs.
 
-    The reduction saves memory, because many concurrent passes keep such a list. `resource_version` has the same meaning
-    as in `Api.list`. The request is not paged: etcd would serve the pages, and would read the pods of all nodes for
-    each page.
+    The reduction saves memory, because many concurrent passes keep a list of pods. `resource_version` has the same
+    meaning as in `Api.list`. The request is not paged: etcd would serve the pages, and would read the pods of all nodes
+    for each page.
     """
     path, field_selector = build_pods_on_node_query(node_name)
     pod_list = await api.list(

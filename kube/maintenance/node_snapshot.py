@@ -1,7 +1,7 @@
 """Snapshots of a node and its remaining pods, from which the status of its NodeMaintenance is computed.
 
-A snapshot is read from the cluster, or it was read by the step that emitted the event. A step's snapshot can replace a
-new read as long as the maintenance has the version that the step read. Any later status write invalidates the snapshot.
+A snapshot is read from the cluster, or comes from the event of a step that has read it. A snapshot from an event is
+valid while the maintenance has the resourceVersion that the step read. Any later status write invalidates the snapshot.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kube.pods import Pod
 from kube.text_limits import take_within_bytes
 
 LEAVING_FIELDS = ("namespace", "name", "deletionTimestamp", "finalizers")
-"""Pod metadata fields that the status needs."""
+"""Metadata fields of a pod that the status of the maintenance needs."""
 MAX_LEAVING_BYTES = 400_000
-"""Size limit of these fields in one event: enough for 600 pods with the longest possible names.
+"""Size limit of the `LEAVING_FIELDS` of all pods in one event, in bytes.
 
-The size of finalizers is unbounded.
+The limit is enough for 600 pods with the longest possible names. The size of finalizers is unbounded.
 """
 
 
@@ -34,7 +34,7 @@ class NodeSnapshot:
     Attributes:
         is_cordoned_and_tainted: whether the node is cordoned and tainted.
         pods: all pods on the node; unused if `leaving` is set.
-        leaving: the pods that still have to leave; None if they must be computed from `pods`.
+        leaving: the pods that still have to leave the node; None if they must be computed from `pods`.
     """
 
     is_cordoned_and_tainted: bool
@@ -47,7 +47,7 @@ class NodeSnapshot:
         return cls(node is not None and is_cordoned_and_tainted(node, get_group(maintenance).drain_taint), pods)
 
     def list_pending(self, maintenance: Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> list[Pod]:
-        """Return the pods that still have to leave, including the `blocked` ones."""
+        """Return the pods that still have to leave the node, including the `blocked` pods."""
         if self.leaving is not None:
             return list(self.leaving)
         orphan_uids = drain_flags.find_reported_orphans(self.pods, blocked)
@@ -63,8 +63,8 @@ class StepSnapshot:
     Attributes:
         maintenance_version: resourceVersion of the NodeMaintenance that the step read.
         is_cordoned_and_tainted: whether the node was cordoned and tainted.
-        leaving: the pods that still had to leave. It is empty if the receiver must read them itself, for example
-            because there are too many for one event.
+        leaving: the pods that still had to leave; empty if the receiver must read the pods itself, for example because
+            there are too many for one event.
     """
 
     maintenance_version: str

@@ -20,8 +20,8 @@ OWN_FINALIZERS = (FINALIZER, *LEGACY_FINALIZERS)
 INITIAL_COUNTS_ANNOTATION = "nodemaintenance.dev/snapshot"
 """Annotation with the pod counts from before the first eviction; set in one patch with the finalizer (NMO-11).
 
-It includes the object's uid: an object that was created from another object's manifest, or from a backup, carries that
-object's annotation but has not begun.
+The annotation includes the object's uid: an object that was created from another object's manifest, or from a backup,
+carries that object's annotation but has not begun.
 """
 REQUESTER_ANNOTATION = "nodemaintenance.dev/requested-by"
 """Annotation with the requesting user as reported by the command line or the console; not authenticated."""
@@ -64,8 +64,8 @@ def get_node_name(maintenance: Maintenance) -> str:
 def trim_maintenance(maintenance: Maintenance) -> Object:
     """Return the object without its large parts, such as the list of pending pods.
 
-    It keeps the node, the drain options, the phase, and the fields that show whether the maintenance has begun or was
-    released.
+    The result contains the node, the drain options, the phase, and the fields that show whether the maintenance has
+    begun or was released.
     """
     metadata, field_names = (
         maintenance["metadata"],
@@ -97,15 +97,16 @@ def has_finalizer(maintenance: Maintenance) -> bool:
 
 
 def is_released(maintenance: Maintenance) -> bool:
-    """Return whether the object is being deleted and was released.
+    """Return whether the object is being deleted and has none of our finalizers.
 
-    If such an object still exists, another controller's finalizer keeps it. It no longer claims its node.
+    If a released object still exists, another controller's finalizer keeps it. A released object no longer claims its
+    node.
     """
     return is_deleting(maintenance) and not has_finalizer(maintenance)
 
 
 def select_unreleased(maintenances: Iterable[MaintenanceT]) -> list[MaintenanceT]:
-    """Return the unreleased maintenances."""
+    """Return the maintenances that are not released."""
     return [item for item in maintenances if not is_released(item)]
 
 
@@ -134,14 +135,14 @@ def get_lease_error_count(maintenance: Maintenance) -> int:
 
 
 def has_lost_lease(maintenance: Maintenance) -> bool:
-    """Return whether the maintenance lost its lease, and thus the node, to another tool, and only restores the node."""
+    """Return whether the maintenance lost its lease, and thus its node, so that it may only restore the node."""
     return get_lease_error_count(maintenance) > MAX_LEASE_ERRORS
 
 
 def owns_node(maintenance: Maintenance) -> bool:
     """Return whether the maintenance has begun and has not lost its lease.
 
-    It then owns its node until it is deleted and has restored the node.
+    Such a maintenance owns its node until it is deleted and has restored the node.
     """
     return has_begun(maintenance) and not has_lost_lease(maintenance)
 
@@ -181,8 +182,8 @@ def parse_annotated_counts(maintenance: Maintenance) -> Object | None:
 def find_initial_counts(maintenance: Maintenance) -> Object | None:
     """Return the pod counts from the start of the maintenance; None if it has not begun.
 
-    They come from the status, else from the annotation. A user who replaces the object from a manifest removes the
-    annotation, but not the status.
+    The counts come from the status, else from the annotation. A user who replaces the object from a manifest removes
+    the annotation, but not the status.
     """
     return _parse_counts(get_status(maintenance)) or (
         parse_annotated_counts(maintenance) if has_begun(maintenance) else None
@@ -203,7 +204,7 @@ def is_pod_count(value: object) -> bool:
 def build_begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
     """Build the merge patch that begins a maintenance: finalizer, owner reference (NMO-20) and initial pod counts.
 
-    It fails if another client changed the object meanwhile. It is empty if nothing is missing.
+    The patch fails if another client changed the object since it was read. If nothing is missing, the patch is {}.
     """
     metadata = maintenance["metadata"]
     if has_begun(maintenance) and has_node_owner(maintenance):
@@ -237,9 +238,10 @@ def has_node_owner(maintenance: Maintenance) -> bool:
 
 
 def has_begun_on(maintenance: Maintenance, node: Node) -> bool:
-    """Return whether the maintenance began on this node, and not on an earlier node of the same name (NMO-20, rule 1).
+    """Return whether the maintenance began on this node, and not on an earlier node of the same name (NMO-20).
 
-    The function compares the uid in the owner reference. If another client removed that reference, it returns True.
+    The function compares the uid in the owner reference (design rule 1). If another client removed that reference, the
+    function returns True.
     """
     owners = maintenance["metadata"].get("ownerReferences") or []
     uids = {owner.get("uid") for owner in owners if owner.get("kind") == "Node"}

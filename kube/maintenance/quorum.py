@@ -1,7 +1,8 @@
 """Decides whether a control-plane node may be disrupted: etcd needs more than half of its members (NMO-23).
 
-OpenShift runs an etcd guard pod on each control-plane node, and the disruption budget of these pods decides. If it is
-missing or selects no pods, the control-plane nodes are counted. A node that is already down may always be maintained.
+OpenShift runs an etcd guard pod on each control-plane node, and the disruption budget of these pods decides. If the
+budget is missing or selects no pods, the control-plane nodes are counted. A node that is already down may always be
+maintained.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from kube.pods import Pod
 from kube.selectors import matches
 
 CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-"""Labels of control-plane nodes: the current and the former one."""
+"""Labels of control-plane nodes: the current label and the former label."""
 ETCD_NAMESPACE = "openshift-etcd"
 GUARD_BUDGET_NAMES = ("etcd-guard-pdb", "etcd-quorum-guard")
-"""Names of OpenShift's budget for etcd: since 4.11, and before."""
+"""Names of OpenShift's budget for etcd: since OpenShift 4.11, and before 4.11."""
 LEASE_NAME = "nodemaintenance-control-plane"
-"""Lease whose holder may begin a maintenance on a control-plane node; all others wait."""
+"""Lease whose holder may begin a maintenance on a control-plane node; all other maintenances wait."""
 LEASE_PATH = f"{LEASES_PATH}/{LEASE_NAME}"
 LEASE_DURATION = timedelta(seconds=15)
-"""Many times a function's response deadline, so that a holder never writes after its lease has expired."""
+"""Duration of the control-plane lease: much longer than a function's response deadline.
+
+A holder therefore never writes after its lease has expired.
+"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def has_single_node(control_plane: ControlPlaneSnapshot) -> bool:
 
 
 def find_disruption_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> str:
-    """Return why the node must not be disrupted now, with the remedy; "" if it may be.
+    """Return why the node must not be disrupted now, with the remedy; "" if disruption is allowed.
 
     The message starts with the wording of the replaced operator.
     """
@@ -81,7 +85,7 @@ def find_disruption_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> 
             "",
         )
     else:
-        reason = _find_count_blocker(node, control_plane)
+        reason = _find_member_count_blocker(node, control_plane)
     if not reason:
         return ""
     return (
@@ -107,8 +111,8 @@ def _find_guard_blocker(
     return f"budget {ETCD_NAMESPACE}/{budget_name} allows no disruption; {_build_remedy(control_plane)}"
 
 
-def _find_count_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> str:
-    """Return why etcd would have too few members without this node, or "" if it would not.
+def _find_member_count_blocker(node: Node, control_plane: ControlPlaneSnapshot) -> str:
+    """Return why etcd would have too few members without this node, or "" if it would have enough.
 
     A node that is down, or the only control-plane node, may be disrupted.
     """
@@ -162,6 +166,6 @@ def build_lease(maintenance: m.Maintenance, now: datetime) -> Object:
 
 
 def may_acquire(lease: Lease, maintenance: m.Maintenance, now: datetime) -> bool:
-    """Return whether the maintenance may acquire the lease: it is free, has expired, or is already its own."""
+    """Return whether the lease is free or expired, or the maintenance holds the lease already."""
     holder = lease["spec"].get("holderIdentity")
     return not holder or holder == maintenance["metadata"]["uid"] or is_expired(lease, now)

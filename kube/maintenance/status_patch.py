@@ -50,13 +50,15 @@ class StatusInput:
     Attributes:
         error: Latest error; "" after a step without errors, which clears `lastError` (NMO-13).
         blocked: Pods that may not be evicted now, as in `pods.evicted`; None if the event does not list them.
-        is_drained: A fresh list showed no pods left to evict.
-        is_restore_error: The error occurred while restoring the node; only such errors matter while the object is
-            deleted.
-        is_renewal_error: The error occurred while renewing the node's lease. It also matters on a drained node, because
-            others may take the node once the lease expires.
-        is_begin_error: The error occurred before the maintenance began; it is outdated once the maintenance has begun.
-        is_waiting: The error is not a failure: the maintenance begins once another tool releases the node's lease.
+        is_drained: Whether a new list contained no pods to evict.
+        is_restore_error: Whether the error occurred while restoring the node. Once the object's deletion was requested,
+            only these errors matter.
+        is_lease_renewal_error: Whether the error occurred while renewing the node's lease. It also matters on a drained
+            node, because another tool may take the node once the lease expires.
+        is_begin_error: Whether the error occurred before the maintenance began; it is outdated once the maintenance has
+            begun.
+        is_waiting: Whether the error is not a failure: the maintenance begins once another tool releases the node's
+            lease.
         lease_error_count: Consecutive failed lease renewals; None if the event does not contain the number.
     """
 
@@ -64,7 +66,7 @@ class StatusInput:
     blocked: list[Object] | None = None
     is_drained: bool = False
     is_restore_error: bool = False
-    is_renewal_error: bool = False
+    is_lease_renewal_error: bool = False
     is_begin_error: bool = False
     is_waiting: bool = False
     lease_error_count: int | None = None
@@ -86,7 +88,8 @@ def build_status_patch(
     """Build the merge patch for the status subresource, or None if only the timestamp would change (NMO-12).
 
     `snapshot` was read after `maintenance`, or by a step that read the same version of it. `inputs` come from one
-    event, or from several in their order. The patch fails if another client changed the object meanwhile.
+    event, or from several events in the order of the events. The patch fails if another client changed the object since
+    it was read.
     """
     before = dict(get_status(maintenance))
     after = before
@@ -100,7 +103,7 @@ def build_status_patch(
 
 
 def _build_status(maintenance: Maintenance, snapshot: NodeSnapshot, status_input: StatusInput, now: datetime) -> Object:
-    """Return the status fields that one event sets; the others stay unchanged."""
+    """Return the status fields that one event sets; all other fields stay unchanged."""
     if is_deleting(maintenance):
         return (
             {"lastError": f"{UNRESTORED_PREFIX}{_truncate_error(status_input)}"}
@@ -122,16 +125,16 @@ def _build_status(maintenance: Maintenance, snapshot: NodeSnapshot, status_input
     return _build_failed_status(maintenance, status_input, now) if status_input.error else {}
 
 
-def is_reported_unrestored(maintenance: Maintenance) -> bool:
+def is_restore_failure_reported(maintenance: Maintenance) -> bool:
     """Return whether the status reports that the node could not be restored; an error from the drain does not count."""
     return get_last_error(maintenance).startswith(UNRESTORED_PREFIX)
 
 
 def _is_outdated(maintenance: Maintenance, status_input: StatusInput) -> bool:
-    """Return whether the event is older than the known state.
+    """Return whether the event is older than the state in the maintenance's status.
 
-    It is if it reports that the maintenance could not begin, but the maintenance has begun. It also is if its number of
-    failed lease renewals is neither the known number nor the next one.
+    An event is outdated if it reports that the maintenance could not begin, but the maintenance has begun. It is also
+    outdated if its number of failed lease renewals is neither the number in the status nor one more.
     """
     if status_input.is_begin_error:
         return has_begun(maintenance)
@@ -161,7 +164,7 @@ def _build_lease_lost_status(maintenance: Maintenance, lease_error_count: int, n
 
 
 def _build_failed_status(maintenance: Maintenance, status_input: StatusInput, now: datetime) -> Object:
-    """Return the status of a maintenance that never began: its node is unknown or otherwise held (NMO-19, NMO-22)."""
+    """Return the status of a maintenance that never began: its node is unknown or unavailable (NMO-19, NMO-22)."""
     error = _truncate_error(status_input)
     conditions = [_build_condition(maintenance, "Drained", False, FAILED, error, now)]
     return {"phase": FAILED, "lastError": error, "conditions": conditions}
@@ -198,7 +201,9 @@ def _build_begun_status(
         "pendingCount": len(pending),
         "blockedPods": listed_blocked,
         "lastError": None
-        if is_drained and snapshot.is_cordoned_and_tainted and not (lease_error_count or status_input.is_renewal_error)
+        if is_drained
+        and snapshot.is_cordoned_and_tainted
+        and not (lease_error_count or status_input.is_lease_renewal_error)
         else error,
         "errorOnLeaseCount": lease_error_count or None,
         "conditions": _build_conditions(
@@ -239,7 +244,7 @@ def _format_remaining_pods(
 def _get_persisting_error(
     previous_status: Mapping[str, Any], status_input: StatusInput, blocked: list[Object], lease_error_count: int
 ) -> str | None:
-    """Return the previous error if this event did not check its cause, the blocked pods or the lease; else None."""
+    """Return the previous error if the event did not check the error's cause (a blocked pod or the lease)."""
     persists = lease_error_count or (status_input.blocked is None and blocked)
     return previous_status.get("lastError") if persists else None
 

@@ -1,4 +1,4 @@
-"""Checks whether pools are claimed, paused and edited as a run requires, and which other runs claim them."""
+"""Checks whether a run's MachineConfigPools are claimed, paused and edited, and which other runs claim them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from kube.mutex import pools
-from kube.mutex.objects import Item, build_rule_label, format_full_name, get_canary_name
+from kube.mutex.objects import Resource, build_rule_label, format_full_name, get_canary_name
 from kube.mutex.run_record import (
     RunRecord,
     get_record,
@@ -18,13 +18,13 @@ from kube.mutex.run_record import (
 from kube.paths import Object
 
 
-def list_pools_to_claim(run: Item, target_pool_names: Iterable[str]) -> list[str]:
+def list_pools_to_claim(run: Resource, target_pool_names: Iterable[str]) -> list[str]:
     """Return the names of the pools that a run claims, sorted so that two runs with the same pools cannot deadlock."""
     return sorted({*target_pool_names, get_canary_name(run)})
 
 
 def find_rival_claims(
-    run: Item, pool_names: Iterable[str], pools_by_name: Mapping[str, Object], runs: Iterable[Item]
+    run: Resource, pool_names: Iterable[str], pools_by_name: Mapping[str, Object], runs: Iterable[Resource]
 ) -> dict[str, str]:
     """Return the pools claimed by other run configs, each with the name of its run config (MUT-44).
 
@@ -39,16 +39,16 @@ def find_rival_claims(
     }
 
 
-def list_other_active_runs(run: Item, runs: Iterable[Item]) -> list[str]:
+def list_other_active_runs(run: Resource, runs: Iterable[Resource]) -> list[str]:
     """Return the names of the other active runs (MUT-44, MUT-49).
 
-    Until they end, a new run neither claims nor records anything.
+    Until these runs end, a new run neither claims nor records anything.
     """
     return [format_full_name(other) for other in _select_other_active_runs(run, runs)]
 
 
-def list_runs_ahead(run: Item, runs: Iterable[Item]) -> list[str]:
-    """Return the names of the active runs that precede this one: they have the turn or began earlier (MUT-44).
+def list_runs_ahead(run: Resource, runs: Iterable[Resource]) -> list[str]:
+    """Return the names of the active runs that have the turn or began earlier than this run (MUT-44).
 
     Runs with different pools also exclude each other, because a canary pool selects every node without its run's
     labels.
@@ -56,58 +56,58 @@ def list_runs_ahead(run: Item, runs: Iterable[Item]) -> list[str]:
     return [
         format_full_name(other)
         for other in _select_other_active_runs(run, runs)
-        if _has_turn(other) or _build_start_key(other) < _build_start_key(run)
+        if _has_turn(other) or _build_start_time_key(other) < _build_start_time_key(run)
     ]
 
 
-def list_runs_with_turn(run: Item, runs: Iterable[Item]) -> list[str]:
+def list_runs_with_turn(run: Resource, runs: Iterable[Resource]) -> list[str]:
     """Return the names of the other active runs whose turn it is to upgrade nodes (`turnAt` in their record)."""
     return [format_full_name(other) for other in _select_other_active_runs(run, runs) if _has_turn(other)]
 
 
-def _select_other_active_runs(run: Item, runs: Iterable[Item]) -> list[Item]:
+def _select_other_active_runs(run: Resource, runs: Iterable[Resource]) -> list[Resource]:
     return [other for other in runs if is_active(other) and other["metadata"]["uid"] != run["metadata"]["uid"]]
 
 
-def _has_turn(run: Item) -> bool:
+def _has_turn(run: Resource) -> bool:
     return bool(get_record(run).get("turnAt"))
 
 
-def _build_start_key(run: Item) -> tuple[str, str]:
+def _build_start_time_key(run: Resource) -> tuple[str, str]:
     return str(get_record(run).get("startedAt") or ""), str(run["metadata"]["uid"])
 
 
-def select_claimed(uid: str, all_pools: Iterable[Object]) -> list[Object]:
+def select_claimed_pools(uid: str, all_pools: Iterable[Object]) -> list[Object]:
     """Return the pools claimed by the run config with this uid."""
     return [pool for pool in all_pools if pools.get_claim_uid(pool) == uid]
 
 
-def find_leftover_pools(run: Item, pool_names: Iterable[str], all_pools: Iterable[Object]) -> list[Object]:
-    """Return the claimed pools that an inactive run config must release before it begins a run over `pool_names`.
+def find_leftover_pools(run: Resource, pool_names: Iterable[str], all_pools: Iterable[Object]) -> list[Object]:
+    """Return the claimed pools that an inactive run config must release before it begins a run with `pool_names`.
 
-    These are the pools that it no longer needs, for which other runs may wait. They also include pools that were edited
-    for a run whose record is lost. Otherwise the next run would record the edited selector as the original one.
+    The result contains the pools that the run config no longer needs, for which other runs may wait. It also contains
+    the pools that were edited for a run whose record is lost. Otherwise, the next run would record the edited selector
+    as the original one.
     """
     needed_names = set(pool_names)
-    claimed = select_claimed(run["metadata"]["uid"], all_pools)
+    claimed = select_claimed_pools(run["metadata"]["uid"], all_pools)
     return [pool for pool in claimed if pools.has_run_selector(pool) or pools.get_name(pool) not in needed_names]
 
 
-def list_active_uids(runs: Iterable[Item]) -> set[str]:
-    """Return the uids of the run configs whose claim on a recorded pool is valid (MUT-44).
+def list_active_run_config_uids(runs: Iterable[Resource]) -> set[str]:
+    """Return the uids of the active run configs, whose claims on recorded pools are valid (MUT-44).
 
-    These are the active ones. A claim by a deleted or inactive run config exists because a user applied an old
-    manifest.
+    A recorded pool can have a claim by a deleted or inactive run config if a user applied an old manifest.
     """
     return {str(run["metadata"]["uid"]) for run in runs if is_active(run)}
 
 
-def select_pools_to_restore(run: Item, all_pools: Collection[Object], runs: Iterable[Item]) -> list[Object]:
+def select_pools_to_restore(run: Resource, all_pools: Collection[Object], runs: Iterable[Resource]) -> list[Object]:
     """Return the pools that a run must restore: those that it claims, and those in its record that no other run claims.
 
     A pool that was already restored is included only if it was claimed or edited for this run again.
     """
-    active_uids = list_active_uids(runs)
+    active_uids = list_active_run_config_uids(runs)
     uid, record = run["metadata"]["uid"], get_record(run)
     names = {*record["pools"], record["canary"]["name"]} if is_active(run) else set()
     names -= set(record.get("restored") or ()) - {
@@ -120,7 +120,7 @@ def select_pools_to_restore(run: Item, all_pools: Collection[Object], runs: Iter
     ]
 
 
-def find_orphaned_pools(all_pools: Iterable[Object], runs: Iterable[Item]) -> list[Object]:
+def find_orphaned_pools(all_pools: Iterable[Object], runs: Iterable[Resource]) -> list[Object]:
     """Return the pools that no run would restore, because their run config no longer exists or lost its record.
 
     These are pools claimed by a run config that no longer exists, and pools that have a run's selector but are in no
@@ -159,13 +159,13 @@ def build_run_selectors(record: RunRecord) -> dict[str, Object]:
     return {**gated, record["canary"]["name"]: pools.build_canary_selector(record["canary"]["selector"], labels)}
 
 
-def are_paused(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
-    """Return whether all existing pools in the run's targets are paused."""
+def are_pools_paused(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
+    """Return whether all pools in the run's targets that still exist are paused."""
     return all(pools.is_paused(pools_by_name[name]) for name in record["pools"] if name in pools_by_name)
 
 
-def are_edited(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
-    """Return whether all existing pools have the run's selectors."""
+def are_pools_edited(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
+    """Return whether all pools of the run that still exist have the run's selectors."""
     return all(
         pools.get_selector(pools_by_name[name]) == desired_selector
         for name, desired_selector in build_run_selectors(record).items()
@@ -173,10 +173,10 @@ def are_edited(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
     )
 
 
-def exclude_cooling_down(
+def exclude_pools_in_cooldown(
     record: RunRecord, state: str, pools_by_name: Mapping[str, Object], now: datetime
 ) -> dict[str, Object]:
-    """Return the pools, except those in cooldown after a repeated correction, which wait for the tick.
+    """Return the pools without those in cooldown, whose next correction waits for the tick.
 
     `state` names the correction: `paused`, `edited` or `claimed`.
     """
@@ -185,8 +185,8 @@ def exclude_cooling_down(
     return {name: pool for name, pool in pools_by_name.items() if name not in cooling_down}
 
 
-def are_claimed(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
-    """Return whether the run still claims all existing pools in its record, including the canary."""
+def are_pools_claimed(record: RunRecord, pools_by_name: Mapping[str, Object]) -> bool:
+    """Return whether the run claims all recorded pools that still exist, including the canary."""
     names = [*record["pools"], record["canary"]["name"]]
     return all(
         pools.get_claim_uid(pools_by_name[name]) == get_run_config_uid(record)

@@ -1,4 +1,4 @@
-"""Determines from the current objects which events rules, targets and runs wait for; the tick re-emits lost ones."""
+"""Determines the events that rules, targets and runs wait for, so that `resync` can re-emit lost events."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import Enum
 from kube.mutex import claims, node_labels, run_record, validation, versions, wait_checks
 from kube.mutex.objects import (
     MAX_MESSAGE_CHARACTERS,
-    Item,
-    Verdict,
+    Condition,
+    Resource,
     get_condition,
     get_status,
     has_finalizer,
@@ -23,7 +23,7 @@ from kube.mutex.run_snapshot import RunSnapshot
 TICK_SECONDS, TICKS_PER_FULL_CHECK = 15, 40
 """Seconds between two ticks, and number of ticks in ten minutes.
 
-Every ten minutes, each object is checked whatever its status reports (MUT-30).
+Every ten minutes, the tick checks each object, whatever the object's status reports (MUT-30).
 """
 
 
@@ -59,16 +59,16 @@ DUE_EVENT_OF_STAGE = {
 WAITING_STAGES = (Stage.JOBS, Stage.RELEASED, Stage.CLEANUP)
 """Stages that wait for a Job or an upgrade to end.
 
-Their event is emitted even if other clients' changes are not undone yet, because undoing them may be refused forever.
-In all other stages, the run waits until these changes are undone.
+The event of such a stage is emitted even if other clients' changes are not undone yet, because the API server may
+refuse to undo these changes forever. In all other stages, the run waits until the changes are undone.
 """
 
 
 CORRECTION_CHECKS = {
-    DueEvent.POOLS_CLAIMED: (("paused", claims.are_paused), ("claimed", claims.are_claimed)),
-    DueEvent.NODES_LABELLED: (("edited", claims.are_edited),),
+    DueEvent.POOLS_CLAIMED: (("paused", claims.are_pools_paused), ("claimed", claims.are_pools_claimed)),
+    DueEvent.NODES_LABELLED: (("edited", claims.are_pools_edited),),
 }
-"""Event that corrects pools → for each correction, its name in the record and the check that it is in place."""
+"""Event that corrects pools → for each correction, its name in the record and the check whether it is in place."""
 
 
 def is_full_check_due(uid: str, now: datetime) -> bool:
@@ -79,68 +79,69 @@ def is_full_check_due(uid: str, now: datetime) -> bool:
     )
 
 
-def find_due_of_rule(rule: Item, now: datetime) -> list[DueEvent]:
+def find_due_events_of_rule(rule: Resource, now: datetime) -> list[DueEvent]:
     """Return the event for a rule whose current generation is not validated yet.
 
-    An invalid rule is also checked every ten minutes, because its namespace may have been created meanwhile.
+    An invalid rule is also checked every ten minutes, because its namespace may have been created since the last check.
     """
     condition = get_condition(rule, validation.VALID_CONFIG_CONDITION)
     if is_deleting(rule):
         return []
     is_check_due = condition.get("status") != "True" and is_full_check_due(rule["metadata"]["uid"], now)
-    return [] if validation.is_checked(rule) and not is_check_due else [DueEvent.RULE_CHECK_PENDING]
+    return [] if validation.is_validated(rule) and not is_check_due else [DueEvent.RULE_CHECK_PENDING]
 
 
-def find_due_of_target(target: Item, snapshot: RunSnapshot) -> list[DueEvent]:
+def find_due_events_of_target(target: Resource, snapshot: RunSnapshot) -> list[DueEvent]:
     """Return the event for a target whose nodes or conditions differ from its status (MUT-22)."""
     if is_deleting(target):
         return []
     target_state = validation.compute_target_state(target, snapshot.pools, snapshot.nodes.values())
     is_reported = get_status(target).get("nodes") == target_state.node_names and not _are_conditions_outdated(
-        target, target_state.verdicts
+        target, target_state.conditions
     )
     return [] if is_reported else [DueEvent.TARGET_CHECK_PENDING]
 
 
-def _are_conditions_outdated(obj: Item, verdicts: list[Verdict]) -> bool:
-    """Return whether a condition's status or message differs from its verdict, or its generation is not current."""
-    conditions = [get_condition(obj, verdict.condition_type) for verdict in verdicts]
+def _are_conditions_outdated(obj: Resource, conditions: list[Condition]) -> bool:
+    """Return whether a reported condition differs from the desired condition, or its generation is not current."""
+    reported_conditions = [get_condition(obj, condition.condition_type) for condition in conditions]
     return any(
-        (condition.get("status"), condition.get("message"))
-        != (str(verdict.holds), verdict.message[:MAX_MESSAGE_CHARACTERS])
-        or condition.get("observedGeneration") != obj["metadata"].get("generation")
-        for condition, verdict in zip(conditions, verdicts, strict=True)
+        (reported.get("status"), reported.get("message"))
+        != (str(condition.holds), condition.message[:MAX_MESSAGE_CHARACTERS])
+        or reported.get("observedGeneration") != obj["metadata"].get("generation")
+        for reported, condition in zip(reported_conditions, conditions, strict=True)
     )
 
 
-def find_due_of_run(
-    run: Item, snapshot: RunSnapshot, runs: Sequence[Item], now: datetime, timeout_seconds: float
+def find_due_events_of_run(
+    run: Resource, snapshot: RunSnapshot, runs: Sequence[Resource], now: datetime, timeout_seconds: float
 ) -> list[DueEvent]:
-    """Return the events that a run config waits for and that no function will emit; only active runs have several.
+    """Return the events that a run config waits for and that no function will emit.
 
-    Changes by other clients are undone even if the run config still has to be validated, because validation may fail
-    forever. `timeout_seconds` is the time in seconds that a released node has for its upgrade.
+    Only an active run can wait for several events. Changes by other clients are undone even if the run config still has
+    to be validated, because validation may fail forever. `timeout_seconds` is the time in seconds that a released node
+    has for its upgrade.
     """
     if is_deleting(run):
         return [DueEvent.RUN_RESTORE_PENDING] if has_finalizer(run) else []
-    if has_unseen_change(run) or _are_conditions_outdated(run, [validation.build_config_verdict(run, snapshot)]):
+    if has_unprocessed_change(run) or _are_conditions_outdated(run, [validation.build_config_condition(run, snapshot)]):
         return [DueEvent.RUN_CHECK_PENDING, *(find_drift(run, snapshot) if is_active(run) else [])]
     if is_active(run):
-        return find_due_of_active(run, snapshot, now, timeout_seconds)
+        return find_due_events_of_active_run(run, snapshot, now, timeout_seconds)
     if not is_condition_true(run, validation.CONFIG_VALIDATED_CONDITION):
         return (
             [DueEvent.RUN_RESTORE_PENDING]
-            if claims.select_claimed(run["metadata"]["uid"], snapshot.pools.values())
+            if claims.select_claimed_pools(run["metadata"]["uid"], snapshot.pools.values())
             else []
         )
     return _find_due_events_of_idle_run(run, snapshot, runs, now)
 
 
-def has_unseen_change(run: Item) -> bool:
+def has_unprocessed_change(run: Resource) -> bool:
     """Return whether a user made a change that is not processed yet.
 
-    A stopped run is not resumed while its config is invalid. The user's change counts as processed until the config is
-    valid.
+    A stopped run is not resumed while its config is invalid. A request to resume the run is therefore ignored until
+    the config is valid.
     """
     status = get_status(run)
     is_new = status.get("observedGeneration") != run["metadata"].get("generation")
@@ -150,10 +151,10 @@ def has_unseen_change(run: Item) -> bool:
 
 
 def _find_due_events_of_idle_run(
-    run: Item, snapshot: RunSnapshot, runs: Sequence[Item], now: datetime
+    run: Resource, snapshot: RunSnapshot, runs: Sequence[Resource], now: datetime
 ) -> list[DueEvent]:
     detection = validation.find_upgrade(run, snapshot, run_record.get_finished_version(run))
-    if _are_conditions_outdated(run, detection.verdicts):
+    if _are_conditions_outdated(run, detection.conditions):
         return [DueEvent.RUN_VALIDATED]
     names = claims.list_pools_to_claim(run, snapshot.list_pool_names(run))
     if claims.find_leftover_pools(run, names, snapshot.pools.values()):
@@ -161,17 +162,19 @@ def _find_due_events_of_idle_run(
     if detection.version:
         rivals = claims.find_rival_claims(run, names, snapshot.pools, runs) or claims.list_other_active_runs(run, runs)
         return [] if rivals else [DueEvent.UPGRADE_DETECTED]
-    if has_finalizer(run) or claims.select_claimed(run["metadata"]["uid"], snapshot.pools.values()):
+    if has_finalizer(run) or claims.select_claimed_pools(run["metadata"]["uid"], snapshot.pools.values()):
         return [DueEvent.RUN_RESTORE_PENDING]
     return [DueEvent.RUN_CHECK_PENDING] if is_full_check_due(run["metadata"]["uid"], now) else []
 
 
-def find_due_of_active(run: Item, snapshot: RunSnapshot, now: datetime, timeout_seconds: float) -> list[DueEvent]:
+def find_due_events_of_active_run(
+    run: Resource, snapshot: RunSnapshot, now: datetime, timeout_seconds: float
+) -> list[DueEvent]:
     """Return the events that an active run waits for: they undo other clients' changes and continue the run.
 
     A halted run does not continue; only the result of a Job that has ended is still recorded.
     """
-    current_stage = run_record.compute_stage(run, wait_checks.build_has_cleanup(snapshot))
+    current_stage = run_record.compute_stage(run, wait_checks.build_cleanup_predicate(snapshot))
     drifted = find_drift(run, snapshot)
     if validation.is_halted(run):
         return (
@@ -195,52 +198,52 @@ def find_due_of_active(run: Item, snapshot: RunSnapshot, now: datetime, timeout_
     )
 
 
-def find_drift(run: Item, snapshot: RunSnapshot) -> list[DueEvent]:
-    """Return the events that handle changes made outside the run: by other clients, or to the control plane."""
+def find_drift(run: Resource, snapshot: RunSnapshot) -> list[DueEvent]:
+    """Return the events that handle other clients' changes, and a change of the control plane's state."""
     if undone := list(_find_correction_events(run, snapshot)):
         return undone
     has_moved = validation.awaits_control_plane(run) and _are_conditions_outdated(
-        run, [_build_readiness_verdict(snapshot)]
+        run, [_build_readiness_condition(snapshot)]
     )
     return [DueEvent.POOLS_PAUSED] if has_moved and not validation.is_halted(run) else []
 
 
-def is_flapping(run: Item, snapshot: RunSnapshot, due_event: DueEvent, now: datetime) -> bool:
+def is_flapping(run: Resource, snapshot: RunSnapshot, due_event: DueEvent, now: datetime) -> bool:
     """Return whether the event would only correct pools that were already corrected seconds ago.
 
-    Such repeated corrections are left to the tick.
+    Only the tick repeats such corrections.
     """
     record = get_record(run)
     return due_event in CORRECTION_CHECKS and all(
-        is_met(record, claims.exclude_cooling_down(record, state, snapshot.pools, now))
+        is_met(record, claims.exclude_pools_in_cooldown(record, state, snapshot.pools, now))
         for state, is_met in CORRECTION_CHECKS[due_event]
     )
 
 
-def _find_correction_events(run: Item, snapshot: RunSnapshot) -> Iterator[DueEvent]:
+def _find_correction_events(run: Resource, snapshot: RunSnapshot) -> Iterator[DueEvent]:
     """Yield the events that undo other clients' changes to the finalizer, pools, labels and selectors.
 
-    All of them are emitted, because each correction may be refused forever. However, selectors wait for labels:
-    otherwise the canary would select an unlabelled node, which would be upgraded at once.
+    All these events are emitted, because each correction may be refused forever. However, selectors wait for labels:
+    otherwise the canary would select an unlabelled node, which would be upgraded immediately.
     """
     record = get_record(run)
     if not get_current_node(record):
-        return  # no node is left: the pools are being restored
+        return  # all nodes are done, and the pools are being restored
     if not has_finalizer(run):
         yield DueEvent.UPGRADE_DETECTED
-    is_intact = claims.are_paused(record, snapshot.pools) and claims.are_claimed(record, snapshot.pools)
+    is_intact = claims.are_pools_paused(record, snapshot.pools) and claims.are_pools_claimed(record, snapshot.pools)
     if record.get("pausedAt") and not is_intact:
         yield DueEvent.POOLS_CLAIMED
     if record.get("labelledAt") and not _are_nodes_gated(record, snapshot):
         yield DueEvent.POOLS_PAUSED
-    elif record.get("editedAt") and not claims.are_edited(record, snapshot.pools):
+    elif record.get("editedAt") and not claims.are_pools_edited(record, snapshot.pools):
         yield DueEvent.NODES_LABELLED
 
 
 def _are_nodes_gated(record: run_record.RunRecord, snapshot: RunSnapshot) -> bool:
-    """Return whether all unreleased nodes of the run carry its labels.
+    """Return whether all unreleased nodes of the run carry the run's labels.
 
-    A node that no longer exists, or was replaced by one with the same name, does not belong to the run.
+    A node that no longer exists, or was replaced by a node with the same name, does not belong to the run.
     """
     rules = run_record.list_recorded_rules(record)
     nodes = ((name, snapshot.nodes.get(name)) for name in run_record.list_unreleased_nodes(record))
@@ -251,13 +254,13 @@ def _are_nodes_gated(record: run_record.RunRecord, snapshot: RunSnapshot) -> boo
     )
 
 
-def _build_readiness_verdict(snapshot: RunSnapshot) -> Verdict:
-    return validation.build_control_plane_verdict(versions.parse_desired_version(snapshot.cluster_version))
+def _build_readiness_condition(snapshot: RunSnapshot) -> Condition:
+    return validation.build_control_plane_condition(versions.parse_desired_version(snapshot.cluster_version))
 
 
-def is_active_undeleted(run: Item) -> bool:
+def is_active_undeleted(run: Resource) -> bool:
     """Return whether the run is active and not being deleted.
 
-    What such a run waits for depends on its Jobs and on the maintainer of its current node.
+    The event that such a run waits for depends on its Jobs and on its current node's NodeMaintenance.
     """
     return is_active(run) and not is_deleting(run)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from kube.mutex.objects import RUN_LABEL, Item, Reference, get_reference
+from kube.mutex.objects import RUN_LABEL, Reference, Resource, get_reference
 from kube.paths import Object, encode_path_segment
 
 MAIN, CLEANUP = "main", "cleanup"
@@ -26,7 +26,8 @@ MAX_NAME_CHARACTERS = 63
 MIN_TTL_SECONDS = 60
 """Minimum TTL of a finished Job, in seconds.
 
-A function that is killed right after creating a Job must find it on the next attempt, or it would create a second one.
+A function that is killed right after creating a Job must find the Job on the next attempt. Otherwise, it would create
+a second Job.
 """
 NAME_PATTERN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 """Valid prefix for a Job's name."""
@@ -56,17 +57,17 @@ def format_job_key(job_kind: str, rule: Reference) -> str:
     return f"{job_kind}:{rule}"
 
 
-def get_job_namespace(rule: Item) -> str:
+def get_job_namespace(rule: Resource) -> str:
     """Return the namespace in which the rule's Jobs run."""
     return str(rule["spec"]["jobNamespace"])
 
 
-def has_cleanup(rule: Item) -> bool:
+def has_cleanup(rule: Resource) -> bool:
     """Return whether the rule has a cleanup Job, which runs after the upgrade."""
     return rule["spec"].get("cleanUpJobSpec") is not None
 
 
-def build_job_name(rule: Item, job_kind: str, run_id: str, node_uid: str, attempt: int) -> str:
+def build_job_name(rule: Resource, job_kind: str, run_id: str, node_uid: str, attempt: int) -> str:
     """Return a Job's name, deterministic and unique per attempt; it begins with the rule's prefix (MUT-41, MUT-42)."""
     identity = "|".join((run_id, node_uid, job_kind, *get_reference(rule)))
     end = f"-{hashlib.sha256(identity.encode()).hexdigest()[:10]}-{attempt}"
@@ -74,7 +75,7 @@ def build_job_name(rule: Item, job_kind: str, run_id: str, node_uid: str, attemp
     return prefix[: MAX_NAME_CHARACTERS - len(end)].rstrip("-.") + end
 
 
-def build_job(rule: Item, job_kind: str, run_id: str, node: Mapping[str, Any], attempt: int) -> Object:
+def build_job(rule: Resource, job_kind: str, run_id: str, node: Mapping[str, Any], attempt: int) -> Object:
     """Build the Job of a rule for a node from the rule's template (MUT-41).
 
     Each container gets the node, the rule and the run as environment variables. The pod's affinity excludes the node.
@@ -86,9 +87,9 @@ def build_job(rule: Item, job_kind: str, run_id: str, node: Mapping[str, Any], a
     if pod_spec is not None:
         host = (metadata.get("labels") or {}).get(HOSTNAME_LABEL, metadata["name"])
         pod_spec["affinity"] = _exclude_host(pod_spec.get("affinity"), host)
-        own_variables = {NODE_VARIABLE: metadata["name"], RULE_VARIABLE: rule["metadata"]["name"], RUN_VARIABLE: run_id}
+        run_variables = {NODE_VARIABLE: metadata["name"], RULE_VARIABLE: rule["metadata"]["name"], RUN_VARIABLE: run_id}
         for container in _iterate_containers(pod_spec):
-            container["env"] = _merge_env(container.get("env"), own_variables)
+            container["env"] = _merge_env(container.get("env"), run_variables)
     annotations = {NODE_ANNOTATION: metadata["name"], RULE_ANNOTATION: str(get_reference(rule))}
     name = build_job_name(rule, job_kind, run_id, metadata.get("uid", ""), attempt)
     return {
@@ -104,7 +105,7 @@ def build_job(rule: Item, job_kind: str, run_id: str, node: Mapping[str, Any], a
     }
 
 
-def is_same_job(job: Item, desired: Item) -> bool:
+def is_same_job(job: Resource, desired: Resource) -> bool:
     """Return whether an existing Job belongs to the same run, rule and node as the Job to create."""
     metadata, desired_metadata = job["metadata"], desired["metadata"]
     annotations = metadata.get("annotations") or {}
@@ -112,7 +113,7 @@ def is_same_job(job: Item, desired: Item) -> bool:
     return same and (metadata.get("labels") or {}).get(RUN_LABEL) == desired_metadata["labels"][RUN_LABEL]
 
 
-def _get_pod_spec(spec: Item) -> Object | None:
+def _get_pod_spec(spec: Resource) -> Object | None:
     """Return the pod spec of a Job's spec, or None if it is malformed; the API server rejects such a Job."""
     template = spec.get("template")
     pod = template.get("spec") if isinstance(template, dict) else None
@@ -126,8 +127,8 @@ def _iterate_containers(pod_spec: Object) -> Iterator[Object]:
             yield from (container for container in containers if isinstance(container, dict))
 
 
-def _merge_env(existing: Any, own_variables: Mapping[str, str]) -> Any:
-    """Return the container's own variables and ours, which take precedence.
+def _merge_env(existing: Any, run_variables: Mapping[str, str]) -> Any:
+    """Return the container's environment variables merged with `run_variables`, which take precedence.
 
     A malformed value is returned unchanged, so that the API server rejects it.
     """
@@ -136,9 +137,9 @@ def _merge_env(existing: Any, own_variables: Mapping[str, str]) -> Any:
     kept = [
         variable
         for variable in existing or []
-        if not (isinstance(variable, dict) and str(variable.get("name")) in own_variables)
+        if not (isinstance(variable, dict) and str(variable.get("name")) in run_variables)
     ]
-    return [*kept, *({"name": name, "value": value} for name, value in own_variables.items())]
+    return [*kept, *({"name": name, "value": value} for name, value in run_variables.items())]
 
 
 def _exclude_host(affinity: Any, host: str) -> Any:
@@ -179,8 +180,8 @@ def _is_list_or_none(value: Any) -> bool:
     return value is None or isinstance(value, list)
 
 
-def find_overridden_variables(rule: Item) -> list[str]:
-    """Return the variables that the rule's containers set themselves and that ours replace."""
+def find_overridden_variables(rule: Resource) -> list[str]:
+    """Return the environment variables of the rule's containers that the run's variables replace."""
     overridden: set[str] = set()
     for field in SPEC_FIELDS.values():
         for container in _iterate_containers(_get_pod_spec(rule["spec"].get(field) or {}) or {}):
@@ -192,7 +193,7 @@ def find_overridden_variables(rule: Item) -> list[str]:
 
 
 def get_outcome(job: Mapping[str, Any] | None) -> JobOutcome:
-    """Return the outcome of a Job; None stands for a Job that no longer exists, whose result is unknown."""
+    """Return the outcome of a Job; None means a Job that no longer exists, whose result is unknown."""
     if job is None:
         return JobOutcome.VANISHED
     conditions = (job.get("status") or {}).get("conditions") or []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kube.client.api import Api, get_or_none
 from kube.client.concurrent_requests import gather_all
 from kube.client.paging import list_all, list_or_empty
-from kube.maintenance.lookup import list_by_holder
+from kube.maintenance.lookup import list_maintenances_of_holder_group
 from kube.maintenance.objects import get_requester
 from kube.mutex import jobs
 from kube.mutex.maintainers import Maintainer
@@ -29,7 +29,7 @@ from kube.paths import Object
 from kube.trimming import trim_node
 
 CACHED_VERSION = "0"
-"""`resourceVersion` of lists from the API server's cache; changes that it misses arrive as events or with the tick."""
+"""`resourceVersion` of lists from the API server's cache; newer changes arrive as events or with the tick."""
 
 
 async def list_rules(api: Api, resource_version: str | None = CACHED_VERSION) -> list[Object]:
@@ -80,7 +80,7 @@ async def find_cluster_version(api: Api) -> Object | None:
 async def read_snapshot(api: Api, active_runs: Sequence[Object] = ()) -> RunSnapshot:
     """Read all objects that runs may depend on, from the API server's cache.
 
-    If there are `active_runs`, the snapshot includes Jobs and the maintainers of the runs' current nodes.
+    If there are `active_runs`, the snapshot includes Jobs and the NodeMaintenances that own the runs' current nodes.
     """
     rule_items, target_items, pools_by_name, nodes_by_name, version, job_items = await gather_all(
         list_rules(api),
@@ -90,7 +90,7 @@ async def read_snapshot(api: Api, active_runs: Sequence[Object] = ()) -> RunSnap
         find_cluster_version(api),
         list_or_empty(api, "/apis/batch/v1/jobs", label_selector=RUN_LABEL, resource_version=CACHED_VERSION)
         if active_runs
-        else _return_empty(),
+        else _return_empty_list(),
     )
     jobs_by_reference = _index_by_reference(job_items) if active_runs else None
     maintainers = await _find_maintainers(
@@ -107,7 +107,7 @@ async def read_snapshot(api: Api, active_runs: Sequence[Object] = ()) -> RunSnap
     )
 
 
-async def _return_empty() -> list[Object]:
+async def _return_empty_list() -> list[Object]:
     return []
 
 
@@ -126,11 +126,11 @@ async def _find_maintainers(api: Api, node_names: Iterable[str], nodes: Mapping[
 
 
 async def find_maintainer(api: Api, node: Object, resource_version: str | None = None) -> Maintainer | None:
-    """Return the maintainer that the node's label names; None without a label, or if it no longer exists."""
+    """Return the NodeMaintenance that the node's label names; None if there is no label or no such NodeMaintenance."""
     uid = get_maintenance_uid(node)
     if not uid:
         return None
-    for maintenance in await list_by_holder(api, get_name(node), uid, resource_version):
+    for maintenance in await list_maintenances_of_holder_group(api, get_name(node), uid, resource_version):
         if maintenance["metadata"]["uid"] == uid:
             run_id = get_labels(maintenance).get(RUN_LABEL, "")
             return Maintainer(get_name(maintenance), get_requester(maintenance), run_id)
@@ -138,12 +138,12 @@ async def find_maintainer(api: Api, node: Object, resource_version: str | None =
 
 
 async def read_rules(api: Api, references: Iterable[Reference]) -> dict[Reference, Object]:
-    """Read these rules, except those that do not exist."""
+    """Read the rules with these references, and return those that exist, by reference."""
     return await _read_by_reference(api, RULE_KIND, references)
 
 
 async def read_targets(api: Api, references: Iterable[Reference]) -> dict[Reference, Object]:
-    """Read these targets, except those that do not exist."""
+    """Read the targets with these references, and return those that exist, by reference."""
     return await _read_by_reference(api, TARGET_KIND, references)
 
 

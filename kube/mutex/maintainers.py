@@ -22,7 +22,7 @@ class Maintainer(NamedTuple):
 
 
 def find_release_blocker(node: Node, maintainer: Maintainer | None, run_id: str) -> str:
-    """Return why this run must not release the node now, "" if no other requester maintains it.
+    """Return why this run must not release the node now, "" if no other requester's maintenance owns the node.
 
     If the node is under maintenance and `maintainer` is None, the NodeMaintenance no longer exists, and the node is
     about to be restored.
@@ -30,7 +30,7 @@ def find_release_blocker(node: Node, maintainer: Maintainer | None, run_id: str)
     if not has_maintenance_label(node):
         return ""
     if maintainer is None:
-        return "the NodeMaintenance in its label no longer exists; the run releases the node after its restoration"
+        return "the node's label names a deleted NodeMaintenance; the run releases the node after its restoration"
     if maintainer.run_id == run_id:
         return ""
     requester_note = f", requested by {maintainer.requester}," if maintainer.requester else ""

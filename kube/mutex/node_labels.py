@@ -23,7 +23,7 @@ def is_gated(node: Node, run_id: str, rules: Iterable[Reference]) -> bool:
 
 
 def find_orphaned_nodes(nodes: Iterable[Object], active_run_ids: Container[str]) -> list[Object]:
-    """Return the nodes that a late write labelled for an inactive run.
+    """Return the nodes that still carry the label of an inactive run, because a write was late.
 
     `active_run_ids` are the ids of the active runs.
     """
@@ -66,7 +66,7 @@ def build_release_patch(node: Node, run_id: str) -> list[Object]:
     return [*preconditions, *({"op": "remove", "path": _build_label_path(name)} for name in gates)]
 
 
-def build_clear_patch(node: Node, run_id: str) -> list[Object]:
+def build_label_removal_patch(node: Node, run_id: str) -> list[Object]:
     """Build the JSON patch that removes all labels of a run, [] if the node does not belong to that run."""
     if get_run_id(node) != run_id:
         return []

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kube.paths import Object, encode_path_segment
 from kube.times import format_time
 
-Item = Mapping[str, Any]
+Resource = Mapping[str, Any]
 API_VERSION = "openshift-optional.skrzypek.io/v1alpha1"
 API_PATH = f"/apis/{API_VERSION}"
 RULE_KIND, TARGET_KIND, RUN_KIND = "MutexRule", "MutexTarget", "MutexRunConfig"
@@ -41,7 +41,7 @@ class Reference(NamedTuple):
 
 
 def build_collection_path(kind: str, namespace: str = "") -> str:
-    """Return the API path of all objects of a kind, or of those in one namespace."""
+    """Return the API path of all objects of a kind, or of the objects in one namespace."""
     inside = f"/namespaces/{encode_path_segment(namespace)}" if namespace else ""
     return f"{API_PATH}{inside}/{PLURALS[kind]}"
 
@@ -51,22 +51,22 @@ def build_path(kind: str, namespace: str, name: str) -> str:
     return f"{build_collection_path(kind, namespace)}/{encode_path_segment(name)}"
 
 
-def build_object_path(obj: Item) -> str:
+def build_object_path(obj: Resource) -> str:
     """Return the API path of an object, which must contain its kind."""
     return build_path(obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
-def get_reference(obj: Item) -> Reference:
+def get_reference(obj: Resource) -> Reference:
     """Return the reference by which a MutexRunConfig names this rule or target."""
     return Reference(obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
-def format_full_name(obj: Item) -> str:
+def format_full_name(obj: Resource) -> str:
     """Return `NAMESPACE/NAME`, as used in messages and commands."""
     return str(get_reference(obj))
 
 
-def list_references(run: Item, field: str) -> list[Reference]:
+def list_references(run: Resource, field: str) -> list[Reference]:
     """Return the references in a run config's field to rules or targets, in order and without duplicates.
 
     An omitted namespace means the run config's own.
@@ -77,12 +77,12 @@ def list_references(run: Item, field: str) -> list[Reference]:
     return list(dict.fromkeys(references))
 
 
-def get_canary_name(run: Item) -> str:
+def get_canary_name(run: Resource) -> str:
     """Return the name of the canary pool, into which nodes are released."""
     return str(run["spec"]["canary"]["name"])
 
 
-def pauses_early(run: Item) -> bool:
+def pauses_early(run: Resource) -> bool:
     """Return whether the pools are paused while the control plane is still upgrading (C26)."""
     return bool(run["spec"].get("pauseEarly"))
 
@@ -92,29 +92,29 @@ def build_rule_label(rule: Reference) -> str:
     return f"{RULE_LABEL_PREFIX}{rule.name}.{rule.namespace}"
 
 
-def is_deleting(obj: Item) -> bool:
+def is_deleting(obj: Resource) -> bool:
     """Return whether the object's deletion was requested."""
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
-def has_finalizer(obj: Item) -> bool:
+def has_finalizer(obj: Resource) -> bool:
     """Return whether the object carries our finalizer, because some changes are not undone yet."""
     return FINALIZER in (obj["metadata"].get("finalizers") or [])
 
 
-def build_finalizers_patch(obj: Item, *, is_set: bool) -> Object:
+def build_finalizers_patch(obj: Resource, *, is_set: bool) -> Object:
     """Build the merge patch that sets or removes our finalizer; it fails if another client changed the object."""
     kept = [name for name in obj["metadata"].get("finalizers") or [] if name != FINALIZER]
     desired = [*kept, FINALIZER] if is_set else kept
     return {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"], "finalizers": desired}}
 
 
-def get_status(obj: Item) -> Mapping[str, Any]:
+def get_status(obj: Resource) -> Mapping[str, Any]:
     """Return the object's status, or {} if it has none yet."""
     return obj.get("status") or {}
 
 
-def get_condition(obj: Item, condition_type: str) -> Mapping[str, Any]:
+def get_condition(obj: Resource, condition_type: str) -> Mapping[str, Any]:
     """Return the condition of this type, or {} if it is missing or malformed."""
     conditions = get_status(obj).get("conditions")
     candidates = conditions if isinstance(conditions, list) else []
@@ -122,14 +122,14 @@ def get_condition(obj: Item, condition_type: str) -> Mapping[str, Any]:
     return next((condition for condition in well_formed if condition.get("type") == condition_type), {})
 
 
-def is_condition_true(obj: Item, condition_type: str) -> bool:
+def is_condition_true(obj: Resource, condition_type: str) -> bool:
     """Return whether the condition of this type is True and was computed for the current generation."""
     condition, generation = get_condition(obj, condition_type), obj["metadata"].get("generation")
     return condition.get("status") == "True" and condition.get("observedGeneration") == generation
 
 
-class Verdict(NamedTuple):
-    """The desired state of one condition."""
+class Condition(NamedTuple):
+    """A status condition, without the generation and the transition time."""
 
     condition_type: str
     holds: bool
@@ -137,33 +137,33 @@ class Verdict(NamedTuple):
     message: str = ""
 
 
-def merge_conditions(obj: Item, verdicts: Iterable[Verdict], now: datetime) -> list[Object]:
-    """Return all conditions of the object, updated with the verdicts.
+def merge_conditions(obj: Resource, conditions: Iterable[Condition], now: datetime) -> list[Object]:
+    """Return all conditions of the object, updated with `conditions`.
 
     A condition's transition time changes only with its status.
     """
     conditions_by_type = {condition["type"]: dict(condition) for condition in get_status(obj).get("conditions") or []}
-    for verdict in verdicts:
-        state, previous = str(verdict.holds), conditions_by_type.get(verdict.condition_type, {})
+    for condition in conditions:
+        state, previous = str(condition.holds), conditions_by_type.get(condition.condition_type, {})
         since = previous.get("lastTransitionTime") if previous.get("status") == state else None
-        conditions_by_type[verdict.condition_type] = {
-            "type": verdict.condition_type,
+        conditions_by_type[condition.condition_type] = {
+            "type": condition.condition_type,
             "status": state,
-            "reason": verdict.reason,
-            "message": verdict.message[:MAX_MESSAGE_CHARACTERS],
+            "reason": condition.reason,
+            "message": condition.message[:MAX_MESSAGE_CHARACTERS],
             "observedGeneration": obj["metadata"].get("generation", 0),
             "lastTransitionTime": since or format_time(now),
         }
     return list(conditions_by_type.values())
 
 
-def build_status_patch(obj: Item, changes: Object, verdicts: Iterable[Verdict], now: datetime) -> Object:
+def build_status_patch(obj: Resource, changes: Object, conditions: Iterable[Condition], now: datetime) -> Object:
     """Build the merge patch for the status, {} if nothing would change.
 
     The patch fails if another client changed the object since it was read.
     """
-    verdicts, current = list(verdicts), get_status(obj)
-    desired = {**changes, "conditions": merge_conditions(obj, verdicts, now)} if verdicts else dict(changes)
+    conditions, current = list(conditions), get_status(obj)
+    desired = {**changes, "conditions": merge_conditions(obj, conditions, now)} if conditions else dict(changes)
     changed = {name: value for name, value in desired.items() if not _is_already_set(current.get(name), value)}
     if not changed:
         return {}

@@ -19,9 +19,9 @@ Pool = Mapping[str, Any]
 POOLS_PATH = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools"
 CLUSTER_VERSIONS_PATH = "/apis/config.openshift.io/v1/clusterversions"
 CLUSTER_VERSION_NAMES = ("version", "cluster")
-"""Names of the ClusterVersion: the real one, and the one in the specification (C23)."""
+"""Possible names of the ClusterVersion: OpenShift's name, and the name in the specification (C23)."""
 FALLBACK_CANARY_EXPRESSIONS = [{"key": "isCanary", "operator": "Exists"}]
-"""Expressions for a canary whose original selector is unknown (MUT-49)."""
+"""Selector expressions for a canary whose original selector is unknown (MUT-49)."""
 Selector = Mapping[str, Any]
 
 
@@ -63,8 +63,8 @@ def list_members(pool: Pool, nodes: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted(get_name(node) for node in nodes if matches(selector, get_labels(node)))
 
 
-def list_members_of_all(pools: Iterable[Pool], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the members of all these pools, in the order of the pools and without duplicates."""
+def list_members_of_pools(pools: Iterable[Pool], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the nodes that these pools select, in the order of the pools and without duplicates."""
     nodes = list(nodes)
     return list(dict.fromkeys(name for pool in pools for name in list_members(pool, nodes)))
 
@@ -99,13 +99,16 @@ def build_canary_selector(original: Selector, rule_labels: Iterable[str]) -> Obj
 
 
 def build_gated_selector(original: Selector, rule_labels: Iterable[str]) -> Object:
-    """Return the selector of a target's pool during a run: its own, limited to nodes with these labels (MUT-37)."""
+    """Return the selector of a target's pool during a run: the original one, limited to nodes with these labels.
+
+    MUT-37 requires this selector.
+    """
     own = list(original.get("matchExpressions") or [])
     return {**original, "matchExpressions": [*own, *({"key": label, "operator": "Exists"} for label in rule_labels)]}
 
 
 def _select_rule_expressions(selector: Selector | None) -> list[Mapping[str, Any]]:
-    """Return the expressions that a run added."""
+    """Return the expressions that a run added to the selector."""
     return [
         expression
         for expression in (selector or {}).get("matchExpressions") or []

@@ -11,7 +11,7 @@ from typing import Any
 
 from kube.mutex import pools
 from kube.mutex.jobs import format_job_key
-from kube.mutex.objects import Item, Reference, get_canary_name, get_status
+from kube.mutex.objects import Reference, Resource, get_canary_name, get_status
 from kube.mutex.run_record import (
     HasCleanup,
     RunRecord,
@@ -21,7 +21,7 @@ from kube.mutex.run_record import (
     get_current_node,
     get_job_entry,
     get_record,
-    get_retry,
+    get_retry_annotation,
     is_node_done,
 )
 from kube.paths import Object
@@ -43,7 +43,7 @@ def build_run_id(uid: str, run_number: int, now: datetime) -> str:
 
 
 def build_begin_change(
-    run: Item,
+    run: Resource,
     desired_version: str,
     pools_by_name: Mapping[str, Object],
     pool_names: list[str],
@@ -53,7 +53,8 @@ def build_begin_change(
 ) -> Object:
     """Build the record of a new run: the state of pools, canary and nodes before the run changes anything.
 
-    In: the targets' pools and the canary, by name; the names of the targets' pools; the nodes in order.
+    `pools_by_name` contains the targets' pools and the canary, `pool_names` only the targets' pools. `nodes_by_name` is
+    in the order of the upgrades.
     """
     number = int(get_record(run).get("number") or 0) + 1
     canary = pools_by_name[get_canary_name(run)]
@@ -89,7 +90,7 @@ def apply_merge_patch(target: Any, patch: Any) -> Any:
     return merged
 
 
-def build_printed_fields(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
+def build_printed_fields(run: Resource, change: Object, has_cleanup: HasCleanup) -> Object:
     """Build the status fields that `kubectl get` shows, with the values that they have after this change."""
     record = apply_merge_patch(get_record(run), change)
     changed_run = {**run, "status": {**get_status(run), "record": record}}
@@ -105,8 +106,8 @@ def build_pools_change(
 ) -> Object:
     """Build the change that records pools as `paused` or `edited`; `state` is one of these.
 
-    The first time, it only records that all pools have that state. Afterwards, it records which pools were corrected or
-    claimed again, including those whose write was refused.
+    The first change only records that all pools have that state. Later changes record which pools were corrected or
+    claimed again, including pools whose correction the API server refused.
     """
     timestamp = format_time(now)
     if not record.get(f"{state}At"):
@@ -116,7 +117,10 @@ def build_pools_change(
 
 
 def build_restored_change(record: RunRecord, pool_names: list[str], now: datetime) -> Object:
-    """Build the change that records pools as restored while writes to others are refused; it records each only once."""
+    """Build the change that records these pools as restored, {} if all are recorded already.
+
+    The run needs this record while the API server refuses writes to other pools.
+    """
     new = [name for name in pool_names if name not in (record.get("restored") or {})]
     return {"restored": dict.fromkeys(new, format_time(now))} if new else {}
 
@@ -124,9 +128,9 @@ def build_restored_change(record: RunRecord, pool_names: list[str], now: datetim
 def build_node_done_change(record: RunRecord, name: str, field: str, now: datetime) -> Object:
     """Build the change that marks a node as finished; `field` is `cleanedAt` or `droppedAt`.
 
-    It removes the Jobs of nodes that finished long ago, because a run of hundreds of nodes has thousands of Jobs.
-    `order` determines which nodes these are, because the API server returns maps sorted by key. Nodes missing from
-    `order`, in a corrupted record, come first.
+    The change also removes the recorded Jobs of nodes that finished long ago, because a run of hundreds of nodes has
+    thousands of Jobs. The record's `order` determines which nodes these are, because the API server returns maps sorted
+    by key. Nodes missing from `order`, in a corrupted record, come first.
     """
     order_index = {node_name: number for number, node_name in enumerate(record["order"])}
     done_names = [
@@ -140,10 +144,10 @@ def build_node_done_change(record: RunRecord, name: str, field: str, now: dateti
 
 
 def build_failure_change(
-    run: Item, step: str, message: str, *, node_name: str = "", job_name: str = "", now: datetime
+    run: Resource, step: str, message: str, *, node_name: str = "", job_name: str = "", now: datetime
 ) -> Object:
     """Build the change that stops a run until a user resumes it (MUT-47, MUT-48)."""
-    observed = {"generation": run["metadata"].get("generation", 0), "retry": get_retry(run)}
+    observed = {"generation": run["metadata"].get("generation", 0), "retry": get_retry_annotation(run)}
     return {
         "failure": {
             "step": step,
@@ -156,11 +160,11 @@ def build_failure_change(
     }
 
 
-def build_resume_change(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
+def build_resume_change(run: Resource, has_cleanup: HasCleanup, now: datetime) -> Object:
     """Build the change that resumes a run where it stopped.
 
-    A failed Job gets a new attempt, and a released node its full time. After any other failure, the Job gets no new
-    attempt: it may still be running, and the two attempts would run concurrently.
+    A failed Job gets a new attempt, and a released node gets its full time again. After any other failure, the Job gets
+    no new attempt: it may still be running, and the two attempts would run concurrently.
     """
     record, change = get_record(run), {"failure": None}
     name = get_current_node(record)
@@ -175,7 +179,7 @@ def build_resume_change(run: Item, has_cleanup: HasCleanup, now: datetime) -> Ob
     return {**change, "nodes": {name: node}} if node else change
 
 
-def build_time_extension(run: Item, now: datetime) -> Object:
+def build_time_extension(run: Resource, now: datetime) -> Object:
     """Build the status change that gives the released node its full time again, {} if no node awaits its upgrade."""
     record = get_record(run)
     name = get_current_node(record)

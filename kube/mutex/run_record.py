@@ -12,15 +12,15 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeGuard
 
 from kube.mutex.jobs import CLEANUP, MAIN, JobOutcome, format_job_key
-from kube.mutex.objects import RETRY_ANNOTATION, Item, Reference, get_status
+from kube.mutex.objects import RETRY_ANNOTATION, Reference, Resource, get_status
 from kube.paths import Object
 from kube.times import TIME_FORMAT
 
 COOLDOWN_SECONDS = 10
 """Cooldown between two corrections of the same change, in seconds.
 
-A change by another client is undone at once. If the client repeats it within this time, the correction waits for the
-tick; otherwise both would write as fast as events travel.
+A change by another client is undone immediately. If the client repeats the change within this time, the correction
+waits for the tick. Otherwise, both clients would write as fast as events are delivered.
 """
 RunRecord = Mapping[str, Any]
 HasCleanup = Callable[[Reference], bool]
@@ -48,24 +48,24 @@ class DueJob(NamedTuple):
     rule: Reference
 
 
-def get_record(run: Item) -> RunRecord:
+def get_record(run: Resource) -> RunRecord:
     """Return the record, {} if the run config has not had a run yet."""
     return get_status(run).get("record") or {}
 
 
-def is_active(run: Item) -> bool:
+def is_active(run: Resource) -> bool:
     """Return whether a run has begun and has not finished."""
     record = get_record(run)
     return bool(record) and not record.get("finishedAt")
 
 
-def get_finished_version(run: Item) -> str:
-    """Return the version that the last run completed, "" if it did not complete."""
+def get_finished_version(run: Resource) -> str:
+    """Return the version to which the last run upgraded its nodes, "" if the run did not finish or was abandoned."""
     record = get_record(run)
     return str(record["desired"]) if record.get("finishedAt") and not record.get("abandoned") else ""
 
 
-def list_active_run_ids(runs: Iterable[Item]) -> set[str]:
+def list_active_run_ids(runs: Iterable[Resource]) -> set[str]:
     """Return the ids of the active runs."""
     return {str(get_record(run).get("id")) for run in runs if is_active(run)}
 
@@ -81,7 +81,7 @@ def parse_run_config_uid(run_id: str) -> str:
 
 
 def list_recorded_rules(record: RunRecord) -> list[Reference]:
-    """Return the rules of a run in their order."""
+    """Return the rules of a run in the order of the record."""
     return [Reference(rule["namespace"], rule["name"]) for rule in record["rules"]]
 
 
@@ -110,7 +110,7 @@ def format_position(record: RunRecord, name: str) -> str:
 
 
 def list_unreleased_nodes(record: RunRecord) -> list[str]:
-    """Return the names of the nodes that the run has not released, which keep their labels."""
+    """Return the names of the nodes that the run has not released, so that they keep the run's labels."""
     return [
         name
         for name in record["order"]
@@ -129,8 +129,8 @@ def get_job_entry(record: RunRecord, node_name: str, due_job: DueJob) -> Mapping
 def find_due_job(record: RunRecord, node_name: str, has_cleanup: HasCleanup) -> DueJob | None:
     """Return the node's first Job that has not completed, or None; cleanup Jobs follow after the upgrade.
 
-    A Job that was created is awaited even if its rule no longer requires it. Otherwise it would run concurrently with
-    the next node's Job.
+    A Job that was created is awaited even if its rule no longer requires it. Otherwise, the Job would run concurrently
+    with the next node's Job.
     """
     kind = CLEANUP if record["nodes"][node_name].get("upgradedAt") else MAIN
     for rule in list_recorded_rules(record):
@@ -147,7 +147,7 @@ def assume_cleanup(_rule: Reference) -> bool:
     return True
 
 
-def compute_stage(run: Item, has_cleanup: HasCleanup) -> Stage:
+def compute_stage(run: Resource, has_cleanup: HasCleanup) -> Stage:
     """Return the stage of the run."""
     record = get_record(run)
     if not is_active(run):
@@ -157,7 +157,7 @@ def compute_stage(run: Item, has_cleanup: HasCleanup) -> Stage:
     if not record.get("pausedAt"):
         return Stage.CLAIMED
     if not (name := get_current_node(record)):
-        # even if no node was labelled: a canary without label expressions would select all workers
+        # If no node is left, pools are not edited: a canary without label expressions would select all workers.
         return Stage.NODES_DONE
     for field, previous_stage in (("labelledAt", Stage.PAUSED), ("editedAt", Stage.LABELLED)):
         if not record.get(field):
@@ -174,18 +174,18 @@ def _compute_node_stage(record: RunRecord, name: str, has_cleanup: HasCleanup) -
     return Stage.JOBS if find_due_job(record, name, has_cleanup) else Stage.PREJOBS_DONE
 
 
-def get_retry(run: Item) -> str:
+def get_retry_annotation(run: Resource) -> str:
     """Return the value of the annotation by which a user resumes a run."""
     return str((run["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION) or "")
 
 
-def is_resume_requested(run: Item) -> bool:
+def is_resume_requested(run: Resource) -> bool:
     """Return whether the spec or the retry annotation has changed since the run stopped."""
     failure = get_record(run).get("failure")
     if not failure:
         return False
     observed = failure.get("generation"), failure.get("retry")
-    return observed != (run["metadata"].get("generation", 0), get_retry(run))
+    return observed != (run["metadata"].get("generation", 0), get_retry_annotation(run))
 
 
 def compute_seconds_since(timestamp: object, now: datetime) -> float:
@@ -198,12 +198,12 @@ def compute_seconds_since(timestamp: object, now: datetime) -> float:
 
 
 def is_cooling_down(timestamp: object, now: datetime) -> bool:
-    """Return whether a correction happened so recently that the next one waits for the tick."""
+    """Return whether a correction happened so recently that the next correction waits for the tick."""
     return compute_seconds_since(timestamp, now) < COOLDOWN_SECONDS
 
 
-def list_current_names(run: Item, kind: str) -> set[str]:
-    """Return the name of the node that the run works on, or for the kind Job the names of that node's Jobs."""
+def list_current_object_names(run: Resource, kind: str) -> set[str]:
+    """Return the name of the run's current node or, for `kind` Job, the names of that node's Jobs."""
     record = get_record(run)
     name = get_current_node(record)
     if kind != "Job" or not name:

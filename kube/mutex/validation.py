@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from kube.mutex import jobs, versions
 from kube.mutex.objects import (
     RULE_LABEL_PREFIX,
-    Item,
+    Condition,
     Reference,
-    Verdict,
+    Resource,
     build_rule_label,
     get_canary_name,
     get_condition,
@@ -21,7 +21,7 @@ from kube.mutex.objects import (
     list_references,
     pauses_early,
 )
-from kube.mutex.pools import find_canary_problem, list_members_of_all
+from kube.mutex.pools import find_canary_problem, list_members_of_pools
 from kube.mutex.run_record import get_record, is_active, list_recorded_rules
 from kube.mutex.run_snapshot import RunSnapshot, get_pool_names
 from kube.paths import Object
@@ -40,15 +40,15 @@ MAX_NAMED_NODES = 10
 """Maximum number of nodes that a message names."""
 
 
-def is_checked(obj: Item) -> bool:
+def is_validated(obj: Resource) -> bool:
     """Return whether the current generation of a rule or target was validated, whatever the result."""
     return bool(
         get_condition(obj, VALID_CONFIG_CONDITION).get("observedGeneration") == obj["metadata"].get("generation")
     )
 
 
-def find_rule_problem(rule: Item) -> str:
-    """Return why a rule is invalid, "" if it seems valid; checks that need the API server are made elsewhere."""
+def find_rule_problem(rule: Resource) -> str:
+    """Return why a rule is invalid, "" if it passes all checks that need no request to the API server."""
     name = build_rule_label(get_reference(rule)).removeprefix(RULE_LABEL_PREFIX)
     if len(name) > MAX_LABEL_NAME_BYTES:
         return (
@@ -64,33 +64,35 @@ def find_rule_problem(rule: Item) -> str:
     return ""
 
 
-def build_rule_verdict(problem: str) -> Verdict:
-    """Build the condition ValidConfig of a rule; it is true without a problem."""
-    return Verdict(VALID_CONFIG_CONDITION, not problem, "InvalidConfig" if problem else "ValidConfig", problem)
+def build_rule_condition(problem: str) -> Condition:
+    """Build the condition ValidConfig of a rule, which is True if `problem` is empty."""
+    return Condition(VALID_CONFIG_CONDITION, not problem, "InvalidConfig" if problem else "ValidConfig", problem)
 
 
 class TargetState(NamedTuple):
     """The nodes and conditions of a target."""
 
     node_names: list[str]
-    verdicts: list[Verdict]
+    conditions: list[Condition]
 
 
-def compute_target_state(target: Item, pools: Mapping[str, Object], nodes: Iterable[Mapping[str, Any]]) -> TargetState:
+def compute_target_state(
+    target: Resource, pools: Mapping[str, Object], nodes: Iterable[Mapping[str, Any]]
+) -> TargetState:
     """Return a target's conditions and the nodes in its pools, none if a pool is missing (MUT-20, MUT-21)."""
     names = get_pool_names(target)
     missing = [name for name in names if name not in pools]
-    member_names = [] if missing else list_members_of_all((pools[name] for name in names), nodes)
+    member_names = [] if missing else list_members_of_pools((pools[name] for name in names), nodes)
     problem = f"spec.machineConfigPools: MachineConfigPool {', '.join(missing)} not found" if missing else ""
     message = problem or format_count(len(member_names), "node")
     reason = "MachineConfigPoolFetchFailed" if missing else "MachineConfigPoolFetchSucceeded"
     return TargetState(
         member_names,
-        [Verdict(kind, not missing, reason, message) for kind in (VALID_CONFIG_CONDITION, NODES_GATHERED_CONDITION)],
+        [Condition(kind, not missing, reason, message) for kind in (VALID_CONFIG_CONDITION, NODES_GATHERED_CONDITION)],
     )
 
 
-def find_run_problems(run: Item, snapshot: RunSnapshot) -> list[str]:
+def find_run_problems(run: Resource, snapshot: RunSnapshot) -> list[str]:
     """Return the problems of a run config, one sentence for each (step 1 of the specification, MUT-3)."""
     problems = []
     if not list_references(run, "mutexRules"):
@@ -112,8 +114,8 @@ def find_run_problems(run: Item, snapshot: RunSnapshot) -> list[str]:
     return [problem for problem in problems if problem]
 
 
-def list_needed_rules(run: Item) -> list[Reference]:
-    """Return the rules that must exist: those that the run config names, and those that its active run began with."""
+def list_needed_rules(run: Resource) -> list[Reference]:
+    """Return the rules that must exist: the rules that the run config names, and the rules of its active run."""
     recorded_rules = list_recorded_rules(get_record(run)) if is_active(run) else []
     return list(dict.fromkeys([*list_references(run, "mutexRules"), *recorded_rules]))
 
@@ -128,10 +130,10 @@ def _find_reference_problem(field: str, reference: Reference, referenced_object:
     return ""
 
 
-def build_config_verdict(run: Item, snapshot: RunSnapshot) -> Verdict:
+def build_config_condition(run: Resource, snapshot: RunSnapshot) -> Condition:
     """Build the condition ConfigValidated of a run config."""
     problems = find_run_problems(run, snapshot)
-    return Verdict(
+    return Condition(
         CONFIG_VALIDATED_CONDITION, not problems, "FetchFailed" if problems else "FetchSucceeded", "; ".join(problems)
     )
 
@@ -140,10 +142,10 @@ class UpgradeDetection(NamedTuple):
     """The version of an upgrade that a run must gate, "" for none, and the conditions that report it."""
 
     version: str
-    verdicts: list[Verdict]
+    conditions: list[Condition]
 
 
-def find_upgrade(run: Item, snapshot: RunSnapshot, finished_version: str = "") -> UpgradeDetection:
+def find_upgrade(run: Resource, snapshot: RunSnapshot, finished_version: str = "") -> UpgradeDetection:
     """Detect whether an upgrade is available (step 2 of the specification; MUT-2, MUT-31, MUT-32).
 
     `finished_version` is the version that the last run completed. A run with `pauseEarly` (C26) begins before the
@@ -152,31 +154,31 @@ def find_upgrade(run: Item, snapshot: RunSnapshot, finished_version: str = "") -
     desired = versions.parse_desired_version(snapshot.cluster_version)
     if not desired.version:
         return _build_unavailable_detection(
-            Verdict(CHECKED_CONDITION, False, "CheckFailed", desired.blocker), desired.blocker
+            Condition(CHECKED_CONDITION, False, "CheckFailed", desired.blocker), desired.blocker
         )
     members = snapshot.list_members(run)
     unversioned = [name for name in members if not versions.is_valid_version(_get_version(snapshot, name))]
     if unversioned:
         label = versions.VERSION_LABEL
         message = f"the label {label} has no version such as 4.16.4 on: {format_names(unversioned)}"
-        return _build_unavailable_detection(Verdict(CHECKED_CONDITION, False, "CheckFailed", message), message)
-    checked = Verdict(CHECKED_CONDITION, True, "CheckSucceeded", f"the desired version is {desired.version}")
+        return _build_unavailable_detection(Condition(CHECKED_CONDITION, False, "CheckFailed", message), message)
+    checked = Condition(CHECKED_CONDITION, True, "CheckSucceeded", f"the desired version is {desired.version}")
     if desired.blocker and not pauses_early(run):
         return _build_unavailable_detection(checked, desired.blocker)
     older = sorted(name for name, node in snapshot.nodes.items() if _is_older_worker(node, desired.version))
-    ready = build_control_plane_verdict(desired)
+    ready = build_control_plane_condition(desired)
     if message := _find_unavailable_reason(desired.version, finished_version, older, members):
         return UpgradeDetection(
-            "", [checked, ready, Verdict(AVAILABLE_CONDITION, False, "UpgradeUnavailable", message)]
+            "", [checked, ready, Condition(AVAILABLE_CONDITION, False, "UpgradeUnavailable", message)]
         )
     message = f"workers older than {desired.version}: {format_names(older)}"
     return UpgradeDetection(
-        desired.version, [checked, ready, Verdict(AVAILABLE_CONDITION, True, "UpgradeAvailable", message)]
+        desired.version, [checked, ready, Condition(AVAILABLE_CONDITION, True, "UpgradeAvailable", message)]
     )
 
 
 def _find_unavailable_reason(version: str, finished_version: str, older_workers: list[str], members: list[str]) -> str:
-    """Return why a run has no upgrade to gate, "" if it has one."""
+    """Return why there is no upgrade that a run must gate, "" if there is one."""
     if not older_workers:
         return f"no worker is older than {version}"
     if not members:
@@ -184,32 +186,32 @@ def _find_unavailable_reason(version: str, finished_version: str, older_workers:
     return f"the run to {finished_version} is finished" if finished_version == version else ""
 
 
-def _build_unavailable_detection(checked_verdict: Verdict, message: str) -> UpgradeDetection:
+def _build_unavailable_detection(checked_condition: Condition, message: str) -> UpgradeDetection:
     return UpgradeDetection(
         "",
         [
-            checked_verdict,
-            _build_not_ready_verdict(message),
-            Verdict(AVAILABLE_CONDITION, False, "UpgradeUnavailable", message),
+            checked_condition,
+            _build_not_ready_condition(message),
+            Condition(AVAILABLE_CONDITION, False, "UpgradeUnavailable", message),
         ],
     )
 
 
-def build_control_plane_verdict(desired: versions.DesiredVersion) -> Verdict:
+def build_control_plane_condition(desired: versions.DesiredVersion) -> Condition:
     """Build the condition UpgradeReady: whether the control plane has the desired version (MUT-32).
 
-    Nodes may be upgraded only then.
+    Nodes may be upgraded only after the control plane.
     """
     if desired.blocker:
-        return _build_not_ready_verdict(desired.blocker)
-    return Verdict(READY_CONDITION, True, "UpgradeReady", f"the control plane is at {desired.version}")
+        return _build_not_ready_condition(desired.blocker)
+    return Condition(READY_CONDITION, True, "UpgradeReady", f"the control plane is at {desired.version}")
 
 
-def _build_not_ready_verdict(message: str) -> Verdict:
-    return Verdict(READY_CONDITION, False, "UpgradeNotReady", message)
+def _build_not_ready_condition(message: str) -> Condition:
+    return Condition(READY_CONDITION, False, "UpgradeNotReady", message)
 
 
-def build_outside_verdict(member_uids: Container[str], nodes: Mapping[str, Object]) -> Verdict:
+def build_outside_workers_condition(member_uids: Container[str], nodes: Mapping[str, Object]) -> Condition:
     """Build the condition that reports workers outside all targets (MUT-38).
 
     A run does not label such workers, so its canary selects them. `member_uids` are the uids of the run's nodes. A node
@@ -218,23 +220,23 @@ def build_outside_verdict(member_uids: Container[str], nodes: Mapping[str, Objec
     workers = {name: node["metadata"]["uid"] for name, node in nodes.items() if versions.is_worker(node)}
     outside = sorted(name for name, uid in workers.items() if uid not in member_uids)
     message = f"workers in no target, which the run does not gate: {format_names(outside)}" if outside else ""
-    return Verdict(OUTSIDE_CONDITION, bool(outside), "WorkersNotGated" if outside else "AllWorkersGated", message)
+    return Condition(OUTSIDE_CONDITION, bool(outside), "WorkersNotGated" if outside else "AllWorkersGated", message)
 
 
-def is_halted(run: Item) -> bool:
+def is_halted(run: Resource) -> bool:
     """Return whether the active run needs a user's action to continue: it has stopped, or its config is invalid."""
     return bool(get_record(run).get("failure")) or not is_config_valid(run)
 
 
-def is_config_valid(run: Item) -> bool:
+def is_config_valid(run: Resource) -> bool:
     """Return whether the config was valid when it was last validated."""
     return get_condition(run, CONFIG_VALIDATED_CONDITION).get("status") == "True"
 
 
-def awaits_control_plane(run: Item) -> bool:
+def awaits_control_plane(run: Resource) -> bool:
     """Return whether the pools are paused, no node is labelled yet, and the control plane was last seen upgrading.
 
-    That happens if the run paused its pools early (C26), or if a different version was requested since then.
+    This happens if the run paused its pools early (C26), or if a different version was requested after the pause.
     """
     record = get_status(run).get("record") or {}
     is_paused = bool(record.get("pausedAt")) and not record.get("labelledAt")
@@ -255,6 +257,6 @@ def _is_older_worker(node: Mapping[str, Any], version: str) -> bool:
 
 
 def format_names(names: list[str]) -> str:
-    """Format the names as text: all of them, or the first ones and the number of the others."""
+    """Join the names with commas: all names, or the first `MAX_NAMED_NODES` and the number of further names."""
     more = len(names) - MAX_NAMED_NODES
     return ", ".join(names[:MAX_NAMED_NODES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Checks whether what an active run waits for is already in progress, so that no event has to be re-emitted."""
+"""Checks whether the action that an active run waits for is in progress, so that no event must be re-emitted."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from datetime import datetime
 
 from kube.mutex import jobs, maintainers, node_labels, run_record, validation, versions
 from kube.mutex.jobs import JobOutcome
-from kube.mutex.objects import Item, Reference, get_condition
+from kube.mutex.objects import Reference, Resource, get_condition
 from kube.mutex.run_record import find_due_job, get_current_node, get_job_entry, get_record
 from kube.mutex.run_snapshot import RunSnapshot
 
 
-def build_has_cleanup(snapshot: RunSnapshot) -> run_record.HasCleanup:
-    """Return a predicate that reports whether a rule has a cleanup Job; it is True for a rule that no longer exists."""
+def build_cleanup_predicate(snapshot: RunSnapshot) -> run_record.HasCleanup:
+    """Return a predicate that reports whether a rule has a cleanup Job; it returns True for a deleted rule."""
     return lambda rule: rule not in snapshot.rules or jobs.has_cleanup(snapshot.rules[rule])
 
 
-def awaits_control_plane(run: Item, _snapshot: RunSnapshot, _now: datetime, _timeout_seconds: float) -> bool:
+def awaits_control_plane(run: Resource, _snapshot: RunSnapshot, _now: datetime, _timeout_seconds: float) -> bool:
     """Return whether the run waits for the control plane.
 
     The caller has already checked that the run's condition shows the current state of the control plane.
@@ -24,8 +24,8 @@ def awaits_control_plane(run: Item, _snapshot: RunSnapshot, _now: datetime, _tim
     return validation.awaits_control_plane(run)
 
 
-def is_job_running(run: Item, snapshot: RunSnapshot, _now: datetime, _timeout_seconds: float) -> bool:
-    """Return whether the Job of the run's current node is running, so that an event will report its end.
+def is_job_running(run: Resource, snapshot: RunSnapshot, _now: datetime, _timeout_seconds: float) -> bool:
+    """Return whether the Job of the run's current node is running, so that an event will report the Job's end.
 
     The node itself may no longer exist.
     """
@@ -33,7 +33,7 @@ def is_job_running(run: Item, snapshot: RunSnapshot, _now: datetime, _timeout_se
     return job is not None and _get_outcome(job, snapshot) is JobOutcome.RUNNING
 
 
-def has_job_result(run: Item, snapshot: RunSnapshot) -> bool:
+def has_job_result(run: Resource, snapshot: RunSnapshot) -> bool:
     """Return whether the Job of the run's current node has ended or vanished, and the node still exists.
 
     The result must be recorded before the Job's TTL removes it.
@@ -44,11 +44,11 @@ def has_job_result(run: Item, snapshot: RunSnapshot) -> bool:
     return has_ended and run_record.is_recorded_node(snapshot.nodes.get(name), record, name)
 
 
-def _get_recorded_job(run: Item, snapshot: RunSnapshot) -> Reference | None:
+def _get_recorded_job(run: Resource, snapshot: RunSnapshot) -> Reference | None:
     """Return the Job that the current node waits for, or None if none is recorded."""
     record = get_record(run)
     name = get_current_node(record)
-    due = find_due_job(record, name, build_has_cleanup(snapshot))
+    due = find_due_job(record, name, build_cleanup_predicate(snapshot))
     entry = get_job_entry(record, name, due) if due else {}
     return Reference(entry["namespace"], entry["name"]) if entry.get("name") else None
 
@@ -57,7 +57,7 @@ def _get_outcome(job: Reference, snapshot: RunSnapshot) -> JobOutcome:
     return jobs.get_outcome((snapshot.jobs or {}).get(job))
 
 
-def is_node_maintained(run: Item, snapshot: RunSnapshot, _now: datetime, _timeout_seconds: float) -> bool:
+def is_node_maintained(run: Resource, snapshot: RunSnapshot, _now: datetime, _timeout_seconds: float) -> bool:
     """Return whether a maintenance that this run did not request delays the release of the current node."""
     record = get_record(run)
     name = get_current_node(record)
@@ -67,12 +67,12 @@ def is_node_maintained(run: Item, snapshot: RunSnapshot, _now: datetime, _timeou
     )
 
 
-def is_node_upgrading(run: Item, snapshot: RunSnapshot, now: datetime, timeout_seconds: float) -> bool:
+def is_node_upgrading(run: Resource, snapshot: RunSnapshot, now: datetime, timeout_seconds: float) -> bool:
     """Return whether the released node is upgrading, so that an event will report its next change.
 
     The node must still exist, carry no rule labels, have an older version than the desired one, and be within its time
-    limit. While no version is desired, or the control plane is still upgrading, the node is held. Then both the record
-    and the condition must already report that.
+    limit. While no version is desired, or the control plane is still upgrading, the node is held. In that case, the
+    record and the condition must already report that the node is held.
     """
     record = get_record(run)
     name = get_current_node(record)

@@ -14,7 +14,7 @@ from kube.virtualization.vmis import (
     LIVE_MIGRATE_IF_POSSIBLE,
     VM_KIND,
     VMI_KIND,
-    Item,
+    Resource,
     get_key,
     get_unmigratable_reason,
     get_vmi_key,
@@ -57,13 +57,13 @@ class VmiSnapshot(NamedTuple):
             supports more eviction strategies (DRN-10).
     """
 
-    vmis: Collection[Item] = ()
-    vms: Mapping[tuple[str, str], Item] = {}
-    migrations: Collection[Item] = ()
-    kubevirt: Item | None = None
+    vmis: Collection[Resource] = ()
+    vms: Mapping[tuple[str, str], Resource] = {}
+    migrations: Collection[Resource] = ()
+    kubevirt: Resource | None = None
 
 
-def get_run_strategy(vm: Item | None) -> str:
+def get_run_strategy(vm: Resource | None) -> str:
     """Return the run strategy, from the newer or the older field (C15); "" for a VMI without a VirtualMachine."""
     if vm is None:
         return ""
@@ -71,7 +71,7 @@ def get_run_strategy(vm: Item | None) -> str:
     return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
 
-def forecast_drain(vmi: Item, vm: Item | None, kubevirt: Item | None = None) -> DrainForecast:
+def forecast_drain(vmi: Resource, vm: Resource | None, kubevirt: Resource | None = None) -> DrainForecast:
     """Forecast what a drain does with this VMI.
 
     `vm` is the VirtualMachine that owns the VMI, if any; `kubevirt` as in `VmiSnapshot`.
@@ -91,21 +91,21 @@ def forecast_drain(vmi: Item, vm: Item | None, kubevirt: Item | None = None) -> 
     return DrainForecast(STOPS, "shut down, and not started again")
 
 
-def get_launched_vmi_key(pod: Item) -> tuple[str, str] | None:
+def get_launched_vmi_key(pod: Resource) -> tuple[str, str] | None:
     """Return the namespace and name of the VMI whose virt-launcher pod this is; None for any other pod."""
-    owners: Iterable[Item] = pod["metadata"].get("ownerReferences") or []
+    owners: Iterable[Resource] = pod["metadata"].get("ownerReferences") or []
     name = next((owner["name"] for owner in owners if owner.get("kind") == VMI_KIND), None)
     return (pod["metadata"]["namespace"], name) if name else None
 
 
-def get_owner_vm_key(vmi: Item) -> tuple[str, str] | None:
+def get_owner_vm_key(vmi: Resource) -> tuple[str, str] | None:
     """Return the namespace and name of the VirtualMachine that owns the VMI, or None."""
-    owners: Iterable[Item] = vmi["metadata"].get("ownerReferences") or []
+    owners: Iterable[Resource] = vmi["metadata"].get("ownerReferences") or []
     name = next((owner["name"] for owner in owners if owner.get("kind") == VM_KIND), None)
     return (vmi["metadata"]["namespace"], name) if name else None
 
 
-def build_reports(snapshot: VmiSnapshot) -> list[Object]:
+def build_vmi_reports(snapshot: VmiSnapshot) -> list[Object]:
     """Build a report for each VMI on a node, sorted by namespace and name."""
     vmis_by_key = {get_key(vmi): vmi for vmi in snapshot.vmis}
     migrations_with_vmi = (
@@ -116,16 +116,17 @@ def build_reports(snapshot: VmiSnapshot) -> list[Object]:
         vmi_key: item for vmi_key, item in latest.items() if not is_finished(item) or has_failed(item)
     }
     return [
-        _build_report(vmi, snapshot, reported_migrations.get(vmi_key)) for vmi_key, vmi in sorted(vmis_by_key.items())
+        _build_vmi_report(vmi, snapshot, reported_migrations.get(vmi_key))
+        for vmi_key, vmi in sorted(vmis_by_key.items())
     ]
 
 
-def _build_age_key(migration: Item) -> tuple[bool, str]:
-    """Return a sort key that orders migrations by age, with the finished ones before all others."""
+def _build_age_key(migration: Resource) -> tuple[bool, str]:
+    """Return a sort key that puts finished migrations first, and sorts by creation time."""
     return not is_finished(migration), str(migration["metadata"].get("creationTimestamp") or "")
 
 
-def _build_report(vmi: Item, snapshot: VmiSnapshot, migration: Item | None) -> Object:
+def _build_vmi_report(vmi: Resource, snapshot: VmiSnapshot, migration: Resource | None) -> Object:
     vm_key, unmigratable_reason = get_owner_vm_key(vmi), get_unmigratable_reason(vmi)
     vm = snapshot.vms.get(vm_key) if vm_key else None
     forecast = forecast_drain(vmi, vm, snapshot.kubevirt)
@@ -142,17 +143,17 @@ def _build_report(vmi: Item, snapshot: VmiSnapshot, migration: Item | None) -> O
     }
 
 
-def _build_migration_report(migration: Item, vmi: Item) -> Object:
-    """Describe the migration in flight, or the last one if it failed."""
+def _build_migration_report(migration: Resource, vmi: Resource) -> Object:
+    """Describe the VMI's unfinished or failed migration."""
     status, state = migration.get("status") or {}, (vmi.get("status") or {}).get("migrationState") or {}
     is_this = state.get("migrationUid") in (None, migration["metadata"]["uid"])
-    target = state.get("targetNode") if is_this else None  # else the VMI's state describes a different migration
+    target = state.get("targetNode") if is_this else None  # the state may describe another migration
     target = target or (status.get("migrationState") or {}).get("targetNode")
     return {"name": migration["metadata"]["name"], "target": target or "", "phase": status.get("phase") or "Pending"}
 
 
 def build_warnings(vmi_reports: Iterable[Object]) -> list[str]:
-    """Return the warnings about the virtual machines on a node before its drain; those that migrate cause none."""
+    """Return the warnings about virtual machines that the drain of their node would restart, stop or be blocked by."""
     reports_by_effect: dict[str, list[Object]] = {}
     for report in vmi_reports:
         reports_by_effect.setdefault(report["drain"], []).append(report)
@@ -175,8 +176,8 @@ def describe_moves(vmi_reports: Iterable[Object]) -> str:
     return "{} will move to another node without interruption: {}".format(*_format_names(moving)) if moving else ""
 
 
-def explain_taint_mismatch(kubevirt: Item | None, vmi_reports: Iterable[Object], taint_key: str) -> str:
-    """Return why the taint that a maintenance sets may not make virtual machines migrate, "" if it does."""
+def explain_taint_mismatch(kubevirt: Resource | None, vmi_reports: Iterable[Object], taint_key: str) -> str:
+    """Return why virtual machines may not migrate at the taint that a maintenance sets, "" if they do."""
     if kubevirt is None or get_drain_taint_key(kubevirt) == taint_key or not describe_moves(vmi_reports):
         return ""
     return (

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from kube.budgets import VIRT_LAUNCHER_REASONS
 from kube.text_limits import truncate
 from kube.times import format_time, parse_time_or_none
-from kube.virtualization.migration_claims import ClaimsByName, MigrationClaim, MigrationRefusal, select_held
+from kube.virtualization.migration_claims import ClaimsByName, MigrationClaim, MigrationRefusal, select_held_claims
 from kube.virtualization.vmis import (
-    Item,
+    Resource,
     find_migration_blocker,
     get_key,
     get_node_name,
@@ -78,49 +78,51 @@ class EvacuationPlan:
     """The actions of one pass, and the state that it reports.
 
     Attributes:
-        due_migrations: Name of a migration → its VMI; all are claimed, then created.
+        due_migrations: Name of a migration → its VMI; the pass claims all these migrations, then creates them.
         held_claims: Claims under which other attempts may still create migrations.
-        waits: Namespace and name of a VMI that is still on a drained node → what it waits for.
-        outdated_migrations: Our finished migrations that may be deleted; the newest ones of each VMI are kept.
+        waits: Namespace and name of a VMI that is still on a drained node → what the VMI waits for.
+        outdated_migrations: Our finished migrations that may be deleted, without the newest ones of each VMI.
     """
 
-    due_migrations: dict[str, Item] = field(default_factory=dict)
+    due_migrations: dict[str, Resource] = field(default_factory=dict)
     held_claims: ClaimsByName = field(default_factory=dict)
     waits: dict[tuple[str, str], Wait] = field(default_factory=dict)
-    outdated_migrations: list[Item] = field(default_factory=list)
+    outdated_migrations: list[Resource] = field(default_factory=list)
 
 
 def plan_evacuation(
-    vmis: Iterable[Item],
-    migrations: Collection[Item],
+    vmis: Iterable[Resource],
+    migrations: Collection[Resource],
     drained_nodes: Collection[str],
     claims: Mapping[str, MigrationClaim],
     slots: MigrationSlots,
     now: datetime,
-    attempt: str = "",
+    attempt_id: str = "",
     refusals: Mapping[str, MigrationRefusal] | None = None,
 ) -> EvacuationPlan:
-    """Compute what `attempt` must do for the VMIs with `LiveMigrate` on the nodes `drained_nodes`.
+    """Compute what an attempt must do for the VMIs with `LiveMigrate` on the nodes `drained_nodes`.
 
-    In: all VMIs and migrations; the claims and the recent refusals in the Lease. VMIs are sorted by name, so that
-    concurrent passes choose the same VMI next. VMIs whose migration was refused before come last, so that they do not
-    take another VMI's slot.
+    `vmis` and `migrations` are those of the whole cluster; `claims` and `refusals` come from the Lease. VMIs are sorted
+    by name, so that concurrent passes choose the same VMI next. VMIs whose migration was refused before come last, so
+    that they do not take another VMI's slot.
     """
     refusals = refusals or {}
     vmis_by_key = {get_key(vmi): vmi for vmi in vmis}
     migrations_by_vmi, running_by_vmi = group_by_vmi(migrations), _find_unfinished_migrations(vmis_by_key, migrations)
-    held_claims = select_held(claims, {item["metadata"]["name"] for item in migrations}, now)
-    plan = EvacuationPlan(held_claims={name: claim for name, claim in held_claims.items() if claim.attempt != attempt})
+    held_claims = select_held_claims(claims, {item["metadata"]["name"] for item in migrations}, now)
+    plan = EvacuationPlan(
+        held_claims={name: claim for name, claim in held_claims.items() if claim.attempt != attempt_id}
+    )
     plan.outdated_migrations = [
         migration
         for vmi_key, vmi in vmis_by_key.items()
         for migration in _find_outdated_migrations(vmi, migrations_by_vmi[vmi_key])
     ]
-    candidates: list[tuple[int, str, Item]] = []
+    candidates: list[tuple[int, str, Resource]] = []
     for vmi_key, vmi in sorted(vmis_by_key.items()):
         if get_node_name(vmi) not in drained_nodes or not is_protected(vmi):
             continue
-        name = build_next_name(vmi, migrations_by_vmi[vmi_key])
+        name = build_next_migration_name(vmi, migrations_by_vmi[vmi_key])
         wait = _find_wait(vmi, running_by_vmi.get(vmi_key), migrations_by_vmi[vmi_key], refusals.get(name), now)
         if wait is None:
             candidates.append((refusals[name].times if name in refusals else 0, name, vmi))
@@ -141,8 +143,8 @@ def plan_evacuation(
 
 
 def _find_unfinished_migrations(
-    vmis_by_key: Mapping[tuple[str, str], Item], migrations: Iterable[Item]
-) -> dict[tuple[str, str], Item]:
+    vmis_by_key: Mapping[tuple[str, str], Resource], migrations: Iterable[Resource]
+) -> dict[tuple[str, str], Resource]:
     """Return the unfinished migration of each VMI, by the VMI's namespace and name.
 
     A migration whose VMI no longer exists occupies no slot.
@@ -157,12 +159,12 @@ def _find_unfinished_migrations(
 
 def _assign_slots(
     plan: EvacuationPlan,
-    candidates: Iterable[tuple[str, Item]],
+    candidates: Iterable[tuple[str, Resource]],
     claimed_names: Collection[str],
     used_slots: Counter[str],
     slots: MigrationSlots,
 ) -> None:
-    """Make as many VMIs due as there are free slots, and let the others wait.
+    """Plan a migration for as many VMIs as there are free slots, and record that the other VMIs wait for a slot.
 
     `used_slots` counts the occupied slots by node.
     """
@@ -186,9 +188,13 @@ def _format_slot_usage(used_in_cluster: int, used_on_node: int, node_name: str, 
 
 
 def _find_wait(
-    vmi: Item, unfinished: Item | None, migrations: Iterable[Item], refusal: MigrationRefusal | None, now: datetime
+    vmi: Resource,
+    unfinished: Resource | None,
+    migrations: Iterable[Resource],
+    refusal: MigrationRefusal | None,
+    now: datetime,
 ) -> Wait | None:
-    """Return what the VMI waits for, apart from a slot; None for nothing."""
+    """Return what the VMI waits for, apart from a slot; None if the VMI waits for nothing else."""
     node = get_node_name(vmi)
     if unfinished is not None:
         return Wait(node, MIGRATING, format_progress(unfinished, vmi))
@@ -201,8 +207,8 @@ def _find_wait(
     return _find_backoff(vmi, migrations, now)
 
 
-def _find_backoff(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None:
-    """Return the backoff after the migrations that failed since the last success, or None if it is over."""
+def _find_backoff(vmi: Resource, migrations: Iterable[Resource], now: datetime) -> Wait | None:
+    """Return the backoff after the migrations that failed since the last success, or None if the backoff is over."""
     own_migrations = _index_migrations_by_number(vmi, migrations)
     success = max(
         (number for number, item in own_migrations.items() if is_finished(item) and not has_failed(item)), default=0
@@ -222,14 +228,14 @@ def _find_backoff(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait 
 
 
 def _format_retry_time(retry_at: datetime) -> str:
-    """Format when the retry happens; only the tick retries, because no event signals the end of a backoff."""
+    """Format the time of the retry; only the tick retries, because no event signals the end of a backoff."""
     return f"at the first tick after {format_time(retry_at)}"
 
 
-def format_progress(migration: Item, vmi: Item) -> str:
+def format_progress(migration: Resource, vmi: Resource) -> str:
     """Describe the progress of a migration in a sentence.
 
-    The VMI's migration state is used only if it belongs to this migration and not to the previous one.
+    The VMI's migration state is used only if it describes this migration and not the previous one.
     """
     state = (vmi.get("status") or {}).get("migrationState") or {}
     is_current = state.get("migrationUid") == migration["metadata"].get("uid")
@@ -238,23 +244,23 @@ def format_progress(migration: Item, vmi: Item) -> str:
     return f"migration {migration['metadata']['name']}{target} is {phase}"
 
 
-def _get_failure_time(migration: Item, now: datetime) -> datetime:
-    """Return when the migration failed: its end time unless that is in the future, else its creation time."""
+def _get_failure_time(migration: Resource, now: datetime) -> datetime:
+    """Return when the migration failed: the end time unless it is in the future, else the creation time."""
     state = (migration.get("status") or {}).get("migrationState") or {}
     ended_at = parse_time_or_none(state.get("endTimestamp"))
     created_at = parse_time_or_none(migration["metadata"].get("creationTimestamp"))
     return min(ended_at if ended_at and ended_at <= now else created_at or now, now)
 
 
-def _index_migrations_by_number(vmi: Item, migrations: Iterable[Item]) -> dict[int, Item]:
-    """Return the migrations that we created for this VMI, by number, not those for an earlier VMI of that name."""
+def _index_migrations_by_number(vmi: Resource, migrations: Iterable[Resource]) -> dict[int, Resource]:
+    """Return the migrations that we created for the VMI with this uid, by the number in the migration's name."""
     name_pattern = re.compile(rf"evacuation-{re.escape(vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
     matches = ((name_pattern.fullmatch(item["metadata"]["name"]), item) for item in migrations)
     return {int(match[1]): item for match, item in matches if match}
 
 
-def _find_outdated_migrations(vmi: Item, migrations: Collection[Item]) -> list[Item]:
-    """Return the finished migrations that we created for this VMI, except the newest ones."""
+def _find_outdated_migrations(vmi: Resource, migrations: Collection[Resource]) -> list[Resource]:
+    """Return the finished migrations that we created for this VMI, without the newest `MAX_KEPT_MIGRATIONS`."""
     if len(migrations) <= MAX_KEPT_MIGRATIONS:
         return []
     return [item for _, item in sorted(_index_migrations_by_number(vmi, migrations).items()) if is_finished(item)][
@@ -262,7 +268,7 @@ def _find_outdated_migrations(vmi: Item, migrations: Collection[Item]) -> list[I
     ]
 
 
-def build_next_name(vmi: Item, migrations: Iterable[Item]) -> str:
+def build_next_migration_name(vmi: Resource, migrations: Iterable[Resource]) -> str:
     """Return the name of the VMI's next migration.
 
     Two processes that read the same state compute the same name, so only one of them can create the object.

@@ -1,7 +1,8 @@
-"""Determines what VMIs on drained nodes wait for if KubeVirt itself migrates them; we only report it (DRN-10).
+"""Determines, for reports only, what VMIs on drained nodes wait for if KubeVirt itself migrates them (DRN-10).
 
 KubeVirt supports a single taint key. Its virt-api also starts a migration if a client requests the eviction of the
-VMI's virt-launcher pod. KubeVirt creates all migrations from a node at once, and delays those over its limits.
+VMI's virt-launcher pod. KubeVirt creates all migrations from a node at the same time, and delays the migrations over
+its limits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kube.virtualization.vmis import (
     EXTERNAL,
     LIVE_MIGRATE,
     LIVE_MIGRATE_IF_POSSIBLE,
-    Item,
+    Resource,
     find_migration_blocker,
     get_key,
     get_node_name,
@@ -56,14 +57,14 @@ EXTERNAL_UNNOTIFIED = (
 """
 
 
-def get_eviction_strategy(vmi: Item, kubevirt: Item | None) -> str:
-    """Return the VMI's eviction strategy, else this KubeVirt's default, "" for none."""
+def get_eviction_strategy(vmi: Resource, kubevirt: Resource | None) -> str:
+    """Return the VMI's eviction strategy, else the default in the KubeVirt object, "" for none."""
     cluster_default = (((kubevirt or {}).get("spec") or {}).get("configuration") or {}).get("evictionStrategy")
     return str((vmi.get("spec") or {}).get("evictionStrategy") or cluster_default or "")
 
 
-def is_protected_by(kubevirt: Item, vmi: Item) -> bool:
-    """Return whether this KubeVirt protects the VMI's virt-launcher pod with a disruption budget."""
+def is_protected_by(kubevirt: Resource, vmi: Resource) -> bool:
+    """Return whether KubeVirt protects the VMI's virt-launcher pod with a disruption budget."""
     strategy = get_eviction_strategy(vmi, kubevirt)
     if strategy == LIVE_MIGRATE_IF_POSSIBLE and get_unmigratable_reason(vmi):
         return False
@@ -71,7 +72,7 @@ def is_protected_by(kubevirt: Item, vmi: Item) -> bool:
 
 
 def find_waits(
-    vmis: Iterable[Item], migrations: Collection[Item], drained_nodes: Mapping[str, Node], kubevirt: Item
+    vmis: Iterable[Resource], migrations: Collection[Resource], drained_nodes: Mapping[str, Node], kubevirt: Resource
 ) -> dict[tuple[str, str], Wait]:
     """Return what each VMI that KubeVirt protects on the nodes `drained_nodes` waits for.
 
@@ -90,16 +91,16 @@ def find_waits(
     }
 
 
-def _select_migrations_of_vmi(vmi: Item, migrations: Iterable[Item]) -> list[Item]:
+def _select_migrations_of_vmi(vmi: Resource, migrations: Iterable[Resource]) -> list[Resource]:
     return [migration for migration in migrations if is_migrated_by(vmi, migration)]
 
 
-def _find_wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -> Wait:
+def _find_wait(vmi: Resource, migrations: Collection[Resource], node: Node, kubevirt: Resource) -> Wait:
     node_name = get_node_name(vmi)
     unfinished = next((migration for migration in migrations if not is_finished(migration)), None)
     if unfinished is not None and (unfinished.get("status") or {}).get("phase", "") not in PENDING_PHASES:
         return Wait(node_name, MIGRATING, format_progress(unfinished, vmi))
-    evacuated_node = (vmi.get("status") or {}).get("evacuationNodeName")  # set when an eviction was requested
+    evacuated_node = (vmi.get("status") or {}).get("evacuationNodeName")  # virt-api sets this at an eviction
     is_evacuating = evacuated_node == node_name
     if unfinished is None and get_eviction_strategy(vmi, kubevirt) == EXTERNAL:
         return Wait(node_name, *(EXTERNAL_MIGRATING if is_evacuating else EXTERNAL_UNNOTIFIED))
@@ -119,8 +120,8 @@ def _find_wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: It
     return Wait(node_name, MIGRATING, "KubeVirt is about to migrate it")
 
 
-def _select_recent_failures(migrations: Collection[Item]) -> list[Item]:
-    """Return the migrations that failed since the last success, or all failed ones if there was no success."""
+def _select_recent_failures(migrations: Collection[Resource]) -> list[Resource]:
+    """Return the migrations that failed since the last success, or all failed migrations if none succeeded."""
     success_times = [
         _get_creation_time(migration)
         for migration in migrations
@@ -133,11 +134,11 @@ def _select_recent_failures(migrations: Collection[Item]) -> list[Item]:
     ]
 
 
-def _get_creation_time(migration: Item) -> str:
+def _get_creation_time(migration: Resource) -> str:
     return str(migration["metadata"].get("creationTimestamp") or "")
 
 
-def _get_evacuated_node(migration: Item) -> str:
+def _get_evacuated_node(migration: Resource) -> str:
     """Return the node for whose drain KubeVirt created the migration, "" for none."""
     return str((migration["metadata"].get("annotations") or {}).get(EVACUATION_ANNOTATION) or "")
 
@@ -148,14 +149,14 @@ def _format_failures(failure_count: int, progress_text: str) -> str:
     return f"its migration failed {times}; KubeVirt {retry_note}"
 
 
-def get_drain_taint_key(kubevirt: Item) -> str:
+def get_drain_taint_key(kubevirt: Resource) -> str:
     """Return the key of the taint that makes KubeVirt migrate VMIs away from a node."""
     migration_settings = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("migrations") or {}
     return str(migration_settings.get("nodeDrainTaintKey") or DEFAULT_TAINT_KEY)
 
 
-def _explain_taint_mismatch(node_name: str, node: Node, kubevirt: Item) -> str:
-    """Return why KubeVirt does not notice that the node is drained, with the remedy; "" if it does."""
+def _explain_taint_mismatch(node_name: str, node: Node, kubevirt: Resource) -> str:
+    """Return why KubeVirt does not notice that the node is drained, with the remedy; "" if KubeVirt does."""
     kubevirt_taint = get_drain_taint_key(kubevirt)
     if is_tainted(node, kubevirt_taint):
         return ""

@@ -1,4 +1,4 @@
-"""Reads the objects needed to evacuate virtual machines, concurrently; lists of kinds that are not served are empty."""
+"""Reads the objects needed to evacuate virtual machines; lists of kinds that the cluster does not serve are empty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kube.client.api_errors import NotFound
 from kube.client.concurrent_requests import gather_all
 from kube.client.discovery import discover_resource, list_kubevirts
 from kube.client.paging import list_all, list_or_empty
-from kube.maintenance.lookup import list_by_holder
+from kube.maintenance.lookup import list_maintenances_of_holder_group
 from kube.nodes import NODES_PATH, Node, build_node_path, get_maintenance_uid
 from kube.paths import Object, build_pods_on_node_query
 from kube.virtualization.drain_forecast import VmiSnapshot, get_launched_vmi_key, get_owner_vm_key
@@ -21,7 +21,7 @@ from kube.virtualization.vmis import (
     VIRT_LAUNCHER_SELECTOR,
     VMI_KIND,
     VMIS_PATH,
-    Item,
+    Resource,
     build_migrations_path,
     build_vm_path,
     build_vmi_path,
@@ -36,7 +36,7 @@ MAX_SINGLE_NODE_READS = 20
 
 
 async def list_live_migrate_vmis(api: Api) -> list[Object]:
-    """List the VMIs that request migration, in their newest state; if there are none, no other reads are needed."""
+    """List the VMIs that request migration, in their newest state; without such VMIs, a pass needs no other reads."""
     return [vmi for vmi in await list_vmis(api) if requests_live_migration(vmi)]
 
 
@@ -76,16 +76,16 @@ async def _list_nodes(api: Api, node_names: Collection[str]) -> list[Node]:
     return [node for node in (await list_all(api, NODES_PATH)).items if node["metadata"]["name"] in node_names]
 
 
-async def find_maintenance_on(api: Api, node_name: str) -> Item | None:
+async def find_maintenance_of_node(api: Api, node_name: str) -> Resource | None:
     """Return the NodeMaintenance that the node's label names, or None if there is none."""
     node = await get_or_none(api.get(build_node_path(node_name)))
     uid = get_maintenance_uid(node) if node else None
-    maintenances = await list_by_holder(api, node_name, uid) if uid else []
+    maintenances = await list_maintenances_of_holder_group(api, node_name, uid) if uid else []
     return next((item for item in maintenances if item["metadata"]["uid"] == uid), None)
 
 
 async def are_vmis_served(api: Api) -> bool:
-    """Return whether the cluster serves VMIs; in a cluster without them, this needs one request."""
+    """Return whether the cluster serves VMIs; in a cluster without VMIs, the function needs one request."""
     try:
         await discover_resource(api, API_VERSION, VMI_KIND)
     except NotFound:

@@ -1,6 +1,6 @@
-"""The Lease that contains, for each claimed migration, the attempt that may create it and until when.
+"""The Lease with claims: which attempt may create a migration, and until when.
 
-The Lease also lists migrations that were refused, or twice got no response, until they may be retried.
+The Lease also lists migrations whose creation was refused, or twice got no response, until the next retry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
 from kube.text_limits import truncate
 from kube.times import format_micro_time, parse_time_or_none
-from kube.virtualization.vmis import Item, get_node_name
+from kube.virtualization.vmis import Resource, get_node_name
 
 LEASE_NAME = "virtual-machine-migrations"
 LEASE_PATH = f"{LEASES_PATH}/{LEASE_NAME}"
@@ -26,21 +26,21 @@ MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=1)
 WRITE_TIMEOUT_SECONDS = 2.0
 """Time limit for all writes of an attempt, in seconds.
 
-After that, the API server completes them within the same time again, or never.
+The API server completes a write that is in flight at that time within another `WRITE_TIMEOUT_SECONDS`, or never.
 """
 MAX_MESSAGE_CHARACTERS = 400
 """Maximum length of a stored error message, in characters."""
 NO_ATTEMPT = "nobody"
-"""Attempt in an abandoned claim; no event has this id."""
+"""Value of `attempt` in an abandoned claim; no event has this id."""
 CLAIM_DURATION = timedelta(seconds=10)
 """Duration of a claim: twice `WRITE_TIMEOUT_SECONDS`, plus a margin for clock skew."""
 
 
 class MigrationClaim(NamedTuple):
-    """The exclusive right to create the migration with one name.
+    """The exclusive right to create the migration with a certain name.
 
     Attributes:
-        attempt: Id of the event that claimed it. If the same event is redelivered, it continues with the claim.
+        attempt: Id of the event that claimed the migration. A redelivery of the same event continues with the claim.
         node: Node that the VMI leaves.
         until: Time until which no other attempt may create the migration.
     """
@@ -54,7 +54,7 @@ ClaimsByName = dict[str, MigrationClaim]
 
 
 class MigrationRefusal(NamedTuple):
-    """The refusals of a migration: their number, the time before which it is not retried, and the last message."""
+    """The refusals to create a migration: their number, the time of the next retry, and the last error message."""
 
     times: int
     until: datetime
@@ -64,21 +64,21 @@ class MigrationRefusal(NamedTuple):
 RefusalsByName = dict[str, MigrationRefusal]
 
 
-def parse_claims(lease: Item | None) -> ClaimsByName:
-    """Return the claims in the Lease; malformed ones are ignored."""
+def parse_claims(lease: Resource | None) -> ClaimsByName:
+    """Return the claims in the Lease; malformed claims are ignored."""
     claims = {name: _parse_claim(value) for name, value in _parse_annotation(lease, CLAIMS_ANNOTATION).items()}
     return {name: claim for name, claim in claims.items() if claim}
 
 
-def parse_refusals(lease: Item | None, now: datetime) -> RefusalsByName:
-    """Return the recent refusals in the Lease; malformed ones are ignored."""
+def parse_refusals(lease: Resource | None, now: datetime) -> RefusalsByName:
+    """Return the recent refusals in the Lease; malformed refusals are ignored."""
     refusals = {name: _parse_refusal(value) for name, value in _parse_annotation(lease, REFUSALS_ANNOTATION).items()}
     return {
         name: refusal for name, refusal in refusals.items() if refusal and abs(refusal.until - now) <= 2 * MAX_BACKOFF
     }
 
 
-def _parse_annotation(lease: Item | None, annotation: str) -> dict[str, Any]:
+def _parse_annotation(lease: Resource | None, annotation: str) -> dict[str, Any]:
     annotations = ((lease or {}).get("metadata") or {}).get("annotations") or {}
     try:
         found = json.loads(annotations.get(annotation) or "{}")
@@ -100,7 +100,7 @@ def _parse_refusal(value: Any) -> MigrationRefusal | None:
 def add_refusals(
     refusals: Mapping[str, MigrationRefusal], messages: Mapping[str, str], now: datetime
 ) -> RefusalsByName:
-    """Add a refusal for each migration in `messages` to the known ones; each further refusal doubles the backoff."""
+    """Add a refusal for each migration in `messages` to `refusals`; each further refusal doubles the backoff."""
     times = {name: refusals[name].times + 1 if name in refusals else 1 for name in messages}
     backoffs = {name: min(MIN_BACKOFF * 2 ** min(count - 1, 10), MAX_BACKOFF) for name, count in times.items()}
     new_refusals = {
@@ -115,10 +115,12 @@ def _parse_claim(value: Any) -> MigrationClaim | None:
     return MigrationClaim(str(value.get("attempt")), str(value.get("node")), until) if until else None
 
 
-def select_held(claims: Mapping[str, MigrationClaim], created_names: Collection[str], now: datetime) -> ClaimsByName:
-    """Return the claims under which a migration may still be created: it does not exist, and the claim has not expired.
+def select_held_claims(
+    claims: Mapping[str, MigrationClaim], created_names: Collection[str], now: datetime
+) -> ClaimsByName:
+    """Return the claims that have not expired and whose migration does not exist yet.
 
-    A claim that lasts far too long is corrupted and must not occupy its slot forever.
+    A claim with an end time that is far in the future is corrupted. Such a claim must not occupy its slot forever.
     """
     return {
         name: claim
@@ -127,10 +129,11 @@ def select_held(claims: Mapping[str, MigrationClaim], created_names: Collection[
     }
 
 
-def build_claims(attempt: str, due_migrations: Mapping[str, Item], now: datetime) -> ClaimsByName:
-    """Return this attempt's claims on the migrations `due_migrations`."""
+def build_claims(attempt_id: str, due_migrations: Mapping[str, Resource], now: datetime) -> ClaimsByName:
+    """Return an attempt's claims on the migrations `due_migrations`, which maps each migration's name to its VMI."""
     return {
-        name: MigrationClaim(attempt, get_node_name(vmi), now + CLAIM_DURATION) for name, vmi in due_migrations.items()
+        name: MigrationClaim(attempt_id, get_node_name(vmi), now + CLAIM_DURATION)
+        for name, vmi in due_migrations.items()
     }
 
 
@@ -146,7 +149,7 @@ def build_lease(claims: Mapping[str, MigrationClaim]) -> Object:
 
 
 def build_lease_patch(
-    lease: Item, claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
+    lease: Resource, claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
 ) -> Object:
     """Build the merge patch with claims and refusals; the patch fails if another client changed the Lease."""
     version = lease["metadata"]["resourceVersion"]

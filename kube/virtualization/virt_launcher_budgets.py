@@ -1,6 +1,6 @@
 """Disruption budgets that protect the virt-launcher pod of a VMI with `LiveMigrate` until it has migrated (DRN-9).
 
-This project or KubeVirt creates them. In both cases, annotations state what the pod waits for.
+This project or KubeVirt creates the budgets. In both cases, annotations state what the pod waits for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kube.budgets import CREATED_BY_LABEL, WAIT_ANNOTATION_PREFIX, Budget, build
 from kube.paths import Object, encode_path_segment
 from kube.text_limits import truncate
 from kube.virtualization.evacuation import MAX_MESSAGE_CHARACTERS, Wait
-from kube.virtualization.vmis import API_VERSION, VMI_KIND, Item
+from kube.virtualization.vmis import API_VERSION, VMI_KIND, Resource
 
 VMI_UID_LABEL = "nodemaintenance.dev/launcher"
 """Label on our budgets, with the uid of the VMI."""
@@ -24,7 +24,7 @@ During a migration, a VMI has two virt-launcher pods, and one more for each migr
 """
 
 
-def build_budget(vmi: Item, wait: Wait | None) -> Object:
+def build_budget(vmi: Resource, wait: Wait | None) -> Object:
     """Build the VMI's budget; the VMI owns the budget, so both are deleted together."""
     metadata = vmi["metadata"]
     uid = metadata["uid"]
@@ -33,7 +33,7 @@ def build_budget(vmi: Item, wait: Wait | None) -> Object:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {
-            "name": build_name(uid),
+            "name": build_budget_name(uid),
             "namespace": metadata["namespace"],
             "labels": {VMI_UID_LABEL: uid},
             "ownerReferences": [owner],
@@ -43,12 +43,12 @@ def build_budget(vmi: Item, wait: Wait | None) -> Object:
     }
 
 
-def build_name(uid: str) -> str:
+def build_budget_name(uid: str) -> str:
     """Return the name of the budget for the VMI with this uid."""
     return f"launcher-{uid}"
 
 
-def build_spec(vmi: Item) -> Object:
+def build_spec(vmi: Resource) -> Object:
     """Return the spec of a VMI's budget."""
     return {
         "minAvailable": UNREACHABLE_MIN_AVAILABLE,
@@ -57,14 +57,14 @@ def build_spec(vmi: Item) -> Object:
 
 
 def build_wait_annotations(wait: Wait | None) -> dict[str, str]:
-    """Return the annotations that state what the pod waits for; their values are "" if it waits for nothing."""
+    """Return the annotations that state what the pod waits for, with the value "" if `wait` is None."""
     fields = wait._asdict() if wait else dict.fromkeys(Wait._fields, "")
     return {
         f"{WAIT_ANNOTATION_PREFIX}{name}": truncate(value, MAX_MESSAGE_CHARACTERS) for name, value in fields.items()
     }
 
 
-def build_spec_patch(budget: Budget, vmi: Item) -> list[Object]:
+def build_spec_patch(budget: Budget, vmi: Resource) -> list[Object]:
     """Build the JSON patch that restores the spec of our budget, [] if the spec is correct."""
     desired = build_spec(vmi)
     is_unchanged = all(
@@ -74,7 +74,7 @@ def build_spec_patch(budget: Budget, vmi: Item) -> list[Object]:
 
 
 def build_annotations_patch(budget: Budget, wait: Wait | None) -> Object:
-    """Build the merge patch that makes the budget's annotations state `wait`, {} if they already do."""
+    """Build the merge patch that updates the budget's annotations to `wait`, {} if they are up to date."""
     desired, annotations = build_wait_annotations(wait), budget["metadata"].get("annotations") or {}
     changed = {name: value for name, value in desired.items() if annotations.get(name, "") != value}
     return {"metadata": {"annotations": changed}} if changed else {}
@@ -86,13 +86,13 @@ def get_annotated_node(budget: Budget) -> str:
 
 
 def is_own_budget(budget: Budget) -> bool:
-    """Return whether we created the budget; the label alone does not prove it, since any client may set it."""
+    """Return whether we created the budget; any client may set the label, so the name must also match."""
     uid = str((budget["metadata"].get("labels") or {}).get(VMI_UID_LABEL) or "")
-    return bool(uid) and budget["metadata"]["name"] == build_name(uid)
+    return bool(uid) and budget["metadata"]["name"] == build_budget_name(uid)
 
 
 def index_own_budgets(budgets: Iterable[Budget]) -> dict[VmiUidKey, Budget]:
-    """Return the budgets that we created, by key."""
+    """Return the budgets that we created, by namespace and VMI uid."""
     return {
         (budget["metadata"]["namespace"], budget["metadata"]["labels"][VMI_UID_LABEL]): budget
         for budget in budgets
@@ -100,13 +100,13 @@ def index_own_budgets(budgets: Iterable[Budget]) -> dict[VmiUidKey, Budget]:
     }
 
 
-def get_vmi_uid_key(vmi: Item) -> VmiUidKey:
-    """Return the key of the VMI's budget."""
+def get_vmi_uid_key(vmi: Resource) -> VmiUidKey:
+    """Return the VMI's namespace and uid, which are the key of its budget."""
     return vmi["metadata"]["namespace"], vmi["metadata"]["uid"]
 
 
 def index_kubevirt_budgets(budgets: Iterable[Budget]) -> dict[VmiUidKey, Budget]:
-    """Return the budgets that KubeVirt created for virt-launcher pods, by key."""
+    """Return the budgets that KubeVirt created for virt-launcher pods, by namespace and VMI uid."""
     return {
         (budget["metadata"]["namespace"], owner["uid"]): budget
         for budget in budgets

@@ -9,7 +9,7 @@ from typing import Any
 from kube.nodes import Node, is_tainted
 from kube.paths import Object, encode_path_segment
 
-Item = Mapping[str, Any]
+Resource = Mapping[str, Any]
 API_VERSION = "kubevirt.io/v1"
 VM_KIND = "VirtualMachine"
 VMI_KIND, MIGRATION_KIND = "VirtualMachineInstance", "VirtualMachineInstanceMigration"
@@ -25,25 +25,25 @@ VIRT_LAUNCHER_SELECTOR = "kubevirt.io=virt-launcher"
 FINISHED_PHASES = ("Succeeded", "Failed")
 
 
-def get_key(obj: Item) -> tuple[str, str]:
+def get_key(obj: Resource) -> tuple[str, str]:
     """Return the object's namespace and name."""
     return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
-def get_vmi_key(migration: Item) -> tuple[str, str]:
+def get_vmi_key(migration: Resource) -> tuple[str, str]:
     """Return the namespace and name of the VMI that the migration moves."""
     return migration["metadata"]["namespace"], str((migration.get("spec") or {}).get("vmiName") or "")
 
 
-def group_by_vmi(migrations: Iterable[Item]) -> Mapping[tuple[str, str], list[Item]]:
-    """Group the migrations by the namespace and name of their VMI; any other key has an empty list."""
-    groups: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
+def group_by_vmi(migrations: Iterable[Resource]) -> Mapping[tuple[str, str], list[Resource]]:
+    """Group the migrations by the namespace and name of their VMI; a VMI without migrations has an empty list."""
+    groups: defaultdict[tuple[str, str], list[Resource]] = defaultdict(list)
     for migration in migrations:
         groups[get_vmi_key(migration)].append(migration)
     return groups
 
 
-def is_migrated_by(vmi: Item, migration: Item) -> bool:
+def is_migrated_by(vmi: Resource, migration: Resource) -> bool:
     """Return whether the migration belongs to this VMI, and not to an earlier VMI with the same name."""
     migration_created, vmi_created = (obj["metadata"].get("creationTimestamp") or "" for obj in (migration, vmi))
     return get_vmi_key(migration) == get_key(vmi) and migration_created >= vmi_created
@@ -54,7 +54,7 @@ def build_migrations_path(namespace: str) -> str:
     return f"/apis/{API_VERSION}/namespaces/{encode_path_segment(namespace)}/virtualmachineinstancemigrations"
 
 
-def build_migration_path(migration: Item) -> str:
+def build_migration_path(migration: Resource) -> str:
     """Return the API path of a migration."""
     namespace, name = get_key(migration)
     return f"{build_migrations_path(namespace)}/{encode_path_segment(name)}"
@@ -73,46 +73,46 @@ def build_vm_path(namespace: str, name: str) -> str:
     )
 
 
-def get_node_name(vmi: Item) -> str:
+def get_node_name(vmi: Resource) -> str:
     """Return the node that the VMI runs on, "" for none."""
     return str((vmi.get("status") or {}).get("nodeName") or "")
 
 
-def requests_live_migration(vmi: Item) -> bool:
+def requests_live_migration(vmi: Resource) -> bool:
     """Return whether the VMI requests migration instead of a shutdown (DRN-7, C14)."""
     return bool((vmi.get("spec") or {}).get("evictionStrategy") == LIVE_MIGRATE)
 
 
-def is_protected(vmi: Item) -> bool:
+def is_protected(vmi: Resource) -> bool:
     """Return whether the virt-launcher pod must not be evicted: its VMI requests migration and is not stopping."""
     return requests_live_migration(vmi) and not is_stopping(vmi)
 
 
-def is_stopping(vmi: Item) -> bool:
+def is_stopping(vmi: Resource) -> bool:
     """Return whether the VMI has finished or is being deleted."""
     return is_vmi_finished(vmi) or bool(vmi["metadata"].get("deletionTimestamp"))
 
 
-def is_running(vmi: Item) -> bool:
+def is_running(vmi: Resource) -> bool:
     """Return whether the VMI runs and is not being deleted."""
     return (vmi.get("status") or {}).get("phase") == "Running" and not vmi["metadata"].get("deletionTimestamp")
 
 
-def is_vmi_finished(vmi: Item) -> bool:
+def is_vmi_finished(vmi: Resource) -> bool:
     """Return whether the VMI has finished."""
     return (vmi.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
-def get_unmigratable_reason(vmi: Item) -> str:
+def get_unmigratable_reason(vmi: Resource) -> str:
     """Return why the VMI cannot be migrated, "" if it can (OSV-2)."""
-    conditions: Iterable[Item] = (vmi.get("status") or {}).get("conditions") or []
+    conditions: Iterable[Resource] = (vmi.get("status") or {}).get("conditions") or []
     condition = next((condition for condition in conditions if condition.get("type") == "LiveMigratable"), {})
     if condition.get("status") == "True":
         return ""
     return str(condition.get("message") or condition.get("reason") or "it has no condition LiveMigratable yet")
 
 
-def find_migration_blocker(vmi: Item) -> str:
+def find_migration_blocker(vmi: Resource) -> str:
     """Return why the VMI cannot be migrated now, with the remedy; "" if it can.
 
     Unlike `get_unmigratable_reason`, the function also reports a VMI that is not running.
@@ -130,17 +130,17 @@ def has_drain_taint(node: Node) -> bool:
     return any(is_tainted(node, taint) for taint in EVACUATION_TAINTS)
 
 
-def is_finished(migration: Item) -> bool:
+def is_finished(migration: Resource) -> bool:
     """Return whether the migration has ended."""
     return (migration.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
-def has_failed(migration: Item) -> bool:
+def has_failed(migration: Resource) -> bool:
     """Return whether the migration has failed, so that the VMI stayed on its node."""
     return (migration.get("status") or {}).get("phase") == "Failed"
 
 
-def get_source_node(migration: Item) -> str:
+def get_source_node(migration: Resource) -> str:
     """Return the migration's source node, "" until its status contains the node.
 
     Just before a migration finishes, its VMI is already on the target node, so the VMI's node is not always the source.
@@ -149,7 +149,7 @@ def get_source_node(migration: Item) -> str:
     return str(state.get("sourceNode") or "")
 
 
-def build_migration(name: str, vmi: Item) -> Object:
+def build_migration(name: str, vmi: Resource) -> Object:
     """Build the migration with this name; the VMI owns it, so it is deleted with the VMI."""
     namespace, vmi_name = get_key(vmi)
     metadata = {"name": name, "namespace": namespace, "labels": {"nodemaintenance.dev/evacuation": "true"}}

@@ -21,7 +21,7 @@ SECRET_KEYS = (CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY)
 class MountedSecret(Startable):
     """Mirrors a Secret to a directory, as a kubelet does for a volume.
 
-    It writes each version of the Secret to a new directory, and then switches a symlink to that directory.
+    Each version of the Secret is written to a new directory, and then a symlink is switched to that directory.
 
     Args:
         kubeconfig: The credentials for reading the Secret.
@@ -41,42 +41,42 @@ class MountedSecret(Startable):
         self._kubeconfig, self._path, self._name = kubeconfig, certificate_objects.build_secrets_path(namespace), name
         self._revision = 0
         self._loop = asyncio.new_event_loop()
-        self._follow_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _bring_up(self) -> None:
-        """Start following the Secret; `updated` is set once the first certificate is written."""
+    def _start_and_wait(self) -> None:
+        """Start to watch the Secret; `updated` is set once the first certificate is written."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for entry in SECRET_KEYS:
             with suppress(FileExistsError):
                 (self.directory / entry).symlink_to(f"..data/{entry}")
-        self._follow_task = self._loop.create_task(self._follow())
+        self._watch_task = self._loop.create_task(self._watch_secret())
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop following the Secret; the files stay as they are."""
-        if self._follow_task and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._follow_task.cancel)
+        """Stop watching the Secret; its files stay unchanged."""
+        if self._watch_task and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._watch_task.cancel)
             self._thread.join()
         self._loop.close()
 
     def _run(self) -> None:
-        assert self._follow_task  # noqa: S101 - it is created before the thread starts
-        self._loop.run_until_complete(asyncio.wait([self._follow_task]))
+        assert self._watch_task  # noqa: S101 - the task is created before the thread starts
+        self._loop.run_until_complete(asyncio.wait([self._watch_task]))
 
-    async def _follow(self) -> None:
+    async def _watch_secret(self) -> None:
         api = await Api.connect(str(self._kubeconfig))
         try:
             async with aclosing(follow(api, self._path, field_selector=f"metadata.name={self._name}")) as changes:
                 async for change in changes:
-                    if change.change_type in ("ADDED", "MODIFIED") and certificate_objects.get_current_pair(
+                    if change.change_type in ("ADDED", "MODIFIED") and certificate_objects.get_current_key_pair(
                         change.object
                     ):
-                        self._write(change.object)
+                        self._write_files(change.object)
         finally:
             await api.close()
 
-    def _write(self, secret: Object) -> None:
+    def _write_files(self, secret: Object) -> None:
         self._revision += 1
         version_dir = self.directory / f"..{self._revision}"
         version_dir.mkdir(exist_ok=True)

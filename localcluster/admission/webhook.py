@@ -19,13 +19,13 @@ from localcluster import access
 from localcluster.admission.mounted_secret import MountedSecret
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
-from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.processes import Server, Startable, reserve_port, wait_until_ready
 from localcluster.readiness import READINESS_PATH, is_responding
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
 COMPONENT_DIR = ROOT / "manifests" / "components" / "admission"
 APPLIED_FILES = ("rbac.yaml", "policy.yaml")
-"""The manifests that are applied unchanged; the server is a local process, and the configuration needs its address."""
+"""The manifests that are applied unchanged: neither the server's Deployment nor the webhook configuration."""
 SECRET_MANIFEST = ROOT / "manifests" / "components" / "certificates" / "rights" / "validate.yaml"
 SECRET_NAME = "validate"  # noqa: S105 - a name, not a secret
 """The name of the Secret with the serving certificate."""
@@ -35,8 +35,8 @@ TIMEOUT_SECONDS = 30
 class Webhook(Startable):
     """The webhook's server, its serving certificate, and the admission configuration that registers it.
 
-    The certificate is in the Secret `validate`. This class issues it with the product's own code. The function
-    `renew-certificates` renews it if that function runs.
+    The certificate is in the Secret `validate`. This class issues the certificate with the product's own code. The
+    function `renew-certificates`, if it runs, renews the certificate.
 
     Args:
         cluster: A cluster with the CRDs installed.
@@ -65,7 +65,7 @@ class Webhook(Startable):
         """Return the path of the CA certificate that clients of the webhook trust."""
         return self.directory / certificate_objects.CA_ENTRY
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Register and start the webhook; return when the API server calls it."""
         file_arguments = [argument for name in APPLIED_FILES for argument in ("-f", COMPONENT_DIR / name)]
         self._cluster.kubectl("apply", "--server-side", *file_arguments)
@@ -79,12 +79,12 @@ class Webhook(Startable):
             )
         self.start_server()
         for name, invalid_node in (("the admission webhook", "no-such-node"), ("the admission policy", "NoName")):
-            await_ready(name, partial(self._is_rejected, invalid_node), [self.server], TIMEOUT_SECONDS)
+            wait_until_ready(name, partial(self._is_rejected, invalid_node), [self.server], TIMEOUT_SECONDS)
 
     def start_server(self) -> None:
         """Start the server process; return when it is ready, with its caches synced."""
         self.server.start()
-        await_ready(
+        wait_until_ready(
             "the webhook's server",
             partial(is_responding, self.url + READINESS_PATH, self.ca_file),
             [self.server],

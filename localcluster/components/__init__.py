@@ -1,1 +1,1 @@
-"""The components of the product that are installed on a local cluster, and what each of them needs."""
+"""The components of the product that are installed on a local cluster, and the requirements of each component."""

@@ -22,7 +22,7 @@ INSTALLERS = {
 
 
 def fetch_crds(components: Components) -> None:
-    """Download the CRDs that these components need, unless cached. Raises `LocalClusterError` if that fails."""
+    """Download the CRDs that these components need, unless cached. Raises `LocalClusterError` if a download fails."""
     for component in FETCHERS.keys() & set(components):
         FETCHERS[component]()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from localcluster.cluster import LocalCluster
 from localcluster.components.selection import FAKES_ON, KUBEVIRT_ITSELF, MUTEX, VIRTUALIZATION, Components
 from localcluster.kubevirt.control_plane import KubeVirtControlPlane
-from localcluster.processes import Server, Startable, await_ready, kill_all
+from localcluster.processes import Server, Startable, kill_all, wait_until_ready
 from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
 
 FAKES_MODULE = "tests.fakes"
@@ -51,7 +51,7 @@ class Fakes(Startable):
             if component in components
         ]
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start the fakes, and KubeVirt's own control plane if selected.
 
         Return when OpenShift's pools and each worker's version exist, and KubeVirt's control plane is ready.
@@ -61,7 +61,9 @@ class Fakes(Startable):
         if self._kubevirt:
             self._kubevirt.start()
         if MUTEX in self._components:
-            await_ready("the simulators of OpenShift's operators", self._are_ready, self._fake_servers, TIMEOUT_SECONDS)
+            wait_until_ready(
+                "the simulators of OpenShift's operators", self._are_fakes_ready, self._fake_servers, TIMEOUT_SECONDS
+            )
 
     @property
     def servers(self) -> list[Server]:
@@ -72,6 +74,6 @@ class Fakes(Startable):
         """Kill the processes; the objects that they created stay."""
         kill_all(self.servers)
 
-    def _are_ready(self) -> bool:
+    def _are_fakes_ready(self) -> bool:
         workers = self._cluster.get_client().list("/api/v1/nodes", label_selector=UNVERSIONED_SELECTOR)["items"]
         return not workers and self._cluster.is_served(WORKER_POOL_PATH)

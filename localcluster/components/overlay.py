@@ -11,12 +11,12 @@ import yaml
 from localcluster.components.selection import ADMISSION, CERTIFICATES, CRD_PROJECTS, DEFAULT_COMPONENTS, Components
 
 OPTIONAL_COMPONENTS = (ADMISSION, CERTIFICATES)
-"""Components that the overlays include as kustomize components; `maintenance` is the rest of an overlay."""
+"""Components that the overlays include as kustomize components; the overlays' resources form `maintenance`."""
 COMPACT_COMPONENT = "compact"
 
 
 def ensure_overlay(base_overlay: Path, wanted_components: Components, new_directory: Path) -> Path:
-    """Return an overlay's directory with these components: the shipped one for the default set, else a new one."""
+    """Return the directory of an overlay with these components: a shipped one for the default set, else a new one."""
     if set(wanted_components) == set(DEFAULT_COMPONENTS):
         return base_overlay
     new_directory.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def select_components(base_components: list[str], components: Components) -> lis
     """Return the kustomize components of an overlay for these components of the product.
 
     Each opt-in component is added next to each entry of `certificates`. In an overlay with `compact`, where one process
-    serves all functions, it is added once, before `compact`.
+    serves all functions, each opt-in component is added once, before `compact`.
     """
     opt_in = [
         component
@@ -64,7 +64,7 @@ def _is_component_path(component: str, path: str) -> bool:
 
 
 def _resolve_resource(directory: Path, path: Path) -> str:
-    """Return the resource's entry; a file is copied, since kustomize only reads files below the overlay's directory."""
+    """Return the overlay's entry for the resource; copy a file, because kustomize reads none outside the overlay."""
     return Path(shutil.copy(path, directory)).name if path.is_file() else make_relative(directory, path)
 
 

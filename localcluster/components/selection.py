@@ -42,7 +42,7 @@ def parse_components(text: str) -> tuple[str, ...]:
 
 def check_fakes(components: Components, fakes: str) -> None:
     """Raise `LocalClusterError` if no component needs the projects that these fakes imitate."""
-    missing = f"which COMPONENTS={','.join(components)} lacks: add it to COMPONENTS"
+    missing = f"which COMPONENTS={','.join(components)} does not contain: add it to COMPONENTS"
     if fakes == KUBEVIRT_ITSELF and VIRTUALIZATION not in components:
         raise LocalClusterError(f"SIMULATORS={KUBEVIRT_ITSELF} requires the component {VIRTUALIZATION}, {missing}")
     if fakes == FAKES_ON and not set(components) & set(FAKED_PROJECTS):

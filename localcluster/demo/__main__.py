@@ -53,10 +53,10 @@ def _run_on_cluster(directory: Path, started: float) -> None:
         product.install_manifests(cluster)
         with Product(cluster, directory / "product") as running, Webhook(cluster, directory / "product"):
             print_line("installed the CRDs and RBAC; functions, delivery and admission webhook are ready")
-            _run_scenario(cluster, running)
+            _drain_and_restore_node(cluster, running)
 
 
-def _run_scenario(cluster: LocalCluster, running_product: Product) -> None:
+def _drain_and_restore_node(cluster: LocalCluster, running_product: Product) -> None:
     node = _deploy_workload(cluster)
     with EventLogFollower(running_product.delivery_log, print_line=print) as event_log:
         _create_maintenance(cluster, node)
@@ -73,12 +73,12 @@ def _run_scenario(cluster: LocalCluster, running_product: Product) -> None:
         print_heading(f"Make {node} schedulable again")
         deleted_at = time.monotonic()
         show_kubectl(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", MAINTENANCE_NAME)
-        event_log.await_events("dev.nodemaintenance.node.restored", TIMEOUT_SECONDS)
+        event_log.wait_for_events("dev.nodemaintenance.node.restored", TIMEOUT_SECONDS)
         restored_seconds = time.monotonic() - deleted_at
         show_kubectl(cluster, "get", "nodes")
         _check_node(cluster, node, in_maintenance=False)
     print_heading("Duration of each step")
-    for line in event_log.summarize():
+    for line in event_log.summarize_calls():
         print(f"  {line}")
     print(
         f"  from creation to Succeeded: {drained_seconds:.2f} s; from deletion to schedulable: {restored_seconds:.2f} s"
@@ -109,9 +109,9 @@ def _create_maintenance(cluster: LocalCluster, node: str) -> None:
 
 
 def _check_node(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:
-    """Check that the node is cordoned and tainted exactly if `in_maintenance`, and then has only pods that may stay.
+    """Check that the node is cordoned and tainted if, and only if, `in_maintenance`.
 
-    Raises `DemoError` otherwise.
+    During the maintenance, the node may have only pods that a drain does not evict. Raises `DemoError` otherwise.
     """
     spec = json.loads(run_kubectl(cluster, "get", "node", node, "-o", "json"))["spec"]
     if bool(spec.get("unschedulable")) != in_maintenance or bool(spec.get("taints")) != in_maintenance:
@@ -133,7 +133,7 @@ def _print_next_steps() -> None:
     print("  make demo-vm       virtual machines that move, restart or block when their node is drained")
     print("  make up            a cluster of your own with the product; `make down` stops it")
     print("  config/samples/    NodeMaintenance objects to apply; insert the name of your node")
-    print("  manifests/base/    the Triggers and sources of this flow")
+    print("  manifests/base/    the Triggers and event sources of this demo")
     print("  functions/         the steps, one file each")
     print("  README.md          how to install the product on a cluster")
 

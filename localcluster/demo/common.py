@@ -98,7 +98,7 @@ def follow_drain(cluster: LocalCluster, name: str, timeout: float, on_change: Ca
             return time.monotonic() - started
         if status.get("phase") == "Failed":
             raise DemoError(f'NodeMaintenance "{name}" failed: {status.get("lastError")}')
-    raise DemoError(f'NodeMaintenance "{name}": the watch ended before the drain')
+    raise DemoError(f'NodeMaintenance "{name}": the watch ended before the drain ended')
 
 
 def format_drain_status(status: Object) -> str:
@@ -119,7 +119,7 @@ def run_demo(demo: Callable[[], int]) -> None:
     except (LocalClusterError, ApiError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
     except KeyboardInterrupt as interrupt:
-        with contextlib.suppress(OSError):  # the terminal may have closed
+        with contextlib.suppress(OSError):  # The terminal may have closed.
             print_line("interrupted; everything that was started is stopped")
         raise SystemExit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
 
@@ -133,7 +133,7 @@ def _handle_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in TERMINATION_SIGNALS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, _handle_termination_signal)
     try:
         yield
     finally:
@@ -141,7 +141,7 @@ def _handle_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(number: int, frame: object) -> None:
-    for termination_signal in TERMINATION_SIGNALS:  # a second signal would abort the cleanup
+def _handle_termination_signal(number: int, frame: object) -> None:
+    for termination_signal in TERMINATION_SIGNALS:  # A second signal would abort the cleanup.
         signal.signal(termination_signal, signal.SIG_IGN)
     raise KeyboardInterrupt(number)

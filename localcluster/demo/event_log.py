@@ -33,7 +33,7 @@ class EventLogFollower:
         self._stopping = threading.Event()
         self._entries: list[dict[str, Any]] = []
         self._started_at = 0.0
-        self._thread = threading.Thread(target=self._follow, name="event-log", daemon=True)
+        self._thread = threading.Thread(target=self._follow_log, name="event-log", daemon=True)
 
     def __enter__(self) -> EventLogFollower:
         self._position = self._log.stat().st_size
@@ -52,7 +52,7 @@ class EventLogFollower:
         with self._changed:
             self._print_line(line)
 
-    def await_events(self, event_type: str, timeout: float, count: int = 1) -> None:
+    def wait_for_events(self, event_type: str, timeout: float, count: int = 1) -> None:
         """Return when `count` events of this type were accepted. Raises `LocalClusterError` after `timeout`."""
         with self._changed:
             if not self._changed.wait_for(
@@ -60,7 +60,7 @@ class EventLogFollower:
             ):
                 raise LocalClusterError(f"event {event_type}: accepted fewer than {count} times within {timeout:.0f} s")
 
-    def summarize(self) -> list[str]:
+    def summarize_calls(self) -> list[str]:
         """Return one line per function, with the number of calls and the median and longest duration."""
         durations: dict[str, list[float]] = {}
         for entry in self._entries:
@@ -74,7 +74,7 @@ class EventLogFollower:
             lines.append(f"{calls}, median {median:6.1f} ms, longest {longest:6.1f} ms")
         return sorted(lines)
 
-    def _follow(self) -> None:
+    def _follow_log(self) -> None:
         with self._log.open() as file:
             file.seek(self._position)
             incomplete_line = ""

@@ -37,14 +37,14 @@ TIMEOUT_SECONDS = 150.0
 OTHER_NODE_PATCH = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": OTHER_NODE}}}}}
 BASE_DIR = Path("/tmp")  # noqa: S108 - not TMPDIR, which may be in /var: each node has its own /var
 LATE_DEPLOYMENT = "validate"
-"""This Deployment's certificate reaches its pods only at the kubelets' next sync; the drain does not wait for it."""
+"""A Deployment that the demo does not wait for: its certificate reaches its pods only at the kubelets' next sync."""
 
 
 class WebhookPlacement:
-    """Add-on that moves Knative's webhooks to the other node before they start; the drain then evicts none of them."""
+    """Add-on that starts Knative's webhooks on the node that is not drained, so that the drain evicts none of them."""
 
     def write_archives(self, directory: Path) -> list[Path]:
-        """Return no images; this add-on has none."""
+        """Return an empty list, because this add-on has no images."""
         return []
 
     def apply(self, cluster: LocalCluster) -> None:
@@ -54,8 +54,8 @@ class WebhookPlacement:
                 cluster, "patch", "deployment", "-n", EVENTING.namespace, name, "-p", json.dumps(OTHER_NODE_PATCH)
             )
 
-    def await_ready(self, cluster: LocalCluster) -> None:
-        """Return at once; the Knative add-on waits for these Deployments."""
+    def wait_until_ready(self, cluster: LocalCluster) -> None:
+        """Return immediately, because the Knative add-on waits for these Deployments."""
 
 
 def main() -> int:
@@ -86,7 +86,7 @@ def _install_product(cluster: LocalCluster, directory: Path) -> None:
     overlay = pod_install.write_overlay(directory / "overlay")
     print((overlay / "kustomization.yaml").read_text())
     run_kubectl(cluster, "apply", "-k", str(overlay))
-    pod_install.await_ready(cluster, LATE_DEPLOYMENT)
+    pod_install.wait_until_ready(cluster, LATE_DEPLOYMENT)
 
 
 def show_drain(cluster: LocalCluster, nodes: RealNodes) -> None:

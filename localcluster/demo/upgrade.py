@@ -1,4 +1,4 @@
-"""`make demo-mutex`: upgrades four workers one by one, with Jobs before and after each upgrade.
+"""`make demo-mutex`: upgrades four workers one at a time, with Jobs before and after each upgrade.
 
 Fake OpenShift operators upgrade a node as soon as its pool allows it; everything else is the real product.
 """
@@ -38,7 +38,7 @@ FUNCTION_NAME_WIDTH = 14
 
 
 def main() -> int:
-    """Run the demo; return 0 if the workers were upgraded one after another and the cluster's state was restored."""
+    """Run the demo; return 0 if the workers were upgraded one at a time and the cluster's state was restored."""
     started = time.monotonic()
     print_line(
         "starting a temporary cluster: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, "
@@ -49,7 +49,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-") as folder:
         directory = Path(folder)
         with engine.create_cluster(directory / "cluster", 5) as cluster:
-            cluster.mark_control_plane(1)
+            cluster.mark_control_plane_nodes(1)
             seconds = time.monotonic() - started
             print_line(f"a real API server, a control-plane node and four workers are ready after {seconds:.1f} s")
             with (
@@ -59,17 +59,17 @@ def main() -> int:
                 print_line(
                     "installed OpenShift's and the product's CRDs; functions, delivery, fake-cvo and fake-mco are ready"
                 )
-                _run_scenario(cluster, product)
+                _upgrade_workers(cluster, product)
     print_line("everything that was started is stopped")
     return 0
 
 
-def _run_scenario(cluster: LocalCluster, product: delivery_engines.RunningProduct) -> None:
+def _upgrade_workers(cluster: LocalCluster, product: delivery_engines.RunningProduct) -> None:
     if not isinstance(product, Product):
         raise TypeError("product must be a localcluster.product.Product: the demo reads the local delivery's log")
-    before = _prepare(cluster)
+    before = _create_run_objects(cluster)
     with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as event_log:
-        print_heading(f"Set the desired version {NEW_VERSION}; the run begins when the control plane has it")
+        print_heading(f"Set the desired version {NEW_VERSION}; the run begins when the control plane has this version")
         patch = json.dumps({"spec": {"desiredUpdate": {"version": NEW_VERSION}}})
         show_kubectl(cluster, "patch", "clusterversion", "version", "--type=merge", "-p", patch)
         run, seconds = _follow_run(cluster, event_log)
@@ -79,13 +79,13 @@ def _run_scenario(cluster: LocalCluster, product: delivery_engines.RunningProduc
     _show_pools(cluster)
     _check_upgraded(cluster, run, before)
     print_heading("Duration of each step")
-    for line in event_log.summarize():
+    for line in event_log.summarize_calls():
         print(f"  {line}")
     print(f"  from the desired version to Finished: {seconds:.1f} s for {len(run['status']['record']['order'])} nodes")
 
 
-def _prepare(cluster: LocalCluster) -> dict[str, Object]:
-    """Create the pools, the rules, the target and the run config; return the pools as they are before the run."""
+def _create_run_objects(cluster: LocalCluster) -> dict[str, Object]:
+    """Create the pools, the rules, the target and the MutexRunConfig; return the pools' specs before the run."""
     print_heading("Create two pools of two workers each, an empty canary, two rules with cleanup Jobs, and one run")
     run_kubectl(cluster, "label", "node", *INFRA_NODES, "node-role.kubernetes.io/infra=")
     show_kubectl(cluster, "apply", "-f", str(MANIFEST))
@@ -127,7 +127,7 @@ def format_progress(status: Object) -> str:
 
 
 def _check_upgraded(cluster: LocalCluster, run: Object, pools_before: dict[str, Object]) -> None:
-    """Check the upgraded nodes, the pools and the Jobs. Raises `DemoError` if one is not as expected."""
+    """Check the upgraded nodes, the pools and the Jobs. Raises `DemoError` if any of them is not as expected."""
     nodes = cluster.get_client().list(NODES_PATH, label_selector=WORKER_LABEL)["items"]
     labels_by_node = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}
     if outdated := [name for name, labels in labels_by_node.items() if labels[VERSION_LABEL] != NEW_VERSION]:
@@ -145,7 +145,7 @@ def _check_upgraded(cluster: LocalCluster, run: Object, pools_before: dict[str, 
     if len(node_records) != len(labels_by_node) or any(
         later["releasedAt"] < earlier["cleanedAt"] for earlier, later in pairwise(node_records)
     ):
-        raise DemoError(f"nodes were not released one after another: {record['nodes']}")
+        raise DemoError(f"nodes were not released one at a time: {record['nodes']}")
     jobs = cluster.get_client().list(f"/apis/batch/v1/namespaces/{DEFAULT_NAMESPACE}/jobs")["items"]
     expected_count = JOBS_PER_NODE * len(labels_by_node)
     complete_count = sum(job["status"].get("succeeded") == 1 for job in jobs)

@@ -17,7 +17,7 @@ BOOTED_ANNOTATION = "fake-virt/booted"
 
 
 class Uptime(NamedTuple):
-    """The node on which a virtual machine runs, and its boot; both are "" while it does not run."""
+    """The node on which a virtual machine runs, and the id of its boot; both are "" while it does not run."""
 
     node: str = ""
     boot_id: str = ""
@@ -70,6 +70,6 @@ def check_outcomes(node: str, preview: Mapping[str, str], before: Uptimes, after
         has_happened, outcome = outcomes[forecast]
         if not has_happened:
             raise DemoError(
-                f'virtual machine "{name}": the preview forecast that it {forecast}, but it was {was} and is {now}'
+                f'virtual machine "{name}": the preview forecast is {forecast}, but it was {was} and is now {now}'
             )
         yield f"{name:8} {forecast:9} {outcome}"

@@ -108,12 +108,12 @@ def main() -> int:
                 Fakes(cluster, directory / "product", COMPONENTS),
             ):
                 print_line("installed KubeVirt's and the product's CRDs; functions, delivery and fake-virt are ready")
-                _run_scenario(cluster, product)
+                _drain_vms_and_label_cpus(cluster, product)
     print_line("everything that was started is stopped")
     return 0
 
 
-def _run_scenario(cluster: LocalCluster, product: delivery_engines.RunningProduct) -> None:
+def _drain_vms_and_label_cpus(cluster: LocalCluster, product: delivery_engines.RunningProduct) -> None:
     if not isinstance(product, Product):
         raise TypeError("product must be a localcluster.product.Product: the demo reads the local delivery's log")
     with EventLogFollower(product.delivery_log, width=FUNCTION_NAME_WIDTH) as whole_log:
@@ -122,16 +122,16 @@ def _run_scenario(cluster: LocalCluster, product: delivery_engines.RunningProduc
         _check_preview(cluster)
         before = dict(state.uptimes)
         with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as event_log:
-            _drain(cluster, state, event_log)
+            _drain_node(cluster, state, event_log)
         print_heading("The forecast and the outcome")
         for line in check_outcomes(NODE, PREVIEW, before, state.uptimes):
             print(f"  {line}")
-        print_heading(f"Make {NODE} schedulable again; no virtual machine moves back by itself")
+        print_heading(f"Make {NODE} schedulable again; no virtual machine moves back automatically")
         run_maintenance_command(cluster, "stop", NODE)
         show_kubectl(cluster, "get", "vmi", "-n", "demo")
         _label_cpus(cluster)
     print_heading("Duration of each step")
-    for line in whole_log.summarize():
+    for line in whole_log.summarize_calls():
         print(f"  {line}")
 
 
@@ -151,8 +151,8 @@ def _check_preview(cluster: LocalCluster) -> None:
         raise DemoError(f'node "{NODE}": the preview must be {PREVIEW}, but is {preview}')
 
 
-def _drain(cluster: LocalCluster, state: DemoState, event_log: EventLogFollower) -> None:
-    """Drain the node until only one virtual machine blocks the drain; then make that one migratable, and continue."""
+def _drain_node(cluster: LocalCluster, state: DemoState, event_log: EventLogFollower) -> None:
+    """Drain the node until only one virtual machine blocks the drain; then make this VM migratable, and continue."""
     print_heading(f"Start the maintenance of {NODE}")
     run_maintenance_command(cluster, "start", NODE, "--reason", "a new power supply")
     restarted = [name for name, drain in PREVIEW.items() if drain == RESTARTS]
@@ -164,7 +164,7 @@ def _drain(cluster: LocalCluster, state: DemoState, event_log: EventLogFollower)
     )
     print_heading(f"All virtual machines except {BLOCKED_VM} have left; the status states why it blocks the drain")
     run_maintenance_command(cluster, "status", NODE)
-    print_heading("Make its disk shared; the drain continues by itself")
+    print_heading(f"Make the disk of {BLOCKED_VM} shared; the drain continues automatically")
     annotated_at = time.monotonic()
     show_kubectl(cluster, "annotate", "vmi", BLOCKED_VM, "-n", "demo", "fake-virt/not-migratable-")
     _print_changes_until(

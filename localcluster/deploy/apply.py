@@ -20,10 +20,10 @@ from localcluster.deploy.preflight import (
     PLACEHOLDER_IMAGE,
     SIGNING_SECRET,
     Kind,
-    find_stripped_accounts,
+    find_accounts_losing_roles,
     list_conflicts,
     list_namespaces,
-    list_placeholder_users,
+    list_objects_with_placeholder_image,
     list_pods_with_key_variable,
     list_required_kinds,
     list_signing_namespaces,
@@ -56,12 +56,12 @@ def find_overlay(overlay: str) -> Path:
 def deploy(overlay: str) -> None:
     """Apply an overlay. Raises `LocalClusterError` with the reason.
 
-    After an error, nothing was applied, except the signing key's Secret and what the final `kubectl apply` wrote.
+    After an error, nothing was applied, except the signing key's Secret and the final `kubectl apply`'s objects.
     """
     folder = find_overlay(overlay)
     kubectl = _find_kubectl()
-    rendered = _run(kubectl, "kustomize", str(folder)).stdout
-    probe = _run(kubectl, "get", "--raw", "/readyz", "--request-timeout=10s", check=False)
+    rendered = _run_command(kubectl, "kustomize", str(folder)).stdout
+    probe = _run_command(kubectl, "get", "--raw", "/readyz", "--request-timeout=10s", check=False)
     if probe.returncode:
         reason = f"the API server does not respond: {probe.stderr.strip()}"
         raise LocalClusterError(f"nothing was applied: {reason}; check KUBECONFIG")
@@ -70,8 +70,8 @@ def deploy(overlay: str) -> None:
     )
     _check_kinds_served(kubectl, manifests)
     _check_no_other_install(kubectl, manifests)
-    if users := list_placeholder_users(manifests):
-        reason = f"{', '.join(users)} would run the placeholder image {PLACEHOLDER_IMAGE}"
+    if object_names := list_objects_with_placeholder_image(manifests):
+        reason = f"{', '.join(object_names)} would run the placeholder image {PLACEHOLDER_IMAGE}"
         remedy = "set the image under `images` in an overlay of your own (see docs/install.md)"
         raise LocalClusterError(f"nothing was applied: {reason}: {remedy}")
     _check_signing_secret(kubectl, manifests)
@@ -103,7 +103,7 @@ def _check_no_other_install(kubectl: str, manifests: Sequence[Mapping[str, Any]]
         for namespace in list_namespaces(manifests)
         for live_object in _list_live_objects(kubectl, namespace)
     ]
-    if conflicts := [*list_conflicts(manifests, live_objects), *_list_stripped_accounts(kubectl, manifests)]:
+    if conflicts := [*list_conflicts(manifests, live_objects), *_list_accounts_losing_roles(kubectl, manifests)]:
         remedy = 'see "Change the broker or the overlay" in docs/upgrade.md'
         raise LocalClusterError(
             f"nothing was applied: conflicts with another install: {'; '.join(conflicts)}; {remedy}"
@@ -144,10 +144,10 @@ def _ensure_signing_secret(kubectl: str, manifests: Sequence[Mapping[str, Any]])
             if manifest["kind"] == "Namespace" and manifest["metadata"]["name"] == namespace
         ]
         for body in bodies:
-            _run(kubectl, "apply", "-f", "-", stdin=json.dumps(body))
+            _run_command(kubectl, "apply", "-f", "-", stdin=json.dumps(body))
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SIGNING_SECRET, "namespace": namespace}}
         body = {**secret, "stringData": {"key": secrets.token_urlsafe(32)}}
-        created = _run(kubectl, "create", "-f", "-", stdin=json.dumps(body), check=False)
+        created = _run_command(kubectl, "create", "-f", "-", stdin=json.dumps(body), check=False)
         if created.returncode and "AlreadyExists" not in created.stderr:
             raise LocalClusterError(f"cannot create Secret {namespace}/{SIGNING_SECRET}: {created.stderr.strip()}")
 
@@ -164,7 +164,9 @@ def _find_kubectl() -> str:
 
 def _get_context_namespace(kubectl: str) -> str:
     """Return the namespace of the current context, or `default` if it names none, as kubectl does."""
-    viewed = _run(kubectl, "config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}", check=False)
+    viewed = _run_command(
+        kubectl, "config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}", check=False
+    )
     return viewed.stdout or "default"
 
 
@@ -177,12 +179,12 @@ def _list_served_kinds(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> 
     return found
 
 
-def _list_stripped_accounts(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+def _list_accounts_losing_roles(kubectl: str, manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe each existing ServiceAccount that would lose its ClusterRoleBindings.
 
     Such an account belongs to another install, or to the same functions deployed in another form.
     """
-    lost = sorted(find_stripped_accounts(manifests, _get_raw(kubectl, BINDINGS_PATH).get("items", ())))
+    lost = sorted(find_accounts_losing_roles(manifests, _get_raw(kubectl, BINDINGS_PATH).get("items", ())))
     existing = (pair for pair in lost if _get_raw(kubectl, "/api/v1/namespaces/{}/serviceaccounts/{}".format(*pair)))
     return [f"ServiceAccount {namespace}/{name} would lose its cluster roles" for namespace, name in existing]
 
@@ -201,7 +203,7 @@ def _list_live_objects(kubectl: str, namespace: str) -> list[Mapping[str, Any]]:
 
 def _get_raw(kubectl: str, path: str) -> Mapping[str, Any]:
     """Return the API server's response to a GET of this path, {} if it does not serve the path."""
-    done = _run(kubectl, "get", "--raw", path, check=False)
+    done = _run_command(kubectl, "get", "--raw", path, check=False)
     if done.returncode == 0:
         response: Mapping[str, Any] = json.loads(done.stdout)
         return response
@@ -210,7 +212,7 @@ def _get_raw(kubectl: str, path: str) -> Mapping[str, Any]:
     raise LocalClusterError(f"nothing was applied: cannot get {path}: {done.stderr.strip()}")
 
 
-def _run(*command: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+def _run_command(*command: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if check and done.returncode:
         raise LocalClusterError(f"{' '.join(command[1:])}: {done.stderr.strip()}")

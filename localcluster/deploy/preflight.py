@@ -73,7 +73,7 @@ def list_conflicts(manifests: Sequence[Mapping[str, Any]], live_objects: Sequenc
     return conflicts
 
 
-def find_stripped_accounts(
+def find_accounts_losing_roles(
     manifests: Sequence[Mapping[str, Any]], live_bindings: Sequence[Mapping[str, Any]]
 ) -> set[tuple[str, str]]:
     """Return the ServiceAccounts that applying these objects would remove from live ClusterRoleBindings."""
@@ -89,7 +89,7 @@ def find_stripped_accounts(
     return set().union(*lost)
 
 
-def list_placeholder_users(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_objects_with_placeholder_image(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of the objects that would run the placeholder image, which cannot be pulled."""
     return [
         f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in manifests if _has_placeholder(manifest)
@@ -104,7 +104,7 @@ def _has_placeholder(part: Any) -> bool:
 
 
 def list_pods_with_key_variable(pods: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the pods that read the key at startup and have not terminated.
+    """Return the names of the pods that read the signing key at startup and have not terminated.
 
     If the key does not exist, all these pods run without it.
     """
@@ -113,12 +113,14 @@ def list_pods_with_key_variable(pods: Sequence[Mapping[str, Any]]) -> list[str]:
         for pod in pods
         if pod["status"]["phase"] not in ("Succeeded", "Failed")
         and any(
-            _reads_key(variable) for container in pod["spec"]["containers"] for variable in container.get("env", ())
+            _reads_signing_key(variable)
+            for container in pod["spec"]["containers"]
+            for variable in container.get("env", ())
         )
     ]
 
 
-def _reads_key(variable: Mapping[str, Any]) -> bool:
+def _reads_signing_key(variable: Mapping[str, Any]) -> bool:
     return bool(variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == SIGNING_SECRET)
 
 

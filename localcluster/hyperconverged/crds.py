@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kube.cpu.hyperconverged import HYPERCONVERGEDS_PATH
 from localcluster.cluster import LocalCluster
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 
 CRD_FILE = Path(__file__).with_name("crd.yaml")
 
@@ -14,4 +14,4 @@ CRD_FILE = Path(__file__).with_name("crd.yaml")
 def install_crd(cluster: LocalCluster) -> None:
     """Apply the CRD; return when its kind is served."""
     cluster.kubectl("apply", "--server-side", "-f", CRD_FILE)
-    await_ready("HyperConverged's kind", lambda: cluster.is_served(HYPERCONVERGEDS_PATH), cluster.servers)
+    wait_until_ready("HyperConverged's kind", lambda: cluster.is_served(HYPERCONVERGEDS_PATH), cluster.servers)

@@ -9,7 +9,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.knative import install
 from localcluster.knative.fake_kubelet import FakeKubelet
 from localcluster.knative.install import KnativeProject
-from localcluster.processes import Server, Startable, await_ready, kill_all, reserve_port
+from localcluster.processes import Server, Startable, kill_all, reserve_port, wait_until_ready
 from localcluster.programs import build
 from localcluster.servers import NO_PROXY_LOCAL_ENV
 
@@ -48,7 +48,7 @@ class ControlPlane(Startable):
         for project, ports in zip(self._projects, self._ports, strict=True):
             install.install_project(self._cluster, project, ports)
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start the processes of all projects; return when their objects can be created."""
         for project, kubelet, ports in zip(self._projects, self._kubelets, self._ports, strict=True):
             for name in project.controllers:
@@ -71,7 +71,7 @@ class ControlPlane(Startable):
             self._cluster.kubectl("wait", kind, "--all", has_ca_bundle, f"--timeout={TIMEOUT_SECONDS}s")
         file_arguments = [argument for project in self._projects for argument in ("-f", project.dry_run_file)]
         dry_run = ("apply", "--dry-run=server", "-n", "default", *file_arguments)
-        await_ready(
+        wait_until_ready(
             "Knative's admission webhooks",
             lambda: self._cluster.kubectl(*dry_run, check=False).returncode == 0,
             self.servers,

@@ -38,7 +38,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class KnativeProject:
-    """A Knative project, limited to what is needed here.
+    """A Knative project, limited to the parts that a local cluster needs.
 
     Attributes:
         toolset: Its binaries.
@@ -63,7 +63,7 @@ class KnativeProject:
     excluded_names: frozenset[str] = frozenset()
 
     def load_manifests(self, excluded_kinds: frozenset[str] = POD_ONLY_KINDS) -> list[Manifest]:
-        """Return the project's manifests that are needed here, without those of the excluded kinds."""
+        """Return the project's manifests, without the excluded names and kinds."""
         module = build.download_program_module(self.go_module_dir, self.go_module)
         paths = [module / path for path in self.manifest_paths]
         files = [file for path in paths for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
@@ -118,7 +118,7 @@ def apply_manifests(cluster: LocalCluster, manifests: list[Manifest]) -> None:
 
 
 def split_prerequisites(manifests: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
-    """Split the objects into those that must be applied first and the rest."""
+    """Return the objects that must be applied first, and all other objects."""
     return [manifest for manifest in manifests if manifest["kind"] in PREREQUISITE_KINDS], [
         manifest for manifest in manifests if manifest["kind"] not in PREREQUISITE_KINDS
     ]
@@ -144,10 +144,10 @@ def install_project(cluster: LocalCluster, project: KnativeProject, ports: Mappi
     other_manifests = [manifest for manifest in manifests if manifest["kind"] not in PREREQUISITE_KINDS]
     for manifest in other_manifests:
         if manifest["kind"] == "Service" and manifest["metadata"]["name"] in project.webhooks:
-            del manifest["spec"]["selector"]  # its endpoint is not a pod
+            del manifest["spec"]["selector"]  # The Service's endpoint is not a pod.
     endpoints = [_build_endpoint_slice(project.namespace, service, ports[service]) for service in project.webhooks]
     apply_manifests(cluster, [*other_manifests, *endpoints])
-    cluster.await_crds()
+    cluster.wait_for_crds()
 
 
 def _build_endpoint_slice(namespace: str, service: str, port: int) -> Manifest:
@@ -171,6 +171,6 @@ def get_host_address() -> str:
             address = "127.0.0.1"
     if address.startswith("127."):
         raise LocalClusterError(
-            "this host has only loopback addresses, but Knative's webhooks need another one: connect it to a network"
+            "this host has only loopback addresses, but Knative's webhooks require another: connect it to a network"
         )
     return address

@@ -18,7 +18,7 @@ from localcluster.access import NAMESPACE, write_secret
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
 from localcluster.knative import install
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 
 TIMEOUT_SECONDS, MAX_ATTEMPTS = 20, 4
 """The timeout in which all components must apply a change of the flags, and the number of attempts."""
@@ -63,7 +63,7 @@ def disable(cluster: LocalCluster) -> None:
     """
     _set_flags_and_wait(cluster, {OIDC_FLAG: "disabled", DISCOVERY_URL_KEY: None}, enabled=False)
     cluster.kubectl("delete", "eventpolicy", "--all", "-n", NAMESPACE)
-    await_ready(
+    wait_until_ready(
         "the Broker's channel",
         lambda: all(map(is_ready, cluster.get_client().list(CHANNELS_PATH)["items"])),
         [],
@@ -82,7 +82,7 @@ def read_oidc_variables(cluster: LocalCluster) -> dict[str, dict[str, str]]:
 
 
 def write_tokens(cluster: LocalCluster, directory: Path) -> None:
-    """Write the token of each SinkBinding to `directory/NAME.token`; remove the file of one without a token."""
+    """Write each SinkBinding's token to `directory/NAME.token`; remove the file if the SinkBinding has no token."""
     for item in cluster.get_client().list(f"/apis/sources.knative.dev/v1/namespaces/{NAMESPACE}/sinkbindings")["items"]:
         file = directory / f"{item['metadata']['name']}.token"
         file.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ def _set_flags_and_wait(cluster: LocalCluster, flags: dict[str, Any], *, enabled
     for attempt in range(MAX_ATTEMPTS):
         _patch_flags(cluster, flags, attempt)
         try:
-            await_ready(
+            wait_until_ready(
                 "Knative's OIDC identities", lambda: _is_reconciled(cluster, enabled=enabled), [], TIMEOUT_SECONDS
             )
             return

@@ -13,14 +13,14 @@ from localcluster.knative.control_plane import CONTROL_PLANE_ENV, ControlPlane
 from localcluster.knative.fake_kubelet import FakeKubelet
 from localcluster.knative.install import EVENTING
 from localcluster.knative.proxy import Proxy
-from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.programs import build
 from localcluster.readiness import is_responding
 from localcluster.servers import LOOPBACK
 
 DISPATCHER_PORTS = (8080, 8443)
 """The ports that are hard-coded in the in-memory channel's dispatcher."""
-PROBE_HEADERS = {"User-Agent": "kube-probe/1"}  # the readiness endpoint answers only kubelet probes
+PROBE_HEADERS = {"User-Agent": "kube-probe/1"}  # The readiness endpoint responds only to kubelet probes.
 TIMEOUT_SECONDS = 60
 
 
@@ -69,19 +69,19 @@ class KnativePlanes:
         """Start one of `parts`; return when it is ready."""
         server = self.data_plane[name]
         server.start()
-        await_ready(
+        wait_until_ready(
             name, lambda: is_responding(self.get_readiness_url(name), headers=PROBE_HEADERS), [server], TIMEOUT_SECONDS
         )
 
     def is_dispatcher_ready(self) -> bool:
         """Return whether the dispatcher listens on its port.
 
-        A process that started earlier would use the port for its own probes.
+        A Knative adapter that starts before the dispatcher would use this port for its own probes.
         """
         return is_responding(self.get_readiness_url("dispatcher"), headers=PROBE_HEADERS)
 
     def get_readiness_url(self, name: str) -> str:
-        """Return the readiness URL of one of `parts`, which answers only requests with the `PROBE_HEADERS` headers."""
+        """Return the readiness URL of one of `parts`, which responds only to requests with the `PROBE_HEADERS`."""
         return f"http://{LOOPBACK}:{self._ports[name]}/healthz"
 
     def kill_part(self, name: str) -> None:
@@ -110,7 +110,7 @@ def reserve_ports() -> Iterator[None]:
 
 
 def _bind_port(listener: socket.socket, port: int) -> None:
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Go does
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Go's listeners set this option, too.
     try:
         listener.bind(("", port))
         listener.listen()

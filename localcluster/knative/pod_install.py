@@ -35,7 +35,7 @@ class Addon(Protocol):
     def apply(self, cluster: LocalCluster) -> None:
         """Install the add-on."""
 
-    def await_ready(self, cluster: LocalCluster) -> None:
+    def wait_until_ready(self, cluster: LocalCluster) -> None:
         """Return when the add-on is ready."""
 
 
@@ -62,9 +62,9 @@ def start_real_cluster(
             shutil.rmtree(directory / "images")
             for installation in installations:
                 installation.result()
-            real_nodes.await_ready()
+            real_nodes.wait_until_ready()
             for addon in addons:
-                addon.await_ready(cluster)
+                addon.wait_until_ready(cluster)
             yield cluster, real_nodes
 
 
@@ -102,8 +102,8 @@ def write_overlay(
     return directory
 
 
-def await_ready(cluster: LocalCluster, *excluded: str) -> None:
-    """Return when the product's Knative objects are Ready, and then its Deployments except those in `excluded`."""
+def wait_until_ready(cluster: LocalCluster, *excluded: str) -> None:
+    """Wait until the product's Knative objects are Ready, and then its Deployments, except those in `excluded`."""
     limit = f"--timeout={TIMEOUT_SECONDS}s"
     cluster.kubectl("wait", EVENTING_KINDS, "--all", "-n", NAMESPACE, "--for=condition=Ready", limit)
     names = cluster.kubectl("get", "deployment", "-n", NAMESPACE, "-o", "name").stdout.split()

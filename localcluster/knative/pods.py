@@ -31,10 +31,10 @@ def apply(cluster: LocalCluster) -> None:
     """Install Knative; its pods start once nodes that have its images exist."""
     for manifests in install.split_prerequisites(build_manifests()):
         install.apply_manifests(cluster, manifests)
-        cluster.await_crds()
+        cluster.wait_for_crds()
 
 
-def await_ready(cluster: LocalCluster) -> None:
+def wait_until_ready(cluster: LocalCluster) -> None:
     """Return when Knative's objects can be created; its controllers, which become Ready 20 s later, already run."""
     limit = f"--timeout={TIMEOUT_SECONDS}s"
     cluster.kubectl("wait", "deployment", *WEBHOOKS, "-n", EVENTING.namespace, "--for=condition=Available", limit)

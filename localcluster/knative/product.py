@@ -14,7 +14,7 @@ from localcluster.components.selection import DEFAULT_COMPONENTS, Components
 from localcluster.engine_product import EngineProduct
 from localcluster.knative import install, oidc
 from localcluster.knative.planes import KnativePlanes
-from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.servers import ROOT
 
 TIMEOUT_SECONDS = 60
@@ -46,7 +46,7 @@ class KnativeProduct(EngineProduct):
         self._overlay = overlay.ensure_overlay(PLAIN_OVERLAY, components, directory / "overlay")
         self._api_sources: list[str] = []
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start Knative, then install and start the product; return when all its Knative objects are ready."""
         self.planes.start()
         self._install()
@@ -99,7 +99,7 @@ class KnativeProduct(EngineProduct):
         self._api_sources = [item["metadata"]["name"] for item in items if item["kind"] == "ApiServerSource"]
         install.apply_manifests(self._cluster, [item for item in items if item["kind"] in install.PREREQUISITE_KINDS])
         install.pin_namespace(self._cluster, NAMESPACE)
-        self._cluster.await_crds()
+        self._cluster.wait_for_crds()
         install.apply_manifests(
             self._cluster, [item for item in items if item["kind"] not in install.PREREQUISITE_KINDS]
         )
@@ -107,7 +107,7 @@ class KnativeProduct(EngineProduct):
     def _build_adapters(self) -> dict[str, Server]:
         """Return the processes of the sources, from the Deployments that Knative created for them."""
         kubelet, system = self.planes.kubelet, install.EVENTING.namespace
-        await_ready(
+        wait_until_ready(
             "the Deployments that Knative creates for the sources", self._are_sources_deployed, [], TIMEOUT_SECONDS
         )
         deployments = self._map_api_source_deployments(oidc.list_deployments(self._cluster))
@@ -120,8 +120,8 @@ class KnativeProduct(EngineProduct):
     def _are_sources_deployed(self) -> bool:
         """Return whether Knative has created and configured all adapters.
 
-        These are one Deployment per ApiServerSource, PodSource's Deployment with a sink, and one replica of the ping
-        adapter.
+        The adapters are one Deployment per ApiServerSource, PodSource's Deployment with a sink, and one replica of the
+        ping adapter.
         """
         deployments = oidc.list_deployments(self._cluster)
         (variables,) = [

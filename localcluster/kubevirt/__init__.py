@@ -1,1 +1,1 @@
-"""KubeVirt on a local cluster, as far as the live migration of virtual machines needs it."""
+"""KubeVirt on a local cluster, limited to the live migration of virtual machines."""

@@ -14,7 +14,7 @@ from typing import Any
 from kube.client.api import get_or_none
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt.controller import NAMESPACE
-from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.processes import Server, Startable, reserve_port, wait_until_ready
 from localcluster.programs import build
 from localcluster.readiness import is_responding
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
@@ -42,7 +42,7 @@ class VirtApi(Startable):
         self._cluster = cluster
         program = build.ensure_programs(build.KUBEVIRT) / "virt-api"
         self._url = f"https://{LOOPBACK}:{(port := reserve_port())}"
-        pki = cluster.directory / "pki"  # any certificate for this address works
+        pki = cluster.directory / "pki"  # Any certificate for this address is sufficient.
         self._certificate, key = pki / "apiserver.crt", pki / "apiserver.key"
         flags = {
             "kubeconfig": cluster.kubeconfig,
@@ -55,7 +55,7 @@ class VirtApi(Startable):
         directory.mkdir(parents=True, exist_ok=True)
         self.server = Server("virt-api", [program, *arguments], directory / "virt-api.log", NO_PROXY_LOCAL_ENV, ROOT)
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start virt-api; return when the API server calls its webhook."""
         ca_bundle = self._cluster.certificate
         headers = {
@@ -65,11 +65,11 @@ class VirtApi(Startable):
         self._apply_config_map("kube-system", "extension-apiserver-authentication", data)
         self._apply_config_map(NAMESPACE, "kubevirt-ca", {"ca-bundle": ca_bundle})
         self.server.start()
-        await_ready(
+        wait_until_ready(
             "virt-api", lambda: is_responding(f"{self._url}/healthz", self._certificate), [self.server], TIMEOUT_SECONDS
         )
         self._cluster.get_client().create(WEBHOOKS_PATH, self._build_webhook_configuration(ca_bundle))
-        await_ready("virt-api's webhook", self._is_webhook_called, [self.server], TIMEOUT_SECONDS)
+        wait_until_ready("virt-api's webhook", self._is_webhook_called, [self.server], TIMEOUT_SECONDS)
 
     def stop(self) -> None:
         """Unregister the webhook, and kill virt-api without a graceful shutdown."""
@@ -78,7 +78,7 @@ class VirtApi(Startable):
         self.server.kill()
 
     def _is_webhook_called(self) -> bool:
-        """Return whether the API server calls the webhook, by an eviction; it loads new configurations with a delay."""
+        """Send an eviction, and return whether the API server calls the webhook; it registers webhooks with a delay."""
         client, before = self._cluster.get_client(), self._count_webhook_calls()
         client.run(get_or_none(client.api.create(f"{ABSENT_POD_PATH}/eviction", EVICTION_BODY)))
         return self._count_webhook_calls() > before

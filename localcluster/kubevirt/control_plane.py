@@ -25,7 +25,7 @@ class KubeVirtControlPlane(Startable):
         """Return both processes."""
         return [self._controller.server, self._api.server]
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Install KubeVirt with its default configuration and start it; return when evictions call its webhook."""
         self._controller.install_crds()
         self._controller.create_kubevirt()

@@ -13,7 +13,7 @@ from typing import Any
 from kube.client.api import JSON_PATCH, get_or_none
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt import crds
-from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.processes import Server, Startable, reserve_port, wait_until_ready
 from localcluster.programs import build
 from localcluster.readiness import is_responding
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
@@ -22,7 +22,7 @@ NAMESPACE = KUBEVIRT_NAME = "kubevirt"
 KUBEVIRTS_PATH = f"/apis/{crds.GROUP}/{crds.STORAGE_VERSION}/namespaces/{NAMESPACE}/kubevirts"
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/virt-controller"
 FAKE_IMAGE = "fake"
-"""The nodes here are fake and pull no images."""
+"""An image name that is never pulled, because the nodes are fake."""
 TIMEOUT_SECONDS = 60
 
 
@@ -38,7 +38,7 @@ class VirtController(Startable):
         program = build.ensure_programs(build.KUBEVIRT) / "virt-controller"
         port = reserve_port()
         self._url = f"https://{LOOPBACK}:{port}/healthz"
-        pki = cluster.directory / "pki"  # any certificate for this address works
+        pki = cluster.directory / "pki"  # Any certificate for this address is sufficient.
         self._certificate = pki / "apiserver.crt"
         flags = {
             "kubeconfig": cluster.kubeconfig,
@@ -82,7 +82,7 @@ class VirtController(Startable):
         client, path = self._cluster.get_client(), f"{KUBEVIRTS_PATH}/{KUBEVIRT_NAME}"
         client.delete(path, uid=client.get(path)["metadata"]["uid"])
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start virt-controller; return when it is healthy.
 
         First delete the Lease of an earlier leader, which has ended, so that the new process need not wait until the
@@ -91,7 +91,7 @@ class VirtController(Startable):
         client = self._cluster.get_client()
         client.run(get_or_none(client.api.request("DELETE", LEASE_PATH)))
         self.server.start()
-        await_ready(
+        wait_until_ready(
             "virt-controller", lambda: is_responding(self._url, self._certificate), [self.server], TIMEOUT_SECONDS
         )
 

@@ -2,7 +2,7 @@
 
 The module has no CRD files, only a program that generates them; building that program would need the whole module. So
 names and printer columns are repeated here from `pkg/virt-operator/resource/generate/components/crds.go`. The schemas
-are text in a file next to that one.
+are text in a file next to `crds.go`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 from eventing.local.manifests import YAML_LOADER
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.programs import build
 
 MODULE = "kubevirt.io/kubevirt"
@@ -161,4 +161,4 @@ def install_crds(cluster: LocalCluster, crds: Sequence[CrdInfo] = INSTALLED_CRDS
     file = cluster.directory / "kubevirt.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": build_crds(crds)}))
     cluster.kubectl("apply", "--server-side", "-f", file)
-    await_ready("KubeVirt's kinds", lambda: all(cluster.is_served(kind.path) for kind in crds), cluster.servers)
+    wait_until_ready("KubeVirt's kinds", lambda: all(cluster.is_served(kind.path) for kind in crds), cluster.servers)

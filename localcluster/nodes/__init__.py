@@ -1,1 +1,1 @@
-"""Real nodes: kubelets that run containers, each in its own namespaces, so that the kernel cleans up after it."""
+"""Real nodes: kubelets that run containers, each in its own namespaces, which the kernel removes with the node."""

@@ -26,7 +26,7 @@ runroot = "{folder}/run"
 
 
 class Buildah:
-    """A buildah store with a base image, a Debian with Python, which the constructor imports.
+    """A buildah store, into which the constructor imports the base image: Debian with Python.
 
     Args:
         directory: An existing directory for this store only.
@@ -58,7 +58,7 @@ class Buildah:
         return f"{name}:v{version}"
 
     def _import_base_image(self) -> str:
-        """Import the base image, a Debian with Python, and return its name; its packages are downloaded only once."""
+        """Import the base image, Debian with Python, and return its name; its packages are downloaded only once."""
         name, archive = f"localhost/python:{DEBIAN_RELEASE}", get_cache_dir() / f"base-{DEBIAN_RELEASE}.tar"
         if not archive.exists():
             with hold_build_lock("the base image", "base.lock"):

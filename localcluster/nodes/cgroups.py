@@ -56,7 +56,7 @@ def remove_cgroup(cgroup: str) -> None:
     for tree in list_hierarchies():
         while (tree / cgroup).is_dir():
             for folder, _, _ in os.walk(tree / cgroup, topdown=False):
-                with contextlib.suppress(OSError):  # a process is still ending
+                with contextlib.suppress(OSError):  # A process may still be ending.
                     os.rmdir(folder)
             if time.monotonic() > deadline:
                 raise LocalClusterError(

@@ -50,7 +50,7 @@ class KubeletClientCertificate:
             f"--kubelet-client-certificate={self.certificate_file}",
             f"--kubelet-client-key={self.key_file}",
             "--kubelet-preferred-address-types=InternalIP",
-            "--enable-aggregator-routing=true",  # webhooks are called at pod addresses: no kube-proxy on this host
+            "--enable-aggregator-routing=true",  # Webhooks are called at pod addresses, without kube-proxy.
         )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from localcluster.errors import LocalClusterError
-from localcluster.processes import Server, await_ready
+from localcluster.processes import Server, wait_until_ready
 from localcluster.programs.build import get_cache_dir, hold_build_lock
 
 CONTAINERD_DIR = "containerd"
@@ -84,7 +84,7 @@ def _import_images(store: Path, archives: list[Path], snapshotter: str) -> None:
         call = ["ctr", "--address", str(folder / "socket"), "--namespace", "k8s.io"]
         containerd.start()
         try:
-            await_ready("containerd", lambda: not _run_command(*call, "version"), [containerd], TIMEOUT_SECONDS)
+            wait_until_ready("containerd", lambda: not _run_command(*call, "version"), [containerd], TIMEOUT_SECONDS)
             for archive in archives:
                 error = _run_command(*call, "images", "import", "--snapshotter", snapshotter, str(archive))
                 if error:
@@ -112,9 +112,10 @@ def _link_store(store: Path, target: Path) -> None:
 
 
 def _evict_stores() -> None:
-    """Remove sets that were not used recently, and the remains of killed processes; call it before adding a set.
+    """Remove stores that were not used recently, and directories that killed processes left.
 
-    A set is renamed first, so that a killed process leaves no partial set under a valid name.
+    Call this function before adding a store. It renames a store before it deletes the files, so that a killed process
+    leaves no partial store under a valid name.
     """
     stores = sorted(get_cache_dir().glob("images-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in stores[MAX_CACHED_STORES:]:

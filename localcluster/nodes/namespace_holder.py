@@ -1,4 +1,4 @@
-"""Holds one node's namespaces: `sandbox` runs `python namespace_holder.py DIRECTORY NAME`. Standard library only.
+"""Holds one node's namespaces: `sandbox` runs `python namespace_holder.py DIRECTORY NAME`, with no third-party package.
 
 When the first process of a PID namespace ends, the kernel kills all others in it. When the last process has ended, the
 kernel removes the mounts, network devices and packet filters. So killing this process ends the node. DIRECTORY must
@@ -27,7 +27,7 @@ def main(directory: Path, name: str) -> None:
     file.unlink(missing_ok=True)
     (setup_read, setup_write), (ready_read, ready_write) = os.pipe(), os.pipe()
     original_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    _check_result(LIBC.unshare(CLONE_NEWPID), "unshare")  # all later children are in it
+    _exit_if_call_failed(LIBC.unshare(CLONE_NEWPID), "unshare")  # Later children are in the new PID namespace.
     first = os.fork()
     if not first:
         os.close(setup_write)
@@ -35,7 +35,8 @@ def main(directory: Path, name: str) -> None:
         _run_init(directory, name, setup_read, ready_write)
     os.close(setup_read)
     os.close(ready_write)
-    _check_result(LIBC.setns(original_namespace, CLONE_NEWPID), "setns")  # applies to children after the first one
+    # Later children are in the original namespace again.
+    _exit_if_call_failed(LIBC.setns(original_namespace, CLONE_NEWPID), "setns")
     if os.read(ready_read, 1):
         _run_script(directory / "outside", PID=str(first))
         os.write(setup_write, b"!")
@@ -49,12 +50,12 @@ def main(directory: Path, name: str) -> None:
 
 def _run_init(directory: Path, name: str, read_fd: int, write_fd: int) -> None:
     """Run as the first process: set up the new namespaces, then reap orphaned processes forever."""
-    _check_result(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-    _check_result(LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET), "unshare")
+    _exit_if_call_failed(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    _exit_if_call_failed(LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET), "unshare")
     os.write(write_fd, b"!")
     if not os.read(read_fd, 1):
-        sys.exit("the script outside did not complete")
-    _check_result(LIBC.sethostname(name.encode(), len(name)), "sethostname")
+        sys.exit("the script `outside` did not complete")
+    _exit_if_call_failed(LIBC.sethostname(name.encode(), len(name)), "sethostname")
     _run_script(directory / "inside")
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     os.write(write_fd, b"!")
@@ -78,7 +79,7 @@ def _run_script(script: Path, **variables: str) -> None:
         sys.exit(f"{script} failed with exit status {done.returncode}: see its output above")
 
 
-def _check_result(result: int, call: str) -> None:
+def _exit_if_call_failed(result: int, call: str) -> None:
     if result:
         sys.exit(f"{call}: {os.strerror(ctypes.get_errno())}")
 

@@ -11,7 +11,7 @@ from localcluster.errors import LocalClusterError
 from localcluster.nodes.node_config import CONTAINERD_SOCKET, NodeConfig
 from localcluster.nodes.node_network import NodeNetwork
 from localcluster.nodes.sandbox import Sandbox
-from localcluster.processes import Server, await_ready, start_and_await_log
+from localcluster.processes import Server, start_and_wait_for_log, wait_until_ready
 
 OUTSIDE_SCRIPT = """
 nsenter --target "$(cat {switch})" --net ip link add {name} type veth peer name eth0 netns $PID
@@ -100,12 +100,12 @@ class RealNode:
         """Start all processes without waiting for the node to be Ready; call `image_store.install_images` first."""
         self.sandbox.start()
         self.kube_proxy.start()
-        start_and_await_log(CRI_READY_LOG_LINE, [self.containerd])
-        await_ready(f"containerd of {self.name}", self._is_containerd_ready, [self.containerd])
+        start_and_wait_for_log(CRI_READY_LOG_LINE, [self.containerd])
+        wait_until_ready(f"containerd of {self.name}", self._is_containerd_ready, [self.containerd])
         self.kubelet.start()
 
     def _is_containerd_ready(self) -> bool:
-        """Return whether containerd responds on its socket, which a different thread serves than the one that logs."""
+        """Return whether containerd responds on its socket; its log message alone does not prove that."""
         try:
             self.sandbox.run("ctr", "--address", CONTAINERD_SOCKET, "version")
         except LocalClusterError:

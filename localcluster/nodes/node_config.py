@@ -61,7 +61,7 @@ class NodeConfig:
         cni = self.directory / "cni"
         for folder in (cni, self.directory / "static"):
             folder.mkdir()
-        (self.directory / "resolv.conf").write_text("")  # names outside the cluster are not resolved
+        (self.directory / "resolv.conf").write_text("")  # Names outside the cluster are not resolved.
         (self.directory / "containerd.toml").write_text(self._build_containerd_config())
         (cni / "10-nodes.conflist").write_text(json.dumps(self._build_cni_config()))
         (self.directory / "kubelet.yaml").write_text(json.dumps(self._build_kubelet_config()))
@@ -105,7 +105,7 @@ class NodeConfig:
         }
 
     def _build_resource_settings(self) -> dict[str, Any]:
-        """Return the resource settings for a shared host: no reservations, and eviction only when it is almost full."""
+        """Return resource settings for a shared host: no reservations, no eviction until the host is almost full."""
         return {
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.cgroup}",
@@ -127,6 +127,6 @@ class NodeConfig:
             "hostnameOverride": self.name,
             "clusterCIDR": self.network.cidr,
             "clientConnection": {"kubeconfig": str(self.directory / "kube-proxy.kubeconfig")},
-            "conntrack": unchanged,  # conntrack limits belong to the host, not to a namespace
+            "conntrack": unchanged,  # Conntrack limits belong to the host, not to a namespace.
             "oomScoreAdj": 0,
         }

@@ -1,6 +1,6 @@
 """Checks whether this host can run real nodes.
 
-It may run before the virtual environment exists, so it must not import third-party packages.
+The module may run before the virtual environment exists, so it must not import third-party packages.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from localcluster.errors import LocalClusterError
 
 EXIT_UNSUPPORTED = 3
-"""Exit status on a host that cannot run real nodes; that of an error is 1."""
+"""Exit status on a host that cannot run real nodes; for any other error, the exit status is 1."""
 REQUIRED_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
-"""A kubelet does not start without these."""
+"""The cgroup controllers without which a kubelet does not start."""
 MOUNTS_FILE, CGROUP2_CONTROLLERS_FILE = Path("/proc/self/mounts"), Path("/sys/fs/cgroup/cgroup.controllers")
 PROBES = {
     "network devices (`ip link add`)": """
@@ -45,13 +45,13 @@ def check_host() -> None:
 
     The check skips a test whose program is not installed. Run it again after installing the packages.
     """
-    if missing := list(_list_missing()):
+    if missing := list(_list_missing_requirements()):
         raise LocalClusterError(
             f"REAL needs {', '.join(missing)}, which this host lacks: omit REAL, or use {SUPPORTED_HOSTS}"
         )
 
 
-def _list_missing() -> Iterator[str]:
+def _list_missing_requirements() -> Iterator[str]:
     if sys.platform != "linux":
         yield "Linux"
         return
@@ -67,7 +67,7 @@ def _list_missing() -> Iterator[str]:
 
 
 def _is_program_installed(probe: str) -> bool:
-    """Return whether a test's program is installed; on a fresh host a missing program proves nothing."""
+    """Return whether the probe's program is installed; without the program, the probe proves nothing."""
     return shutil.which(probe.split()[0]) is not None
 
 

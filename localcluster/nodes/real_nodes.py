@@ -14,12 +14,12 @@ from localcluster.nodes import cgroups, cleanup, identities, image_store, images
 from localcluster.nodes.node import RealNode, detect_snapshotter
 from localcluster.nodes.node_config import PAUSE_IMAGE, NodeConfig
 from localcluster.nodes.switch import build_switch
-from localcluster.processes import Server, Startable, await_ready
+from localcluster.processes import Server, Startable, wait_until_ready
 from localcluster.programs import build, packages
 
 DNS_MANIFEST = Path(__file__).with_name("dns.yaml")
 DNS_REPLICAS = 2
-"""Each replica needs its own node, so with one node there is only one replica."""
+"""Number of CoreDNS replicas. Each needs its own node, so a cluster with one real node has only one."""
 COREDNS_IMAGE = "localhost/coredns:local"
 BUSYBOX_APPLETS = (
     *("sh", "sleep", "wget", "nslookup", "httpd", "nc", "cat", "touch", "echo", "true", "false", "date", "ls"),
@@ -28,7 +28,7 @@ BUSYBOX_APPLETS = (
 """The commands in the default container image."""
 TIMEOUT_SECONDS = 60
 PRIVATE_DIRS = (Path("/run"), Path("/var"))
-"""Directories that a node replaces with its own."""
+"""Host directories that each real node replaces with its own."""
 FORBIDDEN_CHARS = frozenset(',:\\"')
 """Characters with a special meaning in the options of an overlay mount or in containerd's configuration."""
 ENDPOINT_SLICES_PATH = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
@@ -45,7 +45,7 @@ KUBELET_API_BINDING = {
 class RealNodes(Startable):
     """Real nodes next to kwok's nodes, on a cluster that was created with `LocalCluster(real_nodes=...)`.
 
-    Entering the context starts the nodes. `await_ready` installs cluster DNS, and waits until the nodes are Ready.
+    Entering the context starts the nodes. `wait_until_ready` installs cluster DNS, and waits until the nodes are Ready.
 
     Args:
         count: The number of real nodes.
@@ -61,9 +61,9 @@ class RealNodes(Startable):
         self._switch: sandbox.Sandbox | None = None
         self._network: node_network.NodeNetwork | None = None
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start the switch, then the nodes concurrently."""
-        check_directory(self.directory)
+        check_node_directory(self.directory)
         network = self._network = node_network.reserve_network()
         self._switch = build_switch(self.directory / "switch", network, self._cluster.port)
         self._switch.start()
@@ -76,16 +76,18 @@ class RealNodes(Startable):
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(RealNode.start, self.nodes))
 
-    def await_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         """Install CoreDNS; return when it runs and all nodes are Ready.
 
-        CoreDNS must be installed after everything else. When its pods are created, the API server checks their owner,
-        and discovers the existing kinds for that. It repeats the discovery only after half a minute. Until then, it
-        rejects owners of newer kinds.
+        CoreDNS must be installed after everything else. When CoreDNS's pods are created, the API server checks their
+        owner, and discovers the existing kinds for that. The API server repeats the discovery only after half a minute.
+        Until then, it rejects owners of newer kinds.
         """
         self._apply_dns()
         names = {node.name for node in self.nodes}
-        await_ready("the real nodes", lambda: names <= self._cluster.list_ready_nodes(), self.servers, TIMEOUT_SECONDS)
+        wait_until_ready(
+            "the real nodes", lambda: names <= self._cluster.list_ready_nodes(), self.servers, TIMEOUT_SECONDS
+        )
         self._cluster.kubectl(
             "rollout", "status", "-n", "kube-system", "deployment/coredns", f"--timeout={TIMEOUT_SECONDS}s"
         )
@@ -144,7 +146,7 @@ class RealNodes(Startable):
     def _write_kubeconfig(self, file: Path, url: str, user: str) -> None:
         """Write a kubeconfig for a client that reaches the API server through the switch.
 
-        It sets `tls-server-name`, since the API server's certificate does not contain the switch's address.
+        The kubeconfig sets `tls-server-name`, since the API server's certificate does not contain the switch's address.
         """
         token = self._cluster.get_token(user)
         access.write_kubeconfig(file, url, self._cluster.certificate, user, token, "kubernetes.default.svc")
@@ -181,7 +183,7 @@ def _build_kubernetes_endpoints(address: str, port: int) -> dict[str, Any]:
     }
 
 
-def check_directory(directory: Path) -> None:
+def check_node_directory(directory: Path) -> None:
     """Raise `LocalClusterError` for a directory in which a node cannot run."""
     if any(path in directory.parents for path in PRIVATE_DIRS):
         raise LocalClusterError(

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from localcluster.errors import LocalClusterError
-from localcluster.processes import Server, await_ready
+from localcluster.processes import Server, wait_until_ready
 from localcluster.servers import NO_PROXY_ALL_ENV
 
 HOLDER_PROGRAM = Path(__file__).with_name("namespace_holder.py")
 ENTER_COMMAND = 'exec nsenter --target "$(cat "$0")" --mount --uts --ipc --net --pid -- "$@"'
-"""Reads the process id in the pid file at each use, since it changes when the holder restarts."""
+"""Shell command that reads the process id from the pid file each time: the id changes when the holder restarts."""
 
 
 class Sandbox:
@@ -38,7 +38,7 @@ class Sandbox:
     def start(self) -> None:
         """Create the namespaces; return when servers can be started in them."""
         self.holder.start()
-        await_ready(f"the namespaces of {self.name}", self.pid_file.exists, [self.holder], 30)
+        wait_until_ready(f"the namespaces of {self.name}", self.pid_file.exists, [self.holder], 30)
 
     def kill(self) -> None:
         """Kill the sandbox with all its processes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from localcluster.cluster import LocalCluster
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.programs import build
 
 MODULE = "github.com/openshift/api"
@@ -30,4 +30,6 @@ def fetch_crd_files() -> list[Path]:
 def install_crds(cluster: LocalCluster) -> None:
     """Apply the CRDs; return when all kinds are served."""
     cluster.kubectl("apply", "--server-side", *(argument for file in fetch_crd_files() for argument in ("-f", file)))
-    await_ready("OpenShift's kinds", lambda: all(cluster.is_served(path) for path in SERVED_PATHS), cluster.servers)
+    wait_until_ready(
+        "OpenShift's kinds", lambda: all(cluster.is_served(path) for path in SERVED_PATHS), cluster.servers
+    )

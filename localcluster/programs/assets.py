@@ -23,10 +23,10 @@ def find_assets() -> Path | None:
     if not value:
         return None
     directory = Path(value).resolve()
-    missing = _list_missing(directory)
+    missing = _list_missing_programs(directory)
     if missing:
         raise LocalClusterError(
-            f"{ASSETS_VARIABLE}={value}: directory lacks {', '.join(missing)}: set it to a directory with "
+            f"{ASSETS_VARIABLE}={value}: {', '.join(missing)} not found: set it to a directory with "
             f"{', '.join(PROGRAMS)}, such as `setup-envtest use -p path` prints, or unset it to build them"
         )
     return directory
@@ -34,10 +34,10 @@ def find_assets() -> Path | None:
 
 def has_all_programs(directory: Path) -> bool:
     """Return whether a directory has all prebuilt binaries."""
-    return not _list_missing(directory)
+    return not _list_missing_programs(directory)
 
 
-def _list_missing(directory: Path) -> list[str]:
+def _list_missing_programs(directory: Path) -> list[str]:
     return [name for name in PROGRAMS if not os.access(directory / name, os.X_OK)]
 
 

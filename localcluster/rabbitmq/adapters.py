@@ -46,7 +46,7 @@ class SourceAdapters:
         variables = environment.build_ping_source_env(
             str(write_account_kubeconfig(self._cluster, environment.SYSTEM_NAMESPACE, ping.SERVICE_ACCOUNT))
         )
-        # It is the only replica, so it needs no leader election.
+        # The ping adapter is the only replica, so it needs no leader election.
         command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
         return Server(document.name, command, self._logs / f"{document.name}.log", {**NO_PROXY_LOCAL_ENV, **variables})
 

@@ -38,7 +38,7 @@ def install_objects(cluster: LocalCluster, files: Sequence[str], objects: Sequen
     knative_objects = [item for name in files for item in _load_objects(module / name)]
     kinds = [item["metadata"]["name"] for item in knative_objects if item["kind"] == "CustomResourceDefinition"]
     cluster.apply(knative_objects)
-    cluster.await_crds(*kinds)
+    cluster.wait_for_crds(*kinds)
     cluster.apply([body for body, _ in objects])
     cluster.apply([{**_build_reference(body), "status": status} for body, status in objects], "--subresource=status")
 

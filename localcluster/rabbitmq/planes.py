@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from eventing.local.triggers import Trigger
-from localcluster.processes import Server, await_ready, is_listening, start_and_await_log
+from localcluster.processes import Server, is_listening, start_and_wait_for_log, wait_until_ready
 from localcluster.programs import build
 from localcluster.rabbitmq import environment, topology
 from localcluster.rabbitmq.server import RabbitServer
@@ -72,10 +72,10 @@ class RabbitPlanes:
 
     def _start_ingress(self) -> None:
         self.ingress.start()
-        await_ready("ingress", lambda: is_listening(self._port), [self.ingress], TIMEOUT_SECONDS)
+        wait_until_ready("ingress", lambda: is_listening(self._port), [self.ingress], TIMEOUT_SECONDS)
 
     def _start_dispatchers(self) -> None:
-        start_and_await_log(CONSUMING_LOG_LINE, self.dispatchers.values())
+        start_and_wait_for_log(CONSUMING_LOG_LINE, self.dispatchers.values())
 
     def _add_dispatchers(self, triggers: Iterable[Trigger]) -> None:
         addresses = (self.rabbitmq.url, f"http://{LOOPBACK}:{self._port}")

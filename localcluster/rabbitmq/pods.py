@@ -46,7 +46,7 @@ CPU_REQUEST_PATCH = {
     "target": {"kind": "Trigger"},
     "patch": "- {op: add, path: /metadata/annotations/rabbitmq.eventing.knative.dev~1cpu-request, value: 5m}",
 }
-"""Lowers the dispatchers' CPU request of 50m, since 28 of them exceed what one two-core node has left."""
+"""Lowers the dispatchers' CPU request of 50m, since 28 of them exceed the free capacity of one two-core node."""
 CLUSTER_TEMPLATE = Path(__file__).with_name("cluster.yaml")
 TIMEOUT_SECONDS = 180
 
@@ -78,7 +78,7 @@ def apply(cluster: LocalCluster) -> None:
         install.apply_manifests(cluster, manifests)
 
 
-def await_ready(cluster: LocalCluster) -> None:
+def wait_until_ready(cluster: LocalCluster) -> None:
     """Return when all Deployments are available."""
     for namespace in (NAMESPACE, EVENTING.namespace):
         limit = f"--timeout={TIMEOUT_SECONDS}s"

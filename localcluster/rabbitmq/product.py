@@ -49,14 +49,14 @@ class RabbitProduct(EngineProduct):
             cluster, build.ensure_programs(build.RABBITMQ), directory, self.broker_url
         ).build_servers(documents)
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start everything; return when events are delivered."""
-        self._functions.launch()  # they start slowest, and depend on no other process
+        self._functions.launch()  # The functions start slowest, and depend on no other process.
         self.start_delivery()
         self.start_functions()
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
-        """Make every Trigger call its function at a different address; dead letters keep their address."""
+        """Make every Trigger call its function at the address from `get_url`; the dead letter sinks do not change."""
         self.planes.route_triggers(triggers.parse_triggers(self._load_documents(get_url), "").values())
 
     def add_trigger(self, body: dict[str, Any]) -> None:

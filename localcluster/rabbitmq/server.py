@@ -17,7 +17,7 @@ from typing import Any
 
 from localcluster import access
 from localcluster.errors import LocalClusterError
-from localcluster.processes import Server, await_ready, is_listening, reserve_port
+from localcluster.processes import Server, is_listening, reserve_port, wait_until_ready
 from localcluster.rabbitmq.topology import VHOST
 from localcluster.servers import LOOPBACK
 
@@ -27,7 +27,7 @@ PROGRAM_DIRS = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/ra
 PROGRAMS = ("rabbitmq-server", "rabbitmqctl", "epmd")
 TIMEOUT_SECONDS = 60
 ERLANG_FLAGS = (
-    "+sbwt none +sbwtdcpu none +sbwtdio none"  # idle scheduler threads must not spin
+    "+sbwt none +sbwtdcpu none +sbwtdio none"  # Idle scheduler threads must not spin.
     " -kernel inet_dist_use_interface {127,0,0,1}"
 )
 
@@ -56,7 +56,7 @@ class RabbitServer:
         login = Login()
         self.url = f"amqp://{login.name}:{login.password}@{LOOPBACK}:{self._port}"
         _write_config(directory, self._port, {**definitions, **_build_users(login)})
-        # Otherwise RabbitMQ would start Erlang's port mapper itself, one per host, and it would outlive this process.
+        # Without this epmd process, RabbitMQ would start one for the whole host, which would outlive this process.
         epmd_variables = {"ERL_EPMD_PORT": str(reserve_port()), "ERL_EPMD_ADDRESS": LOOPBACK}
         self.epmd = Server("epmd", [self._programs["epmd"]], directory / "epmd.log", epmd_variables)
         self._environment = {**epmd_variables, **_build_environment(directory)}
@@ -67,10 +67,10 @@ class RabbitServer:
         """Start RabbitMQ; return when it accepts connections, which it does after it has declared everything."""
         self.epmd.start()
         self.server.start()
-        await_ready("RabbitMQ", lambda: is_listening(self._port), [self.server], TIMEOUT_SECONDS)
+        wait_until_ready("RabbitMQ", lambda: is_listening(self._port), [self.server], TIMEOUT_SECONDS)
 
     def import_definitions(self, definitions: Mapping[str, Any]) -> None:
-        """Declare more definitions at run time; they survive a restart."""
+        """Declare additional definitions at run time; RabbitMQ keeps them across restarts."""
         file = self._directory / "more.json"
         file.write_text(json.dumps(definitions))
         command: list[str | Path] = [self._programs["rabbitmqctl"], "import_definitions", file]
@@ -83,7 +83,7 @@ class RabbitServer:
 
 
 def check_programs() -> None:
-    """Raise `LocalClusterError` if a binary is missing; called before anything is built or started."""
+    """Raise `LocalClusterError` if a binary is missing, before anything is built or started."""
     for program in PROGRAMS:
         find_program(program)
 
@@ -118,7 +118,7 @@ def _write_config(directory: Path, port: int, definitions: Mapping[str, Any]) ->
 def _build_environment(directory: Path) -> dict[str, str]:
     """Return variables that replace all paths below /etc and /var that RabbitMQ would use by default."""
     return {
-        "HOME": str(directory),  # for the Erlang cookie
+        "HOME": str(directory),  # the directory of the Erlang cookie
         "RABBITMQ_NODENAME": "nodemaintenance@localhost",
         "RABBITMQ_DIST_PORT": str(reserve_port()),
         "RABBITMQ_CONF_ENV_FILE": str(directory / "environment.conf"),
@@ -127,5 +127,5 @@ def _build_environment(directory: Path) -> dict[str, str]:
         "RABBITMQ_MNESIA_BASE": str(directory / "data"),
         "RABBITMQ_LOG_BASE": str(directory),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG_FLAGS,
-        "RUNNING_UNDER_SYSTEMD": "true",  # makes its script exec the server, so that SIGKILL reaches it
+        "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the server, so that SIGKILL reaches it
     }

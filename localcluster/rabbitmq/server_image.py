@@ -30,8 +30,8 @@ ENVIRONMENT = {
     "HOME": HOME_DIR,
     "LANG": "C.UTF-8",
     "RABBITMQ_LOGS": "-",
-    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",  # idle schedulers must not spin
-    "RUNNING_UNDER_SYSTEMD": "true",  # makes its script exec the server, which then gets SIGTERM
+    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",  # Idle schedulers must not spin.
+    "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the server, which then gets SIGTERM
 }
 
 

@@ -13,7 +13,7 @@ from localcluster.access import NAMESPACE
 
 VHOST = "/"
 MAX_NAME_LENGTH, NAME_HEAD_LENGTH = 63, 31
-"""Maximum length of a name, and of its readable prefix if the rest must be a hash (knative.dev/pkg/kmeta)."""
+"""Maximum length of a name, and of the readable prefix of a name that ends with a hash (knative.dev/pkg/kmeta)."""
 Declaration = dict[str, Any]
 
 
@@ -65,7 +65,7 @@ def build_definitions(broker: str, triggers: Iterable[Trigger]) -> dict[str, lis
 
 
 def _build_filters(trigger: Trigger) -> dict[str, str]:
-    """Return the filter's attributes and the Trigger's name; RabbitMQ ignores `x-` arguments when it compares."""
+    """Return the filter's attributes and the Trigger's name; RabbitMQ does not match arguments that begin with `x-`."""
     return {**trigger.attributes, "x-knative-trigger": trigger.name}
 
 

@@ -22,7 +22,7 @@ def stop_cluster(directory: Path) -> None:
     try:
         was_up = state_directory.is_running(directory)
         if was_up:
-            _stop_all(directory)
+            _stop_processes(directory)
         nodes.remove_leftovers(directory / state_directory.SERVERS_DIR)
         print("down" if was_up else "no cluster is running")
         state_directory.remove_state_files(directory)
@@ -32,17 +32,17 @@ def stop_cluster(directory: Path) -> None:
         ) from None
 
 
-def _stop_all(directory: Path) -> None:
+def _stop_processes(directory: Path) -> None:
     pids = {*state_directory.find_supervisors(directory), state_directory.read_supervisor_pid(directory)} - {0}
     terminated = [pid for pid in pids if _terminate(pid)]
-    if not state_directory.await_exit(
+    if not state_directory.wait_for_exit(
         directory, STOP_TIMEOUT_SECONDS if terminated else state_directory.ORPHAN_TIMEOUT_SECONDS
     ):
         # The lock is held, so processes of the cluster are still alive, and their ids cannot have been reused.
         for group in (*state_directory.list_process_groups(directory), *pids):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-        if not state_directory.await_exit(directory, STOP_TIMEOUT_SECONDS):
+        if not state_directory.wait_for_exit(directory, STOP_TIMEOUT_SECONDS):
             file = directory / state_directory.PID_FILE
             raise LocalClusterError(f"processes of the cluster in {directory} did not exit: `fuser {file}` lists them")
 

@@ -25,7 +25,7 @@ A kubelet does the same with `ReduceDefaultCrashLoopBackOffDecay`.
 MAY_RESTART_TIMEOUT_SECONDS, MAY_RESTART_POLL_SECONDS = 15.0, 0.1
 """The maximum time that a restart waits for `Server.may_restart`, and the poll interval."""
 BACKOFF_RESET_SECONDS = 120.0
-"""Uptime after which the next exit counts as the first one again."""
+"""Uptime after which the backoff is reset, so that the restart after the next exit is immediate."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ProcessRecord:
         log: The path of its log.
         restarts: The number of restarts.
         exit_reason: How the previous process exited, or the latest one while the server is down; "" if none has exited.
-        exited_at: When that process exited.
+        exited_at: When the process in `exit_reason` exited.
         restart_at: When the next restart is due while the server is down, else None.
     """
 
@@ -60,7 +60,7 @@ def describe_exit(status: int) -> str:
     """Return a description of a process's return code, as `subprocess` gives it."""
     if status >= 0:
         return f"exit status {status}"
-    names = {number.value: number.name for number in signal.Signals}  # real-time signals have no names
+    names = {number.value: number.name for number in signal.Signals}  # Real-time signals have no names.
     return f"killed by {names.get(-status, f'signal {-status}')}"
 
 
@@ -80,7 +80,7 @@ class RestartState:
         self._restart_at: float | None = None
 
     def build_record(self) -> ProcessRecord:
-        """Return the current state."""
+        """Return the server's current state as a record."""
         server = self.server
         return ProcessRecord(
             server.name,
@@ -156,7 +156,7 @@ class Restarter:
     def _watch_server(self, state: RestartState) -> None:
         server = state.server
         while not self._stopping.is_set():
-            process = server.await_start()
+            process = server.wait_for_start()
             status = process.wait()
             is_unexpected = server.should_run.is_set() and server.process is process
             if not is_unexpected or not self._restart(state, describe_exit(status)):
@@ -177,7 +177,7 @@ class Restarter:
                     state.record_restart()
             except OSError as error:
                 reason = f"not started: {error}"
-                state.started_at = time.monotonic()  # a failed start has no uptime
+                state.started_at = time.monotonic()  # A failed start has no uptime.
                 continue
             self._notify()
             return True

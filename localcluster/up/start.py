@@ -20,45 +20,45 @@ def start_cluster(directory: Path, spec: ClusterSpec) -> None:
     if _is_already_up(directory, spec):
         return
     engine.check()
-    engine.build(spec.components, bool(spec.real_nodes))  # built here, where a terminal can show the progress
+    engine.build(spec.components, bool(spec.real_nodes))  # This process can show the progress on the terminal.
     if spec.fakes == KUBEVIRT_ITSELF:
         build.ensure_programs(build.KUBEVIRT)
-    if _is_already_up(directory, spec):  # the build takes minutes; another `start_cluster` may have finished
+    if _is_already_up(directory, spec):  # Another `start_cluster` may have finished during the build.
         return
     state_directory.remove_ready_file(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), spec.to_json()]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
     try:
-        for line in child.stdout or ():  # ends when the supervisor redirects its output to the log, or exits
+        for line in child.stdout or ():  # until the supervisor redirects its output to the log, or exits
             print(line, end="", flush=True)
     except BaseException:
         child.terminate()
         child.wait()
         raise
-    if not state_directory.read_hints(directory):
+    if not state_directory.read_ready_output(directory):
         child.wait()
         raise LocalClusterError("cluster not started: see the error above")
 
 
 def _is_already_up(directory: Path, spec: ClusterSpec) -> bool:
-    """Return whether the requested cluster is already running; if so, print its hints.
+    """Return whether the requested cluster is already running; if so, print the output of its start again.
 
     Raises `LocalClusterError` if a different cluster is running.
     """
     if not state_directory.is_running(directory):
         return False
     if not state_directory.find_supervisor(directory):
-        if state_directory.await_exit(directory, state_directory.ORPHAN_TIMEOUT_SECONDS):
+        if state_directory.wait_for_exit(directory, state_directory.ORPHAN_TIMEOUT_SECONDS):
             return False
         raise LocalClusterError(state_directory.format_orphaned_error(directory))
-    hints = state_directory.read_hints(directory)
-    if not hints:
+    ready_output = state_directory.read_ready_output(directory)
+    if not ready_output:
         raise LocalClusterError(
             f"another start in {directory} is in progress: wait for it, or stop it with `make down`"
         )
-    title = hints.splitlines()[0].partition(":")[0]
+    title = ready_output.splitlines()[0].partition(":")[0]
     if title != spec.format_title():
         raise LocalClusterError(f"another cluster is running, with {title}: stop it with `make down`")
-    print(f"already running, with {title}; stop it with `make down`\n{hints}", end="")
+    print(f"already running, with {title}; stop it with `make down`\n{ready_output}", end="")
     return True

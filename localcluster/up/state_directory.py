@@ -28,12 +28,12 @@ PROCESSES_FILE = "processes.json"
 LOG_FILE = "supervisor.log"
 KUBECONFIG_FILE = "kubeconfig"
 SERVERS_DIR = "servers"
-LOCK_TIMEOUT_SECONDS = 2.0  # a reader may hold a shared lock for a moment
+LOCK_TIMEOUT_SECONDS = 2.0  # A reader may hold a shared lock for a moment.
 ORPHAN_TIMEOUT_SECONDS = 2.0
 """The time in which all processes end after their supervisor was killed.
 
-The kernel kills the supervisor's children, but not the children of those. A gunicorn worker checks every second whether
-its parent is alive.
+The kernel kills the supervisor's children, but not its grandchildren. A gunicorn worker checks every second whether its
+parent is alive.
 """
 
 
@@ -47,7 +47,7 @@ def is_running(directory: Path) -> bool:
 
 def read_exports(directory: Path) -> str:
     """Return the export lines of the running cluster. Raises `LocalClusterError` if none is running and ready."""
-    text = read_hints(directory) if is_running(directory) else ""
+    text = read_ready_output(directory) if is_running(directory) else ""
     if not text:
         raise LocalClusterError("no cluster is running: start one with `make up`")
     if not find_supervisor(directory):
@@ -111,7 +111,7 @@ def find_supervisors(directory: Path) -> list[int]:
     arguments = ["localcluster", "supervise", str(directory.resolve())]
     pids = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # the process ended in the meantime
+        with contextlib.suppress(OSError):  # The process may have ended.
             words = file.read_bytes().decode(errors="replace").split("\0")
             if words[2:5] == arguments:
                 pids.append(int(file.parent.name))
@@ -143,7 +143,7 @@ def _try_lock(file: int, kind: int) -> bool:
     return True
 
 
-def await_exit(directory: Path, timeout: float) -> bool:
+def wait_for_exit(directory: Path, timeout: float) -> bool:
     """Wait until no process of the directory's cluster is alive; return whether that happened in time.
 
     The function polls, since waiting for a lock cannot have a timeout.
@@ -181,14 +181,14 @@ def format_ready_title(spec: ClusterSpec) -> str:
     return f"{spec.format_title()}: the product is ready\n"
 
 
-def read_hints(directory: Path) -> str:
+def read_ready_output(directory: Path) -> str:
     """Return the output that was printed when everything was ready; "" before that."""
     file = directory / READY_FILE
     return file.read_text() if file.exists() else ""
 
 
 def remove_ready_file(directory: Path) -> None:
-    """Remove the output of an earlier start, which would be mistaken for that of the next one.
+    """Remove the file with an earlier start's output, so that it is not mistaken for the next start's output.
 
     Raises the errors that `explain_permission_errors` raises.
     """
@@ -244,6 +244,6 @@ def remove_previous_cluster(directory: Path) -> None:
             continue
         if _has_other_owner((folder, *folder.rglob("*"))):
             raise LocalClusterError(f"{folder} is a leftover of another user's cluster: {format_remedy(folder)}")
-        shutil.rmtree(folder)  # raises an error that names the obstacle
+        shutil.rmtree(folder)  # This call raises an error that names the obstacle.
     remove_state_files(directory)
     (directory / LOG_FILE).unlink(missing_ok=True)

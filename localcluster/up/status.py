@@ -16,9 +16,9 @@ ESSENTIAL_SERVERS = ("etcd", "kube-apiserver")
 
 def print_status(directory: Path) -> None:
     """Print the status. Raises `LocalClusterError` with the remedy if the cluster has ended without `make down`."""
-    hints = state_directory.read_hints(directory)
+    ready_output = state_directory.read_ready_output(directory)
     if not state_directory.is_running(directory):
-        if hints:
+        if ready_output:
             raise LocalClusterError(
                 f"the cluster in {directory} ended without `make down`: start it again with `make up`"
             )
@@ -28,10 +28,10 @@ def print_status(directory: Path) -> None:
     if not supervisor:
         _print_table(records, _is_orphaned)
         raise LocalClusterError(state_directory.format_orphaned_error(directory))
-    state = describe_state(records) if hints else "starting or stopping"
+    state = describe_state(records) if ready_output else "starting or stopping"
     print(f"{state}, supervisor {supervisor}, logs in {directory}/")
     _print_table(records)
-    print(hints, end="")
+    print(ready_output, end="")
 
 
 def _print_table(
@@ -57,7 +57,7 @@ def describe_state(records: Sequence[ProcessRecord]) -> str:
 def format_table(
     records: Sequence[ProcessRecord], now: float, is_running: Callable[[ProcessRecord], bool]
 ) -> list[str]:
-    """Return one line per process below a header; processes for which `is_running` is false are listed as gone."""
+    """Return one line per process below a header; processes for which `is_running` is false are listed as "gone"."""
     if not records:
         return []
     rows = [("PROCESS", "STATE", "PID", "RESTARTS", "LAST EXIT")]

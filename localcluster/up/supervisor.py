@@ -1,4 +1,4 @@
-"""The process that runs after `make up`: it owns the servers, restarts those that exit, and stops all when it ends."""
+"""The process that runs after `make up`: it owns the servers, restarts any that exits, and stops all when it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.components.fakes import Fakes
 from localcluster.components.selection import ADMISSION, FAKES_OFF, MUTEX, VIRTUALIZATION
-from localcluster.product import list_flow_manifests
+from localcluster.product import list_trigger_and_source_manifests
 from localcluster.programs import build
 from localcluster.up import state_directory
 from localcluster.up.cluster_spec import ClusterSpec
@@ -28,15 +28,15 @@ from localcluster.web_console import WebConsole
 if TYPE_CHECKING:
     from localcluster.nodes.real_nodes import RealNodes
 
-TRY_IT_HINTS = {
+NEXT_STEPS_WITH_FAKES = {
     MUTEX: '      upgrade the workers node by node: see "Try it" in docs/mutex.md\n',
     VIRTUALIZATION: '      move virtual machines by a drain: see "Try it" in docs/virtualization.md\n',
 }
-"""For each component, the hint that is printed if its fakes run."""
+"""For each component, the next step that is suggested to the user if the component's fakes run."""
 
 
 def supervise(directory: Path, spec: ClusterSpec) -> None:
-    """Run as the supervisor: start everything, print the progress, restart what exits, and stop everything on SIGTERM.
+    """Run as the supervisor: start all servers, print the progress, restart any that exits, and stop all on SIGTERM.
 
     Raises `LocalClusterError`, for example if the directory belongs to another user, and `OSError`.
     """
@@ -59,7 +59,7 @@ def _run_cluster(directory: Path, spec: ClusterSpec) -> None:
     )
     with cluster, Restarter(_RecordWriter(directory)) as restarter:
         restarter.add_servers(cluster.servers)
-        cluster.mark_control_plane(spec.control_planes)
+        cluster.mark_control_plane_nodes(spec.control_planes)
         print_progress(f"the cluster is ready: {spec.nodes} nodes at {cluster.url}")
         access.write_secret(directory / state_directory.KUBECONFIG_FILE, cluster.kubeconfig.read_text())
         if spec.real_nodes:
@@ -77,11 +77,11 @@ def _run_cluster(directory: Path, spec: ClusterSpec) -> None:
             restarter.add_servers([*([webhook.server] if webhook else []), *(fakes.servers if fakes else [])])
             if real_nodes:
                 restarter.add_servers(real_nodes.servers)
-                real_nodes.await_ready()
+                real_nodes.wait_until_ready()
                 print_progress(f"the real nodes are Ready: {', '.join(node.name for node in real_nodes.nodes)}")
             admission, simulators = ", admission webhook" if webhook else "", ", simulators" if fakes else ""
             print_progress(f"functions, delivery{admission}{simulators} and console are ready")
-            _print_hints(directory, spec, product, console)
+            _print_next_steps(directory, spec, product, console)
             while True:
                 signal.pause()
 
@@ -118,7 +118,7 @@ class _RecordWriter:
             self._log_changes(records)
         try:
             state_directory.write_records(self._directory, records)
-        except OSError as error:  # for example, the directory was deleted; the processes do not need it
+        except OSError as error:  # The directory may have been deleted; the processes do not need it.
             with contextlib.suppress(OSError):
                 print(f"{time.ctime()}  cannot write the list of processes: {error}", flush=True)
 
@@ -143,7 +143,7 @@ def _build_fakes(cluster: LocalCluster, directory: Path, spec: ClusterSpec) -> A
 
 
 class _Terminated(BaseException):
-    """Raised on SIGTERM; it propagates through all code, so that the context managers stop everything."""
+    """The exception that SIGTERM raises; it propagates through all code, so that context managers stop everything."""
 
 
 def _handle_sigterm(number: int, frame: object) -> None:
@@ -151,7 +151,7 @@ def _handle_sigterm(number: int, frame: object) -> None:
     raise _Terminated
 
 
-def _print_hints(
+def _print_next_steps(
     directory: Path, spec: ClusterSpec, product: delivery_engines.RunningProduct, console: WebConsole
 ) -> None:
     """Print the next steps, mark the cluster as ready, and redirect the output to the log, which makes `up` return.
@@ -161,10 +161,11 @@ def _print_hints(
     """
     programs = shlex.quote(f"{Path(sys.executable).parent}:{build.get_target_dir()}")
     journal = shlex.quote(str(product.journal.absolute()))
-    triggers = os.pathsep.join(map(str, list_flow_manifests(spec.components))) if product.functions_url else ""
+    trigger_files = list_trigger_and_source_manifests(spec.components) if product.functions_url else ()
+    triggers = os.pathsep.join(map(str, trigger_files))
     with_fakes = spec.components if spec.fakes != FAKES_OFF else ()
-    try_it_hints = (hint for component, hint in TRY_IT_HINTS.items() if component in with_fakes)
-    hints = state_directory.format_ready_title(spec) + (
+    component_steps = (step for component, step in NEXT_STEPS_WITH_FAKES.items() if component in with_fakes)
+    ready_output = state_directory.format_ready_title(spec) + (
         f"export KUBECONFIG={shlex.quote(str(directory / state_directory.KUBECONFIG_FILE))}\n"
         f'export PATH={programs}:"$PATH"\n'
         f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
@@ -174,11 +175,11 @@ def _print_hints(
         f"function cordon: {product.get_function_url('cordon')}\n"
         'set these variables in a shell: eval "$(make -s env)"\n'
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
-        f"{''.join(try_it_hints)}"
+        f"{''.join(component_steps)}"
         "      make down\n"
     )
-    print(hints, end="", flush=True)
-    (directory / state_directory.READY_FILE).write_text(hints)
+    print(ready_output, end="", flush=True)
+    (directory / state_directory.READY_FILE).write_text(ready_output)
     with (directory / state_directory.LOG_FILE).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

@@ -1,6 +1,6 @@
-"""A minimal operator for the benchmark's tests; it handles one maintenance at a time.
+"""A minimal operator for the benchmark's tests, which handles one maintenance at a time.
 
-For each one it cordons the node, evicts the pods and waits until they are gone.
+For each maintenance, the operator cordons the node, evicts the pods and waits until the pods are gone.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def test_request_counts_exclude_watches() -> None:
     assert count_requests([*requests, *open_watches]) == {"list pods": 2, "get nodes": 1}
 
 
-def test_each_read_of_audit_log_continues_after_previous_one(tmp_path: Path) -> None:
-    """Check that each read continues after the previous one, and leaves an incomplete line for the next one."""
+def test_each_read_of_audit_log_continues_after_previous_read(tmp_path: Path) -> None:
+    """Check that each read of the log continues after the previous read, and leaves an incomplete line unread."""
     file = tmp_path / "audit.log"
     file.write_bytes(build_audit_line(resource="secrets") + b"\n")
     log = AuditLog(file)
@@ -108,7 +108,7 @@ def test_each_read_of_audit_log_continues_after_previous_one(tmp_path: Path) -> 
 
 
 def test_audit_log_yields_only_requests_of_product(idle_cluster: LocalCluster) -> None:
-    """Check that the product's requests are read, including rejected ones, and that the administrator's are ignored."""
+    """Check that all requests of the product, even rejected ones, are read, and an administrator's requests are not."""
     log = AuditLog(idle_cluster.audit_log)
 
     with pytest.raises(ApiError):

@@ -26,7 +26,7 @@ def test_subsets_of_cases_are_nested() -> None:
 
 
 def test_complete_case_name_selects_only_that_case() -> None:
-    """Check that a case's complete name selects only this case, although other names begin with it."""
+    """Check that a case's complete name selects only this case, although other names begin with this name."""
     assert [case.name for case in select_cases("10 pods", QUICK)] == ["10 pods"]
 
 
@@ -50,7 +50,7 @@ def test_each_case_can_be_selected_by_name() -> None:
     assert [select_cases(case.name, FULL) for case in CASES] == [(case,) for case in CASES]
 
 
-def test_cases_share_one_cluster_except_large_ones() -> None:
+def test_large_cases_run_on_a_separate_cluster() -> None:
     five_nodes, twenty_nodes = DrainCase("five", nodes=5), DrainCase("twenty", nodes=20)
 
     assert group_by_cluster_size([five_nodes, IDLE_MAINTENANCES, twenty_nodes], "local") == {

@@ -1,4 +1,4 @@
-"""Tests that a drain that does not finish fails its own case and not the whole benchmark."""
+"""Tests that a drain that does not finish is aborted, so that only its case fails and not the whole benchmark."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_drain_that_does_not_finish_is_aborted(
     budget: int,
     termination_delay: str,
 ) -> None:
-    """Check that a drain is aborted if its budget allows no eviction, or if its pod does not terminate.
+    """Check that a drain is aborted if the budget allows no eviction, or if the pod does not terminate.
 
-    kubectl retries an eviction only every 5 s, so its parameters use a pod that does not terminate.
+    kubectl retries an eviction only every 5 s, so the case for kubectl uses a pod that does not terminate.
     """
     monkeypatch.setattr(drainers, "TIMEOUT_SECONDS", 1.0)
     workload = Workload(idle_cluster, idle_cluster.get_client())

@@ -1,4 +1,4 @@
-"""Tests for `--add`: measurements are added to earlier results, and only the new ones determine the exit status."""
+"""Tests for `--add`: measurements are added to earlier results; only new measurements determine the exit status."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ def observer_process(idle_cluster: LocalCluster) -> Iterator[ObserverProcess]:
 
 
 def test_cordon_and_uncordon_are_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:
-    """Check that the observer reports the cordon, and an uncordon after the given time."""
+    """Check that the observer reports when a node was cordoned, and when it was uncordoned after a given time."""
     client, started = idle_cluster.get_client(), time.monotonic()
 
     client.patch(f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": True}})
-    cordoned_at = observer_process.await_first("node", NODE_NAME, "out")
+    cordoned_at = observer_process.wait_for_change("node", NODE_NAME, "out")
     client.patch(f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": None}})
 
-    assert started < cordoned_at < observer_process.await_in_service([NODE_NAME], cordoned_at)
+    assert started < cordoned_at < observer_process.wait_until_in_service([NODE_NAME], cordoned_at)
 
 
 def test_deletion_of_last_pod_is_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:
@@ -38,15 +38,15 @@ def test_deletion_of_last_pod_is_observed(idle_cluster: LocalCluster, observer_p
     assert len(pods) == 2
 
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/first")
-    first_gone_at = observer_process.await_first("pod gone", "first")
+    first_gone_at = observer_process.wait_for_change("pod gone", "first")
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/last")
 
     assert (
         first_gone_at
-        < observer_process.await_pods_gone({"first", "last"})
-        == observer_process.await_first("pod gone", "last")
+        < observer_process.wait_until_pods_gone({"first", "last"})
+        == observer_process.wait_for_change("pod gone", "last")
     )
-    assert observer_process.await_last("pod gone", ["last", "first"]) == observer_process.await_first(
+    assert observer_process.wait_for_changes("pod gone", ["last", "first"]) == observer_process.wait_for_change(
         "pod gone", "last"
     )
 
@@ -59,9 +59,9 @@ def test_recreated_maintenance_is_observed_after_reset(
     for _ in range(2):
         observer_process.reset()
         name = workload.create_maintenance(NODE_NAME, name="again")["metadata"]["name"]
-        assert observer_process.await_first("phase", name, "") > 0
+        assert observer_process.wait_for_change("phase", name, "") > 0
         workload.delete(f"{MEDIK8S.path}/{name}")
-        assert observer_process.await_first("maintenance gone", name) > 0
+        assert observer_process.wait_for_change("maintenance gone", name) > 0
 
 
 def test_waiting_fails_if_observer_has_exited(idle_cluster: LocalCluster) -> None:
@@ -69,4 +69,4 @@ def test_waiting_fails_if_observer_has_exited(idle_cluster: LocalCluster) -> Non
         pass
 
     with pytest.raises(RuntimeError, match="observer exited before it observed: pod gone missing"):
-        process.await_first("pod gone", "missing")
+        process.wait_for_change("pod gone", "missing")

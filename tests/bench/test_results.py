@@ -91,7 +91,7 @@ def test_written_results_file_can_be_read(tmp_path: Path) -> None:
 def test_new_measurement_replaces_earlier_results_of_its_case() -> None:
     """Check that a new measurement replaces the earlier results of its case when it is added, not when the run starts.
 
-    The second round of a case does not replace the first.
+    The second round of a case does not replace the first round of the same run.
     """
     old = Results({"date": "Monday"}, build_rounds("ours", 1.0), [Finding("local", IDLE.name, "w", 1.0)])
     continued = old.continue_run({"date": "Friday"})
@@ -143,7 +143,7 @@ def test_failed_write_leaves_results_file_unchanged(tmp_path: Path) -> None:
     assert read_results(file) == results
 
 
-def test_each_kind_of_measurement_has_a_list_and_a_summary_line() -> None:
+def test_results_store_and_format_each_kind_of_measurement() -> None:
     (drain,), finding, failure = build_rounds("ours", 1.0), Finding("e", "d", "w", 1.0), Failure("e", "c", "why")
     results = Results()
     for measurement in (drain, finding, failure):
@@ -155,7 +155,7 @@ def test_each_kind_of_measurement_has_a_list_and_a_summary_line() -> None:
 
 
 def test_rounds_and_findings_of_failed_case_are_removed() -> None:
-    """Check that the rounds and findings of a failed case are removed, since its conditions were not met."""
+    """Check that the rounds and findings of a failed case are removed, because the case was not measured completely."""
     other_rounds = [Round("knative", "10 pods", "ours", 0, 1, 1, 1), Round("local", "100 pods", "ours", 0, 1, 1, 1)]
     failure, results = Failure("local", "10 pods", "why"), Results()
     measured: list[Measurement] = [
@@ -205,7 +205,7 @@ def test_results_are_sorted_by_engine_and_case() -> None:
 def test_typical_cost_is_median_of_round_totals() -> None:
     """Check that the typical cost is the median of the rounds' totals, not the sum of the medians of its parts.
 
-    A part that occurs in one of three rounds would otherwise be missing.
+    The sum of medians would lack a part that occurs in only one of three rounds.
     """
     request_counts: list[dict[str, float]] = [
         {"get": 4.0, "list": 1.0},

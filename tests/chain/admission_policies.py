@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from kube.client.api_errors import Rejected
 from kube.paths import Object
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.chain.environment import ChainEnvironment
 from tests.chain.mutex.environment import MutexEnvironment
 
@@ -21,11 +21,12 @@ def apply_policy(
     rule: Object,
     expression: str,
     message: str,
-    attempt: Callable[[], object],
+    send_request: Callable[[], object],
 ) -> Iterator[None]:
-    """Apply a ValidatingAdmissionPolicy for the duration of the block, which is entered once `attempt` is rejected.
+    """Apply a ValidatingAdmissionPolicy for the duration of the block.
 
-    The policy rejects requests that match `rule` and for which the CEL `expression` is false.
+    The policy rejects requests that match `rule` and for which the CEL `expression` is false. The block begins once
+    the policy is in effect, that is, once the API server rejects the request that `send_request` sends.
     """
     spec = {
         "matchConstraints": {"resourceRules": [rule]},
@@ -39,17 +40,17 @@ def apply_policy(
         f"{ADMISSION_API_PATH}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding}
     )
     try:
-        await_ready("the policy", lambda: is_rejected(attempt), environment.product.servers)
+        wait_until_ready("the policy", lambda: is_rejected(send_request), environment.product.servers)
         yield
     finally:
         for resource in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
             environment.client.run(environment.client.api.request("DELETE", f"{ADMISSION_API_PATH}/{resource}/{name}"))
 
 
-def is_rejected(attempt: Callable[[], object]) -> bool:
-    """Return whether the API server rejects the attempt; a deleted policy remains in effect for some time."""
+def is_rejected(send_request: Callable[[], object]) -> bool:
+    """Return whether the API server rejects the request that `send_request` sends."""
     try:
-        attempt()
+        send_request()
     except Rejected:
         return True
     return False

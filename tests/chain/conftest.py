@@ -1,4 +1,4 @@
-"""Fixtures for the chain tests, which use their own cluster: other tests need one without a running product.
+"""Fixtures for the chain tests, which use a separate cluster, because other tests need a cluster without the product.
 
 The cluster stops after the last test of this package, because an idle cluster uses a tenth of a core.
 """
@@ -25,6 +25,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChainEnvir
 
 @pytest.fixture(scope="package")
 def finished_maintenances(environment: ChainEnvironment) -> Iterator[FinishedMaintenances]:
-    """Yield three finished maintenances that exist from the first test that uses them until the package's last test."""
+    """Yield three finished maintenances, which all tests of the package share."""
     with FinishedMaintenances(environment) as maintenances:
         yield maintenances

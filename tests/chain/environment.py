@@ -21,7 +21,7 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from localcluster.demo.event_log import EventLogFollower
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.product import Product
 from tests.functions.event_builders import build_tick
 from tests.waiting import retry_action
@@ -89,12 +89,12 @@ class ChainEnvironment:
         sets_node_name: bool = False,
         **delays: str,
     ) -> None:
-        """Create the Deployment `web` and wait until all replicas are available.
+        """Create the Deployment `web`, and wait until all replicas are available.
 
         `delays` are delays of kwok's stages `delete` and `ready`. The pods can be scheduled only on this node and on
-        nodes later passed to `allow_on_node`. If `sets_node_name` is true, the pod template sets `nodeName`.
+        nodes later passed to `allow_deployment_on_node`. If `sets_node_name` is true, the pod template sets `nodeName`.
         """
-        self.allow_on_node(namespace, node)
+        self.allow_deployment_on_node(namespace, node)
         labels = {"app": "web"}
         annotations = {f"pod-{kwok_stage}.stage.kwok.x-k8s.io/delay": delay for kwok_stage, delay in delays.items()}
         template = {
@@ -110,21 +110,21 @@ class ChainEnvironment:
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
         deployments_path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
         self.client.create(deployments_path, body)
-        self.await_state_of(
+        self.wait_for_object_state(
             deployments_path,
             "web",
             lambda deployment: (deployment.get("status") or {}).get("availableReplicas") == replicas,
         )
 
-    def allow_on_node(self, namespace: str, node: str) -> None:
-        """Allow the namespace's Deployment to run on this node, in addition to other allowed nodes."""
+    def allow_deployment_on_node(self, namespace: str, node: str) -> None:
+        """Allow the namespace's Deployment to run on this node, in addition to the nodes allowed before."""
         self.client.patch(build_node_path(node), {"metadata": {"labels": {"pool": namespace}}})
 
     def drain_node_with_pods(self, node: str, count: int) -> str:
-        """Create pods on the node and drain it; return the path of its finished maintenance."""
+        """Create pods on the node and drain the node; return the API path of the finished maintenance."""
         self.create_pods(node, count)
         path = self.create_maintenance(node)
-        self.await_state(path)
+        self.wait_for_state(path)
         return path
 
     @contextmanager
@@ -142,7 +142,7 @@ class ChainEnvironment:
         path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
         body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
         self.client.create(path, {**body, "spec": {"selector": {"matchLabels": labels}, **spec}})
-        return self.await_state_of(path, name, lambda budget: _allows_disruptions(budget, disruptions_allowed))
+        return self.wait_for_object_state(path, name, lambda budget: _allows_disruptions(budget, disruptions_allowed))
 
     def create_maintenance(
         self,
@@ -166,28 +166,28 @@ class ChainEnvironment:
         """Return the successive states of the object at `path`, up to the first state that satisfies `predicate`."""
         states: list[Object] = []
 
-        def record_state(state: Object | None) -> bool:
+        def record_and_test_state(state: Object | None) -> bool:
             if state is None:
                 return False
             states.append(state)
             return predicate(state)
 
-        self.workload.wait_for_object(path, record_state, timeout)
+        self.workload.wait_for_object(path, record_and_test_state, timeout)
         return states
 
-    def await_state_of(
+    def wait_for_object_state(
         self, collection: str, name: str, predicate: Callable[[Object], bool], timeout: float = TIMEOUT_SECONDS
     ) -> Object:
-        """Wait for a state of the named object that satisfies `predicate`, and return it."""
+        """Wait until the object `name` in a collection satisfies `predicate`, and return the object in this state."""
         return self.record_states_until(f"{collection}/{name}", predicate, timeout)[-1]
 
-    def await_state(
+    def wait_for_state(
         self, path: str, predicate: Callable[[Object], bool] = has_succeeded, timeout: float = TIMEOUT_SECONDS
     ) -> Object:
-        """Wait for a state of the object at `path` that satisfies `predicate`, and return it."""
+        """Wait until the object at `path` satisfies `predicate`, and return the object in this state."""
         return self.record_states_until(path, predicate, timeout)[-1]
 
-    def await_deletion(self, path: str, timeout: float = TIMEOUT_SECONDS) -> float:
+    def wait_for_deletion(self, path: str, timeout: float = TIMEOUT_SECONDS) -> float:
         """Wait until the object at `path` is deleted; return the elapsed seconds."""
         started = time.monotonic()
         self.workload.wait_for_object(path, lambda item: item is None, timeout)
@@ -196,7 +196,7 @@ class ChainEnvironment:
     def send_tick(self) -> None:
         """Send a tick, and wait until the delivery has no pending events from this or earlier ticks."""
         self._post_tick()
-        self.await_delivered()
+        self.wait_until_delivered()
 
     def _post_tick(self) -> None:
         assert post_event(build_tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
@@ -209,10 +209,10 @@ class ChainEnvironment:
         """
         return retry_action(self._post_tick, wait, timeout)
 
-    def await_delivered(self) -> None:
+    def wait_until_delivered(self) -> None:
         """Wait until the delivery has no pending events."""
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
-            await_ready(
+            wait_until_ready(
                 "an empty outbox",
                 lambda: outbox.execute(COUNT_UNDELIVERED_QUERY).fetchone() == (0,),
                 self.product.servers,
@@ -228,10 +228,10 @@ class ChainEnvironment:
         for path in paths:
             self.request_deletion(path)
         for path in paths:
-            self.await_deletion(path)
+            self.wait_for_deletion(path)
 
     def request_deletion(self, path: str) -> None:
-        """Request the deletion of a maintenance without waiting for it."""
+        """Request the deletion of a maintenance without waiting until it is deleted."""
         self.workload.delete(path)
 
     def get_node_spec(self, node: str) -> Object:
@@ -248,8 +248,8 @@ class ChainEnvironment:
         """Return the API server's audit log: all writes by all users, in order."""
         return self._audit.read_entries()
 
-    def list_own_writes(self) -> list[Object]:
-        """Return the writes by the product's service accounts."""
+    def list_product_writes(self) -> list[Object]:
+        """Return all writes by the product's ServiceAccounts."""
         return self._audit.list_writes_by()
 
     def list_evictions(self, pods: list[Object]) -> list[Object]:
@@ -258,42 +258,42 @@ class ChainEnvironment:
 
 
 class FinishedMaintenances:
-    """Context manager for three finished maintenances; it records the product's writes after they have finished."""
+    """Context manager that creates three maintenances, and lists the product's writes after they have finished."""
 
     def __init__(self, environment: ChainEnvironment) -> None:
         self._environment = environment
         self._nodes = [environment.create_node() for _ in range(3)]
         self._paths = [environment.create_maintenance(node) for node in self._nodes]
-        self._flow = EventLogFollower(environment.product.delivery_log)
-        self._before = 0
+        self._event_log = EventLogFollower(environment.product.delivery_log)
+        self._write_count_before = 0
 
     def __enter__(self) -> FinishedMaintenances:
         for path in self._paths:
-            self._environment.await_state(path)
+            self._environment.wait_for_state(path)
         self._environment.send_tick()
-        self.first_versions = self.list_resource_versions()
-        self._before = len(self._environment.list_own_writes())
-        self._flow.__enter__()
+        self.initial_resource_versions = self.list_resource_versions()
+        self._write_count_before = len(self._environment.list_product_writes())
+        self._event_log.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._flow.__exit__(None, None, None)
+        self._event_log.__exit__(None, None, None)
         for path in self._paths:
             self._environment.request_deletion(path)
-            self._environment.await_deletion(path)
+            self._environment.wait_for_deletion(path)
 
-    def await_tick_count(self, count: int) -> None:
+    def wait_for_tick_count(self, count: int) -> None:
         """Wait until the delivery has accepted `count` ticks, whether sent by PingSource or by a test."""
-        self._flow.await_events(TICK, 30.0 * count, count=count)
+        self._event_log.wait_for_events(TICK, 30.0 * count, count=count)
 
     def list_resource_versions(self) -> list[str]:
         """Return the current resourceVersions of the maintenances."""
         return [self._environment.client.get(path)["metadata"]["resourceVersion"] for path in self._paths]
 
-    def list_writes_since(self) -> list[Object]:
-        """Return the product's writes to the maintenances, their nodes and the nodes' leases after their end."""
+    def list_writes_after_success(self) -> list[Object]:
+        """Return the product's writes to the maintenances, their nodes and Leases since the maintenances succeeded."""
         names = {*self._nodes, *map(build_lease_name, self._nodes), *(path.rsplit("/", 1)[1] for path in self._paths)}
-        writes = self._environment.list_own_writes()[self._before :]
+        writes = self._environment.list_product_writes()[self._write_count_before :]
         return [entry for entry in writes if entry["objectRef"].get("name") in names]
 
 

@@ -1,4 +1,4 @@
-"""Helpers that read an object's events from the journal once all are recorded, and run commands on the journal."""
+"""Helpers that wait until an object's events are recorded, read them, and run commands on the journal."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from eventing.journal.store import Journal, Query
 from eventing.object_extensions import EXTENSION_OF_KIND
 from eventing.replay.function_client import find_recorded_attempt
 from kube.client.sync_client import SyncClient
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.chain.environment import ChainEnvironment
 
 
-def await_recorded_events(environment: ChainEnvironment, uid: str) -> list[Entry]:
+def wait_for_recorded_events(environment: ChainEnvironment, uid: str) -> list[Entry]:
     """Wait until all events of a maintenance are delivered and recorded, and return its recorded events."""
-    environment.await_delivered()  # so that no later event of this maintenance is recorded
-    return await_complete_recording(environment.client, environment.journal, uid)
+    environment.wait_until_delivered()  # An event that is still undelivered could cause further events.
+    return wait_for_complete_recording(environment.client, environment.journal, uid)
 
 
-def await_complete_recording(client: SyncClient, journal: str, uid: str) -> list[Entry]:
-    """Wait until the journal has an attempt per Trigger and all replies; return the object's events."""
+def wait_for_complete_recording(client: SyncClient, journal: str, uid: str) -> list[Entry]:
+    """Wait until the journal contains a function call for each event and matching Trigger, and all replies.
+
+    Returns the object's events.
+    """
     targets = TargetResolver(TargetOptions(in_process=True), client)
     entries: list[Entry] = []
 
@@ -39,7 +42,7 @@ def await_complete_recording(client: SyncClient, journal: str, uid: str) -> list
         return all(attempt and select_reply_ids(uid, attempt) <= recorded_ids for attempt in attempts)
 
     with closing(Journal(journal)) as store:
-        await_ready("the recording", lambda: is_complete(store), [], 10)
+        wait_until_ready("the recording", lambda: is_complete(store), [], 10)
     return entries
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localcluster.access import make_username
 from localcluster.function_server import FunctionConfig, build_function_server
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, ROOT
 from tests.chain.environment import ChainEnvironment
@@ -43,7 +43,7 @@ def serve_patched_functions(
     server.env |= {"PYTHONPATH": str(directory), **variables}
     server.start()
     try:
-        await_ready("patched", lambda: is_ready(url), [server], 30)
+        wait_until_ready("patched", lambda: is_ready(url), [server], 30)
         yield url
     finally:
         server.stop()

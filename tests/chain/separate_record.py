@@ -11,7 +11,7 @@ import yaml
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.function_server import FunctionConfig, build_function_server
-from localcluster.processes import await_ready, reserve_port
+from localcluster.processes import reserve_port, wait_until_ready
 from localcluster.product import FLOW_MANIFESTS, Product
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
@@ -45,9 +45,9 @@ class ProductWithSeparateRecord(Product):
             str(manifests) if argument == str(FLOW_MANIFESTS[0]) else argument for argument in command
         ]
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         self.start_record()
-        super()._bring_up()
+        super()._start_and_wait()
 
     def stop(self) -> None:
         """Stop all processes, `record` last."""
@@ -57,9 +57,9 @@ class ProductWithSeparateRecord(Product):
     def start_record(self) -> None:
         """Start `record` and wait until it is ready."""
         self.record.start()
-        await_ready("record", lambda: is_ready(self._record_url), [self.record], 30)
+        wait_until_ready("record", lambda: is_ready(self._record_url), [self.record], 30)
 
-    def list_accepted_ids(self) -> set[str]:
+    def list_accepted_event_ids(self) -> set[str]:
         """Return the ids of all events that the delivery has accepted."""
         accepted_ids: set[str] = set()
         for line in self.delivery_log.read_text().splitlines():

@@ -11,7 +11,7 @@ from tests.chain.test_not_ready import WRITTEN_RESOURCES
 from tests.proofs import proves
 from tests.workload import OWN_USER_PREFIX, start_audit
 
-# This module runs first in its group, so that the fixture's maintenances are idle as long as possible.
+# This module runs first in its group, so that the fixture's maintenances are idle for as long as possible.
 pytestmark = pytest.mark.usefixtures("finished_maintenances")
 
 
@@ -21,9 +21,9 @@ def test_nothing_is_evicted_before_cordon_and_taint(environment: ChainEnvironmen
     node = environment.create_node()
     pods = environment.create_pods(node, 5)
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
-    writes = [entry for entry in environment.list_own_writes() if entry["objectRef"].get("name") == node]
+    writes = [entry for entry in environment.list_product_writes() if entry["objectRef"].get("name") == node]
     successful_writes = [
         entry for entry in writes if entry["responseStatus"]["code"] < 300
     ]  # failed writes, such as conflicts, are retried
@@ -36,7 +36,7 @@ def test_nothing_is_evicted_before_cordon_and_taint(environment: ChainEnvironmen
     assert len(eviction_times) == 5
     assert max(node_write_times) < min(eviction_times)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("NMO-6")
@@ -45,7 +45,7 @@ def test_pods_are_only_evicted_with_uid_precondition(environment: ChainEnvironme
     node = environment.create_node()
     pods = environment.create_pods(node, 5)
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     delete_options = {
         entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"]
@@ -55,9 +55,9 @@ def test_pods_are_only_evicted_with_uid_precondition(environment: ChainEnvironme
     assert {name: options["preconditions"]["uid"] for name, options in delete_options.items()} == {
         pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods
     }
-    assert not [entry for entry in environment.list_own_writes() if _deletes_pods(entry)]
+    assert not [entry for entry in environment.list_product_writes() if _is_pod_deletion_by_product(entry)]
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("C10")
@@ -70,10 +70,10 @@ def test_maintenance_writes_only_what_drain_requires_and_leaves_node_ready(envir
     environment.create_pods(node, 2)
     before, audit = environment.client.get(build_node_path(node)), start_audit(environment.cluster)
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
     during = environment.client.get(build_node_path(node))
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     after = environment.client.get(build_node_path(node))
 
     assert before["metadata"]["uid"] == during["metadata"]["uid"] == after["metadata"]["uid"]
@@ -93,10 +93,10 @@ def is_node_ready(node: Object) -> bool:
     )
 
 
-def _deletes_pods(entry: Object) -> bool:
-    reference = entry["objectRef"]
+def _is_pod_deletion_by_product(audit_entry: Object) -> bool:
+    reference = audit_entry["objectRef"]
     return (
-        entry["user"]["username"].startswith(OWN_USER_PREFIX)
-        and entry["verb"] in ("delete", "deletecollection")
+        audit_entry["user"]["username"].startswith(OWN_USER_PREFIX)
+        and audit_entry["verb"] in ("delete", "deletecollection")
         and reference["resource"] == "pods"
     )

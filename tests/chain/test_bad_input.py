@@ -18,19 +18,19 @@ pytestmark = pytest.mark.abreast
 @pytest.mark.slow
 @proves("NMO-19")
 def test_maintenance_for_unknown_node_fails_until_node_is_created(environment: ChainEnvironment) -> None:
-    """NMO-19: a maintenance for an unknown node fails with the reason; a tick begins it once the node exists."""
+    """NMO-19: a maintenance for an unknown node fails with the reason, and begins at a tick once the node exists."""
     path = environment.create_maintenance("chain-not-yet")
-    status = environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))[
+    status = environment.wait_for_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))[
         "status"
     ]
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "chain-not-yet" not found')
 
     environment.create_node("chain-not-yet")
-    new_status = environment.wait_with_ticks(lambda: environment.await_state(path, timeout=1))["status"]
+    new_status = environment.wait_with_ticks(lambda: environment.wait_for_state(path, timeout=1))["status"]
 
     assert "lastError" not in new_status
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("NMO-18")
@@ -45,10 +45,10 @@ def test_maintenance_for_unknown_node_fails_until_node_is_created(environment: C
 )
 def test_schema_rejects_invalid_node_name(environment: ChainEnvironment, spec: Object, expected_message: str) -> None:
     """NMO-2, NMO-18: even without the webhook, the CRD's schema rejects an invalid node name and names the field."""
-    head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "bad"}}
+    type_and_metadata = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "bad"}}
 
     with pytest.raises(LocalClusterError) as error:
-        environment.cluster.kubectl("create", "-f", "-", input=json.dumps({**head, **spec}))
+        environment.cluster.kubectl("create", "-f", "-", input=json.dumps({**type_and_metadata, **spec}))
 
     assert expected_message in str(error.value)
 
@@ -58,7 +58,7 @@ def test_node_name_of_maintenance_cannot_be_changed(environment: ChainEnvironmen
     """NMO-21: the API server rejects a change to `spec.nodeName`, while `spec.reason` may change at any time."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     with pytest.raises(LocalClusterError) as error:
         environment.cluster.kubectl(
@@ -68,7 +68,7 @@ def test_node_name_of_maintenance_cannot_be_changed(environment: ChainEnvironmen
 
     assert "updating spec.NodeName isn't allowed" in str(error.value)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("NMO-20")
@@ -76,11 +76,11 @@ def test_deleting_node_deletes_its_maintenance(environment: ChainEnvironment) ->
     """NMO-20, NMO-14: deleting a node also deletes its NodeMaintenance."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     environment.cluster.kubectl("delete", "node", node)
 
-    assert environment.await_deletion(path, timeout=10) < 10
+    assert environment.wait_for_deletion(path, timeout=10) < 10
 
 
 def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment) -> None:
@@ -89,7 +89,9 @@ def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment
     (pod,) = environment.create_pods(node, 1, finalizers=["example.com/hold"], grace=1)
     path = environment.create_maintenance(node)
 
-    status = environment.wait_with_ticks(lambda: environment.await_state(path, _has_blocked_pods, timeout=1))["status"]
+    status = environment.wait_with_ticks(lambda: environment.wait_for_state(path, _has_blocked_pods, timeout=1))[
+        "status"
+    ]
     assert status["phase"] == "Running"
     assert [(blocked_pod["reason"], blocked_pod["name"]) for blocked_pod in status["blockedPods"]] == [
         ("Finalizers", pod["metadata"]["name"])
@@ -98,9 +100,9 @@ def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment
 
     arguments = ("-n", pod["metadata"]["namespace"], "pod", pod["metadata"]["name"])
     environment.cluster.kubectl("patch", *arguments, "--type=merge", '-p={"metadata":{"finalizers":null}}')
-    environment.await_state(path)
+    environment.wait_for_state(path)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def test_terminating_namespace_does_not_block_drain(environment: ChainEnvironment) -> None:
@@ -111,12 +113,12 @@ def test_terminating_namespace_does_not_block_drain(environment: ChainEnvironmen
     environment.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
     path = environment.create_maintenance(node)
-    status = environment.await_state(path)["status"]
+    status = environment.wait_for_state(path)["status"]
 
     assert "lastError" not in status
     assert environment.list_pods_on(node) == []
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def _has_blocked_pods(maintenance: Object) -> bool:

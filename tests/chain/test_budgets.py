@@ -21,7 +21,7 @@ def test_budget_that_allows_one_disruption_serializes_evictions(environment: Cha
     """
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 5, ready="300ms")
-    environment.allow_on_node(namespace, other_node)
+    environment.allow_deployment_on_node(namespace, other_node)
     environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=1, maxUnavailable=1)
     path = environment.create_maintenance(node)
 
@@ -47,7 +47,7 @@ def test_budget_that_allows_one_disruption_serializes_evictions(environment: Cha
         for state in states
     )
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_pods_are_evicted_soon_after_budget_is_deleted(
         unevictable_pods[0]["metadata"]["namespace"],
     )
     path = environment.create_maintenance(node)
-    status = environment.await_state(
+    status = environment.wait_for_state(
         path, lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 3
     )["status"]
     assert {(entry["budget"], entry["healthy"], entry["needed"]) for entry in status["blockedPods"]} == {
@@ -83,7 +83,7 @@ def test_pods_are_evicted_soon_after_budget_is_deleted(
     assert environment.list_evictions(pods) == []
 
     environment.cluster.kubectl("delete", "pdb", "budget", "-n", namespace)
-    final_status = environment.await_state(path)["status"]
+    final_status = environment.wait_for_state(path)["status"]
 
     (budget_deletion,) = [entry for entry in environment.read_audit_log() if _is_budget_deletion(entry, namespace)]
     first_eviction_time = min(
@@ -94,7 +94,7 @@ def test_pods_are_evicted_soon_after_budget_is_deleted(
     )
     assert "lastError" not in final_status
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def test_pod_with_two_budgets_is_blocked_and_other_pods_are_evicted(environment: ChainEnvironment) -> None:
@@ -106,22 +106,22 @@ def test_pod_with_two_budgets_is_blocked_and_other_pods_are_evicted(environment:
     environment.create_budget(namespace, {"twice": "yes"}, name="two", disruptions_allowed=1, minAvailable=0)
     path = environment.create_maintenance(node)
 
-    status = environment.await_state(
+    status = environment.wait_for_state(
         path, lambda maintenance: (maintenance.get("status") or {}).get("pendingCount") == 1
     )["status"]
     assert [entry["reason"] for entry in status["blockedPods"]] == ["MultipleBudgets"]
     assert "one, two" in status["lastError"]
 
     environment.cluster.kubectl("delete", "pdb", "two", "-n", namespace)
-    assert "lastError" not in environment.await_state(path)["status"]
+    assert "lastError" not in environment.wait_for_state(path)["status"]
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
-def _is_budget_deletion(entry: Object, namespace: str) -> bool:
-    reference = entry["objectRef"]
+def _is_budget_deletion(audit_entry: Object, namespace: str) -> bool:
+    reference = audit_entry["objectRef"]
     expected = ("delete", "poddisruptionbudgets", namespace)
-    return (entry["verb"], reference["resource"], reference.get("namespace")) == expected
+    return (audit_entry["verb"], reference["resource"], reference.get("namespace")) == expected
 
 
 def _get_status_write_time(maintenance: Object) -> str:

@@ -23,13 +23,13 @@ def test_drain_of_ten_pods_stays_within_request_limit(environment: ChainEnvironm
     node, request_counts_by_drain = environment.create_node(), []
     for _ in range(DRAIN_COUNT):
         environment.create_pods(node, POD_COUNT)
-        environment.await_delivered()
+        environment.wait_until_delivered()
         log = RequestLog(environment.cluster.audit_log)
         path = environment.create_maintenance(node)
-        environment.await_state(path)
+        environment.wait_for_state(path)
         request_counts_by_drain.append(Counter(log.list_requests()))
         environment.request_deletion(path)
-        environment.await_deletion(path)
+        environment.wait_for_deletion(path)
 
     totals = [requests.total() for requests in request_counts_by_drain]
     print(f"requests per drain of {POD_COUNT} pods: {totals}; {request_counts_by_drain[0].most_common()}")

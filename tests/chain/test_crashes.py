@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 RESYNC_SECONDS = 15.0
 """Interval between two ticks of the PingSource."""
 SLACK_SECONDS = 5.0
-"""Maximum duration of the maintenance itself."""
+"""Maximum duration of a maintenance, without the wait for a tick."""
 POD_COUNT = 50
 LOST_RESPONSE_STATUS = 504
 """Status code in the audit log if the client was killed before the response; the pod may have been evicted anyway."""
@@ -46,11 +46,11 @@ def test_maintenance_created_while_sources_are_down_succeeds(environment: ChainE
 
     environment.product.start_delivery()
     started = time.monotonic()
-    environment.await_state(path, timeout=RESYNC_SECONDS + SLACK_SECONDS)
+    environment.wait_for_state(path, timeout=RESYNC_SECONDS + SLACK_SECONDS)
 
     assert time.monotonic() - started < RESYNC_SECONDS + SLACK_SECONDS
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("X-5", "NMO-15")
@@ -58,7 +58,7 @@ def test_maintenance_deleted_while_product_is_down_remains_until_restored(enviro
     """X-5, NMO-15: a maintenance that is deleted while the product is down remains until its node is restored."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
     environment.product.kill_delivery()
     environment.product.kill_functions()
 
@@ -68,7 +68,7 @@ def test_maintenance_deleted_while_product_is_down_remains_until_restored(enviro
 
     environment.product.start_functions()
     environment.product.start_delivery()
-    environment.wait_with_ticks(lambda: environment.await_deletion(path, timeout=1))
+    environment.wait_with_ticks(lambda: environment.wait_for_deletion(path, timeout=1))
     assert not environment.get_node_spec(node).get("unschedulable")
     assert "taints" not in environment.get_node_spec(node)
 
@@ -93,7 +93,7 @@ def test_no_pod_is_evicted_twice_after_crash_during_drain(
     kill(environment.product)
     assert environment.client.get(path)["status"]["phase"] == "Running"
     start(environment.product)
-    status = environment.await_state(path, has_succeeded, timeout=45)["status"]
+    status = environment.wait_for_state(path, has_succeeded, timeout=45)["status"]
 
     codes = [(_get_evicted_uid(entry), entry["responseStatus"]["code"]) for entry in environment.list_evictions(pods)]
     granted_eviction_counts = Counter(uid for uid, code in codes if code < 300)
@@ -103,7 +103,7 @@ def test_no_pod_is_evicted_twice_after_crash_during_drain(
     assert environment.list_pods_on(node) == []
     assert (status["drainProgress"], status["evictionPods"]) == (100, POD_COUNT)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def _get_evicted_uid(eviction: Object) -> str:

@@ -16,9 +16,9 @@ from eventing import events
 from eventing.journal.entries import Entry
 from eventing.journal.store import Journal, Query
 from eventing.replay.function_client import post_event
-from localcluster.processes import await_ready, reserve_port
+from localcluster.processes import reserve_port, wait_until_ready
 from tests.chain.environment import ChainEnvironment
-from tests.chain.journal_reading import await_recorded_events, run_command
+from tests.chain.journal_reading import run_command, wait_for_recorded_events
 from tests.chain.patched_functions import serve_patched_functions
 
 
@@ -64,12 +64,12 @@ def rejected_event(environment: ChainEnvironment, tmp_path: Path) -> Iterator[tu
         ):
             path = environment.create_maintenance(node)
             uid = environment.client.get(path)["metadata"]["uid"]
-            await_ready("the dead letter", lambda: bool(find_dead_letters(environment, maintenance=uid)), [], 15)
+            wait_until_ready("the dead letter", lambda: bool(find_dead_letters(environment, maintenance=uid)), [], 15)
     finally:
         environment.product.start_functions()
     yield path, find_dead_letters(environment, maintenance=uid)[0]
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def test_redrive_calls_only_rejecting_function_and_drain_succeeds(
@@ -91,9 +91,9 @@ def test_redrive_calls_only_rejecting_function_and_drain_succeeds(
         *build_functions_option(environment),
     )
 
-    environment.await_state(path)
+    environment.wait_for_state(path)
     with closing(Journal(environment.journal)) as journal:
-        await_ready("the reply", lambda: _list_reply_types(journal, event_id) == [events.NODE_TAINTED], [], 5)
+        wait_until_ready("the reply", lambda: _list_reply_types(journal, event_id) == [events.NODE_TAINTED], [], 5)
         (event,) = [entry for entry in journal.select(Query(ids=(event_id,))) if not entry.dead_letter]
     assert (open_dead_letter["function"], open_dead_letter["code"], open_dead_letter["reason"]) == (
         "taint",
@@ -121,7 +121,7 @@ def test_dead_letter_rejected_again_remains_open(environment: ChainEnvironment) 
         {"id": "poison", "source": "/test", "type": events.NODE_CORDONED, "datacontenttype": "application/json"}, {}
     )
     assert post_event(event, environment.product.broker_url).status_code == 202
-    await_ready("the dead letter", lambda: bool(find_dead_letters(environment, ids=("poison",))), [], 10)
+    wait_until_ready("the dead letter", lambda: bool(find_dead_letters(environment, ids=("poison",))), [], 10)
 
     result = run_command(
         environment,
@@ -146,7 +146,7 @@ def test_dead_letter_remains_open_if_reply_is_not_published(environment: ChainEn
     uid = environment.client.get(path)["metadata"]["uid"]
     event = next(
         entry.event
-        for entry in await_recorded_events(environment, uid)
+        for entry in wait_for_recorded_events(environment, uid)
         if entry.event.get_type() == events.MAINTENANCE_BEGUN
     )
     failure_extensions = {
@@ -185,7 +185,7 @@ def test_dead_letter_remains_open_if_reply_is_not_published(environment: ChainEn
     assert second_redrive.exit_code == 0, second_redrive.output
     assert event.get_id() not in list_dead_letters(environment)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 INVALID_COMMANDS = {

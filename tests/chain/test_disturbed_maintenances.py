@@ -17,12 +17,12 @@ from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path, is_in_mai
 from kube.paths import Object
 from tests.chain.admission_policies import apply_policy
 from tests.chain.environment import ChainEnvironment
-from tests.chain.journal_reading import await_recorded_events
+from tests.chain.journal_reading import wait_for_recorded_events
 from tests.proofs import proves
 
 PAIRED_API_VERSIONS = (MEDIK8S.api_version, KUBEVIRT.api_version)
 IN_PROGRESS_SECONDS = 7.0
-"""Time after a status write during which ticks skip a maintenance, since it is in progress."""
+"""Seconds after a status write during which a maintenance counts as in progress, so that ticks skip it."""
 
 
 def is_restored(node: Object | None) -> bool:
@@ -42,9 +42,9 @@ def has_phase(maintenance: Object) -> bool:
     return bool(m.get_phase(maintenance))
 
 
-def count_own_events(environment: ChainEnvironment, maintenance: Object) -> Counter[str]:
+def count_product_events(environment: ChainEnvironment, maintenance: Object) -> Counter[str]:
     """Return event type → number of the product's events about the maintenance."""
-    types = (entry.event.get_type() for entry in await_recorded_events(environment, maintenance["metadata"]["uid"]))
+    types = (entry.event.get_type() for entry in wait_for_recorded_events(environment, maintenance["metadata"]["uid"]))
     return Counter(event_type for event_type in types if event_type in events.TYPE_DESCRIPTIONS)
 
 
@@ -63,14 +63,14 @@ def test_deleting_two_maintenances_per_node_restores_every_node(environment: Cha
     nodes = [environment.create_node() for _ in range(4)]
     first_paths = [environment.create_maintenance(node) for node in nodes]
     for path in first_paths:
-        environment.await_state(path)
+        environment.wait_for_state(path)
     second_paths = [
         environment.create_maintenance(node, api_version=group)
         for node, group in zip(nodes, 2 * PAIRED_API_VERSIONS, strict=True)
     ]
     for path in second_paths:
-        environment.await_state(path, has_phase)
-    write_count_before = len(environment.list_own_writes())
+        environment.wait_for_state(path, has_phase)
+    write_count_before = len(environment.list_product_writes())
 
     resources = [
         f"nodemaintenances.{path.split('/')[2]}/{path.rsplit('/', 1)[1]}" for path in (*first_paths, *second_paths)
@@ -78,30 +78,29 @@ def test_deleting_two_maintenances_per_node_restores_every_node(environment: Cha
     environment.cluster.kubectl("delete", *resources, "--timeout=10s")
 
     for node in nodes:
-        environment.await_state_of("/api/v1/nodes", node, is_restored, timeout=2)
-    assert len(environment.list_own_writes()) - write_count_before <= 25 * len(
-        nodes
-    )  # some successors begin before they are deleted
+        environment.wait_for_object_state("/api/v1/nodes", node, is_restored, timeout=2)
+    # The limit allows for the writes of second maintenances that begin before they are deleted.
+    assert len(environment.list_product_writes()) - write_count_before <= 25 * len(nodes)
 
 
 @pytest.mark.slow
 @pytest.mark.abreast
 @proves("X-6", "X-3")
 def test_maintenance_begins_once_updates_are_permitted(environment: ChainEnvironment) -> None:
-    """X-6, X-3: a maintenance whose updates are forbidden reports why; a tick begins it once they are allowed."""
+    """X-6, X-3: a maintenance whose updates are forbidden reports the reason, and begins once updates are allowed."""
     node = environment.create_node()
     environment.create_pods(node, 2)
     with apply_policy_against_updates(environment, name := f"refused-{node}"):
         path = environment.create_maintenance(node, name=name)
-        status = environment.await_state(path, has_phase)["status"]
+        status = environment.wait_for_state(path, has_phase)["status"]
         assert (status["phase"], "not yet" in status["lastError"]) == ("Failed", True)
 
-    maintenance = environment.await_state(path, timeout=2 * IN_PROGRESS_SECONDS + 15)
+    maintenance = environment.wait_for_state(path, timeout=2 * IN_PROGRESS_SECONDS + 15)
 
     assert "lastError" not in maintenance["status"]
-    assert count_own_events(environment, maintenance)[events.MAINTENANCE_PENDING] <= 4
+    assert count_product_events(environment, maintenance)[events.MAINTENANCE_PENDING] <= 4
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @contextmanager
@@ -123,7 +122,7 @@ def apply_policy_against_updates(environment: ChainEnvironment, name: str) -> It
 
     with apply_policy(environment, name, rule, expression, "not yet", update_maintenance):
         environment.request_deletion(path)
-        environment.await_deletion(path)
+        environment.wait_for_deletion(path)
         yield
 
 
@@ -136,22 +135,22 @@ def test_maintenance_replaced_during_drain_continues(environment: ChainEnvironme
     environment.create_pods(node, 3, namespace=namespace, labels={"app": "x"})
     environment.create_budget(namespace, {"app": "x"}, disruptions_allowed=1, minAvailable=2)
     path = environment.create_maintenance(node)
-    environment.await_state(path, has_blocked_pods)
+    environment.wait_for_state(path, has_blocked_pods)
 
     replace_with_original_manifest(environment, path)
     replaced_maintenance = environment.client.get(path)
-    repaired_maintenance = environment.await_state(path, m.has_begun, timeout=IN_PROGRESS_SECONDS + 15)
+    repaired_maintenance = environment.wait_for_state(path, m.has_begun, timeout=IN_PROGRESS_SECONDS + 15)
     environment.client.run(
         environment.client.api.request("DELETE", f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget")
     )
-    status = environment.await_state(path, timeout=IN_PROGRESS_SECONDS + 15)["status"]
+    status = environment.wait_for_state(path, timeout=IN_PROGRESS_SECONDS + 15)["status"]
 
     assert not m.has_begun(replaced_maintenance)
     assert m.has_node_owner(repaired_maintenance)
     assert (status["evictionPods"], status["totalpods"], status["drainProgress"]) == (3, 3, 100)
-    assert count_own_events(environment, repaired_maintenance)[events.MAINTENANCE_PENDING] <= 2
+    assert count_product_events(environment, repaired_maintenance)[events.MAINTENANCE_PENDING] <= 2
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     assert is_restored(environment.client.get(build_node_path(node)))
 
 
@@ -161,30 +160,32 @@ def test_maintenance_deleted_without_finalizer_restores_node(environment: ChainE
     """X-5, X-3: one tick restores the node and lease of a maintenance that was deleted without its finalizer."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     replace_with_original_manifest(environment, path)
     environment.cluster.kubectl("delete", "nm", path.rsplit("/", 1)[1])
     environment.send_tick()
 
     assert is_restored(environment.client.get(build_node_path(node)))
-    write_count_before = len(environment.list_own_writes())
+    write_count_before = len(environment.list_product_writes())
     environment.send_tick()
-    assert len(environment.list_own_writes()) == write_count_before
+    assert len(environment.list_product_writes()) == write_count_before
 
 
 def test_manually_uncordoned_node_is_cordoned_again(environment: ChainEnvironment) -> None:
-    """Design, guard: a node that is uncordoned by hand is cordoned again, and an Event on the node reports this."""
+    """Check that a manually uncordoned node is cordoned again, and that an Event on the node reports the repair."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     environment.cluster.kubectl("uncordon", node)
-    environment.await_state_of("/api/v1/nodes", node, lambda node: bool(node["spec"].get("unschedulable")), timeout=10)
+    environment.wait_for_object_state(
+        "/api/v1/nodes", node, lambda node: bool(node["spec"].get("unschedulable")), timeout=10
+    )
 
     assert "NodeCordonedAgain" in environment.cluster.kubectl("describe", "node", node).stdout
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @pytest.mark.slow
@@ -193,29 +194,29 @@ def test_product_stops_writing_label_that_keeps_being_removed(environment: Chain
     """Rule 9: the product stops adding its label after a few writes if another controller keeps removing it."""
     node = environment.create_node()
     path = environment.create_maintenance(node)
-    maintenance = environment.await_state(path)
+    maintenance = environment.wait_for_state(path)
     removed_labels: list[str] = []
     stop = threading.Event()
 
     with environment.run_in_thread(lambda: remove_label_repeatedly(environment, node, removed_labels, stop)):
-        write_count_before = len(environment.list_own_writes())
+        write_count_before = len(environment.list_product_writes())
         for _ in range(2):
-            environment.send_tick()  # returns once no events are pending, which endless flapping would prevent
+            environment.send_tick()  # `send_tick` would not return if the product added the label endlessly.
         writes = [
             entry
-            for entry in environment.list_own_writes()[write_count_before:]
+            for entry in environment.list_product_writes()[write_count_before:]
             if entry["objectRef"].get("name") == node
         ]
         stop.set()
-        environment.await_state_of(
+        environment.wait_for_object_state(
             "/api/v1/nodes", node, lambda current_node: is_in_maintenance(current_node, MEDIK8S.drain_taint), timeout=20
         )
 
     assert len(removed_labels) >= 2
     assert len(writes) <= 6
-    assert count_own_events(environment, maintenance)[events.NODE_DRIFTED] <= 6
+    assert count_product_events(environment, maintenance)[events.NODE_DRIFTED] <= 6
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def remove_label_repeatedly(

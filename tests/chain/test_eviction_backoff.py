@@ -1,6 +1,6 @@
 """Tests for the eviction backoff (design rule 9) of pods that are recreated or whose eviction is rejected.
 
-The product evicts such pods rarely, and the status contains the reason.
+The product rarely evicts these pods, and the status contains the reason.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.proofs import proves
 pytestmark = pytest.mark.slow
 
 
-def are_in_backoff(reason: str, pod_count: int) -> Callable[[Object], bool]:
-    """Return a predicate: exactly `pod_count` pods are pending, all blocked for `reason` with a `retryAfter`."""
+def build_backoff_predicate(reason: str, pod_count: int) -> Callable[[Object], bool]:
+    """Return a predicate that is true if `pod_count` pods are pending, all blocked for `reason` with a `retryAfter`."""
 
     def is_in_backoff(maintenance: Object) -> bool:
         status = maintenance.get("status") or {}
@@ -36,31 +36,31 @@ def are_in_backoff(reason: str, pod_count: int) -> Callable[[Object], bool]:
 def test_recreated_pods_are_in_backoff(environment: ChainEnvironment) -> None:
     """Check that recreated pods that tolerate every taint are in backoff, so that ticks do not evict them again.
 
-    Bare pods on the same node are evicted. The drain completes once the toleration is removed.
+    Bare pods on the node are evicted. The drain completes once the toleration is removed.
     """
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 5, tolerations=[{"operator": "Exists"}])
     bare_pods = environment.create_pods(node, 3, namespace=namespace)
     path = environment.create_maintenance(node)
 
-    status = environment.await_state(path, are_in_backoff("Returns", 5))["status"]
+    status = environment.wait_for_state(path, build_backoff_predicate("Returns", 5))["status"]
 
     messages = {entry["message"] for entry in status["blockedPods"]}
     assert len(environment.list_evictions(bare_pods)) == 3
     assert all(message.startswith("tolerates every taint, so ReplicaSet web-") for message in messages)
     assert "tolerates every taint" in status["lastError"]
     evictions = _list_evicted_names(environment, namespace)
-    # One eviction for each pod, and one more for each replacement that existed before its owner was read.
+    # Each pod is evicted once, and so is each replacement that is created before the product reads its ReplicaSet.
     assert len(evictions) <= 3 + 2 * 5
     for _ in range(3):
         environment.send_tick()
     assert _list_evicted_names(environment, namespace) == evictions
-    environment.allow_on_node(namespace, other_node)
+    environment.allow_deployment_on_node(namespace, other_node)
     spec: Any = {"template": {"spec": {"tolerations": None}}}
     environment.client.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
-    environment.await_state(path)
+    environment.wait_for_state(path)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("X-6")
@@ -73,30 +73,30 @@ def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnviro
     environment.create_deployment(namespace, node, 5, sets_node_name=True)
     path = environment.create_maintenance(node)
 
-    status = environment.await_state(path, are_in_backoff("Returns", 5))["status"]
+    status = environment.wait_for_state(path, build_backoff_predicate("Returns", 5))["status"]
 
     messages = {entry["message"] for entry in status["blockedPods"]}
     assert all(message.startswith("was created on this node after the cordon, or while ") for message in messages)
     evictions = _list_evicted_names(environment, namespace)
-    # The scheduler may still bind pods for two seconds after the cordon, or three since timestamps are in whole
-    # seconds. During this time, a round of evictions takes 0.4 s.
+    # The scheduler may still bind pods for two seconds after the cordon; timestamps in whole seconds add up to one
+    # second. A round of evictions takes 0.4 s.
     assert len(evictions) <= 10 * 5
     for _ in range(3):
         environment.send_tick()
     assert _list_evicted_names(environment, namespace) == evictions
-    environment.allow_on_node(namespace, other_node)
+    environment.allow_deployment_on_node(namespace, other_node)
     spec: Any = {"template": {"spec": {"nodeName": None}}}
     environment.client.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
-    environment.await_state(path)
+    environment.wait_for_state(path)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("X-6")
 def test_pod_whose_eviction_is_rejected_by_policy_is_in_backoff(environment: ChainEnvironment) -> None:
     """X-6: a pod whose eviction a policy rejects is reported with the policy's message, and ticks respect its backoff.
 
-    The other pods are evicted.
+    All other pods on the node are evicted.
     """
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 3, namespace=namespace)
@@ -105,16 +105,17 @@ def test_pod_whose_eviction_is_rejected_by_policy_is_in_backoff(environment: Cha
         eviction_count_before = len(environment.list_evictions([pod]))
         path = environment.create_maintenance(node)
 
-        status = environment.await_state(path, are_in_backoff("Error", 1))["status"]
+        status = environment.wait_for_state(path, build_backoff_predicate("Error", 1))["status"]
 
         assert "this pod must stay" in status["blockedPods"][0]["message"]
         eviction_count = len(environment.list_evictions([pod]))
         for _ in range(3):
             environment.send_tick()
         assert len(environment.list_evictions([pod])) == eviction_count
-        assert eviction_count - eviction_count_before <= 3  # retried only while other evictions succeeded
+        # The product retries a rejected eviction only while evictions of other pods succeed.
+        assert eviction_count - eviction_count_before <= 3
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @contextmanager

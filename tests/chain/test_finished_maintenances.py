@@ -14,7 +14,7 @@ def test_ticks_write_nothing_to_finished_maintenances(
     environment: ChainEnvironment, finished_maintenances: FinishedMaintenances
 ) -> None:
     """X-3, NMO-12: the product does not write to three finished maintenances during a minute of ticks."""
-    finished_maintenances.await_tick_count(TICK_COUNT)
+    finished_maintenances.wait_for_tick_count(TICK_COUNT)
 
-    assert finished_maintenances.list_writes_since() == []
-    assert finished_maintenances.list_resource_versions() == finished_maintenances.first_versions
+    assert finished_maintenances.list_writes_after_success() == []
+    assert finished_maintenances.list_resource_versions() == finished_maintenances.initial_resource_versions

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from console.cli import cli
 from eventing import events
 from eventing.journal.store import Journal, Query
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.servers import ROOT
 from tests.chain.environment import ChainEnvironment
 from tests.machine_speed import is_below_scaled_limit
@@ -38,7 +38,7 @@ def test_journal_contains_every_function_call_of_drain(environment: ChainEnviron
             entries = journal.select(Query(maintenance=uid))
             return {(entry.event.get_type(), attempt.function) for entry in entries for attempt in entry.attempts}
 
-        await_ready("the drain's attempts", lambda: set(expected_calls.items()) <= read_calls(), [], 10)
+        wait_until_ready("the drain's attempts", lambda: set(expected_calls.items()) <= read_calls(), [], 10)
         recorded = journal.select(Query(maintenance=uid))
 
     reply_ids = {reply["id"] for entry in recorded for attempt in entry.attempts for reply in attempt.replies}
@@ -47,7 +47,7 @@ def test_journal_contains_every_function_call_of_drain(environment: ChainEnviron
     assert reply_ids <= recorded_ids
     assert all(attempt.status in (200, 204) for entry in recorded for attempt in entry.attempts)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def large_drain(environment: ChainEnvironment) -> str:
     """Return the name of a deleted maintenance that has drained 100 pods."""
     path = environment.drain_node_with_pods(environment.create_node(), 100)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     return path.rsplit("/", 1)[-1]
 
 

@@ -34,13 +34,13 @@ NEVER_EVICTED_KINDS = {"DaemonSet", "mirror"}
 @proves("KNM-6", "OSV-1", "NMO-7", "NMO-8", "NMO-9", "NMO-11")
 @pytest.mark.parametrize("api_version", GROUPS)
 def test_maintenance_leaves_same_pods_as_kubectl_drain(environment: ChainEnvironment, api_version: str) -> None:
-    """Check that a maintenance cordons the node and leaves the same pods as `kubectl drain`, none recreated."""
+    """Check that a maintenance cordons the node and leaves the same pods as `kubectl drain`, without recreated pods."""
     kubectl_node, node = create_node_with_all_pod_kinds(environment), create_node_with_all_pod_kinds(environment)
     kinds_before, kubectl_kinds_before = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
 
     environment.cluster.kubectl("drain", kubectl_node, *DRAIN_FLAGS)
     path = environment.create_maintenance(node, api_version=api_version)
-    status = environment.await_state(path)["status"]
+    status = environment.wait_for_state(path)["status"]
 
     remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
     assert sorted(kinds_before.values()) == sorted(kubectl_kinds_before.values())
@@ -54,7 +54,7 @@ def test_maintenance_leaves_same_pods_as_kubectl_drain(environment: ChainEnviron
     )
     assert (status["totalpods"], status["evictionPods"]) == (len(kinds_before), len(kinds_before) - len(remaining))
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @pytest.mark.slow
@@ -108,12 +108,12 @@ def test_drain_options_leave_same_pods_as_kubectl_flags(
 
     environment.cluster.kubectl("drain", kubectl_node, *flags)
     path = environment.create_maintenance(node, drain=drain)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     remaining, expected = get_kind_by_uid(environment, node), get_kind_by_uid(environment, kubectl_node)
     assert sorted(remaining.values()) == sorted(expected.values())
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 BLOCKED_KINDS_BY_FLAG = {
@@ -127,7 +127,7 @@ BLOCKED_KINDS_BY_FLAG = {
 @proves("DRN-1a")
 @pytest.mark.parametrize("flag", BLOCKED_KINDS_BY_FLAG)
 def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainEnvironment, flag: str) -> None:
-    """DRN-1a: a maintenance blocks the pods because of which `kubectl drain` refuses to run, and evicts the others.
+    """DRN-1a: a maintenance blocks the pods that make `kubectl drain` refuse to run, and evicts all other pods.
 
     Rules 2 and 8: while these pods are blocked, ticks write nothing. After a change to the spec, the drain continues.
     """
@@ -136,7 +136,7 @@ def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainE
 
     kubectl_result = environment.cluster.kubectl("drain", kubectl_node, *DRAIN_FLAGS, kubectl_flag, check=False)
     path = environment.create_maintenance(node, drain={flag: False})
-    environment.await_state(
+    environment.wait_for_state(
         path, lambda maintenance: (maintenance.get("status") or {}).get("pendingCount") == len(kinds)
     )
 
@@ -145,7 +145,7 @@ def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainE
     assert sorted(remaining.values()) == sorted({*NEVER_EVICTED_KINDS, *kinds})
     blocked_pods = [pod for pod in environment.list_pods_on(node) if pod["metadata"]["labels"]["kind"] in kinds]
     blocked_names = {pod["metadata"]["name"] for pod in blocked_pods}
-    settled_maintenance = environment.await_state(
+    settled_maintenance = environment.wait_for_state(
         path, lambda maintenance: len(maintenance["status"]["blockedPods"]) == len(kinds)
     )
     assert {pod["name"] for pod in settled_maintenance["status"]["blockedPods"]} == blocked_names
@@ -162,9 +162,9 @@ def test_drain_options_block_pods_that_kubectl_drain_refuses(environment: ChainE
         entry for entry in environment.list_evictions(blocked_pods) if entry["objectRef"]["namespace"] in namespaces
     ] == []
     environment.client.patch(path, {"spec": {"drain": {flag: True}}})
-    environment.await_state(path)
+    environment.wait_for_state(path)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def build_process_environment(environment: ChainEnvironment) -> dict[str, str]:
@@ -209,7 +209,7 @@ def build_bare_pods(node: str) -> list[Object]:
 
 
 def build_controller_spec(kind: str, node: str) -> Object:
-    """Build a controller spec for one pod that can run only on this node and does not complete by itself."""
+    """Build a controller spec for one pod that can run only on this node, and does not complete during the test."""
     labels = {"kind": kind}
     pod: Object = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     metadata: Object = {"labels": labels, "annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}

@@ -23,7 +23,7 @@ SAMPLE_BY_API_VERSION = {
 @proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1", "C8", "C19")
 @pytest.mark.parametrize("api_version", GROUPS)
 def test_sample_maintenance_drains_and_restores_node(environment: ChainEnvironment, api_version: str) -> None:
-    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: drain and restore a node."""
+    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: documented samples work."""
     name, node_name, reason = SAMPLE_BY_API_VERSION[api_version]
     node = environment.create_node(node_name)
     foreign_taint = {"key": "example.com/mine", "value": "yes", "effect": "NoSchedule"}
@@ -32,7 +32,7 @@ def test_sample_maintenance_drains_and_restores_node(environment: ChainEnvironme
     pods = environment.create_pods(node, 3)
 
     path = environment.create_maintenance(node, api_version=api_version, name=name, reason=reason)
-    status = environment.await_state(path)["status"]
+    status = environment.wait_for_state(path)["status"]
 
     spec = environment.get_node_spec(node)
     taints = [(taint["key"], taint.get("value"), taint["effect"]) for taint in spec["taints"]]
@@ -75,26 +75,26 @@ def test_maintenance_of_node_without_pods_succeeds(environment: ChainEnvironment
     """NMO-10: a maintenance without pods to evict succeeds with `evictionPods` 0 and `drainProgress` 100."""
     path = environment.create_maintenance(environment.create_node())
 
-    status = environment.await_state(path, timeout=10)["status"]
+    status = environment.wait_for_state(path, timeout=10)["status"]
 
     assert (status["evictionPods"], status["drainProgress"], status["phase"]) == (0, 100, "Succeeded")
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("NMO-6", "OSV-6", "C8")
-def test_evicted_pods_stay_on_other_node_after_maintenance(environment: ChainEnvironment) -> None:
+def test_evicted_pods_do_not_return_to_node_after_maintenance(environment: ChainEnvironment) -> None:
     """OSV-6, NMO-6: a Deployment's pods move to another node and stay there after the maintenance."""
     node, other_node = environment.create_node(), environment.create_node()
     namespace = environment.create_namespace()
     environment.create_deployment(namespace, node, 4)
-    environment.allow_on_node(namespace, other_node)
+    environment.allow_deployment_on_node(namespace, other_node)
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
     environment.cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
 
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
     node_names = {pod["spec"]["nodeName"] for pod in _list_running_pods(environment, namespace)}
     assert node_names == {other_node}
@@ -106,14 +106,14 @@ def test_manually_cordoned_node_is_not_written(environment: ChainEnvironment) ->
     node = environment.create_node()
     environment.cluster.kubectl("cordon", node)
     path = environment.create_maintenance(environment.create_node())
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     environment.cluster.kubectl("label", "node", node, "example.com/touched=yes")
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
     assert environment.get_node_spec(node)["unschedulable"] is True
-    assert not [entry for entry in environment.list_own_writes() if entry["objectRef"].get("name") == node]
+    assert not [entry for entry in environment.list_product_writes() if entry["objectRef"].get("name") == node]
 
 
 @proves("X-7", "NMO-22")
@@ -121,18 +121,18 @@ def test_second_maintenance_takes_over_after_first_is_deleted(environment: Chain
     """NMO-22, X-7: a second maintenance for a node fails, and takes over after the first is deleted."""
     node = environment.create_node()
     first_path = environment.create_maintenance(node)
-    environment.await_state(first_path)
+    environment.wait_for_state(first_path)
 
     second_path = environment.create_maintenance(node, api_version=KUBEVIRT.api_version)
-    failed_maintenance = environment.await_state(
+    failed_maintenance = environment.wait_for_state(
         second_path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase"))
     )
     assert failed_maintenance["status"]["phase"] == "Failed"
     assert f"a NodeMaintenance for node {node} already exists" in failed_maintenance["status"]["lastError"]
 
     environment.request_deletion(first_path)
-    environment.await_deletion(first_path)
-    succeeded_maintenance = environment.await_state(second_path)
+    environment.wait_for_deletion(first_path)
+    succeeded_maintenance = environment.wait_for_state(second_path)
     assert environment.get_node_spec(node)["unschedulable"] is True
     assert {taint["key"] for taint in environment.get_node_spec(node)["taints"]} == {
         "kubevirt.io/drain",
@@ -141,26 +141,26 @@ def test_second_maintenance_takes_over_after_first_is_deleted(environment: Chain
     assert "lastError" not in succeeded_maintenance["status"]
 
     environment.request_deletion(second_path)
-    environment.await_deletion(second_path)
+    environment.wait_for_deletion(second_path)
     assert "taints" not in environment.get_node_spec(node)
     assert not environment.get_node_spec(node).get("unschedulable")
 
 
 @proves("NMO-22")
 def test_deleting_failed_second_maintenance_keeps_node_cordoned(environment: ChainEnvironment) -> None:
-    """NMO-22: deleting a second, failed maintenance does not uncordon the node of the first."""
+    """NMO-22: deleting a failed second maintenance does not uncordon the node of the first maintenance."""
     node = environment.create_node()
     first_path = environment.create_maintenance(node)
-    environment.await_state(first_path)
+    environment.wait_for_state(first_path)
     second_path = environment.create_maintenance(node)
-    environment.await_state(second_path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))
+    environment.wait_for_state(second_path, lambda maintenance: bool((maintenance.get("status") or {}).get("phase")))
 
     environment.request_deletion(second_path)
-    environment.await_deletion(second_path)
+    environment.wait_for_deletion(second_path)
 
     assert environment.get_node_spec(node)["unschedulable"] is True
     environment.request_deletion(first_path)
-    environment.await_deletion(first_path)
+    environment.wait_for_deletion(first_path)
 
 
 @proves("NMO-15")
@@ -170,12 +170,12 @@ def test_deletion_during_drain_stops_evictions(environment: ChainEnvironment) ->
     pods = environment.create_pods(node, 3, namespace=namespace, labels={"app": "x"})
     environment.create_budget(namespace, {"app": "x"}, disruptions_allowed=0, minAvailable=3)
     path = environment.create_maintenance(node)
-    environment.await_state(
+    environment.wait_for_state(
         path, lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 3
     )
 
     environment.request_deletion(path)
-    assert environment.await_deletion(path) < 3
+    assert environment.wait_for_deletion(path) < 3
 
     assert len(environment.list_pods_on(node)) == 3
     assert environment.list_evictions(pods) == []

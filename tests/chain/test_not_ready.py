@@ -26,30 +26,33 @@ def test_terminating_pods_on_not_ready_node_stay_pending_until_deleted(environme
     pods = environment.create_pods(node, 3, delete=TERMINATION_DELAY)
     audit = start_audit(environment.cluster)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda maintenance: get_drain_state(maintenance) == build_pending_drain_state(pods))
+    environment.wait_for_state(
+        path, lambda maintenance: get_drain_state(maintenance) == build_pending_drain_state(pods)
+    )
     for pod in pods:
-        environment.await_state(build_pod_path(pod), lambda pod: "deletionTimestamp" in pod["metadata"])
+        environment.wait_for_state(build_pod_path(pod), lambda pod: "deletionTimestamp" in pod["metadata"])
     assert " Ready,SchedulingDisabled " in environment.cluster.kubectl("get", "node", node).stdout
 
     with EventLogFollower(environment.product.delivery_log) as event_log:
         make_node_not_ready(environment, node)
-        event_log.await_events(RESOURCE_UPDATED, 120, count=2)  # so that the product has received the Node's update
+        # The second update event shows that the product has received the change of the Node.
+        event_log.wait_for_events(RESOURCE_UPDATED, 120, count=2)
 
     assert " NotReady,SchedulingDisabled " in environment.cluster.kubectl("get", "node", node).stdout
     assert get_drain_state(environment.client.get(path)) == build_pending_drain_state(pods)
     assert len(environment.list_pods_on(node)) == 3
     assert "medik8s.io/drain" in {taint["key"] for taint in environment.get_node_spec(node)["taints"]}
 
-    for pod in pods:  # as an administrator does after powering the machine off
+    for pod in pods:  # An administrator would force-delete the pods like this after powering the machine off.
         arguments = ("-n", pod["metadata"]["namespace"], pod["metadata"]["name"])
         environment.cluster.kubectl("delete", "pod", *arguments, "--force", "--grace-period=0")
-    maintenance = environment.await_state(path)
+    maintenance = environment.wait_for_state(path)
 
     assert get_drain_state(maintenance) == ("Succeeded", 100, [])
     assert len(environment.list_evictions(pods)) == 3
     assert {entry["objectRef"]["resource"] for entry in audit.list_writes_by()} <= WRITTEN_RESOURCES
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def make_node_not_ready(environment: ChainEnvironment, node: str) -> None:
@@ -58,7 +61,9 @@ def make_node_not_ready(environment: ChainEnvironment, node: str) -> None:
     conditions = [{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "for a test"}]
     patch = json.dumps({"status": {"conditions": conditions}})
     environment.cluster.kubectl("patch", "node", node, "--subresource=status", "--type=strategic", "-p", patch)
-    environment.await_state(build_node_path(node), lambda node: "node.kubernetes.io/not-ready" in get_taint_keys(node))
+    environment.wait_for_state(
+        build_node_path(node), lambda node: "node.kubernetes.io/not-ready" in get_taint_keys(node)
+    )
 
 
 def get_taint_keys(node: Object) -> set[str]:
@@ -72,5 +77,5 @@ def get_drain_state(maintenance: Object) -> tuple[str, int, list[str]]:
 
 
 def build_pending_drain_state(pods: list[Object]) -> tuple[str, int, list[str]]:
-    """Return the state in which all these pods are pending."""
+    """Return the result of `get_drain_state` for a maintenance with all these pods pending."""
     return "Running", 0, sorted(pod["metadata"]["name"] for pod in pods)

@@ -23,7 +23,7 @@ METRIC_ROW_PATTERN = re.compile(r"^\| `(nodemaintenance_\w+)` \|([a-z, ]*)\|", r
 BUCKET_LABELS = {"le"}
 PODSOURCE_PREFIX = "nodemaintenance_podsource_"
 ADMISSION_PREFIXES = ("nodemaintenance_admission_", "nodemaintenance_serving_certificate_")
-"""Prefixes of metrics that other processes serve; other tests check them."""
+"""Prefixes of metrics that other processes serve and other tests check."""
 
 
 def parse_documented_metrics(page: str) -> dict[str, set[str]]:
@@ -47,15 +47,15 @@ def read_served_metrics(url: str) -> dict[str, set[str]]:
     return labels_by_metric
 
 
-def test_page_lists_every_metric_with_its_labels(environment: ChainEnvironment) -> None:
-    """Check that the product serves exactly the metrics that the page lists after a drain blocked by a budget."""
+def test_observability_page_lists_every_metric_with_its_labels(environment: ChainEnvironment) -> None:
+    """Check that after a drain blocked by a budget, the product serves exactly the metrics in docs/observability.md."""
     node, namespace = environment.create_node(), environment.create_namespace()
     environment.create_pods(node, 1, namespace=namespace, labels={"app": "one"})
     environment.create_budget(namespace, {"app": "one"}, name="strict", disruptions_allowed=0, minAvailable=1)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
+    environment.wait_for_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
     environment.send_tick()
-    # No source of the local product calls this function.
+    # On a local cluster, no source sends events to `renew-certificates`, so the test posts a tick.
     post_event(build_tick(), environment.product.get_function_url("renew-certificates"))
 
     function_metrics, delivery_metrics = (
@@ -71,7 +71,7 @@ def test_page_lists_every_metric_with_its_labels(environment: ChainEnvironment) 
     assert function_metrics["nodemaintenance_blocked_pods"] == documented_metrics["nodemaintenance_blocked_pods"]
 
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 MESSAGE_ROW_PATTERN = re.compile(r"^\| `([^`]+)` \| `(\w+)` \|$", re.MULTILINE)
@@ -106,9 +106,9 @@ def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, 
     (pod,) = (pod["metadata"]["name"] for pod in environment.create_pods(node, 1, namespace=namespace))
     path = environment.create_maintenance(node, api_version=group.api_version, reason="new disk")
     name = path.rpartition("/")[2]
-    environment.await_state(path)
+    environment.wait_for_state(path)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     environment.send_tick()  # wait until `restore`, which removes the finalizer, has finished
 
     lines = read_log_lines(environment, name)
@@ -154,6 +154,6 @@ def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, 
         assert any(re.fullmatch(pattern.replace("\0", "WARNING"), line) for line in messages), message
 
 
-def test_page_lists_all_documented_messages() -> None:
-    """NMO-17, KNM-5: the page lists all 14 messages from the two projects' documentation."""
+def test_observability_page_lists_messages_of_replaced_operators() -> None:
+    """NMO-17, KNM-5: docs/observability.md lists the 14 log messages of the operators that this product replaces."""
     assert len(MESSAGE_ROW_PATTERN.findall(PAGE_TEXT)) == 14

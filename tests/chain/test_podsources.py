@@ -17,7 +17,7 @@ from bench.costs import list_process_tree
 from eventing import events
 from eventing.journal.store import Journal, Query
 from localcluster import access
-from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.readiness import is_responding
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 from tests.chain.environment import ChainEnvironment
@@ -41,7 +41,7 @@ def second_podsource(environment: ChainEnvironment, tmp_path: Path) -> Iterator[
     variables = {**NO_PROXY_LOCAL_ENV, **environment_variables, "K_SINK": environment.product.broker_url}
     server = Server("podsource", [sys.executable, "-m", "eventing.podsource"], tmp_path / "log", variables, ROOT)
     server.start()
-    await_ready(server.name, partial(is_responding, f"http://{LOOPBACK}:{port}/readyz"), [server])
+    wait_until_ready(server.name, partial(is_responding, f"http://{LOOPBACK}:{port}/readyz"), [server])
     yield server
     server.kill()
 
@@ -70,26 +70,26 @@ def drain_and_count_events(environment: ChainEnvironment) -> Counter[str]:
     """Drain a node whose pods are covered by a budget; return the number of events of each type."""
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, POD_COUNT, ready="200ms")
-    environment.allow_on_node(namespace, other_node)
+    environment.allow_deployment_on_node(namespace, other_node)
     environment.create_budget(
         namespace, {"app": "web"}, disruptions_allowed=DISRUPTIONS_ALLOWED, maxUnavailable=DISRUPTIONS_ALLOWED
     )
     pods = [pod for pod in environment.list_pods_on(node) if pod["metadata"]["namespace"] == namespace]
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
     successful_evictions = [
         entry for entry in environment.list_evictions(pods) if entry["responseStatus"]["code"] < 300
     ]
     assert len(successful_evictions) == POD_COUNT
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     with closing(Journal(environment.journal)) as journal:
         return Counter(entry.event.get_type() for entry in journal.select(Query(node=node)))
 
 
 @proves("X-2")
 def test_no_pod_is_evicted_twice_with_two_podsources(environment: ChainEnvironment, second_podsource: Server) -> None:
-    """X-2: with two PodSources, each pod is evicted once, and at most twice as many hints are sent as with one."""
+    """X-2: two PodSources evict each pod once, and send at most twice as many hints as a single PodSource."""
     max_single_source_events = 10 + 3 * POD_COUNT
 
     event_counts = drain_and_count_events(environment)
@@ -101,7 +101,7 @@ def test_no_pod_is_evicted_twice_with_two_podsources(environment: ChainEnvironme
 
 
 @proves("X-3")
-def test_second_podsource_sends_hints_while_first_is_suspended(
+def test_second_podsource_sends_hints_while_first_podsource_is_suspended(
     environment: ChainEnvironment, second_podsource: Server
 ) -> None:
     """X-3: while one PodSource is suspended, the other one sends the hints that the drain needs."""

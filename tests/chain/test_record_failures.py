@@ -14,7 +14,7 @@ import pytest
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
 from eventing.journal.tree import RECORDING_GRACE_PERIOD, find_missing_functions
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.chain.environment import ChainEnvironment
 from tests.chain.separate_record import ProductWithSeparateRecord
 from tests.chain.test_crashes import wait_for_terminating_pods
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 POD_COUNT, DRAIN_COUNT = 50, 3
 RECORD_TIMEOUT_SECONDS = 60.0
-"""Maximum time from the repair until all events are recorded: the Trigger's retry backoff, and the next tick."""
+"""Maximum seconds from the restart until all events are recorded: the Trigger's retry backoff and a tick interval."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _run_product_with_separate_record(
 
 
 def test_no_event_is_lost_if_record_crashes(record_environment: RecordEnvironment) -> None:
-    """X-2, X-3: a drain completes while `record` is down; all events and attempts are recorded after the repair."""
+    """X-2, X-3: a drain completes while `record` is down; all events and attempts are recorded after the restart."""
     environment, product = record_environment.environment, record_environment.product
     node = environment.create_node()
     pods = environment.create_pods(node, POD_COUNT, delete="1s")
@@ -79,25 +79,25 @@ def test_no_event_is_lost_if_record_crashes(record_environment: RecordEnvironmen
     wait_for_terminating_pods(environment, pods, 10)
 
     record_environment.kill()
-    status = environment.await_state(path)["status"]
+    status = environment.wait_for_state(path)["status"]
     record_environment.repair()
-    repaired_at = time.monotonic()
+    restarted_at = time.monotonic()
 
     assert status["drainProgress"] == 100
     with closing(Journal(product.journal_url)) as journal:
-        accepted_ids = product.list_accepted_ids()
-        await_ready(
+        accepted_ids = product.list_accepted_event_ids()
+        wait_until_ready(
             "all events", lambda: not accepted_ids - _read_event_ids(journal), [product.record], RECORD_TIMEOUT_SECONDS
         )
-        await_ready(
+        wait_until_ready(
             "all attempts",
             lambda: _list_events_without_attempt(journal, uid) == [],
             [product.record],
             RECORD_TIMEOUT_SECONDS,
         )
-        print(f"all {len(accepted_ids)} events recorded {time.monotonic() - repaired_at:.1f} s after the repair")
+        print(f"all {len(accepted_ids)} events recorded {time.monotonic() - restarted_at:.1f} s after the restart")
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def _read_event_ids(journal: Journal) -> set[str]:
@@ -128,10 +128,10 @@ def nodes_with_ten_pods(record_environment: RecordEnvironment) -> Iterator[list[
 def test_suspended_record_does_not_slow_drain(
     record_environment: RecordEnvironment, nodes_with_ten_pods: list[str]
 ) -> None:
-    """KNM-6: draining ten pods is as fast while `record` is suspended, and thus accepts requests without responding.
+    """KNM-6: a suspended `record`, which accepts requests but never responds, does not slow the drain of ten pods.
 
-    A function that waits for `record` would do so in every drain. The test therefore compares the fastest drain with
-    `record` to the fastest drain without it.
+    A function that waits for `record` would delay every drain. The test therefore compares the fastest drain with a
+    running `record` and the fastest drain with a suspended one.
     """
     environment, record = record_environment.environment, record_environment.product.record
     seconds_with_record, seconds_without_record = [], []
@@ -151,5 +151,5 @@ def test_suspended_record_does_not_slow_drain(
 def _measure_drain_seconds(environment: ChainEnvironment, node: str) -> float:
     """Return the seconds from the creation of a maintenance until it has succeeded."""
     started = time.monotonic()
-    environment.await_state(environment.create_maintenance(node))
+    environment.wait_for_state(environment.create_maintenance(node))
     return time.monotonic() - started

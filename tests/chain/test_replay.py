@@ -1,4 +1,4 @@
-"""Tests for replays: they do not change objects in their desired state, and the functions reply as recorded."""
+"""Tests for replays: functions reply as recorded, and write nothing to objects that have their desired state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from localcluster.processes import reserve_port
 from localcluster.product import Product
 from localcluster.servers import ROOT
 from tests.chain.environment import ChainEnvironment
-from tests.chain.journal_reading import await_recorded_events, run_command
+from tests.chain.journal_reading import run_command, wait_for_recorded_events
 from tests.chain.patched_functions import serve_patched_functions
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
@@ -50,10 +50,10 @@ def drain_node_with_budget(environment: ChainEnvironment) -> tuple[str, str, lis
     node, other_node, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
     environment.create_deployment(namespace, node, 3)
     environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=1, minAvailable=2)
-    environment.allow_on_node(namespace, other_node)
+    environment.allow_deployment_on_node(namespace, other_node)
     names = [f"{namespace}/{pod['metadata']['name']}" for pod in environment.list_pods_on(node)]
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
     return path, environment.client.get(path)["metadata"]["uid"], names
 
 
@@ -66,8 +66,8 @@ def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: 
     uid = environment.client.get(path)["metadata"]["uid"]
     with EventLogFollower(environment.product.delivery_log) as event_log:
         environment.request_deletion(path)
-        environment.await_deletion(path)
-        event_log.await_events(events.NODE_RESTORED, 10)
+        environment.wait_for_deletion(path)
+        event_log.wait_for_events(events.NODE_RESTORED, 10)
     environment.send_tick()  # wait until the maintenance's events are processed and recorded
     with closing(Journal(environment.journal)) as journal:
         maintenance_events = [entry.event for entry in journal.select() if uid in str(entry.event.get_data())]
@@ -75,7 +75,7 @@ def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: 
     assert {events.MAINTENANCE_BEGUN, events.NODE_TAINTED, events.PODS_EVICTED, events.NODE_DRAINED} <= event_types
     assert {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.NODE_RESTORED} <= event_types
     new_pods = environment.create_pods(node, 2)
-    write_count_before = len(environment.list_own_writes())
+    write_count_before = len(environment.list_product_writes())
 
     duplicates = maintenance_events * 2
     random.Random(4).shuffle(duplicates)
@@ -85,7 +85,7 @@ def test_redelivered_events_of_deleted_maintenance_cause_no_writes(environment: 
         assert post_event(event, environment.product.broker_url).status_code == 202
     environment.send_tick()  # wait until the events caused by the duplicates are also processed
 
-    assert environment.list_own_writes()[write_count_before:] == []
+    assert environment.list_product_writes()[write_count_before:] == []
     assert environment.list_evictions(new_pods) == []
     assert not environment.get_node_spec(node).get("unschedulable")
     assert len(environment.list_pods_on(node)) == 2
@@ -106,28 +106,30 @@ def second_environment(tmp_path_factory: pytest.TempPathFactory, postgresql: Pos
 
 
 @pytest.fixture(params=["environment", "second_environment"], ids=["SQLite", "PostgreSQL"])
-def either_environment(request: pytest.FixtureRequest) -> ChainEnvironment:
-    """Return each of the two environments in turn."""
+def sqlite_or_postgresql_environment(request: pytest.FixtureRequest) -> ChainEnvironment:
+    """Return the environment whose product stores its journal in SQLite or PostgreSQL."""
     selected_environment: ChainEnvironment = request.getfixturevalue(request.param)
     return selected_environment
 
 
 @pytest.mark.slow
-def test_dry_replay_of_finished_maintenance_finds_no_differences(either_environment: ChainEnvironment) -> None:
+def test_dry_replay_of_finished_maintenance_finds_no_differences(
+    sqlite_or_postgresql_environment: ChainEnvironment,
+) -> None:
     """X-2: a dry replay of a finished maintenance finds no differences, whether before or after its deletion."""
-    environment = either_environment
+    environment = sqlite_or_postgresql_environment
     path, uid, pods = drain_node_with_budget(environment)
-    event_types = {entry.event.get_type() for entry in await_recorded_events(environment, uid)}
+    event_types = {entry.event.get_type() for entry in wait_for_recorded_events(environment, uid)}
     assert {events.BUDGET_OPENED, events.PODS_EVICTED, events.PODS_GONE, events.NODE_DRAINED} <= event_types
     write_count_before = len(environment.read_audit_log())
 
     finished_result = replay_maintenance(environment, uid, DRY_RUN_OPTION)
 
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     dry_writes = [entry for entry in environment.read_audit_log()[write_count_before:] if is_dry_run(entry)]
-    await_recorded_events(environment, uid)
-    write_count_before = len(environment.list_own_writes())
+    wait_for_recorded_events(environment, uid)
+    write_count_before = len(environment.list_product_writes())
     deleted_result = replay_maintenance(environment, uid, DRY_RUN_OPTION)
 
     name = path.rpartition("/")[2]
@@ -139,7 +141,7 @@ def test_dry_replay_of_finished_maintenance_finds_no_differences(either_environm
     assert f"nodemaintenance {name} no longer exists" in deleted_result.stdout
     assert " 0 different" in finished_result.stdout
     assert " 0 different" in deleted_result.stdout
-    assert all(is_dry_run(entry) for entry in environment.list_own_writes()[write_count_before:])
+    assert all(is_dry_run(entry) for entry in environment.list_product_writes()[write_count_before:])
     assert dry_writes == []  # the desired state had been reached, so not even dry-run writes were needed
 
 
@@ -148,18 +150,18 @@ def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> 
     """X-2: a dry replay for a node that was uncordoned later makes only dry-run writes."""
     path, uid, _ = drain_node_with_budget(environment)
     node = environment.client.get(path)["spec"]["nodeName"]
-    await_recorded_events(environment, uid)
-    environment.product.delivery.kill()  # otherwise `guard` would cordon the node again
+    wait_for_recorded_events(environment, uid)
+    environment.product.delivery.kill()  # without the delivery, `guard` cannot cordon the node again
     try:
         environment.cluster.kubectl("uncordon", node)
         environment.cluster.kubectl("taint", "node", node, "medik8s.io/drain-")
-        write_count_before = len(environment.list_own_writes())
+        write_count_before = len(environment.list_product_writes())
 
         result = replay_maintenance(
             environment, uid, DRY_RUN_OPTION, "--function", "cordon", "--function", "taint", "-o", "json"
         )
 
-        writes = environment.list_own_writes()[write_count_before:]
+        writes = environment.list_product_writes()[write_count_before:]
         assert {entry["objectRef"]["resource"] for entry in writes} >= {"nodes"}
         assert all(is_dry_run(entry) for entry in writes)
         assert not environment.get_node_spec(node).get("unschedulable")
@@ -169,7 +171,7 @@ def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> 
     finally:
         environment.product.start_delivery()
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @pytest.mark.slow
@@ -182,15 +184,15 @@ def test_replay_explains_different_reply_by_opened_budget(environment: ChainEnvi
     environment.create_deployment(namespace, node, 3)
     environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=0, minAvailable=3)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
-    entries = await_recorded_events(environment, environment.client.get(path)["metadata"]["uid"])
+    environment.wait_for_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
+    entries = wait_for_recorded_events(environment, environment.client.get(path)["metadata"]["uid"])
     (event, *_) = [entry.event.get_id() for entry in entries if entry.event.get_type() == events.NODE_TAINTED]
     arguments = ("--id", event, "--function", "evict", "--functions", environment.product.functions_url)
-    environment.product.delivery.kill()  # otherwise the drain would continue
+    environment.product.delivery.kill()  # without the delivery, the drain cannot continue
     try:
         budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget"
         environment.client.patch(budget, {"spec": {"minAvailable": 2}})
-        environment.await_state(budget, lambda budget: budget["status"]["disruptionsAllowed"] == 1)
+        environment.wait_for_state(budget, lambda budget: budget["status"]["disruptionsAllowed"] == 1)
 
         dry_result, real_result = (
             run_command(environment, "replay", *arguments, DRY_RUN_OPTION),
@@ -205,30 +207,30 @@ def test_replay_explains_different_reply_by_opened_budget(environment: ChainEnvi
     assert dry_result.stdout.endswith(", 0 different; dry run: no writes were stored\n")
     assert real_result.stdout.endswith(", 0 different; all writes were stored, including 1 eviction\n")
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 def test_replay_of_finished_maintenance_writes_nothing(environment: ChainEnvironment) -> None:
     """X-2: a replay of a finished maintenance writes nothing, and its replies are not published."""
     path, uid, _ = drain_node_with_budget(environment)
     environment.send_tick()
-    recorded_ids = {entry.event.get_id() for entry in await_recorded_events(environment, uid)}
-    write_count_before = len(environment.list_own_writes())
+    recorded_ids = {entry.event.get_id() for entry in wait_for_recorded_events(environment, uid)}
+    write_count_before = len(environment.list_product_writes())
 
     result = replay_maintenance(environment, uid, "--yes")
 
     environment.send_tick()  # wait for the events that a published reply would cause
     assert result.exit_code == 0, result.output
-    assert environment.list_own_writes()[write_count_before:] == []
-    assert {entry.event.get_id() for entry in await_recorded_events(environment, uid)} == recorded_ids
+    assert environment.list_product_writes()[write_count_before:] == []
+    assert {entry.event.get_id() for entry in wait_for_recorded_events(environment, uid)} == recorded_ids
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 SOURCE_EDITS = {
     "cordon adds data": (
         "functions/maintenance/cordon.py",
-        "data=build_again_data(event)",
+        "data=copy_repair_flag(event)",
         'data={"test": "forced"}',
         events.MAINTENANCE_BEGUN,
         ["data.test", "- nothing", "+ forced"],
@@ -258,11 +260,11 @@ def test_imported_recording_is_replayed_on_other_cluster(
 
     The replay lists the objects that do not exist on this cluster.
     """
-    entries = await_recorded_events(environment, drained_uid)
+    entries = wait_for_recorded_events(environment, drained_uid)
     lines = run_command(environment, "events", "--maintenance", drained_uid, "-o", "jsonl").stdout
     (tmp_path / "recording.jsonl").write_text(lines)
     journal = ("--journal", str(tmp_path / "journal.db"))
-    write_count_before = len(second_environment.list_own_writes())
+    write_count_before = len(second_environment.list_product_writes())
 
     import_result = run_command(second_environment, "events", "--import", str(tmp_path / "recording.jsonl"), *journal)
     tree_result = run_command(second_environment, "events", "--maintenance", drained_uid, "-o", "tree", *journal)
@@ -281,25 +283,25 @@ def test_imported_recording_is_replayed_on_other_cluster(
     assert "not recorded" not in replay_result.stdout
     writes = [
         write
-        for write in second_environment.list_own_writes()[write_count_before:]
+        for write in second_environment.list_product_writes()[write_count_before:]
         if write["objectRef"].get("name") != LEASE_NAME
     ]
-    assert writes == []  # except for the installation's lease, written at the first tick
+    assert writes == []  # `writes` excludes the installation's Lease, which the first tick writes
 
 
 @pytest.fixture(scope="module")
 def drained_uid(environment: ChainEnvironment) -> Iterator[str]:
-    """Yield the uid of a finished, completely recorded maintenance that no tick has begun a second time."""
+    """Yield the uid of a finished, completely recorded maintenance whose first steps no tick has repeated."""
     for _ in range(5):
         path, uid, _ = drain_node_with_budget(environment)
-        counts_by_type = Counter(entry.event.get_type() for entry in await_recorded_events(environment, uid))
+        counts_by_type = Counter(entry.event.get_type() for entry in wait_for_recorded_events(environment, uid))
         if counts_by_type[events.MAINTENANCE_BEGUN] == counts_by_type[events.NODE_CORDONED] == 1:
             break
         environment.request_deletion(path)
-        environment.await_deletion(path)
+        environment.wait_for_deletion(path)
     yield uid
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @pytest.mark.slow
@@ -316,7 +318,7 @@ def test_replay_detects_modified_function(
 ) -> None:
     """X-2: a replay with modified functions exits with 1, and its diff contains event, function and field."""
     expected_entry = next(
-        entry for entry in await_recorded_events(environment, drained_uid) if entry.event.get_type() == event_type
+        entry for entry in wait_for_recorded_events(environment, drained_uid) if entry.event.get_type() == event_type
     )
 
     with serve_patched_functions(environment, tmp_path, file, old, new, reserve_port()) as url:
@@ -366,7 +368,7 @@ def test_event_can_be_replayed_in_process(environment: ChainEnvironment, drained
     """X-2: an event can be replayed in the command's own process, with the user's permissions and without a server."""
     (begun_entry,) = [
         entry
-        for entry in await_recorded_events(environment, drained_uid)
+        for entry in wait_for_recorded_events(environment, drained_uid)
         if entry.event.get_type() == events.MAINTENANCE_BEGUN
     ]
 
@@ -377,11 +379,11 @@ def test_event_can_be_replayed_in_process(environment: ChainEnvironment, drained
 
 
 @pytest.mark.slow
-def test_pdb_stops_at_first_line_of_function(environment: ChainEnvironment, drained_uid: str) -> None:
+def test_pdb_option_stops_at_first_line_of_function(environment: ChainEnvironment, drained_uid: str) -> None:
     """X-2: `--pdb` stops at the function's first line, and suspends the function's deadline of 1.6 s."""
     (cordoned_entry,) = [
         entry
-        for entry in await_recorded_events(environment, drained_uid)
+        for entry in wait_for_recorded_events(environment, drained_uid)
         if entry.event.get_type() == events.NODE_CORDONED
     ]
     arguments = _build_pdb_arguments(environment, cordoned_entry)

@@ -14,10 +14,10 @@ def test_pod_is_unschedulable_during_maintenance(environment: ChainEnvironment) 
     node, namespace = environment.create_node(), environment.create_namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     environment.client.create(pods, build_pod_for(node))
-    unscheduled_pod = environment.await_state_of(pods, "new", lambda pod: bool(get_scheduled_condition(pod)))
+    unscheduled_pod = environment.wait_for_object_state(pods, "new", lambda pod: bool(get_scheduled_condition(pod)))
     environment.workload.wait_for_collection(
         f"/api/v1/namespaces/{namespace}/events",
         lambda kube_events: "FailedScheduling" in list_event_reasons(kube_events),
@@ -31,9 +31,9 @@ def test_pod_is_unschedulable_during_maintenance(environment: ChainEnvironment) 
     assert environment.client.get(path)["status"]["phase"] == "Succeeded"
 
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
-    assert environment.await_state_of(pods, "new", is_ready)["spec"]["nodeName"] == node
+    assert environment.wait_for_object_state(pods, "new", is_ready)["spec"]["nodeName"] == node
 
 
 def build_pod_for(node: str) -> Object:

@@ -1,4 +1,4 @@
-"""Tests for the latency of a drain's success, and for its duration compared with `kubectl drain`."""
+"""Tests for the delay before a finished drain is reported as Succeeded, and for a drain's duration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.machine_speed import is_below_scaled_limit
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DRAIN_COUNT, ROUND_COUNT = 7, 3
-"""Enough drains to detect a regression; `make bench` measures precisely."""
+"""Numbers of drains that suffice to detect a regression; `make bench` measures more precisely."""
 
 
 @pytest.fixture
@@ -48,14 +48,14 @@ def test_drain_of_ten_pods_is_faster_than_kubectl(environment: ChainEnvironment)
         environment.create_pods(kubectl_node, 10)
         started = time.monotonic()
         path = environment.create_maintenance(maintained_node)
-        environment.await_state(path)
-        own_seconds = time.monotonic() - started
+        environment.wait_for_state(path)
+        maintenance_seconds = time.monotonic() - started
         started = time.monotonic()
         environment.cluster.kubectl("drain", kubectl_node, "--force", "--ignore-daemonsets", "--delete-emptydir-data")
-        ratios.append(own_seconds / (time.monotonic() - started))
+        ratios.append(maintenance_seconds / (time.monotonic() - started))
         environment.cluster.kubectl("uncordon", kubectl_node)
         environment.request_deletion(path)
-        environment.await_deletion(path)
+        environment.wait_for_deletion(path)
 
     print(f"duration for 10 pods relative to kubectl drain: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
     assert statistics.median(ratios) < 0.6
@@ -75,6 +75,6 @@ def _measure_success_lag(environment: ChainEnvironment, node: str, pods: list[Ob
 
     with environment.run_in_thread(watch_pods):
         path = environment.create_maintenance(node)
-        environment.await_state(path, has_succeeded)
+        environment.wait_for_state(path, has_succeeded)
         succeeded_at = time.monotonic()
     return succeeded_at - deletion_times[-1]

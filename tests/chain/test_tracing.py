@@ -60,7 +60,7 @@ def collector() -> Iterator[Collector]:
 def traced_environment(environment: ChainEnvironment, collector: Collector) -> Iterator[ChainEnvironment]:
     """Yield the environment while its functions send spans to the collector."""
     functions, original_variables = environment.product.functions, dict(environment.product.functions.env)
-    # the delay between two batches, in milliseconds
+    # OTEL_BSP_SCHEDULE_DELAY is the delay between two batches in milliseconds.
     functions.env |= {ENDPOINT_VARIABLES[0]: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     functions.stop()
     environment.product.start_functions()
@@ -83,17 +83,17 @@ def test_drain_produces_one_trace(traced_environment: ChainEnvironment, collecto
     node = traced_environment.create_node()
     traced_environment.create_pods(node, 3, delete="500ms")
     path = traced_environment.create_maintenance(node)
-    traced_environment.await_state(path)
+    traced_environment.wait_for_state(path)
     uid = traced_environment.client.get(path)["metadata"]["uid"]
 
-    def select_own_spans(spans: list[Span]) -> list[Span]:
+    def select_spans_of_maintenance(spans: list[Span]) -> list[Span]:
         return [span for span in spans if span.trace_id.hex() == uuid.UUID(uid).hex]
 
-    spans = select_own_spans(
+    spans = select_spans_of_maintenance(
         collector.wait_for_spans(
             lambda spans: any(
                 span.name == "status" and get_event_type(span) == events.NODE_DRAINED
-                for span in select_own_spans(spans)
+                for span in select_spans_of_maintenance(spans)
             )
         )
     )
@@ -108,7 +108,7 @@ def test_drain_produces_one_trace(traced_environment: ChainEnvironment, collecto
     assert {("cordon", "begin"), ("taint", "cordon"), ("evict", "taint"), ("status", "evict")} <= span_and_parent_names
     assert {
         (span.name, get_event_type(span)) for span in spans if spans_by_id.get(span.parent_span_id) in root_spans
-    } > {("cordon", events.MAINTENANCE_BEGUN)}  # also `pods.gone` events, which PodSource has sent
+    } > {("cordon", events.MAINTENANCE_BEGUN)}  # the set also contains `pods.gone` events from PodSource
     for span in spans:
         attributes = get_attributes(span)
         assert (attributes["k8s.node.name"], attributes["nodemaintenance.maintenance"]) == (node, uid)
@@ -130,7 +130,7 @@ def test_unavailable_collector_does_not_delay_drain(traced_environment: ChainEnv
     traced_environment.create_pods(node, 1)
     started = time.monotonic()
 
-    traced_environment.await_state(traced_environment.create_maintenance(node))
+    traced_environment.wait_for_state(traced_environment.create_maintenance(node))
 
     assert time.monotonic() - started < 5
 

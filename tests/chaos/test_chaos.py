@@ -16,7 +16,7 @@ def test_faults_violate_no_invariant(tmp_path: Path) -> None:
     """Check that crashes, faulty responses and user errors violate no invariant and lead to a correct final state."""
     report = run_drains("local", 1, 20, tmp_path, nodes=4, pods=24)
 
-    assert report.is_good, (report.violations, report.problems, report.exited_servers, report.failures)
+    assert report.has_passed, (report.violations, report.problems, report.exited_servers, report.failures)
     assert report.tally.checked["evictions"]
     assert sum(report.done_counts.values()) > 10
 
@@ -28,6 +28,6 @@ def test_faults_during_upgrade_violate_no_invariant(tmp_path: Path) -> None:
     output_lines: list[str] = []
     report = upgrade_run.run_upgrade("local", 1, 15, tmp_path, 4, output_lines.append)
 
-    assert report.is_good, (output_lines, report.problems, report.exited_servers, report.failures)
+    assert report.has_passed, (output_lines, report.problems, report.exited_servers, report.failures)
     assert report.tally.checked["releases"] == 4
     assert sum(report.done_counts.values()) > 5

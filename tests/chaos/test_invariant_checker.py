@@ -264,7 +264,7 @@ def test_one_percent_of_evictions_may_be_granted_twice() -> None:
 
 
 def test_recent_observations_are_not_checked_yet() -> None:
-    """Check that recent observations are not checked yet, because related ones may still arrive from another watch."""
+    """Check that recent observations are not checked yet, because another watch may deliver related ones later."""
     checker = InvariantChecker()
     for observation in (*INITIAL_OBSERVATIONS, build_eviction(2), build_pod_observation(2, 5, is_terminating=True)):
         checker.record(observation)

@@ -1,4 +1,4 @@
-"""Tests that a run's observer observes every change or reports a watch gap."""
+"""Tests that the observer of a fault injection run records every change or reports a watch gap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from localcluster.cluster import LocalCluster
 
 
 @pytest.mark.slow
-def test_failed_observer_raises_its_error(installed_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_error_of_observer_thread_is_raised_on_exit(installed_cluster: LocalCluster, tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
     log.touch()
 
@@ -24,7 +24,7 @@ def test_failed_observer_raises_its_error(installed_cluster: LocalCluster, tmp_p
 def test_gap_lasts_from_first_closed_watch_until_next_list() -> None:
     """Check that a gap lasts from the first closed watch until the next complete list.
 
-    Failed attempts to watch in between do not change this. The list belongs to the gap, even if it has no new objects.
+    Further failed watches do not shorten the gap. The gap includes the list, even if the list has no new objects.
     """
     observations: list[Observation] = []
     detector = GapDetector(MAINTENANCES, observations.append)

@@ -99,7 +99,7 @@ def test_upgrade_plan_has_only_crashes_and_network_faults(seed: int) -> None:
     assert {action.target for action in plan if action.kind == "unavailable"} <= set(UPGRADE_STEPS)
 
 
-def test_functions_made_unavailable_exist() -> None:
+def test_steps_with_network_faults_are_existing_functions() -> None:
     assert {*STEPS, *UPGRADE_STEPS} <= set(FUNCTIONS)
 
 

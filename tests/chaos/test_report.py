@@ -29,7 +29,7 @@ def build_run(**overrides: Any) -> RunReport:
 def test_report_of_passed_run_lists_actions() -> None:
     report = "\n".join(format_report(build_run()))
 
-    assert build_run().is_good
+    assert build_run().has_passed
     assert "seed 7, 60 s: passed" in report
     assert "done: 2 start" in report
     assert "final state correct 4.2 s after the last action" in report
@@ -38,7 +38,7 @@ def test_report_of_passed_run_lists_actions() -> None:
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        ({"violations": ["p went", "p went"]}, "VIOLATION: p went (2 times)"),
+        ({"violations": ["pod lost", "pod lost"]}, "VIOLATION: pod lost (2 times)"),
         ({"settle_seconds": None, "problems": ["node-1 is cordoned"]}, "PROBLEM: node-1 is cordoned"),
         ({"exited_servers": ["delivery"]}, "EXITED UNEXPECTEDLY: delivery"),
         ({"failures": {"kill source": ["podsource: no"]}}, "action failed: kill source podsource: no"),
@@ -47,14 +47,14 @@ def test_report_of_passed_run_lists_actions() -> None:
     ],
 )
 def test_report_of_failed_run_contains_reason(overrides: dict[str, Any], line: str) -> None:
-    assert not build_run(**overrides).is_good
+    assert not build_run(**overrides).has_passed
     assert line in list(format_report(build_run(**overrides)))
 
 
 def test_occasional_failed_action_does_not_fail_run() -> None:
     run = build_run(failures={"start": ["m-1: no", "m-2: no"]})
 
-    assert run.is_good
+    assert run.has_passed
     assert "action failed: start m-2: no" in list(format_report(run))
 
 

@@ -1,4 +1,4 @@
-"""Tests that a killed process is restarted: a server once it may restart, and a child process by its parent."""
+"""Tests that a crash target restarts a killed server once the server may restart, and can kill only a child process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos.targets import CrashTarget
-from localcluster.processes import Server, await_ready
+from localcluster.processes import Server, wait_until_ready
 
 PARENT_SCRIPT = """
 import subprocess
@@ -49,7 +49,7 @@ def test_server_is_killed_and_restarted(start_server: StartServer) -> None:
     assert server.process is not original_process
 
 
-def test_restart_waits_for_may_restart(start_server: StartServer) -> None:
+def test_killed_server_restarts_once_may_restart_returns_true(start_server: StartServer) -> None:
     """Check that a server restarts only once `may_restart` returns true.
 
     Knative's controllers wait in this way for the dispatcher's port.
@@ -70,21 +70,21 @@ def test_restart_waits_for_may_restart(start_server: StartServer) -> None:
 def test_crash_is_complete_once_log_contains_ready_line(start_server: StartServer) -> None:
     """Check that a crash is complete once the log contains the given line, so that dependent processes crash later."""
     server = start_server("sh", "-c", "sleep 0.2; echo serving; exec sleep 600")
-    await_ready("the server", lambda: read_log_lines(server) == ["serving"], [server])
+    wait_until_ready("the server", lambda: read_log_lines(server) == ["serving"], [server])
 
     CrashTarget(server, ready_log_line="serving").crash(0.0)
 
     assert read_log_lines(server) == ["serving", "serving"]
 
 
-def test_child_is_killed_without_its_parent(start_server: StartServer) -> None:
+def test_crash_kills_child_without_parent_process(start_server: StartServer) -> None:
     server = start_server(sys.executable, "-c", PARENT_SCRIPT)
     original_process = server.process
-    await_ready("the child", lambda: len(read_log_lines(server)) == 1, [server])
+    wait_until_ready("the child", lambda: len(read_log_lines(server)) == 1, [server])
 
     CrashTarget(server, kills_child=True).crash(0.0)
 
-    await_ready("the next child", lambda: len(read_log_lines(server)) == 3, [server])
+    wait_until_ready("the next child", lambda: len(read_log_lines(server)) == 3, [server])
     first_child_pid, exit_status, second_child_pid = read_log_lines(server)
     assert int(exit_status) == -signal.SIGKILL
     assert first_child_pid != second_child_pid

@@ -1,4 +1,4 @@
-"""Tests that the check of an upgrade finds concurrent releases, missing or repeated Jobs, and unrestored state."""
+"""Tests that the check of an upgrade finds concurrent releases, missing or repeated Jobs, and unrestored nodes."""
 
 from __future__ import annotations
 

@@ -42,11 +42,11 @@ def served_cluster(installed_cluster: LocalCluster) -> LocalCluster:
 def run_command(served_cluster: LocalCluster) -> RunCommand:
     """Return a function that runs a command against the cluster, as the administrator or as `user`."""
 
-    def run(*args: str, user: str = "admin") -> Result:
+    def invoke_command(*args: str, user: str = "admin") -> Result:
         kubeconfig = ["--kubeconfig", str(served_cluster.ensure_kubeconfig(user))]
         return CliRunner().invoke(cli, [*kubeconfig, *args], prog_name="kubectl maintenance")
 
-    return run
+    return invoke_command
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def create_node(installed_cluster: LocalCluster) -> Iterator[CreateNode]:
     """
     names: list[str] = []
 
-    def create() -> str:
+    def create_tainted_node() -> str:
         name = f"console-{next(NODE_COUNTER)}"
         taint = {"key": NODE_TAINT_KEY, "effect": "NoSchedule"}
         metadata = {
@@ -76,7 +76,7 @@ def create_node(installed_cluster: LocalCluster) -> Iterator[CreateNode]:
         names.append(name)
         return name
 
-    yield create
+    yield create_tainted_node
     for name in names:
         delete_objects(installed_cluster, name)
         installed_cluster.get_client().run(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from kube.client.sync_client import SyncClient
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 
 
 def grant_permissions(client: SyncClient, name: str, rules: Iterable[str], subject: dict[str, str], user: str) -> None:
@@ -21,7 +21,9 @@ def grant_permissions(client: SyncClient, name: str, rules: Iterable[str], subje
     binding = {**metadata, "roleRef": role_reference, "subjects": [subject]}
     client.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
     for verb, resource in verbs_and_resources:
-        await_ready(f"the right to {verb} {resource}", partial(has_permission, client, user, verb, resource), [], 10)
+        wait_until_ready(
+            f"the right to {verb} {resource}", partial(has_permission, client, user, verb, resource), [], 10
+        )
 
 
 def has_permission(client: SyncClient, user: str, verb: str, resource: str) -> bool:

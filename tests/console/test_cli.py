@@ -28,7 +28,7 @@ PLAIN_COMMANDS = ("start", "stop", "drain", "uncordon", "must-gather", "events",
 
 
 def list_imported_modules(code: str, *names: str) -> list[str]:
-    """Run the code in a new process, and return which of these modules it has imported."""
+    """Run the code in a new process, and return the given modules that the code has imported."""
     command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*[name for name in {names!r} if name in sys.modules])"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return result.stdout.splitlines()[-1].split()

@@ -30,7 +30,8 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         restarter = exit_stack.enter_context(Restarter())
         assert isinstance(product, EngineProduct)
         if name == "rabbitmq":
-            restarter.add_servers(product.servers)  # ingress and dispatchers exit after some seconds without RabbitMQ
+            # The ingress and the dispatchers exit if they have no connection to RabbitMQ for a few seconds.
+            restarter.add_servers(product.servers)
         e2e_environment = E2eEnvironment(cluster, product)
         yield e2e_environment
         e2e_environment.close()
@@ -38,7 +39,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(autouse=True)
 def _record_durations(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Record the durations of the functions' requests after each test, before another test kills the functions."""
+    """Record the durations of the requests to functions after each test, before another test kills the functions."""
     uses_environment = "environment" in request.fixturenames
     yield
     if uses_environment:

@@ -28,9 +28,9 @@ LOST_RESPONSE_STATUS = 504
 """Status code in the audit log if the client was killed before the response; the pod may still have been evicted."""
 NAME_NUMBERS = itertools.count(1)
 TIMEOUT_SECONDS = 150.0
-"""Timeout of every wait; limits on durations are checked separately."""
+"""Timeout of all waits; the tests check their limits on durations separately."""
 MAX_RECOVERY_SECONDS = 45.0
-"""Maximum time from the repair of a fault until the drains are complete."""
+"""Maximum seconds from the end of a fault until the drains are complete."""
 
 
 class E2eEnvironment:
@@ -66,7 +66,7 @@ class E2eEnvironment:
 
 
 class NodeDrains:
-    """Drains of nodes with pods: creates and deletes the maintenances, and checks the results."""
+    """Drains of several nodes: creates pods and maintenances on these nodes, and checks the evictions."""
 
     def __init__(self, environment: E2eEnvironment, nodes: list[str], termination_delay: str) -> None:
         self.client, self.nodes = environment.client, nodes
@@ -91,14 +91,14 @@ class NodeDrains:
         manifests = [_build_maintenance(node, group) for node in nodes or self.nodes]
         self.maintenances += self.client.gather_all(*(self.client.api.create(group.path, body) for body in manifests))
 
-    def await_terminating(self, count: int) -> None:
+    def wait_for_terminating_pods(self, count: int) -> None:
         """Wait until `count` pods are terminating or deleted."""
         pod_count = len(self.pods)
         self.workload.wait_for_collection(
             self._pods_path, lambda pods: sum(map(is_terminating, pods.values())) + pod_count - len(pods) >= count, 30
         )
 
-    def await_succeeded(self, timeout: float = TIMEOUT_SECONDS) -> float:
+    def wait_until_succeeded(self, timeout: float = TIMEOUT_SECONDS) -> float:
         """Wait until all maintenances have succeeded; return the seconds since their creation."""
         for group in {m.get_group(maintenance) for maintenance in self.maintenances}:
             names = self._list_names(group)
@@ -120,18 +120,18 @@ class NodeDrains:
         """Delete all maintenances, and wait until they are deleted and their nodes are restored."""
         for maintenance in self.maintenances:
             self.request_deletion(maintenance)
-        self.await_restored(timeout)
+        self.wait_until_restored(timeout)
 
     def get_current_maintenances(self) -> list[Object]:
         """Return the maintenances in their current state."""
         return [self.workload.read_maintenance(maintenance) for maintenance in self.maintenances]
 
     def request_deletion(self, maintenance: Object) -> None:
-        """Request the deletion of a maintenance without waiting for it."""
+        """Request the deletion of a maintenance without waiting until it is deleted."""
         self.workload.delete(m.build_path(maintenance))
 
-    def await_restored(self, timeout: float = TIMEOUT_SECONDS) -> None:
-        """Wait until all maintenances are deleted, and assert that their nodes are restored."""
+    def wait_until_restored(self, timeout: float = TIMEOUT_SECONDS) -> None:
+        """Wait until all maintenances are deleted, and assert that the nodes are restored."""
         for group in {m.get_group(maintenance) for maintenance in self.maintenances}:
             names = self._list_names(group)
             self.workload.wait_for_collection(group.path, lambda items, names=names: not names & set(items), timeout)  # type: ignore[misc]
@@ -158,9 +158,9 @@ class NodeDrains:
             assert deletion_times.get(pod["metadata"]["name"], "") < succeeded_times[pod["spec"]["nodeName"]]
 
     def _wait_for_succeeded_times(self, timeout: float = 5.0) -> dict[str, str]:
-        """Wait until `_get_succeeded_times` contains every node, and return its result.
+        """Wait until the audit log contains the success of every node; return the result of `_get_succeeded_times`.
 
-        A watch may show a write before the audit log does.
+        A write may be visible in a watch before it is visible in the audit log.
         """
         node_names = {m.get_node_name(maintenance) for maintenance in self.maintenances}
         deadline = time.monotonic() + timeout
@@ -190,8 +190,8 @@ class NodeDrains:
         deletion_times: dict[str, str] = {}
         for entry in self.audit.list_writes_by("kwok"):
             reference = entry["objectRef"]
-            is_own_pod = entry["verb"] == "delete" and reference.get("namespace") == self.workload.namespace
-            if is_own_pod and entry["responseStatus"]["code"] < 300:
+            is_drained_pod = entry["verb"] == "delete" and reference.get("namespace") == self.workload.namespace
+            if is_drained_pod and entry["responseStatus"]["code"] < 300:
                 deletion_times.setdefault(reference["name"], entry["requestReceivedTimestamp"])
         return deletion_times
 

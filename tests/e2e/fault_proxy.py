@@ -36,7 +36,7 @@ class NetworkFaultProxy:
         self.handler: Handler = self.forward
 
     def __call__(self, request: ReceivedRequest) -> Response:
-        """Handle the request with the current fault."""
+        """Handle the request with the handler of the current fault."""
         with self._lock:
             self._received_ids[request.path.strip("/")].add(request.id)
         return self.handler(request)
@@ -72,8 +72,8 @@ class NetworkFaultProxy:
     def forward_twice(self, request: ReceivedRequest) -> Response:
         """Call the function twice concurrently, and send both replies to the broker.
 
-        An event that was already duplicated is not duplicated again; otherwise the fifth function in the chain would
-        receive 32 events.
+        The second copy of an event is not duplicated again; otherwise the fifth function in the chain would receive 32
+        copies.
         """
         event = (request.path, request.headers["ce-source"], request.id)
         with self._lock:
@@ -99,8 +99,8 @@ class NetworkFaultProxy:
         """Accept the event and drop it."""
         return Response(204)
 
-    def reject_for(self, function_name: str) -> Handler:
-        """Return a handler that rejects the events for the given function."""
+    def build_rejecting_handler(self, function_name: str) -> Handler:
+        """Return a handler that rejects all events for the given function with 503."""
 
         def handle(request: ReceivedRequest) -> Response:
             if request.path.strip("/") == function_name:
@@ -110,7 +110,7 @@ class NetworkFaultProxy:
         return handle
 
     def _deliver_later(self, request: ReceivedRequest, delay_seconds: float) -> None:
-        """Retry delivering the event until the function accepts it, and send the reply to the broker."""
+        """Wait for the delay, deliver the event with retries until it is accepted, and send the reply to the broker."""
         time.sleep(delay_seconds)
         for _ in range(MAX_ATTEMPTS):
             response = self.forward(request)

@@ -1,4 +1,4 @@
-"""Durations of the functions' requests in all tests on one engine, including requests to killed processes."""
+"""Durations of the requests to functions in all tests on one engine, including functions that were killed later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FunctionDurations:
         self._counts_by_process: dict[tuple[str, float], Mapping[str, int]] = {}
 
     def record(self, *function_names: str) -> None:
-        """Read the metrics of the given functions, by default of all; call this before a process is killed."""
+        """Read the metrics of the given functions, or of all functions; tests call this method before they kill one."""
         for name in function_names or self._product.functions:
             text = requests.get(f"{self._product.get_function_url(name)}metrics", timeout=10).text
             families = {family.name: family for family in text_string_to_metric_families(text)}

@@ -50,7 +50,7 @@ SKIPPED_COMPONENTS = ("monitoring", "senders", "cert-manager")
 
 - monitoring: contains kinds of the Prometheus operator, whose CRDs tests/manifests/test_monitoring.py installs
 - senders: contains an EventPolicy, which the webhook rejects without authentication-oidc; see tests/e2e/test_senders.py
-- cert-manager: contains kinds without a webhook in these tests
+- cert-manager: contains kinds of cert-manager, whose webhook does not run in these tests
 """
 
 
@@ -68,14 +68,14 @@ def knative_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
 
 @pytest.fixture
 def clean_cluster(knative_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield the cluster, and then delete objects for which the next install has different immutable fields."""
+    """Yield the cluster, and then delete objects whose immutable fields are different in the next install."""
     yield knative_cluster
     knative_cluster.kubectl("delete", "broker,sinkbinding", "--all", "--all-namespaces", "--cascade=foreground")
 
 
 @pytest.fixture
 def extra_overlay(tmp_path: Path) -> Path:
-    """Return a user-like overlay with the components `plain` and `inmemory` and those that no overlay contains."""
+    """Return an overlay as a user would write it, with `plain`, `inmemory` and the components in no other overlay."""
     manifests_path = Path(*[".."] * (len(tmp_path.parts) - 1)) / MANIFESTS.relative_to("/")
     components = ("plain", "inmemory", *UNUSED_COMPONENTS)
     content = {
@@ -89,7 +89,7 @@ def extra_overlay(tmp_path: Path) -> Path:
 
 
 @proves("DRN-14")
-def test_stepwise_files_are_accepted(clean_cluster: LocalCluster) -> None:
+def test_files_of_stepwise_install_are_accepted(clean_cluster: LocalCluster) -> None:
     """DRN-14: the files of the stepwise install can be created.
 
     This test runs first, because objects from an earlier install would make `kubectl create` fail.
@@ -108,7 +108,7 @@ def test_second_apply_of_install_changes_nothing(clean_cluster: LocalCluster, na
     _apply_twice(clean_cluster, MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name)
 
 
-def test_unused_components_are_accepted(clean_cluster: LocalCluster, extra_overlay: Path) -> None:
+def test_components_without_overlay_are_accepted(clean_cluster: LocalCluster, extra_overlay: Path) -> None:
     """Check that the webhooks accept components that are in no overlay, and objects of the oldest API group."""
     _apply_twice(clean_cluster, extra_overlay)
     _apply_twice(clean_cluster, MANIFESTS / "v1alpha1")
@@ -136,7 +136,8 @@ def test_every_component_is_tested_or_skipped() -> None:
 def test_serving_rejects_invalid_service(knative_cluster: LocalCluster) -> None:
     """Check that Serving's webhook rejects a `timeoutSeconds` above the cluster's limit, which the CRD accepts."""
     service = filter_by_kind(render_overlay("knative"), "Service")[0]
-    del service["spec"]["template"]["spec"]["serviceAccountName"]  # otherwise the webhook also looks up the account
+    # The webhook would also look up the ServiceAccount, which does not exist in this namespace.
+    del service["spec"]["template"]["spec"]["serviceAccountName"]
     assert _get_rejection(knative_cluster, service) == ""
 
     service["spec"]["template"]["spec"]["timeoutSeconds"] = 9999
@@ -165,7 +166,7 @@ def _get_rejection(cluster: LocalCluster, manifest: Manifest) -> str:
 
 
 def _apply_twice(cluster: LocalCluster, directory: Path) -> None:
-    """Apply a directory twice, and assert that the second time does not change any object's desired state."""
+    """Apply a directory twice, and assert that the second apply does not change the desired state of any object."""
     cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", directory)
     bound_names = _wait_for_bound_names(cluster, directory)
     before = _get_live_objects(cluster, directory)
@@ -185,7 +186,7 @@ def _apply_twice(cluster: LocalCluster, directory: Path) -> None:
 def _wait_for_bound_names(cluster: LocalCluster, directory: Path) -> set[str]:
     """Wait until the SinkBinding is ready, and return the names of the objects that it modifies.
 
-    It is not awaited for Kafka and RabbitMQ Brokers, which have no address without their controllers.
+    The function does not wait for Kafka and RabbitMQ Brokers, which have no address without their controllers.
     """
     objects = render(directory)
     classes = [

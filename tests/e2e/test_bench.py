@@ -77,7 +77,7 @@ def wait_for_progress(process: subprocess.Popen[str], pattern: str) -> str:
 
 @pytest.fixture(scope="module")
 def idle_bench() -> Iterator[BenchRun]:
-    """Yield the benchmark of the idle case, which starts before the other tests; the last test waits for it."""
+    """Yield a benchmark of the idle case that runs concurrently with all tests; the last test waits until it ends."""
     with run_bench("--cases", "nothing to do") as run:
         yield run
 
@@ -96,7 +96,8 @@ def test_bench_measures_all_drainers_and_resource_usage() -> None:
     assert "| local | 10 pods | hints |" in output
     costs = rounds["ours"]["costs"]
     assert costs["requests"]["create pods/eviction"] == 10
-    assert costs["events"]["dev.nodemaintenance.node.drained"] in (1, 2)  # a late hint may cause a second event
+    # A hint that arrives after the drain may cause a second event.
+    assert costs["events"]["dev.nodemaintenance.node.drained"] in (1, 2)
     assert costs["cpu"]["functions"] > 0
     assert costs["memory"]["podsource"] > 0
     assert 0 < costs["waits"]["median"] <= costs["waits"]["longest"]
@@ -104,8 +105,8 @@ def test_bench_measures_all_drainers_and_resource_usage() -> None:
 
 
 @pytest.mark.abreast
-def test_bench_measures_other_operator() -> None:
-    """Check that another operator gets its own row, and that the product is compared with it."""
+def test_bench_measures_given_operator() -> None:
+    """Check that the operator in $OPERATOR has a row of results, and that the product is compared with it."""
     with run_bench("--cases", "10 pods", **OPERATOR_ENV) as (process, directory):
         output, progress = process.communicate(timeout=200)
         assert process.returncode == 0, progress
@@ -119,10 +120,10 @@ def test_bench_measures_other_operator() -> None:
 
 
 @pytest.mark.abreast
-def test_failed_case_is_reported_and_other_case_is_measured() -> None:
-    """Check that a failed case is reported in one line, the other case is measured, and the exit status is 1.
+def test_bench_reports_failed_case_and_measures_next_case() -> None:
+    """Check that a failed case is reported in one line, the next case is measured, and the exit status is 1.
 
-    The test makes the first case fail by killing the observer. The second case runs on its own cluster.
+    The test makes the first case fail by killing the observer. The second case runs on a new cluster.
     """
     with run_bench("--cases", "10 pods,5 nodes at once") as (process, directory):
         wait_for_progress(process, "^(local: 10 pods)$")
@@ -146,7 +147,7 @@ def find_observer(bench_pid: int) -> int:
     return int(observer)
 
 
-def test_terminated_bench_stops_its_cluster() -> None:
+def test_terminated_bench_stops_cluster() -> None:
     with run_bench("--cases", "100 pods") as (process, _):
         directory = Path(wait_for_progress(process, r"^export KUBECONFIG=(.*)/kubeconfig$"))
         wait_for_progress(process, "^(local: 100 pods)$")
@@ -176,7 +177,7 @@ def find_processes_with_variable(setting: str) -> list[int]:
     """Return the ids of the processes with this setting in their environment, including child processes."""
     matching_pids = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # the process exited meanwhile
+        with suppress(OSError):  # The process may have exited after it was listed.
             if any(variable.startswith(setting.encode()) for variable in environ.read_bytes().split(b"\0")):
                 matching_pids.append(int(environ.parent.name))
     return matching_pids

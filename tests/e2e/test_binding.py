@@ -15,7 +15,7 @@ from eventing.replay.function_client import post_event
 from localcluster.access import NAMESPACE
 from localcluster.functions import DEFAULT_FUNCTIONS
 from localcluster.knative.product import KnativeProduct
-from localcluster.processes import await_ready, reserve_port
+from localcluster.processes import reserve_port, wait_until_ready
 from localcluster.readiness import is_ready
 from tests.e2e.environment import E2eEnvironment
 from tests.e2e.ticks import build_tick
@@ -63,7 +63,7 @@ def test_events_of_resync_arrive_through_broker(environment: E2eEnvironment, res
         time.sleep(0.1)
     assert reply_uids == {maintenance["metadata"]["uid"] for maintenance in drains.maintenances}
     environment.product.start_functions("begin")
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     drains.end_maintenances()
 
 
@@ -74,7 +74,7 @@ def resync_url(environment: E2eEnvironment) -> Iterator[str]:
     port = reserve_port()
     server = environment.product.planes.kubelet.build_server(NAMESPACE, "resync", BIND=f"127.0.0.1:{port}")
     server.start()
-    await_ready("resync", lambda: is_ready(f"http://127.0.0.1:{port}"), [server], TIMEOUT_SECONDS)
+    wait_until_ready("resync", lambda: is_ready(f"http://127.0.0.1:{port}"), [server], TIMEOUT_SECONDS)
     yield f"http://127.0.0.1:{port}/resync"
     server.kill()
 

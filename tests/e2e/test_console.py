@@ -37,8 +37,8 @@ def browser(environment: E2eEnvironment, driver: Chrome, tmp_path: Path) -> Iter
         yield browser
 
 
-def test_console_starts_follows_replays_and_ends_maintenance(environment: E2eEnvironment, browser: Browser) -> None:
-    """OSV-7, OSV-8: the console starts a maintenance, follows it, replays an event and ends the maintenance."""
+def test_console_starts_and_ends_maintenance_and_replays_event(environment: E2eEnvironment, browser: Browser) -> None:
+    """OSV-7, OSV-8: the console starts a maintenance, shows its progress, replays an event and ends the maintenance."""
     node = environment.nodes[0]
     drains = environment.prepare_drains("300ms", nodes=[node])
     browser.open_nodes(node)
@@ -63,5 +63,5 @@ def test_console_starts_follows_replays_and_ends_maintenance(environment: E2eEnv
     browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
     browser.confirm_dialog()
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
-    drains.await_restored(20)
+    drains.wait_until_restored(20)
     assert browser.take_errors() == []

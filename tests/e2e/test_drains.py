@@ -52,7 +52,7 @@ def test_maintenance_drains_and_restores_node(environment: E2eEnvironment, group
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
 
     drains.create_maintenances(group=group)
-    seconds = drains.await_succeeded()
+    seconds = drains.wait_until_succeeded()
     drains.assert_each_pod_evicted_once()
 
     print(f"creation to Succeeded: {seconds:.2f} s, including 0.3 s for the pods' termination")
@@ -113,14 +113,14 @@ def test_broker_does_not_wait_for_subscriber(environment: E2eEnvironment) -> Non
 def test_twenty_nodes_are_drained_within_limit(environment: E2eEnvironment) -> None:
     """Check that drains of 20 nodes with ten pods each succeed within 4 s plus the pods' termination time of 5 s.
 
-    The best of three rounds counts. The limit grows faster than the slowdown of a slow machine, where functions miss
-    their deadlines and are retried.
+    The best of three rounds counts. On a slow machine, functions miss their deadlines and are retried, so the limit
+    grows faster than the machine's slowdown.
     """
     rounds: list[tuple[float, float]] = []
     while len(rounds) < 3 and not any(seconds < limit for seconds, limit in rounds):
         drains = environment.prepare_drains("5s")
         drains.create_maintenances()
-        seconds = drains.await_succeeded()
+        seconds = drains.wait_until_succeeded()
         drains.assert_each_pod_evicted_once()
         drains.end_maintenances()
         rounds.append((seconds, 5 + 4 * measure_slowdown() ** 1.5))
@@ -149,8 +149,8 @@ def _deliver_probes(
 ) -> Iterator[Callable[[str], None]]:
     """Create a Trigger that delivers probes to `handle`; yield a function that sends a probe with a given id.
 
-    The block starts once a first probe has arrived. A Trigger is Ready before every part of the data plane knows it, so
-    the first probes may be lost.
+    The block starts once a first probe has arrived. A Trigger is Ready before every part of the data plane has loaded
+    the Trigger, so the first probes may be lost.
     """
     is_first_received = threading.Event()
 

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from eventing.journal.store import Journal, Query
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.e2e.environment import MAX_RECOVERY_SECONDS, TIMEOUT_SECONDS, E2eEnvironment, NodeDrains
 from tests.e2e.fault_proxy import NetworkFaultProxy
 from tests.machine_speed import is_below_scaled_limit
@@ -18,17 +18,17 @@ from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("restore_product")]
 OUTAGE_SECONDS = 20.0
-"""Time for which the source of maintenances is down; at least one tick is emitted during this time."""
+"""Seconds for which the event source of the maintenances is down; at least one tick is emitted during this time."""
 REJECTION_SECONDS = 10.0
 TERMINATING_PODS = 20
 """Number of terminating pods, out of a hundred, at which the fault starts."""
 CHAIN_FUNCTIONS = ("begin", "cordon", "taint", "evict", "status")
-"""The functions in the chain; each one handles the events of its predecessor."""
+"""The functions in the chain; each function consumes the event that the previous function emits."""
 
 
 @pytest.fixture(scope="module")
 def routed_fault_proxy(environment: E2eEnvironment) -> Iterator[NetworkFaultProxy]:
-    """Yield a fault proxy between broker and functions; only the last tests use it, since rerouting takes time."""
+    """Yield a fault proxy between broker and functions; rerouting takes time, so all tests with the proxy run last."""
     proxy = NetworkFaultProxy(environment.product)
     with closing(Receiver(default_answer=proxy)) as receiver:
         environment.product.route_triggers(lambda name: f"{receiver.url}/{name}")
@@ -47,11 +47,11 @@ def fault_proxy(routed_fault_proxy: NetworkFaultProxy) -> Iterator[NetworkFaultP
 def assert_recovery(
     drains: NodeDrains, fault: str, *, max_seconds: float = MAX_RECOVERY_SECONDS, is_audit_log_complete: bool = True
 ) -> None:
-    """Assert that the drains succeed within `max_seconds` after the repair, and end the maintenances."""
-    repaired_at = time.monotonic()
-    drains.await_succeeded()
-    seconds = time.monotonic() - repaired_at
-    print(f"{fault}: all Succeeded {seconds:.1f} s after the repair")
+    """Assert that the drains succeed within `max_seconds` after the end of the fault, and end the maintenances."""
+    ended_at = time.monotonic()
+    drains.wait_until_succeeded()
+    seconds = time.monotonic() - ended_at
+    print(f"{fault}: all Succeeded {seconds:.1f} s after the fault")
     drains.assert_each_pod_evicted_once(is_log_complete=is_audit_log_complete)
     drains.end_maintenances()
     assert is_below_scaled_limit(seconds, max_seconds)
@@ -59,11 +59,11 @@ def assert_recovery(
 
 @pytest.mark.parametrize("function", ["cordon", "evict", "status"])
 def test_killed_function_only_delays_drains(environment: E2eEnvironment, function: str) -> None:
-    """Check that killing a function's process during drains only delays them."""
+    """Check that killing a function's process during drains only delays the drains."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     drains.create_maintenances()
     if function != "cordon":
-        drains.await_terminating(TERMINATING_PODS)
+        drains.wait_for_terminating_pods(TERMINATING_PODS)
     environment.histogram.record(function)
     environment.product.kill_functions(function)
     time.sleep(1)
@@ -73,10 +73,10 @@ def test_killed_function_only_delays_drains(environment: E2eEnvironment, functio
 
 @pytest.mark.parametrize("environment", ["knative"], indirect=True)
 def test_killed_data_plane_only_delays_drains(environment: E2eEnvironment) -> None:
-    """Check that killing ingress, filter and channel with all accepted events during drains only delays them."""
+    """Check that killing ingress, filter and channel, which loses all accepted events, only delays the drains."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     drains.create_maintenances()
-    drains.await_terminating(TERMINATING_PODS)
+    drains.wait_for_terminating_pods(TERMINATING_PODS)
     environment.product.kill_data_plane("ingress", "filter", "dispatcher")
     time.sleep(1)
     environment.product.start_data_plane("dispatcher", "ingress", "filter")
@@ -84,11 +84,11 @@ def test_killed_data_plane_only_delays_drains(environment: E2eEnvironment) -> No
 
 
 def test_maintenances_succeed_after_source_outage(environment: E2eEnvironment) -> None:
-    """Check that maintenances created or deleted while their source is down are processed after its restart."""
+    """Check that maintenances created or deleted while the event source is down are processed after the restart."""
     middle = len(environment.fault_nodes) // 2
     ending_drains = environment.prepare_drains("100ms", nodes=environment.fault_nodes[:middle])
     ending_drains.create_maintenances()
-    ending_drains.await_succeeded()
+    ending_drains.wait_until_succeeded()
     drains = environment.prepare_drains("1s", nodes=environment.fault_nodes[middle:])
     source = environment.product.adapters["maintenances"]
 
@@ -100,21 +100,21 @@ def test_maintenances_succeed_after_source_outage(environment: E2eEnvironment) -
     time.sleep(OUTAGE_SECONDS - (time.monotonic() - down_at))
     source.start()
 
-    repaired_at = time.monotonic()
-    drains.await_succeeded()
-    ending_drains.await_restored()
+    restarted_at = time.monotonic()
+    drains.wait_until_succeeded()
+    ending_drains.wait_until_restored()
     print(
-        f"source down: all maintenances in the expected state {time.monotonic() - repaired_at:.1f} s after the repair"
+        f"source down: all maintenances in the expected state {time.monotonic() - restarted_at:.1f} s after the restart"
     )
     drains.assert_each_pod_evicted_once()
     drains.end_maintenances()
 
 
 def test_killed_api_server_only_delays_drains(environment: E2eEnvironment) -> None:
-    """Check that killing the API server, which restarts at the same address, during drains only delays them."""
+    """Check that killing and restarting the API server during drains only delays the drains."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     drains.create_maintenances()
-    drains.await_terminating(TERMINATING_PODS)
+    drains.wait_for_terminating_pods(TERMINATING_PODS)
     server = next(server for server in environment.cluster.servers if server.name == "kube-apiserver")
     server.kill()
     time.sleep(1)
@@ -152,22 +152,22 @@ def test_all_events_are_recorded_after_record_was_killed(
     """Check that killing `record` does not delay the drains, and that all events are recorded after its restart."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     drains.create_maintenances()
-    drains.await_terminating(TERMINATING_PODS)
+    drains.wait_for_terminating_pods(TERMINATING_PODS)
     environment.histogram.record("record")
     environment.product.kill_functions("record")
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     environment.product.start_functions("record")
 
-    repaired_at = time.monotonic()
+    restarted_at = time.monotonic()
     with closing(Journal(environment.product.journal)) as journal:
-        await_ready(
+        wait_until_ready(
             "the recording",
             lambda: not _find_unrecorded_ids(fault_proxy.list_received_ids("record"), journal),
             [],
             TIMEOUT_SECONDS,
         )
     request_count = len(fault_proxy.list_received_ids("record"))
-    print(f"record killed: all {request_count} events recorded {time.monotonic() - repaired_at:.1f} s after the repair")
+    print(f"record killed: all {request_count} events recorded {time.monotonic() - restarted_at:.1f} s after restart")
     assert request_count > len(CHAIN_FUNCTIONS) * len(drains.nodes)
     drains.assert_each_pod_evicted_once()
     drains.end_maintenances()
@@ -191,7 +191,7 @@ def test_duplicated_events_only_delay_drains(environment: E2eEnvironment, fault_
 
 
 def test_reordered_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
-    """Check that delaying each event by up to half a second, so that others overtake it, only delays the drains."""
+    """Check that delaying each event by up to 0.5 s, so that later events overtake it, only delays the drains."""
     drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
     fault_proxy.handler = fault_proxy.forward_late
     drains.create_maintenances()
@@ -201,10 +201,10 @@ def test_reordered_events_only_delay_drains(environment: E2eEnvironment, fault_p
 def test_rejected_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
     """Check that rejecting all events for `evict` with 503 for 10 s only delays the drains.
 
-    The broker retries, and ticks make up for the events that it gave up on.
+    The broker retries, and ticks replace the events that the broker no longer retries.
     """
     drains = environment.prepare_drains("1s", nodes=environment.fault_nodes)
-    fault_proxy.handler = fault_proxy.reject_for("evict")
+    fault_proxy.handler = fault_proxy.build_rejecting_handler("evict")
     drains.create_maintenances()
     time.sleep(REJECTION_SECONDS)
     fault_proxy.stop_faults()

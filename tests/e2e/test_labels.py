@@ -20,7 +20,7 @@ def test_guard_restores_removed_label(environment: E2eEnvironment) -> None:
     name = environment.nodes[0]
     drains = environment.prepare_drains("300ms", nodes=[name])
     drains.create_maintenances()
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     uid = drains.get_current_maintenances()[0]["metadata"]["uid"]
 
     environment.cluster.kubectl("label", "node", name, f"{MAINTENANCE_LABEL}-")

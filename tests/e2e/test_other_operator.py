@@ -1,4 +1,4 @@
-"""Tests for the benchmark's errors if an operator cannot be measured; tests/e2e/test_bench.py measures one."""
+"""Tests for the benchmark's errors if an operator cannot be measured; tests/e2e/test_bench.py tests a measurement."""
 
 from __future__ import annotations
 

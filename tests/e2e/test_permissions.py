@@ -1,4 +1,4 @@
-"""Tests that functions on a real engine have exactly the permissions of their `Touches:` lines, and fail clearly."""
+"""Tests that functions on a real engine have exactly the permissions of their `Touches:` lines, and report errors."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ from tests.manifests.documented_rights import OWN_NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("restore_product")]
 TIMEOUT_SECONDS = 20.0
-"""Timeout for the report of a failure, including the startup of a function's process."""
+"""Timeout until a function has reported a missing permission, including the startup of the function."""
 FORBIDDEN_CASES = (
-    (
-        "begin",
-        "restore",
-        "(create resource leases|list resource pods)",
-    ),  # the first pass creates the installation's lease
+    # In its first pass, `begin` also creates the Lease of the active install.
+    ("begin", "restore", "(create resource leases|list resource pods)"),
     ("cordon", "evict", "patch resource nodes"),
     ("taint", "status", "patch resource nodes"),
-    ("evict", "cordon", "get resource leases"),  # read first, to check whether this installation is active
+    # `evict` first reads the Lease of the active install.
+    ("evict", "cordon", "get resource leases"),
 )
-"""Each function, the account whose token it is given, and what this account may not do."""
+"""Each function, the account whose token the function gets, and a request that this account may not send."""
 only_on_knative = pytest.mark.parametrize("environment", ["knative"], indirect=True)
 
 
@@ -45,12 +43,13 @@ def test_permissions_of_function_match_touches_lines(environment: E2eEnvironment
 def test_missing_permission_of_function_is_reported_in_status(environment: E2eEnvironment) -> None:
     """Check that a function with another account's token reports the missing permission and account in `lastError`.
 
-    Each function is tested on its own node, whose pods are not evicted. With its own token, each drain succeeds.
+    Each function is tested on a separate node, whose pods stay. Once all functions use the tokens of their own
+    accounts, all drains succeed.
     """
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[: len(FORBIDDEN_CASES)])
     for node, case in zip(drains.nodes, FORBIDDEN_CASES, strict=True):
         _assert_drain_reports_missing_permission(drains, node, environment, *case)
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     drains.assert_each_pod_evicted_once()
     assert not any(maintenance["status"].get("lastError") for maintenance in drains.get_current_maintenances())
     drains.end_maintenances()
@@ -59,7 +58,7 @@ def test_missing_permission_of_function_is_reported_in_status(environment: E2eEn
 def _assert_drain_reports_missing_permission(
     drains: NodeDrains, node: str, environment: E2eEnvironment, function: str, account: str, forbidden: str
 ) -> None:
-    """Drain a node while a function has another account's token, and assert that the drain reports this."""
+    """Drain a node while a function has another account's token; assert that the status reports the failure."""
     with run_with_token_of_other_account(environment, function, account):
         drains.create_maintenances([node])
         error = wait_for_error(drains, account)
@@ -68,16 +67,15 @@ def _assert_drain_reports_missing_permission(
         assert m.get_phase(maintenance) != m.SUCCEEDED
         assert m.get_condition(maintenance, "Drained").get("status") != "True"
         evicted_names = [entry["objectRef"]["name"] for entry in drains.audit.list_evictions()]
-        assert not [
-            name for name in evicted_names if name.startswith(f"{node}-")
-        ]  # pods on other nodes may have been evicted after a tick
+        # A tick may have resumed the drains of earlier nodes, so the log may contain evictions from these nodes.
+        assert not [name for name in evicted_names if name.startswith(f"{node}-")]
 
 
 def test_missing_permission_of_restore_is_reported_in_status(environment: E2eEnvironment) -> None:
-    """Check that `restore` with another account's token leaves the node in maintenance, and reports why."""
+    """Check that `restore` with another account's token reports the missing permission, and keeps the node cordoned."""
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     drains.create_maintenances()
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     with run_with_token_of_other_account(environment, "restore", "begin"):
         drains.request_deletion(drains.maintenances[0])
         error = wait_for_error(drains, "begin")
@@ -86,20 +84,20 @@ def test_missing_permission_of_restore_is_reported_in_status(environment: E2eEnv
         assert spec["unschedulable"]
         assert spec["taints"]
         assert m.has_finalizer(drains.get_current_maintenances()[0])
-    drains.await_restored()
+    drains.wait_until_restored()
 
 
 def test_missing_permission_of_status_is_logged(environment: E2eEnvironment) -> None:
     """Check that `status` with another account's token logs the missing permission and writes no status.
 
-    With its own token, it writes the status, and the maintenance succeeds.
+    With the token of its own account, `status` writes the status, and the maintenance succeeds.
     """
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     with run_with_token_of_other_account(environment, "status", "taint") as log_size:
         drains.create_maintenances()
         wait_for_log(environment, "status", "taint", "get resource leases", log_size)
         assert not drains.get_current_maintenances()[0].get("status")
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     drains.end_maintenances()
 
 
@@ -115,11 +113,11 @@ def test_missing_permission_of_resync_is_logged(environment: E2eEnvironment) -> 
 def test_missing_permission_of_guard_is_logged(environment: E2eEnvironment) -> None:
     """Check that `guard` with another account's token logs the missing permission.
 
-    With its own token, it cordons the node again.
+    With the token of its own account, `guard` cordons the node again.
     """
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     drains.create_maintenances()
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     with run_with_token_of_other_account(environment, "guard", "record") as log_size:
         environment.cluster.kubectl("uncordon", environment.nodes[0])
         wait_for_log(environment, "guard", "record", "get resource leases", log_size)
@@ -133,23 +131,23 @@ def test_missing_permission_of_guard_is_logged(environment: E2eEnvironment) -> N
 def run_with_token_of_other_account(environment: E2eEnvironment, function: str, account: str) -> Iterator[int]:
     """Run a function with another account's token while the block runs; yield the log's size before the block."""
     server = environment.product.functions[function]
-    own_kubeconfig, log_size_before = server.env["KUBECONFIG"], server.log.stat().st_size
+    original_kubeconfig, log_size_before = server.env["KUBECONFIG"], server.log.stat().st_size
 
-    def run_as(identity: str) -> None:
+    def restart_with_kubeconfig(kubeconfig: str) -> None:
         environment.histogram.record(function)
         environment.product.kill_functions(function)
-        server.env["KUBECONFIG"] = identity
+        server.env["KUBECONFIG"] = kubeconfig
         environment.product.start_functions(function)
 
-    run_as(str(write_account_kubeconfig(environment.cluster, OWN_NAMESPACE, account)))
+    restart_with_kubeconfig(str(write_account_kubeconfig(environment.cluster, OWN_NAMESPACE, account)))
     try:
         yield log_size_before
     finally:
-        run_as(own_kubeconfig)
+        restart_with_kubeconfig(original_kubeconfig)
 
 
 def wait_for_error(drains: NodeDrains, account: str) -> str:
-    """Wait until the last maintenance's `lastError` names the account, and return it."""
+    """Wait until the last maintenance's `lastError` names the account, and return the error."""
     name = drains.maintenances[-1]["metadata"]["name"]
     user = f'"system:serviceaccount:{OWN_NAMESPACE}:{account}"'
 
@@ -163,7 +161,7 @@ def wait_for_error(drains: NodeDrains, account: str) -> str:
 
 
 def wait_for_log(environment: E2eEnvironment, function: str, account: str, forbidden: str, log_position: int) -> None:
-    """Wait until the function's log contains, after `log_position`, that the account lacks the permission."""
+    """Wait until the function's log contains, after `log_position`, an error about the account's permissions."""
     pattern = rf"system:serviceaccount:{OWN_NAMESPACE}:{account} cannot {forbidden}"
     log = environment.product.functions[function].log
     deadline = time.monotonic() + TIMEOUT_SECONDS

@@ -60,21 +60,20 @@ def test_delivery_latency_is_within_limit(environment: E2eEnvironment) -> None:
     ],
 )
 def test_killed_broker_parts_only_delay_drains(environment: E2eEnvironment, parts: tuple[str, ...]) -> None:
-    """X-2, X-3: killing parts of the broker during drains only delays them."""
+    """X-2, X-3: killing parts of the broker during drains only delays the drains."""
     drains = environment.prepare_drains("5s", nodes=environment.fault_nodes)
     drains.create_maintenances()
-    drains.await_terminating(len(drains.pods) // 2)
+    drains.wait_for_terminating_pods(len(drains.pods) // 2)
 
     environment.product.kill_data_plane(*parts)
     killed_at = time.monotonic()
     environment.product.start_data_plane(*parts)
-    repaired_at = time.monotonic()
-    drains.await_succeeded()
-    seconds = time.monotonic() - repaired_at
+    restarted_at = time.monotonic()
+    drains.wait_until_succeeded()
+    seconds = time.monotonic() - restarted_at
 
-    print(
-        f"{', '.join(parts)}: down for {repaired_at - killed_at:.1f} s, all Succeeded {seconds:.1f} s after the repair"
-    )
+    downtime_seconds = restarted_at - killed_at
+    print(f"{', '.join(parts)}: down for {downtime_seconds:.1f} s, all Succeeded {seconds:.1f} s after the restart")
     drains.assert_each_pod_evicted_once()
     drains.end_maintenances()
     assert is_below_scaled_limit(seconds, MAX_RECOVERY_SECONDS)
@@ -84,8 +83,8 @@ def test_killed_broker_parts_only_delay_drains(environment: E2eEnvironment, part
 def test_rejected_event_is_recorded_as_dead_letter(environment: E2eEnvironment, data: object) -> None:
     """X-6: an event that `cordon` rejects with 400 is recorded as a dead letter, and later events are delivered.
 
-    This broker's dispatcher treats a status that it does not retry as a success (`getStatus` in its `pkg/dispatcher`).
-    It does not create a dead letter, so the function publishes the dead letter itself.
+    The RabbitMQ Broker's dispatcher treats a status that it does not retry as a success, and creates no dead letter
+    (`getStatus` in its `pkg/dispatcher`). `cordon` therefore publishes the dead letter itself.
     """
     invalid_event = _build_event(events.MAINTENANCE_BEGUN, data)
     assert post_event(invalid_event, environment.product.broker_url).status_code == 202
@@ -99,7 +98,7 @@ def test_rejected_event_is_recorded_as_dead_letter(environment: E2eEnvironment, 
     assert recorded.get_extension("knativeerrorcode") == "400"
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     drains.create_maintenances()
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     drains.end_maintenances(20)
 
 

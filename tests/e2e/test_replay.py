@@ -15,7 +15,7 @@ from eventing import events
 from eventing.journal.store import Journal, Query
 from eventing.replay.function_client import find_recorded_attempt, post_event
 from kube.paths import DEFAULT_NAMESPACE
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.e2e.environment import E2eEnvironment
 from tests.workload import is_dry_run, start_audit
 
@@ -32,7 +32,7 @@ def test_replay_uses_addresses_of_triggers(environment: E2eEnvironment) -> None:
     """X-2: a dry replay calls every function at its Trigger's address, and finds no differences."""
     drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
     drains.create_maintenances()
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     uid = drains.maintenances[0]["metadata"]["uid"]
     targets = TargetResolver(TargetOptions(namespace=DEFAULT_NAMESPACE), environment.client)
     with closing(Journal(environment.product.journal)) as journal:
@@ -45,7 +45,7 @@ def test_replay_uses_addresses_of_triggers(environment: E2eEnvironment) -> None:
                 for target in targets.resolve(entry.event)
             )
 
-        await_ready("the recording", is_complete, [], 10)
+        wait_until_ready("the recording", is_complete, [], 10)
     audit = start_audit(environment.cluster)
 
     result = run_command(environment, "replay", "--maintenance", uid, "--dry-run=server")
@@ -69,7 +69,7 @@ def test_dead_letter_has_reason_and_remains_open_if_rejected_again(environment: 
     assert post_event(CloudEvent(attributes, {}), environment.product.broker_url).status_code == 202
     with closing(Journal(environment.product.journal)) as journal:
         query = Query(dead_letters_only=True, ids=("refused",))
-        await_ready("the dead letter", lambda: any(entry.attempts for entry in journal.select(query)), [], 15)
+        wait_until_ready("the dead letter", lambda: any(entry.attempts for entry in journal.select(query)), [], 15)
 
     listed = run_command(environment, "deadletters", "-o", "json")
     result = run_command(environment, "redrive", "refused", "--yes")

@@ -13,7 +13,7 @@ import pytest
 from localcluster.functions import DEFAULT_FUNCTIONS
 from localcluster.knative.planes import PROBE_HEADERS
 from localcluster.knative.product import KnativeProduct
-from localcluster.processes import Server, await_ready
+from localcluster.processes import Server, wait_until_ready
 from localcluster.readiness import is_ready, is_responding
 from localcluster.up.restarter import Restarter
 from tests.e2e.environment import E2eEnvironment
@@ -27,7 +27,7 @@ pytestmark = [
 MAX_RESTART_SECONDS = 3.0
 """Maximum time from the first crash until the readiness endpoint responds again."""
 RESTART_TIMEOUT_SECONDS = 30.0
-"""Timeout of the wait; longer than the limit, so that a duration above the limit can be reported."""
+"""Timeout of the wait for a restart; longer than the limit, so that the test can report a restart above the limit."""
 DATA_PLANE_NAMES = ("ingress", "dispatcher")
 
 
@@ -52,7 +52,7 @@ def test_killed_processes_restart_within_limit(environment: E2eEnvironment) -> N
             server.name: _measure_restart_seconds(server, is_server_ready)
             for server, is_server_ready in servers_and_readiness_checks
         }
-        drains.await_succeeded()
+        drains.wait_until_succeeded()
 
     print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in seconds_by_server.items()))
     drains.assert_each_pod_evicted_once()
@@ -69,5 +69,5 @@ def _measure_restart_seconds(server: Server, is_server_ready: Callable[[], bool]
     killed_pid = server.pid
     os.kill(killed_pid, signal.SIGKILL)
     started = time.monotonic()
-    await_ready(server.name, lambda: server.pid != killed_pid and is_server_ready(), [], RESTART_TIMEOUT_SECONDS)
+    wait_until_ready(server.name, lambda: server.pid != killed_pid and is_server_ready(), [], RESTART_TIMEOUT_SECONDS)
     return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Test for the durations of the functions' requests during the tests that ran before this module."""
+"""Test for the durations of the requests to functions during the tests that ran before this module."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.e2e
 
 
 REQUESTS_PER_STALL = 500
-"""One in this many requests may be slow because the machine stalls while it runs two engines and their tests.
+"""One in this number of requests may be slow, because the machine stalls while it runs two engines and their tests.
 
-A function that waits would be slow on every such request.
+A function that waits for a result would handle every request slowly.
 """
 
 

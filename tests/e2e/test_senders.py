@@ -13,14 +13,14 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events, sinks
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.entries import Entry, Query, parse_time
 from eventing.journal.store import Journal
 from eventing.replay.function_client import post_event
 from kube.maintenance.groups import GROUPS
 from localcluster.access import NAMESPACE
 from localcluster.knative.product import KnativeProduct
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.e2e.environment import E2eEnvironment
 from tests.e2e.test_replay import run_command
 from tests.e2e.ticks import build_tick
@@ -49,13 +49,13 @@ def authenticating_environment(environment: E2eEnvironment) -> Iterator[E2eEnvir
             "wait", "broker/default", "-n", NAMESPACE, applied, f"--timeout={TIMEOUT_SECONDS:.0f}s"
         )
         tick = build_tick()
-        await_ready(
+        wait_until_ready(
             "the ingress",
             lambda: _post_and_get_status(environment, _create_token(environment, TRIGGER_ACCOUNT), tick) == 202,
             [],
             TIMEOUT_SECONDS,
         )
-        await_ready(
+        wait_until_ready(
             "filter and dispatcher", lambda: bool(_read_entries(environment, tick.get_id())), [], TIMEOUT_SECONDS
         )
         yield environment
@@ -73,13 +73,13 @@ def test_maintenances_of_every_api_group_succeed(authenticating_environment: E2e
     drains = authenticating_environment.prepare_drains("300ms", nodes=authenticating_environment.nodes[: len(GROUPS)])
     for node, group in zip(drains.nodes, GROUPS.values(), strict=True):
         drains.create_maintenances([node], group)
-    drains.await_succeeded(TIMEOUT_SECONDS)
+    drains.wait_until_succeeded(TIMEOUT_SECONDS)
     drains.assert_each_pod_evicted_once()
     uids = [maintenance["metadata"]["uid"] for maintenance in drains.maintenances]
     drains.end_maintenances(TIMEOUT_SECONDS)
 
     for uid in uids:
-        await_ready(
+        wait_until_ready(
             "the last reply",
             lambda uid=uid: _get_senders(authenticating_environment, uid) >= EXPECTED_SENDERS,  # type: ignore[misc]
             [],
@@ -100,7 +100,7 @@ def test_events_posted_by_resync_are_accepted(authenticating_environment: E2eEnv
     assert post_event(build_tick(), authenticating_environment.product.get_function_url("resync")).status_code == 204
 
     authenticating_environment.product.start_functions("begin")
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     drains.end_maintenances()
 
 
@@ -116,10 +116,8 @@ def test_unauthorized_senders_are_rejected(authenticating_environment: E2eEnviro
         (_create_token(authenticating_environment, "default"), 403),
         (_create_token(authenticating_environment, "evict"), 403),
         (_create_token(authenticating_environment, "default", namespace="default"), 403),
-        (
-            _sign_token(authenticating_environment, now - 60, now + 3600),
-            202,
-        ),  # so the expired token was rejected only because of its times
+        # This valid token and the expired token above differ only in their times.
+        (_sign_token(authenticating_environment, now - 60, now + 3600), 202),
     ]
 
     statuses = [
@@ -128,7 +126,7 @@ def test_unauthorized_senders_are_rejected(authenticating_environment: E2eEnviro
     ]
 
     assert statuses == [code for _, code in tokens_and_expected_statuses]
-    await_ready(
+    wait_until_ready(
         "the accepted event",
         lambda: bool(_read_entries(authenticating_environment, ticks[-1].get_id())),
         [],
@@ -138,7 +136,7 @@ def test_unauthorized_senders_are_rejected(authenticating_environment: E2eEnviro
 
 
 def test_dead_letter_is_recorded(authenticating_environment: E2eEnvironment) -> None:
-    """X-6: a dead letter, which passes Knative's filter here, has the same code, reason and destination as usual."""
+    """X-6: with authentication, a dead letter has the same code, reason and destination as without authentication."""
     attributes = {"id": "refused-while-asked", "source": "/tests/e2e", "datacontenttype": "application/json"}
     event = CloudEvent({**attributes, "type": events.NODE_CORDONED}, {})
     assert (
@@ -151,7 +149,7 @@ def test_dead_letter_is_recorded(authenticating_environment: E2eEnvironment) -> 
     def find_dead_letters() -> list[Entry]:
         return [entry for entry in _read_entries(authenticating_environment, event.get_id()) if entry.dead_letter]
 
-    await_ready("the dead letter", lambda: bool(find_dead_letters()), [], TIMEOUT_SECONDS)
+    wait_until_ready("the dead letter", lambda: bool(find_dead_letters()), [], TIMEOUT_SECONDS)
 
     expected_dead_letter = DeadLetter(
         authenticating_environment.product.get_function_url("taint"), 400, "data.node is missing\n"
@@ -167,14 +165,14 @@ def test_redrive_publishes_reply_with_given_token(
     """X-6: `redrive` publishes the reply with the given token; without a token, the dead letter remains open."""
     drains = authenticating_environment.prepare_drains("300ms", nodes=authenticating_environment.nodes[:1])
     drains.create_maintenances()
-    drains.await_succeeded()
+    drains.wait_until_succeeded()
     (uid,) = (maintenance["metadata"]["uid"] for maintenance in drains.maintenances)
     (cordoned_event,) = (
         entry.event
         for entry in _read_entries_about(authenticating_environment, uid)
         if entry.event.get_type() == events.NODE_CORDONED
     )
-    dead_letter = to_dead_letter(
+    dead_letter = add_dead_letter_extensions(
         cordoned_event, DeadLetter(f"{authenticating_environment.product.get_function_url('taint')}taint", 503, "away")
     )
     assert post_event(dead_letter, authenticating_environment.product.get_function_url("record")).status_code == 204
@@ -194,7 +192,7 @@ def test_redrive_publishes_reply_with_given_token(
 
 
 def test_tick_from_ping_source_is_accepted(authenticating_environment: E2eEnvironment) -> None:
-    """Check that PingSource's ticks are accepted; this test runs late, since there is a tick only every 15 seconds."""
+    """Check that PingSource's ticks are accepted; the first tick may take 15 seconds, so this test runs late."""
     path = f"/apis/eventing.knative.dev/v1alpha1/namespaces/{NAMESPACE}/eventpolicies/senders"
     applied = parse_time(authenticating_environment.client.get(path)["metadata"]["creationTimestamp"])
 
@@ -203,7 +201,7 @@ def test_tick_from_ping_source_is_accepted(authenticating_environment: E2eEnviro
             entries = journal.select(Query(types=(events.TICK,), since=applied))
         return [entry for entry in entries if entry.event.get_source().endswith("/pingsources/tick")]
 
-    await_ready("a tick", lambda: bool(read_ticks()), [], TIMEOUT_SECONDS)
+    wait_until_ready("a tick", lambda: bool(read_ticks()), [], TIMEOUT_SECONDS)
 
 
 def test_restarted_dispatcher_delivers_after_authentication_was_disabled(
@@ -211,7 +209,7 @@ def test_restarted_dispatcher_delivers_after_authentication_was_disabled(
 ) -> None:
     """Check that a dispatcher that is restarted after authentication was disabled delivers events again.
 
-    Objects that Knative does not delete could keep its channel from being ready, so that it would not be served.
+    Objects that Knative has created for authentication and not deleted could prevent the channel from becoming ready.
     """
     product = authenticating_environment.product
     assert isinstance(product, KnativeProduct)
@@ -223,7 +221,7 @@ def test_restarted_dispatcher_delivers_after_authentication_was_disabled(
 
     drains = authenticating_environment.prepare_drains("300ms", nodes=authenticating_environment.nodes[:1])
     drains.create_maintenances()
-    drains.await_succeeded(TIMEOUT_SECONDS)
+    drains.wait_until_succeeded(TIMEOUT_SECONDS)
     drains.end_maintenances(TIMEOUT_SECONDS)
 
 
@@ -236,13 +234,13 @@ def _post_and_get_status(environment: E2eEnvironment, token: str, event: CloudEv
 def _create_token(
     environment: E2eEnvironment, account: str, audience: str = AUDIENCE, namespace: str = NAMESPACE
 ) -> str:
-    """Return a token of the account; without an audience, it is valid for the API server itself."""
+    """Return a token of the account; without an audience, the token is valid for the API server itself."""
     request = ("create", "token", account, "-n", namespace, *([f"--audience={audience}"] if audience else []))
     return environment.cluster.kubectl(*request).stdout.strip()
 
 
 def _sign_token(environment: E2eEnvironment, issued_at: int, expires_at: int) -> str:
-    """Sign a token as the API server does, but with any times; the API server's tokens last at least ten minutes."""
+    """Sign a token with these times as the API server does; its own tokens are valid for at least ten minutes."""
     subject = f"system:serviceaccount:{NAMESPACE}:{TRIGGER_ACCOUNT}"
     times = {"iat": issued_at, "nbf": issued_at, "exp": expires_at}
     claims = {"iss": "https://kubernetes.default.svc", "aud": [AUDIENCE], "sub": subject, **times}

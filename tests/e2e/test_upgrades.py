@@ -41,13 +41,17 @@ def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_envir
     original_selectors = upgrade_environment.get_selectors_by_pool()
     with ReleaseWatcher(upgrade_environment.client) as watcher:
         upgrade_environment.cvo.set_desired_version(NEW_VERSION)
-        upgrade_environment.await_state(run, lambda run_config: has_reached_node(run_config, names[1]), TIMEOUT_SECONDS)
+        upgrade_environment.wait_for_state(
+            run, lambda run_config: has_reached_node(run_config, names[1]), TIMEOUT_SECONDS
+        )
         environment.product.kill_functions("run-job")
         environment.product.start_functions("run-job")
-        upgrade_environment.await_state(run, lambda run_config: has_reached_node(run_config, names[2]), TIMEOUT_SECONDS)
+        upgrade_environment.wait_for_state(
+            run, lambda run_config: has_reached_node(run_config, names[2]), TIMEOUT_SECONDS
+        )
         environment.product.kill_delivery()
         environment.product.start_delivery()
-        upgrade_environment.await_step(run, "Finished", TIMEOUT_SECONDS)
+        upgrade_environment.wait_for_step(run, "Finished", TIMEOUT_SECONDS)
 
     assert (watcher.released, watcher.released_together) == (names, [])
     jobs = [

@@ -12,7 +12,7 @@ import pytest
 from eventing.replay.function_client import post_event
 from kube.cpu.node_patch import MANAGED_LABEL
 from kube.nodes import build_node_path
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.product import Product
 from tests.chain.cpu_labels import environment as labels
 from tests.chain.cpu_labels.environment import (
@@ -23,10 +23,10 @@ from tests.chain.cpu_labels.environment import (
     assert_each_node_patched_once,
     count_patches_by_node,
     list_nodes_with_lost_response,
-    measure_seconds,
+    measure_round_seconds,
 )
 from tests.chain.virtualization import environment as machines
-from tests.chain.virtualization.environment import get_blocked_by_pod, get_node_name, is_running
+from tests.chain.virtualization.environment import get_blocking_details_by_pod, get_node_name, is_running
 from tests.chain.virtualization.migration_watcher import MigrationWatcher
 from tests.e2e.environment import NODE_COUNT, TIMEOUT_SECONDS, WITH_ALL_COMPONENTS, E2eEnvironment
 from tests.e2e.ticks import build_tick
@@ -40,11 +40,11 @@ UNMIGRATABLE_REASON = "the disk is not shared"
 MAX_MIGRATIONS_PER_NODE = 2
 """The default limit for concurrent migrations from one node."""
 MAX_ROUND_SECONDS = 20.0
-"""Maximum duration of a round over all nodes."""
+"""Maximum seconds from a change of the CPU models or features until all affected nodes are patched."""
 MAX_FUNCTION_SECONDS_BUCKET = "2.0"
-"""Maximum seconds that a function may take for one event, as a bucket limit of its histogram."""
+"""Maximum seconds that a function may take for one event: the upper limit of a histogram bucket."""
 QUIET_SECONDS = 1.0
-"""A round is over after this many seconds without a request from `label-cpu`."""
+"""Seconds without a request from `label-cpu` after which no events for `label-cpu` can be pending."""
 MAX_LOST_RESPONSES = 30
 """Maximum number of nodes for which a patch response was lost, as happens on a busy machine."""
 LABEL_CPU_USERNAME = b"system:serviceaccount:node-maintenance:label-cpu"
@@ -53,7 +53,7 @@ LABEL_CPU_USERNAME = b"system:serviceaccount:node-maintenance:label-cpu"
 @pytest.fixture
 def virtualization_environment(environment: E2eEnvironment) -> Iterator[machines.VirtualizationEnvironment]:
     """Yield the virtualization environment on the engine's cluster, with a simulation of KubeVirt."""
-    # EngineProduct and Product both have the attributes that the environment uses.
+    # EngineProduct and Product both have the attributes that VirtualizationEnvironment uses.
     virtualization = machines.VirtualizationEnvironment(environment.cluster, cast("Product", environment.product))
     with closing(virtualization.client), FakeVirt(virtualization.client):
         yield virtualization
@@ -66,7 +66,7 @@ def test_drain_migrates_or_restarts_vms_despite_crashes(
 ) -> None:
     """Check that a drain migrates, restarts or waits for VMs although `migrate`, broker and sources are killed.
 
-    `migrate` is killed at the first migration, and broker and sources after two VMs have left.
+    The test kills `migrate` at the first migration, and broker and sources after two VMs have left the node.
     """
     node = virtualization_environment.create_node()
     migratable_names = [virtualization_environment.create_vm(f"live-{number}", node) for number in range(6)]
@@ -77,32 +77,41 @@ def test_drain_migrates_or_restarts_vms_despite_crashes(
     restarted_names = [
         virtualization_environment.create_vm(f"plain-{number}", node, eviction_strategy="") for number in range(2)
     ]
-    before = virtualization_environment.await_running(*migratable_names, *unmigratable_names, *restarted_names)
+    original_boots = virtualization_environment.wait_until_running(
+        *migratable_names, *unmigratable_names, *restarted_names
+    )
     evictions = start_audit(environment.cluster)
     with MigrationWatcher(virtualization_environment.client) as watcher:
         path = virtualization_environment.create_maintenance(node)
-        await_ready(
+        wait_until_ready(
             "the first migration", lambda: bool(watcher.first_seen_at), environment.product.servers, TIMEOUT_SECONDS
         )
         environment.product.kill_functions("migrate")
         environment.product.start_functions("migrate")
-        virtualization_environment.await_vmis(
+        virtualization_environment.wait_for_vmis(
             lambda vmis: sum(get_node_name(vmis[name]) not in ("", node) for name in migratable_names) >= 2,
             TIMEOUT_SECONDS,
         )
         environment.product.kill_delivery()
         environment.product.start_delivery()
-        blocked_maintenance = virtualization_environment.await_state(
+        blocked_maintenance = virtualization_environment.wait_for_state(
             path, lambda maintenance: has_only_unmigratable_pods(maintenance, len(unmigratable_names)), TIMEOUT_SECONDS
         )
-        assert all(UNMIGRATABLE_REASON in message for _, message in get_blocked_by_pod(blocked_maintenance).values())
+        assert all(
+            UNMIGRATABLE_REASON in message for _, message in get_blocking_details_by_pod(blocked_maintenance).values()
+        )
         for name in unmigratable_names:
             virtualization_environment.make_migratable(name)
-        virtualization_environment.await_state(path, timeout=TIMEOUT_SECONDS)
+        virtualization_environment.wait_for_state(path, timeout=TIMEOUT_SECONDS)
 
     migrated_names = [*migratable_names, *unmigratable_names]
-    assert virtualization_environment.await_running(*migrated_names) == {name: before[name] for name in migrated_names}
-    assert all(is_running(vmi) for vmi in virtualization_environment.await_rebooted(before, *restarted_names).values())
+    assert virtualization_environment.wait_until_running(*migrated_names) == {
+        name: original_boots[name] for name in migrated_names
+    }
+    assert all(
+        is_running(vmi)
+        for vmi in virtualization_environment.wait_until_rebooted(original_boots, *restarted_names).values()
+    )
     assert (watcher.max_concurrent, watcher.vmis_with_two_migrations) == (MAX_MIGRATIONS_PER_NODE, set())
     assert virtualization_environment.count_migrations_by_vmi() == dict.fromkeys(migrated_names, 1)
     evicted_names = {
@@ -110,7 +119,7 @@ def test_drain_migrates_or_restarts_vms_despite_crashes(
     }
     assert {name.removeprefix("virt-launcher-")[:7] for name in evicted_names} == set(restarted_names)
     virtualization_environment.request_deletion(path)
-    virtualization_environment.await_deletion(path, TIMEOUT_SECONDS)
+    virtualization_environment.wait_for_deletion(path, TIMEOUT_SECONDS)
 
 
 @pytest.fixture
@@ -122,8 +131,8 @@ def labeled_environment(environment: E2eEnvironment) -> Iterator[EngineCpuLabels
     with closing(labels_environment.client):
         labels_environment.set_obsolete_cpus({"cpuModels": [], "minCPUModel": ""})
         labels_environment.write_capabilities()
-        labels_environment.await_node_count(MANAGED_LABEL, len(HASWELL_NODES) + len(PENRYN_NODES), TIMEOUT_SECONDS)
-        labels_environment.await_delivered()
+        labels_environment.wait_for_node_count(MANAGED_LABEL, len(HASWELL_NODES) + len(PENRYN_NODES), TIMEOUT_SECONDS)
+        labels_environment.wait_until_delivered()
         yield labels_environment
         labels_environment.delete_inputs()
         labels_environment.client.gather_all(
@@ -141,14 +150,17 @@ def test_obsolete_model_is_removed_with_one_patch_per_node(labeled_environment: 
     first_audit = labeled_environment.start_audit()
 
     labeled_environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
-    labeled_environment.await_node_count(HASWELL_SELECTOR, 0, TIMEOUT_SECONDS)
-    labeled_environment.await_delivered()
+    labeled_environment.wait_for_node_count(HASWELL_SELECTOR, 0, TIMEOUT_SECONDS)
+    labeled_environment.wait_until_delivered()
 
     node_counts, buckets = f"{len(HASWELL_NODES)} of {len(NODE_NAMES)}", labeled_environment.read_duration_buckets()
-    print(f"{node_counts} nodes patched in {measure_seconds(first_audit):.2f} s; events by handling seconds: {buckets}")
+    print(
+        f"{node_counts} nodes patched in {measure_round_seconds(first_audit):.2f} s; "
+        f"events by handling seconds: {buckets}"
+    )
     assert_each_node_patched_once(first_audit, HASWELL_NODES)
     assert len(list_nodes_with_lost_response(first_audit)) <= MAX_LOST_RESPONSES
-    assert is_below_scaled_limit(measure_seconds(first_audit), MAX_ROUND_SECONDS)
+    assert is_below_scaled_limit(measure_round_seconds(first_audit), MAX_ROUND_SECONDS)
     assert (
         labeled_environment.read_duration_buckets()[MAX_FUNCTION_SECONDS_BUCKET]
         == labeled_environment.read_duration_buckets()["+Inf"]
@@ -172,10 +184,10 @@ class EngineCpuLabelsEnvironment(labels.CpuLabelsEnvironment):
         """Send a tick, and wait until `label-cpu` has handled it."""
         before = self._count_requests()
         assert post_event(build_tick(), self.product.broker_url).status_code == 202
-        await_ready("the pass of a tick", lambda: self._count_requests() > before, self.product.servers)
-        self.await_delivered()
+        wait_until_ready("requests after a tick", lambda: self._count_requests() > before, self.product.servers)
+        self.wait_until_delivered()
 
-    def await_delivered(self) -> None:
+    def wait_until_delivered(self) -> None:
         """Wait until `label-cpu` has sent no requests for `QUIET_SECONDS`."""
         request_count, quiet_since = self._count_requests(), time.monotonic()
         while time.monotonic() - quiet_since < QUIET_SECONDS:

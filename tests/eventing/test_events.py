@@ -27,7 +27,7 @@ def test_same_event_with_same_cause_has_same_id() -> None:
     assert first.get_id() == second.get_id()
 
 
-def test_any_difference_results_in_different_id() -> None:
+def test_event_id_depends_on_step_type_maintenance_cause_and_seed() -> None:
     """X-2: A different step, type, maintenance, cause or seed results in a different id."""
     built_events = [
         build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause()),

@@ -116,10 +116,10 @@ def test_error_names_missing_required_attribute(missing: str) -> None:
         ),
     ],
 )
-def test_each_invalid_request_has_its_error_class(
+def test_invalid_request_raises_matching_error_class(
     headers: dict[str, str], body: bytes, error_class: type[BadEvent]
 ) -> None:
-    """X-1: Each invalid request raises the error class for its status: 413 (too large), 415 (media type) or 400."""
+    """X-1: An invalid request raises the error class of the HTTP status 413 (too large), 415 (media type) or 400."""
     with pytest.raises(error_class) as raised:
         decode_event(headers, body)
 

@@ -12,7 +12,7 @@ LOGGING_PROGRAM = "import logging; from eventing import logs; {setup}; logs.conf
 
 
 def run_logging_program(setup: str) -> subprocess.CompletedProcess[str]:
-    """Run `setup`, configure logging and log a line in a new process, and return its result."""
+    """Run `setup`, configure logging and log a line in a new process; return the completed process."""
     command = [sys.executable, "-c", LOGGING_PROGRAM.format(setup=setup)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 

@@ -9,7 +9,7 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.dead_letters import DeadLetter, to_dead_letter, to_original_event
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions, to_original_event
 from eventing.http_binding import decode_event, encode_binary, encode_structured
 from eventing.replay_extensions import add_replay_extensions
 from eventing.signatures import (
@@ -43,7 +43,7 @@ def test_signature_survives_any_broker(encode: Any) -> None:
     extended = CloudEvent(
         {**decoded.get_attributes(), "knativearrivaltime": "now", "traceparent": "x"}, decoded.get_data()
     )
-    dead_letter = to_dead_letter(extended, DeadLetter("http://status/", 503, "away"))
+    dead_letter = add_dead_letter_extensions(extended, DeadLetter("http://status/", 503, "away"))
 
     assert all(
         map(
@@ -78,7 +78,7 @@ def test_changed_attribute_invalidates_signature(changed: dict[str, str]) -> Non
 
 
 def test_changed_data_or_secret_invalidates_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: An event with changed data, a different secret or no signature is invalid."""
+    """X-2: A signature is invalid after a change to the event's data or to the secret; an unsigned event is invalid."""
     signed, unsigned = sign_event(build_event()), build_event()
     assert not has_valid_signature(
         CloudEvent(signed.get_attributes(), {**(signed.get_data() or {}), "error": "forged"})  # type: ignore[dict-item]

@@ -30,7 +30,7 @@ DRIFT_EVENTS: list[BaseCloudEvent] = [
 
 @pytest.fixture
 def tls_sink(cluster: LocalCluster) -> Iterator[Receiver]:
-    """Yield a sink whose certificate was issued by the cluster's own CA."""
+    """Yield a sink whose certificate was issued by the cluster's CA."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pki = cluster.directory / "pki"
     tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
@@ -70,7 +70,7 @@ def test_podsource_trusts_ca_and_sends_token(
 def test_functions_trust_ca_and_send_token(
     cluster: LocalCluster, tls_sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-2: A function trusts the CA and sends its token with the events that it posts to the sink itself.
+    """X-2: A function trusts the CA and sends its token with the events that it posts directly to the sink.
 
     A response can contain only one event, so a function posts several events to the sink.
     """
@@ -97,7 +97,7 @@ def test_no_event_is_sent_to_sink_with_unknown_ca(tls_sink: Receiver, monkeypatc
 
 
 def test_publishing_that_exceeds_timeout_raises_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 9: Publishing that takes too long raises `Retry`; otherwise the broker would resend the event meanwhile."""
+    """Design rule 9: Publishing that takes too long raises `Retry` before the broker's timeout resends the event."""
     monkeypatch.setattr(responses, "PUBLISH_TIMEOUT_SECONDS", 0.2)
     release_response = threading.Event()
     with closing(
@@ -113,8 +113,8 @@ def test_publishing_that_exceeds_timeout_raises_retry(monkeypatch: pytest.Monkey
         assert len(slow_sink.list_requests("/")) == 1
 
 
-def test_rejected_event_does_not_hold_back_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: An event that the sink rejects does not hold back the others, in any order, and the function retries."""
+def test_rejected_event_does_not_prevent_sending_of_other_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-6: An event that the sink rejects does not prevent the sending of other events, and the function retries."""
     with closing(
         Receiver(default_answer=lambda request: Response(400 if request.id == DRIFT_EVENTS[0].get_id() else 202))
     ) as receiver:

@@ -19,27 +19,27 @@ def build_cause(event_type: str, data: object = None, **extensions: str) -> Clou
     return CloudEvent({"id": "1", "source": "/test", "type": event_type, **extensions}, data)  # type: ignore[arg-type]
 
 
-def get_effect_traceparent(origin: CloudEvent | None) -> object:
-    """Return the traceparent of an event about the test's maintenance that is caused by `origin`."""
-    return build_event(events.NODE_TAINTED, "taint", MAINTENANCE, "n", cause=origin, seed="s").get_extension(
+def get_traceparent_of_caused_event(cause: CloudEvent | None) -> object:
+    """Return the traceparent of an event about the test's maintenance that is caused by `cause`."""
+    return build_event(events.NODE_TAINTED, "taint", MAINTENANCE, "n", cause=cause, seed="s").get_extension(
         "traceparent"
     )
 
 
-def test_event_continues_trace_of_its_cause() -> None:
+def test_event_continues_trace_of_cause() -> None:
     """Check that an event continues the trace of its cause if the cause is about the same maintenance.
 
-    Our own events name the maintenance in an extension, and events from ApiServerSource contain it as data.
+    The product's events name the maintenance in an extension, and events from ApiServerSource contain it as data.
     """
     cause = build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent=TRACEPARENT)
     maintenance = {"kind": "NodeMaintenance", "metadata": {"uid": MAINTENANCE_UID}}
     api_server_event = build_cause(events.RESOURCE_ADDED, maintenance, kind="NodeMaintenance", traceparent=TRACEPARENT)
 
-    assert get_effect_traceparent(cause) == get_effect_traceparent(api_server_event) == TRACEPARENT
+    assert get_traceparent_of_caused_event(cause) == get_traceparent_of_caused_event(api_server_event) == TRACEPARENT
 
 
 @pytest.mark.parametrize(
-    "origin",
+    "cause",
     [
         pytest.param(None, id="no cause"),
         pytest.param(build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID), id="no trace"),
@@ -64,19 +64,23 @@ def test_event_continues_trace_of_its_cause() -> None:
         ),
     ],
 )
-def test_event_uses_trace_of_maintenance_if_cause_has_no_usable_trace(origin: CloudEvent | None) -> None:
-    """Check that an event whose cause has no usable trace joins its maintenance's trace, whose trace id is the uid."""
-    assert get_effect_traceparent(origin) == trace_context.build_root_traceparent(MAINTENANCE_UID)
+def test_event_uses_trace_of_maintenance_if_cause_has_no_usable_trace(cause: CloudEvent | None) -> None:
+    """Check that an event whose cause has no usable trace uses the maintenance's trace, whose trace id is the uid."""
+    assert get_traceparent_of_caused_event(cause) == trace_context.build_root_traceparent(MAINTENANCE_UID)
     assert trace_context.build_root_traceparent(MAINTENANCE_UID).split("-")[1] == uuid.UUID(MAINTENANCE_UID).hex
 
 
-def test_events_emitted_during_attempt_continue_its_span() -> None:
-    """Check that events about the attempt's maintenance continue its span, and other maintenances' events do not."""
+def test_events_emitted_during_attempt_continue_span_of_attempt() -> None:
+    """Check that an event continues the current attempt's span if both are about the same maintenance."""
     with trace_context.use_span(MAINTENANCE_UID, TRACEPARENT):
-        assert get_effect_traceparent(build_cause(events.TICK)) == TRACEPARENT
+        assert get_traceparent_of_caused_event(build_cause(events.TICK)) == TRACEPARENT
     with trace_context.use_span("another", TRACEPARENT):
-        assert get_effect_traceparent(build_cause(events.TICK)) == trace_context.build_root_traceparent(MAINTENANCE_UID)
-    assert get_effect_traceparent(build_cause(events.TICK)) == trace_context.build_root_traceparent(MAINTENANCE_UID)
+        assert get_traceparent_of_caused_event(build_cause(events.TICK)) == trace_context.build_root_traceparent(
+            MAINTENANCE_UID
+        )
+    assert get_traceparent_of_caused_event(build_cause(events.TICK)) == trace_context.build_root_traceparent(
+        MAINTENANCE_UID
+    )
 
 
 def test_traceparent_is_valid_for_any_uid() -> None:

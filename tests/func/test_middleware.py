@@ -1,4 +1,4 @@
-"""The func entry point, served by func's own middleware from PyPI as its scaffolding starts it."""
+"""Tests for the func entry point, served by func's middleware from PyPI, as func's scaffolding starts it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from function import WORKERS
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
-from tests.functions.event_builders import build_added
+from tests.functions.event_builders import build_added_event
 
 Mode = Callable[[BaseCloudEvent], HTTPMessage]
 ROOT = Path(__file__).parents[2]
@@ -43,13 +43,13 @@ def build_server(cluster: LocalCluster, log: Path, port: int, **extra_environmen
 
 @pytest.fixture(scope="module")
 def func_url(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the URL of all functions, served by func's middleware."""
+    """Yield the URL of a server with all functions, served by func's middleware."""
     yield from serve_functions(installed_cluster, tmp_path_factory.mktemp("func"))
 
 
 @pytest.fixture(scope="module")
 def cordon_url(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the URL of a single function, deployed as a separate func."""
+    """Yield the URL of a server with only the function `cordon`, served by func's middleware."""
     yield from serve_functions(installed_cluster, tmp_path_factory.mktemp("func"), FUNCTION="cordon")
 
 
@@ -59,7 +59,7 @@ def serve_functions(cluster: LocalCluster, directory: Path, **extra_environment:
     server.start()
     try:
         url = f"http://{LOOPBACK}:{port}"
-        await_ready("func's middleware", lambda: is_ready(url), [server], timeout=30)
+        wait_until_ready("func's middleware", lambda: is_ready(url), [server], timeout=30)
         yield url
     finally:
         server.stop()
@@ -86,11 +86,11 @@ def unknown_node_maintenance(installed_cluster: LocalCluster) -> Iterator[dict[s
 
 
 @BOTH_CONTENT_MODES
-def test_event_and_reply_pass_through_the_middleware(
+def test_middleware_passes_on_event_and_reply(
     func_url: str, unknown_node_maintenance: dict[str, Any], mode: Mode
 ) -> None:
     """X-1: the middleware accepts both content modes, responds in binary mode, and passes a body of 300 KB."""
-    message = mode(build_added(unknown_node_maintenance))
+    message = mode(build_added_event(unknown_node_maintenance))
 
     response = requests.post(f"{func_url}/begin", message.body, headers=message.headers, timeout=30)
 
@@ -121,19 +121,21 @@ def test_health_and_metrics_endpoints_exist(func_url: str, path: str) -> None:
 
 
 def test_invalid_event_is_rejected_in_one_line(func_url: str) -> None:
-    """X-6: the middleware passes on the function's error response, which is one line."""
+    """X-6: the middleware passes on the function's error response, which is a single line."""
     response = requests.post(f"{func_url}/begin", "{}", headers={"content-type": "text/plain"}, timeout=30)
 
     assert response.status_code == 415
     assert len(response.text.splitlines()) == 1
 
 
-def test_more_requests_than_threads_are_answered(func_url: str, unknown_node_maintenance: dict[str, Any]) -> None:
-    """Check that twice as many requests as threads are queued and answered, as a broker may send them."""
-    message = encode_binary(build_added(unknown_node_maintenance))
+def test_server_responds_to_more_requests_than_it_has_threads(
+    func_url: str, unknown_node_maintenance: dict[str, Any]
+) -> None:
+    """Check that the server answers twice as many concurrent requests as it has threads, as a broker may send them."""
+    message = encode_binary(build_added_event(unknown_node_maintenance))
 
-    def ask(_number: int) -> int:
+    def post_event(_number: int) -> int:
         return requests.post(f"{func_url}/begin", message.body, headers=message.headers, timeout=30).status_code
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        assert set(pool.map(ask, range(2 * WORKERS))) == {200}
+        assert set(pool.map(post_event, range(2 * WORKERS))) == {200}

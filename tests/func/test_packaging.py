@@ -1,4 +1,4 @@
-"""The files that func and docker read: func.yaml, pyproject.toml, the Dockerfile and the ignore lists."""
+"""Tests for the files that func and docker read: func.yaml, pyproject.toml, the Dockerfile and the ignore lists."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def read_pyproject_list(key: str) -> list[str]:
 
 @pytest.mark.parametrize("section", KNOWN_FIELDS)
 def test_func_yaml_has_known_fields_only(func_yaml: dict[str, Any], section: str) -> None:
-    """Check that func.yaml has only known fields, since func rejects the whole file otherwise."""
+    """Check that func.yaml has only known fields, because func rejects the whole file otherwise."""
     fields = func_yaml if section == "" else func_yaml[section]
 
     assert fields.keys() <= KNOWN_FIELDS[section]
 
 
 def test_func_yaml_has_required_fields(func_yaml: dict[str, Any]) -> None:
-    """Check that func.yaml has the required fields and a valid builder; a file must not set `host`."""
+    """Check that func.yaml has the required fields and a valid builder; the builder must not be `host`."""
     assert func_yaml["specVersion"] == "0.36.0"
     assert func_yaml["created"]
     assert (func_yaml["runtime"], func_yaml["invoke"]) == ("python", "http")
@@ -111,8 +111,8 @@ def test_distribution_has_name_that_scaffolding_imports() -> None:
     assert not (ROOT / "Procfile").exists()
 
 
-def test_both_lists_of_dependencies_are_equal() -> None:
-    """Check that both lists are equal: func builds without requirements.txt, which has the comments."""
+def test_pyproject_and_requirements_file_list_same_dependencies() -> None:
+    """Check that pyproject.toml and requirements.txt list the same dependencies, because func reads only the former."""
     assert read_pyproject_list("dependencies") == read_list_file("requirements.txt")
 
 
@@ -172,7 +172,7 @@ def test_console_files_are_package_data() -> None:
 
 
 def test_every_dependency_has_a_comment() -> None:
-    """Design: each dependency has a comment that states its purpose."""
+    """Check that each dependency in requirements.txt has a comment that states its purpose."""
     for line in (ROOT / "requirements.txt").read_text().splitlines():
         assert line.startswith("#") or re.match(r"^\S+ +# .+", line)
 
@@ -180,7 +180,7 @@ def test_every_dependency_has_a_comment() -> None:
 def test_funcignore_excludes_requirements_and_keeps_packages() -> None:
     """Check that .funcignore excludes /requirements.txt, which a pack build would install as the whole project.
 
-    It does not exclude files that the builders need.
+    The file must not exclude the files that func's builders need.
     """
     patterns = read_list_file(".funcignore")
 
@@ -191,7 +191,7 @@ def test_funcignore_excludes_requirements_and_keeps_packages() -> None:
 
 
 def parse_dockerfile_stage(stage: int = -1) -> list[tuple[str, str]]:
-    """Return (instruction, rest of its line) for one stage of the Dockerfile."""
+    """Return (instruction, arguments) for each line of one stage of the Dockerfile."""
     instructions = [(line.partition(" ")[0], line.partition(" ")[2]) for line in read_list_file("Dockerfile")]
     starts = [index for index, (instruction, _) in enumerate(instructions) if instruction == "FROM"]
     end = starts[stage + 1] if stage >= 0 else len(instructions)
@@ -230,7 +230,7 @@ def test_image_contains_imported_packages_only() -> None:
 
 
 def test_image_contains_compiled_modules() -> None:
-    """Check that the image contains compiled modules: its user cannot write them, so each start would compile again."""
+    """Check that the image contains compiled modules, because the image's user cannot store any at startup."""
     steps = parse_dockerfile_stage()
     copied = [
         arguments.split()[0] for instruction, arguments in steps if instruction == "COPY" and "--from" not in arguments
@@ -247,7 +247,7 @@ def test_image_contains_compiled_modules() -> None:
 def test_image_user_can_read_files_cloned_with_strict_umask(tmp_path: Path) -> None:
     """Check that the image's user can read files that were cloned with a strict umask.
 
-    World-readable files stay unchanged, because a change would store them in the image twice.
+    World-readable files must stay unchanged, because the image would store each changed file twice.
     """
     command = dict(parse_dockerfile_stage())["RUN"].split(" && ")[-1]
     modes = {"open": 0o755, "open/a.py": 0o644, "strict": 0o700, "strict/b.py": 0o600, "strict/c.pyc": 0o640}
@@ -289,7 +289,7 @@ print(len(SyncClient(kubeconfig).list("/api/v1/nodes")["items"]), "nodes")
 
 
 def test_omitted_packages_are_not_imported(installed_cluster: LocalCluster) -> None:
-    """Check that every module can be imported, and the API server reached, without the packages the image omits."""
+    """Check that every module can be imported, and can list nodes, without the packages that the image omits."""
     dockerfile = (ROOT / "Dockerfile").read_text()
     for name in (*OMITTED_PACKAGES, OMITTED_MODELS_PREFIX.rstrip(".")):
         package = name.replace("_", "-") if name.startswith("pydantic") else name.replace(".", "/")
@@ -313,7 +313,7 @@ def test_image_command_serves_the_functions() -> None:
     """Check that the image starts gunicorn with the common settings, on the port that the manifests use."""
     command = yaml.safe_load(dict(parse_dockerfile_stage())["CMD"])
     settings: dict[str, Any] = {}
-    exec((ROOT / command[2]).read_text(), settings)  # noqa: S102 - our own settings file
+    exec((ROOT / command[2]).read_text(), settings)  # noqa: S102 - This is the product's settings file.
 
     assert command == ["gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()"]
     assert settings["bind"].endswith(":8080")

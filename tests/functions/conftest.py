@@ -1,4 +1,4 @@
-"""Fixtures: a cluster where no other part of the product runs, and the functions with their own ServiceAccounts."""
+"""Fixtures: a cluster, and all functions, each with its own ServiceAccount; no other part of the product runs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from localcluster.components import selection
 from localcluster.hyperconverged import crds as hyperconverged
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.openshift import crds
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.fault_proxy import FaultProxy
-from tests.functions.event_builders import build_added
+from tests.functions.event_builders import build_added_event
 from tests.receiver import Receiver
 from tests.workload import AuditLog, Workload
 
@@ -55,7 +55,7 @@ TRANSIENT_ERRORS = (
 Two functions may compete for the install Lease of a new cluster, or the API server may be too slow on a busy machine.
 """
 MAX_DELIVERIES = 5
-"""Maximum number of times that an event with such a response is delivered, as a broker would deliver it."""
+"""Maximum number of deliveries of an event to a function that responds with a transient error."""
 
 
 def is_transient_error(response: TestResponse) -> bool:
@@ -64,7 +64,7 @@ def is_transient_error(response: TestResponse) -> bool:
 
 
 class LazyDict(dict[str, V]):
-    """Mapping that creates each value on first access; a test uses one or two of about thirty functions."""
+    """Mapping that creates each value on first access; a test uses only one or two of about thirty functions."""
 
     def __init__(self, factory: Callable[[str], V]) -> None:
         self._make = factory
@@ -95,13 +95,14 @@ class Functions:
     def post(self, step: str, event: BaseCloudEvent, *, mode: str = "binary") -> TestResponse:
         """Post the event to one function, in binary or structured mode."""
         message = encode_binary(event) if mode == "binary" else encode_structured(event)
-        client = self.clients[step].application.test_client()  # threads may share the functions, but not a test client
+        # Threads may share the functions, but each thread needs its own test client.
+        client = self.clients[step].application.test_client()
         return client.post(f"/{step}", data=message.body, headers=message.headers)
 
     def invoke(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
         """Post the event and return the function's reply, or None for a 204; any other response fails the test.
 
-        The method asserts that the reply names its source and its cause, and for a maintenance also its node.
+        The method asserts that the reply's attributes name the function, the event, and the maintenance's node if any.
         """
         for _ in range(MAX_DELIVERIES):
             response = self.post(step, event)
@@ -122,8 +123,8 @@ class Functions:
         return reply
 
     def run_chain(self, maintenance: Object, *steps: str) -> BaseCloudEvent:
-        """Post the added object to the first step and each reply to the next step; return the last reply."""
-        event: BaseCloudEvent = build_added(maintenance)
+        """Post the creation event to the first step and each reply to the next step; return the last reply."""
+        event: BaseCloudEvent = build_added_event(maintenance)
         for step in steps:
             reply = self.invoke(step, event)
             assert reply is not None, f"{step} returned no reply to {event.get_type()}"
@@ -147,9 +148,9 @@ def run_idle_cluster(data_dir: Path) -> Iterator[LocalCluster]:
         kubevirt.install_crds(running)
         hyperconverged.install_crd(running)
         product.install_manifests(running, with_v1alpha1=True, components=(selection.MUTEX,))
-        # at first, the API server has no watch cache for a new CRD, and answers 503 to `resourceVersion=0`
+        # Until the API server has a watch cache for a new CRD, it responds with 503 to `resourceVersion=0`.
         cached_paths = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
-        await_ready(
+        wait_until_ready(
             "the watch caches of the CRDs",
             lambda: all(running.is_served(path) for path in cached_paths),
             running.servers,
@@ -159,14 +160,14 @@ def run_idle_cluster(data_dir: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="package")
 def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Yield the package's cluster, on which only the functions that a test calls run."""
+    """Yield a cluster for this test package, on which only the functions that a test calls run."""
     with run_idle_cluster(tmp_path_factory.mktemp("quiet")) as running:
         yield running
 
 
 @pytest.fixture(scope="package")
 def admin_client(idle_cluster: LocalCluster) -> Iterator[SyncClient]:
-    """Yield the administrator's API client for that cluster."""
+    """Yield the administrator's API client for the idle cluster."""
     client = SyncClient(str(idle_cluster.kubeconfig))
     yield client
     client.close()
@@ -174,7 +175,7 @@ def admin_client(idle_cluster: LocalCluster) -> Iterator[SyncClient]:
 
 @pytest.fixture(scope="package")
 def functions(idle_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Functions]:
-    """Yield all functions, with a journal of their own."""
+    """Yield all functions, which record their events in a new journal."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("JOURNAL", str(tmp_path_factory.mktemp("journal") / "journal.db"))
         for name in ("FUNCTION", "K_SINK"):
@@ -188,8 +189,8 @@ def functions(idle_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFacto
 
 
 @contextmanager
-def run_behind_fault_proxy(idle_cluster: LocalCluster, kubeconfig_dir: Path) -> Iterator[tuple[FaultProxy, Functions]]:
-    """Yield a proxy that injects faults into requests to the API server, and all functions, which use it."""
+def start_fault_proxy(idle_cluster: LocalCluster, kubeconfig_dir: Path) -> Iterator[tuple[FaultProxy, Functions]]:
+    """Yield a proxy that injects faults into requests to the API server, and all functions, which use the proxy."""
     proxy = FaultProxy(idle_cluster.url, idle_cluster.certificate)
 
     def rewrite_kubeconfig(kubeconfig: Path) -> Path:
@@ -207,11 +208,11 @@ def run_behind_fault_proxy(idle_cluster: LocalCluster, kubeconfig_dir: Path) -> 
 def fault_setup(
     idle_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[FaultProxy, Functions]]:
-    """Yield the package's fault-injecting proxy and the functions that use it."""
+    """Yield a proxy that injects faults, and all functions, which send their API requests through the proxy."""
     with pytest.MonkeyPatch.context() as environment:
         for name in ("FUNCTION", "K_SINK"):
             environment.delenv(name, raising=False)
-        with run_behind_fault_proxy(idle_cluster, tmp_path_factory.mktemp("kubeconfigs")) as proxy_and_functions:
+        with start_fault_proxy(idle_cluster, tmp_path_factory.mktemp("kubeconfigs")) as proxy_and_functions:
             yield proxy_and_functions
 
 
@@ -229,7 +230,7 @@ def proxied_functions(fault_setup: tuple[FaultProxy, Functions]) -> Functions:
 
 @pytest.fixture
 def without_in_flight_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `resync` treat no maintenance as in flight, however recently it changed."""
+    """Make `resync` emit events immediately, even for a maintenance whose status was written a moment ago."""
     monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 0)
 
 
@@ -244,7 +245,7 @@ def workload(idle_cluster: LocalCluster, admin_client: SyncClient) -> Iterator[W
 
 @pytest.fixture
 def attempts_receiver() -> Iterator[Receiver]:
-    """Yield an HTTP server that receives the reports about delivery attempts, in place of the function `record`."""
+    """Yield an HTTP server that receives the reports of delivery attempts instead of the function `record`."""
     with closing(Receiver()) as receiver:
         yield receiver
 
@@ -277,20 +278,20 @@ def delete_maintenances(admin_client: SyncClient) -> None:
     ]
     for collection, listed in zip(collections, lists, strict=True):
         calls += [
-            _delete_with_finalizers(admin_client.api, f"{collection}/{item['metadata']['name']}", item)
+            _remove_finalizers_and_delete(admin_client.api, f"{collection}/{item['metadata']['name']}", item)
             for item in listed["items"]
         ]
     for start in range(0, len(calls), MAX_CONCURRENT_REQUESTS):
         admin_client.gather_all(*(get_or_none(call) for call in calls[start : start + MAX_CONCURRENT_REQUESTS]))
 
 
-async def _delete_with_finalizers(api: Api, path: str, item: Object) -> None:
-    if item["metadata"].get("finalizers"):
+async def _remove_finalizers_and_delete(api: Api, path: str, resource: Object) -> None:
+    if resource["metadata"].get("finalizers"):
         await api.patch(path, {"metadata": {"finalizers": None}})
     await api.request("DELETE", path)
 
 
 @pytest.fixture
 def audit(idle_cluster: LocalCluster, workload: Workload) -> AuditLog:
-    """Return the audit log of the write requests that the API server receives from now on."""
+    """Return the audit log of the write requests that the API server receives during the test."""
     return AuditLog(idle_cluster.audit_log)

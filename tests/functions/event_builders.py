@@ -31,22 +31,22 @@ def build_resource_event(event_type: str, resource: Object, resource_kind: str =
     )
 
 
-def build_added(maintenance: Object) -> CloudEvent:
+def build_added_event(maintenance: Object) -> CloudEvent:
     """Build the event for a created NodeMaintenance."""
     return build_resource_event(events.RESOURCE_ADDED, maintenance)
 
 
-def build_updated(maintenance: Object) -> CloudEvent:
+def build_updated_event(maintenance: Object) -> CloudEvent:
     """Build the event for an updated NodeMaintenance."""
     return build_resource_event(events.RESOURCE_UPDATED, maintenance)
 
 
-def build_node_updated(node: Object) -> CloudEvent:
+def build_node_updated_event(node: Object) -> CloudEvent:
     """Build the event for an updated Node."""
     return build_resource_event(events.RESOURCE_UPDATED, node, "Node")
 
 
-def build_node_deleted(node: Object) -> CloudEvent:
+def build_node_deleted_event(node: Object) -> CloudEvent:
     """Build the event for a deleted Node."""
     return build_resource_event(events.RESOURCE_DELETED, node, "Node")
 
@@ -64,8 +64,8 @@ def build_tick() -> CloudEvent:
     )
 
 
-def build_own_event(event_type: str, maintenance: Object, *, data: Mapping[str, Any] | None = None) -> CloudEvent:
-    """Build an event as a function would emit it, about a NodeMaintenance and the node that it names."""
+def build_product_event(event_type: str, maintenance: Object, *, data: Mapping[str, Any] | None = None) -> CloudEvent:
+    """Build an event as the product emits it, about a NodeMaintenance and its node."""
     node = maintenance["spec"]["nodeName"]
     return events.build_event(
         event_type,

@@ -22,11 +22,11 @@ MAX_ACTION_SECONDS = 60.0
 def run_before_request(
     client: SyncClient, method: str, path: str, action: Callable[[], object], *, after_path: str = ""
 ) -> Iterator[None]:
-    """Hold back the first request with this method and `path` until `action` has returned; send all others at once.
+    """Delay the first request with this method and `path` until `action` has returned.
 
-    `action` runs in its own thread, so it may use the same client. The block ends after `action` has, even if the
-    function's deadline passed before. If `after_path` is set, `action` waits until a
-    request for that path was answered, because concurrent requests may arrive in any order.
+    All other requests are sent immediately. `action` runs in its own thread, so it may use the same client. The block
+    ends only after `action` has returned, even if the function's deadline passes earlier. If `after_path` is set,
+    `action` starts after the response to a request for that path, because concurrent requests may arrive in any order.
     """
     send_request, pending, responded = client.api.request, [True], asyncio.Event()
     returned = threading.Event()

@@ -61,22 +61,22 @@ class ScenarioWorkload(Workload):
         self._cleanup = ExitStack()
 
     def delete_objects(self) -> None:
-        """Delete what the scenario created."""
+        """Delete the objects that the scenario created."""
         self._cleanup.close()
         super().delete_objects()
 
     def add_compared_paths(self, *paths: str) -> None:
-        """Add these objects or collections to the compared ones."""
+        """Add the paths of objects or collections whose end state is compared."""
         self.compared_paths += paths
 
     def create_maintenance(self, node: str, group: ApiGroup = MEDIK8S, **options: Any) -> Object:
-        """Create a NodeMaintenance; compare it, its node and its node's lease."""
+        """Create a NodeMaintenance, and add the object, its node and the node's Lease to the compared objects."""
         created = super().create_maintenance(node, group, **options)
         self.add_compared_paths(m.build_path(created), build_node_path(node), build_lease_path(node))
         return created
 
     def create_pods(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
-        """Create pods, and compare them."""
+        """Create pods, and add them to the compared objects."""
         self.add_compared_paths(*(f"/api/v1/namespaces/{namespace}/pods/{body['metadata']['name']}" for body in bodies))
         return super().create_pods(namespace, bodies, ready=ready)
 
@@ -105,7 +105,7 @@ class ScenarioWorkload(Workload):
         return scenario
 
     def create_cpu_label_scenario(self) -> CpuLabelScenario:
-        """Return a helper for `label-cpu` without any state of an earlier round."""
+        """Return a helper for tests of `label-cpu`, and clear the state that an earlier test left in this process."""
         for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
             cache.clear()
         RECENT_REPORTS.clear()
@@ -114,7 +114,7 @@ class ScenarioWorkload(Workload):
         return scenario
 
     def prepare_certificates(self) -> NamespaceCertificates:
-        """Return a helper for the product's namespace after deleting the Secrets of all servers."""
+        """Delete the objects of earlier certificate tests, and return a helper for the product's namespace."""
         delete_test_objects(self.client)
         self._cleanup.callback(delete_test_objects, self.client)
         self.add_compared_paths(SECRETS_PATH, CONFIG_MAPS_PATH, WEBHOOK_CONFIGURATIONS_PATH)
@@ -125,21 +125,21 @@ class ScenarioWorkload(Workload):
 
 
 Scenario = Callable[[ScenarioWorkload], BaseCloudEvent]
-"""Prepares the cluster and returns the event that triggers the step."""
+"""Function that prepares the cluster and returns the event that triggers the step."""
 
 
 def prepare_check_rule(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Create a rule and return the event for it."""
+    """Create a MutexRule and return its creation event."""
     return build_resource_event(events.RESOURCE_ADDED, workload.create_upgrade().rule, RULE_KIND)
 
 
 def prepare_check_target(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Create a target and return the event for it."""
+    """Create a MutexTarget and return its creation event."""
     return build_resource_event(events.RESOURCE_ADDED, workload.create_upgrade().target, TARGET_KIND)
 
 
-def build_scenario_before(step: str) -> Scenario:
-    """Return the scenario in which an upgrade run has reached this step, which precedes the first Job."""
+def build_scenario_before_step(step: str) -> Scenario:
+    """Return the scenario in which an upgrade run has completed all steps before `step`, one of `BEFORE_JOBS`."""
 
     def prepare(workload: ScenarioWorkload) -> BaseCloudEvent:
         upgrade = workload.create_upgrade()
@@ -150,7 +150,7 @@ def build_scenario_before(step: str) -> Scenario:
 
 
 def prepare_job_creation(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Edit the pools so that the first node's Job is due."""
+    """Edit the MachineConfigPools so that the first node's Job is due."""
     upgrade = workload.create_upgrade()
     upgrade.check_rule_and_target()
     workload.add_compared_paths(build_jobs_path(MUTEX_NAMESPACE))
@@ -172,7 +172,7 @@ def prepare_job_result(workload: ScenarioWorkload) -> BaseCloudEvent:
 
 
 def prepare_release_node(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Complete the first node's Jobs, and let `run-job` record that."""
+    """Complete the first node's Jobs, and make `run-job` record the completion."""
     upgrade = complete_first_job(workload)
     upgrade.functions.invoke("run-job", upgrade.build_event(events.JOB_DUE))
     return upgrade.build_event(events.NODE_PREJOBS_DONE)
@@ -186,7 +186,7 @@ def prepare_await_version(workload: ScenarioWorkload) -> BaseCloudEvent:
 
 
 def prepare_restore_pools(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Mark all nodes as done while the pools still have the run's edits."""
+    """Mark all nodes as done while the MachineConfigPools still have the run's edits."""
     upgrade = workload.create_upgrade()
     upgrade.advance_to_jobs()
     upgrade.write_record({"nodes": {name: {"cleanedAt": PAST_TIMESTAMP} for name in upgrade.nodes}})
@@ -194,7 +194,7 @@ def prepare_restore_pools(workload: ScenarioWorkload) -> BaseCloudEvent:
 
 
 def prepare_run_deletion(workload: ScenarioWorkload) -> BaseCloudEvent:
-    """Delete the run's object during the run."""
+    """Delete the MutexRunConfig during its upgrade run."""
     upgrade = workload.create_upgrade()
     upgrade.advance_to_jobs()
     workload.delete(build_object_path(upgrade.run_config))
@@ -205,7 +205,7 @@ def prepare_resync_runs(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Run an upgrade until its first Job is due, and return a tick."""
     upgrade = workload.create_upgrade()
     upgrade.advance_to_jobs()
-    # bring the watch caches up to date
+    # Bring the API server's watch caches up to date.
     workload.client.gather_all(*(workload.client.api.list(path) for path in TICK_LIST_PATHS))
     return build_tick()
 
@@ -246,7 +246,7 @@ SCENARIOS: dict[str, Scenario] = {
     "renew-certificates": prepare_certificate_issuing,
     "check-rule": prepare_check_rule,
     "check-target": prepare_check_target,
-    **{step: build_scenario_before(step) for step in BEFORE_JOBS},
+    **{step: build_scenario_before_step(step) for step in BEFORE_JOBS},
     "run-job, create": prepare_job_creation,
     "run-job, result": prepare_job_result,
     "release-node": prepare_release_node,
@@ -258,4 +258,4 @@ SCENARIOS: dict[str, Scenario] = {
     "protect": prepare_protect,
     "label-cpu": prepare_label_cpu,
 }
-"""Step, with a qualifier if it has several scenarios → scenario."""
+"""Step name, with a qualifier if the step has several scenarios → scenario."""

@@ -1,4 +1,4 @@
-"""Tests for the HTTP interface: invalid and irrelevant events, missing rights, and the health and metrics pages."""
+"""Tests for the HTTP interface: invalid and irrelevant events, missing permissions, health and metrics pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.processes import reserve_port
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_own_event
+from tests.functions.event_builders import build_added_event, build_product_event
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload
 
@@ -43,27 +43,27 @@ STRUCTURED_HEADERS = {"content-type": "application/cloudevents+json"}
 REFERENCE = {"apiVersion": MEDIK8S.api_version, "name": "x", "uid": "1"}
 
 
-def remove_header(name: str) -> dict[str, str]:
+def build_headers_without(name: str) -> dict[str, str]:
     return {key: value for key, value in VALID_HEADERS.items() if key != name}
 
 
 INVALID_REQUESTS = {
-    "no event at all": ({}, b"{}", 415, "not a CloudEvent"),
+    "no CloudEvent": ({}, b"{}", 415, "not a CloudEvent"),
     "an empty request": ({}, b"", 415, "not a CloudEvent"),
     "bad JSON": (VALID_HEADERS, b"{", 400, "JSON"),
     "bytes": (VALID_HEADERS, b"\xff\xfe", 400, "JSON"),
     "a string": (VALID_HEADERS, b'"text"', 400, "data is not"),
     "a list": (VALID_HEADERS, b"[]", 400, "data is not a JSON object"),
-    "no data": (remove_header("content-type"), b"", 400, "data is not a JSON object"),
-    "no type": (remove_header("ce-type"), b"{}", 400, "type missing"),
-    "no id": (remove_header("ce-id"), b"{}", 400, "id missing"),
-    "no source": (remove_header("ce-source"), b"{}", 400, "source missing"),
-    "no specversion": (remove_header("ce-specversion"), b"{}", 400, "specversion missing"),
+    "no data": (build_headers_without("content-type"), b"", 400, "data is not a JSON object"),
+    "no type": (build_headers_without("ce-type"), b"{}", 400, "type missing"),
+    "no id": (build_headers_without("ce-id"), b"{}", 400, "id missing"),
+    "no source": (build_headers_without("ce-source"), b"{}", 400, "source missing"),
+    "no specversion": (build_headers_without("ce-specversion"), b"{}", 400, "specversion missing"),
     "an old specversion": ({**VALID_HEADERS, "ce-specversion": "0.3"}, b"{}", 400, "0.3"),
     "a bad time": ({**VALID_HEADERS, "ce-time": "yesterday"}, b"{}", 400, "not a CloudEvent 1.0: Expected 4 digits"),
     "plain text": ({**VALID_HEADERS, "content-type": "text/plain"}, b"{}", 415, "text/plain"),
     "a form": ({"content-type": "application/x-www-form-urlencoded"}, b"a=b", 415, "application/x-www-form-urlencoded"),
-    "no content type": (remove_header("content-type"), b"{}", 415, "missing"),
+    "no content type": (build_headers_without("content-type"), b"{}", 415, "missing"),
     "a batch": ({"content-type": "application/cloudevents-batch+json"}, b"[]", 415, "one event per request"),
     "structured bad JSON": (STRUCTURED_HEADERS, b"{", 400, "not a CloudEvent"),
     "structured list": (STRUCTURED_HEADERS, b"[]", 400, "not a CloudEvent"),
@@ -92,7 +92,7 @@ INVALID_REQUESTS = {
 
 @proves("X-1")
 @pytest.mark.parametrize(("headers", "body", "status", "message"), INVALID_REQUESTS.values(), ids=INVALID_REQUESTS)
-def test_invalid_event_is_rejected_with_one_line(
+def test_invalid_event_is_rejected_with_one_line_error(
     functions: Functions, audit: AuditLog, headers: dict[str, str], body: bytes, status: int, message: str
 ) -> None:
     """X-1: the function rejects an invalid event with a 4xx and one line that names the error, and writes nothing."""
@@ -140,7 +140,7 @@ def test_large_chunked_body_is_rejected_with_413(functions: Functions) -> None:
         ("evict", events.BUDGET_OPENED, {"maintenance": REFERENCE, "node": "x", "budgetsVersion": "text"}),
     ],
 )
-def test_malformed_fields_cause_no_500(
+def test_malformed_fields_do_not_cause_500(
     functions: Functions, audit: AuditLog, step: str, event_type: str, data: dict[str, object]
 ) -> None:
     """X-1: missing fields and fields of the wrong type are rejected or ignored; they cause neither 500 nor a write."""
@@ -186,8 +186,8 @@ def evict_client(idle_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) ->
     client.close()
 
 
-def test_single_function_is_served_at_root_and_at_its_name(evict_client: FlaskClient) -> None:
-    """X-1: with FUNCTION=evict, the app serves / and /evict, and no other function."""
+def test_single_function_is_served_at_root_and_at_function_name(evict_client: FlaskClient) -> None:
+    """X-1: with FUNCTION=evict, the app serves only `/` and `/evict`."""
     headers = {**VALID_HEADERS, "ce-type": "com.example.other"}
 
     codes = {
@@ -197,7 +197,7 @@ def test_single_function_is_served_at_root_and_at_its_name(evict_client: FlaskCl
     assert codes == {"/": 204, "/evict": 204, "/cordon": 404}
 
 
-def test_all_functions_are_served_at_their_names_only(functions: Functions) -> None:
+def test_all_functions_are_served_only_at_function_names(functions: Functions) -> None:
     """X-1: without FUNCTION, the app serves each function at its name only, and rejects GET."""
     client = functions.clients["begin"]
 
@@ -238,14 +238,16 @@ def test_invalid_environment_variable_stops_gunicorn(
     [("begin", "cannot get resource"), ("cordon", "cannot get resource")],
     ids=["begin", "cordon"],
 )
-def test_missing_right_is_reported(
+def test_missing_permission_is_reported(
     idle_cluster: LocalCluster, workload: Workload, step: str, expected_error: str
 ) -> None:
-    """X-6, NMO-5: a function that lacks a right emits `maintenance.step_failed`, which names the missing right."""
+    """X-6, NMO-5: if a permission is missing, a function emits `maintenance.step_failed` and names the permission."""
     maintenance = workload.create_maintenance(workload.take_node())
     client = SyncClient(str(idle_cluster.ensure_kubeconfig(UNPRIVILEGED)))
     message = encode_binary(
-        build_added(maintenance) if step == "begin" else build_own_event(events.MAINTENANCE_BEGUN, maintenance)
+        build_added_event(maintenance)
+        if step == "begin"
+        else build_product_event(events.MAINTENANCE_BEGUN, maintenance)
     )
 
     response = create_app(client).test_client().post(f"/{step}", data=message.body, headers=message.headers)
@@ -271,10 +273,10 @@ def test_forbidden_cordon_prevents_evictions(
     functions.invoke("status", begun_event)
     message = encode_binary(begun_event)
 
-    # the ServiceAccount of `evict` may read what `cordon` reads, but may not patch nodes
+    # The ServiceAccount of `evict` may read the objects that `cordon` reads, but may not patch nodes.
     response = functions.clients["evict"].post("/cordon", data=message.body, headers=message.headers)
 
-    failure_event = build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data=response.json)
+    failure_event = build_product_event(events.MAINTENANCE_STEP_FAILED, maintenance, data=response.json)
     functions.invoke("status", failure_event)
     status = workload.read_maintenance(maintenance)["status"]
     assert response.headers["ce-type"] == events.MAINTENANCE_STEP_FAILED
@@ -295,7 +297,7 @@ def test_function_answers_503_if_api_server_is_unreachable(workload: Workload, t
         )
     )
     client = create_app(unreachable_client).test_client()
-    message = encode_binary(build_own_event(events.MAINTENANCE_BEGUN, workload.create_maintenance("nowhere")))
+    message = encode_binary(build_product_event(events.MAINTENANCE_BEGUN, workload.create_maintenance("nowhere")))
 
     response = client.post("/cordon", data=message.body, headers=message.headers)
     ready, alive = client.get("/health/readiness"), client.get("/health/liveness")
@@ -307,7 +309,7 @@ def test_function_answers_503_if_api_server_is_unreachable(workload: Workload, t
 
 
 def test_health_and_metrics_endpoints_answer_200(functions: Functions) -> None:
-    """X-1: readiness, liveness and metrics answer 200, and a metric counts events by function and status."""
+    """X-1: the health and metrics endpoints answer 200, and a metric counts events by function and status."""
     client = functions.clients["begin"]
     client.post("/begin", data=b"{}", headers={**VALID_HEADERS, "ce-type": "com.example.other"})
 

@@ -9,13 +9,13 @@ from kube.client.api_errors import ApiError, Conflict, Denied, Rejected, Unavail
 
 
 def test_each_item_is_tried_despite_errors() -> None:
-    def upper_unless_refused(name: str) -> str:
+    def uppercase_or_raise(name: str) -> str:
         if name == "refused":
             raise Denied(403, "a webhook")
         return name.upper()
 
     errors: list[ApiError] = []
-    assert try_each(upper_unless_refused, ["one", "refused", "other"], errors) == ["ONE", "OTHER"]
+    assert try_each(uppercase_or_raise, ["one", "refused", "other"], errors) == ["ONE", "OTHER"]
     assert [error.message for error in errors] == ["a webhook"]
 
 

@@ -17,7 +17,13 @@ from eventing.http_binding import encode_binary
 from functions.app import FUNCTIONS
 from kube.paths import Object
 from tests.functions.conftest import Functions, delete_maintenances
-from tests.functions.event_builders import build_added, build_node_updated, build_own_event, build_tick, build_updated
+from tests.functions.event_builders import (
+    build_added_event,
+    build_node_updated_event,
+    build_product_event,
+    build_tick,
+    build_updated_event,
+)
 from tests.proofs import proves
 from tests.sources import OPT_IN_STEPS
 from tests.workload import Workload
@@ -57,15 +63,18 @@ CASES = [
     for event_type in function.consumes
     if event_type != events.TICK and function.name not in OPT_IN_STEPS
 ]
-"""Functions of optional components are excluded; tests/functions/mutex tests those of upgrade runs."""
+"""Pairs of a function and an event type that the function consumes.
+
+The functions of optional components are excluded; tests/functions/mutex tests the functions of upgrade runs.
+"""
 
 
-def list_paths(value: Any, parent_path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path to each value in the data; the first path, (), is that of the data itself."""
+def iterate_value_paths(value: Any, parent_path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path to each value in the data; the first path, `()`, is the path to the data itself."""
     yield parent_path
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
-        yield from list_paths(child, (*parent_path, key))
+        yield from iterate_value_paths(child, (*parent_path, key))
 
 
 def replace_value(data: Object, path: tuple[Any, ...], value: Any) -> Any:
@@ -85,39 +94,41 @@ def build_valid_event(workload: Workload, functions: Functions, step: str, event
     """Build a valid event of this type about a maintenance in progress."""
     maintenance = workload.create_maintenance(node := workload.take_node())
     functions.run_until_tainted(maintenance)
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
+    functions.invoke("status", build_product_event(events.PODS_EVICTED, maintenance))
     if step == "guard":
-        return build_node_updated(workload.read_node(node))
+        return build_node_updated_event(workload.read_node(node))
     if event_type == events.RESOURCE_ADDED:
-        return build_added(workload.read_maintenance(maintenance))
+        return build_added_event(workload.read_maintenance(maintenance))
     if event_type == events.RESOURCE_UPDATED:
-        return build_updated(workload.read_maintenance(maintenance))
+        return build_updated_event(workload.read_maintenance(maintenance))
     data = {"podsVersion": "1", "budgetsVersion": "1", "error": "e", "step": "cordon", "again": True}
     extra_data = {"totalpods": 1, "evictionPods": 1, "evicted": [BLOCKED_POD], "blocked": [BLOCKED_POD], "node": node}
-    return build_own_event(event_type, maintenance, data={**data, **extra_data})
+    return build_product_event(event_type, maintenance, data={**data, **extra_data})
 
 
 @proves("X-1")
 @pytest.mark.parametrize(("step", "event_type"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
-def test_corrupted_data_causes_no_500(functions: Functions, workload: Workload, step: str, event_type: str) -> None:
+def test_corrupted_data_does_not_cause_500(
+    functions: Functions, workload: Workload, step: str, event_type: str
+) -> None:
     """X-1: a function answers 200, 204, 400 or 503 to an event with a wrong value in any field, and never 500."""
     original_event = build_valid_event(workload, functions, step, event_type)
-    post = build_poster(functions, step, original_event, event_type)
+    post = build_post_function(functions, step, original_event, event_type)
     data = json.loads(encode_binary(original_event).body)
 
     @settings(max_examples=MAX_EXAMPLES)
-    @given(st.sampled_from(list(list_paths(data))), JSON_VALUES)
-    def check(path: tuple[Any, ...], value: Any) -> None:
+    @given(st.sampled_from(list(iterate_value_paths(data))), JSON_VALUES)
+    def check_response(path: tuple[Any, ...], value: Any) -> None:
         status, text = post(replace_value(data, path, value))
         assert status in (200, 204, 400, 503), (path, value, text)
         assert "Traceback" not in text
 
     assert post(data)[0] in (200, 204)
-    check()
+    check_response()
     delete_maintenances(workload.client)
 
 
-def build_poster(
+def build_post_function(
     functions: Functions, step: str, valid_event: CloudEvent, event_type: str
 ) -> Callable[[Any], tuple[int, str]]:
     """Return a function that posts data with the headers of a valid event."""
@@ -135,7 +146,7 @@ def test_malformed_blocked_pod_is_rejected(functions: Functions, workload: Workl
     maintenance = workload.create_maintenance(workload.take_node())
     functions.run_until_tainted(maintenance)
     for name, value in (("retryAfter", "soon"), ("healthy", "many"), ("reason", None), ("message", {}), ("budget", 7)):
-        event = build_own_event(events.PODS_EVICTED, maintenance, data={"blocked": [{**BLOCKED_POD, name: value}]})
+        event = build_product_event(events.PODS_EVICTED, maintenance, data={"blocked": [{**BLOCKED_POD, name: value}]})
         response = functions.post("status", event)
         assert (response.status_code, name in response.text) == (400, True), response.text
     assert functions.post("resync", build_tick()).status_code in (200, 204, 503)

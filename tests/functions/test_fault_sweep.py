@@ -29,7 +29,7 @@ from kube.virtualization import migration_claims
 from kube.virtualization.migration_claims import LEASE_PATH
 from localcluster.cluster import LocalCluster
 from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
-from tests.functions.conftest import Functions, run_behind_fault_proxy, run_idle_cluster
+from tests.functions.conftest import Functions, run_idle_cluster, start_fault_proxy
 from tests.functions.event_builders import build_tick
 from tests.functions.mutex.conftest import OLD_VERSION
 from tests.functions.scenarios import SCENARIOS, ScenarioWorkload
@@ -49,9 +49,9 @@ FAULTS = {
     "reset": CONNECTION_RESET,
     "busy": Fault(429, build_fault_message("busy"), 1, {"details": {"retryAfterSeconds": 1}}),
 }
-"""Kind of failure → response to the request. `429` has no `Retry-After`; `busy` is a 429 with one."""
+"""Kind of failure → response to the request. `429` has no `Retry-After`; `busy` is a 429 with `Retry-After`."""
 REFUSALS = ("401", "403")
-"""Failures that a retry does not resolve; the step must report them to the administrator."""
+"""Kinds of failure that a retry does not resolve; the step must report them to the administrator."""
 LOGGED_REFUSALS = {
     "resync-runs": {
         *("get clusterversions", "list jobs", "list machineconfigpools", "list mutexrules", "list mutexrunconfigs"),
@@ -65,7 +65,10 @@ LOGGED_REFUSALS = {
     "check-target": {"get mutextargets", "list machineconfigpools", "list nodes", "patch mutextargets/status"},
     "label-cpu": {"patch nodes"},
 }
-"""Step → requests whose refusal is only logged, since no status can report it. The next tick sends them again."""
+"""Step → requests whose refusal is only logged, since no status can report the refusal.
+
+The step sends these requests again at the next tick.
+"""
 OPTIONAL_REQUESTS = {
     "renew-certificates": {
         *("list apiservices", "list customresourcedefinitions"),
@@ -74,30 +77,40 @@ OPTIONAL_REQUESTS = {
     "migrate": {"create virtualmachineinstancemigrations"},
     "protect": {"create poddisruptionbudgets", "list nodemaintenances"},
 }
-"""Step → requests whose failure does not stop the step's work on other objects. The next tick sends them again."""
+"""Step → requests whose failure does not stop the step's work on other objects.
+
+The step sends these requests again at the next tick.
+"""
 OVERWRITTEN_CONDITIONS = {
     "claim-pools": "TargetPoolsPaused",
     "release-node": "NodeUpgrade",
     "run-job, create": "JobRun",
 }
-"""Scenario → the condition that reports the refusal until the next step, or the Job's end, overwrites it."""
+"""Scenario → condition that reports the refusal, and that the next step or the end of the Job overwrites."""
 ADMINISTRATOR_REQUEST = ("run-job", "create jobs")
 """If the creation of a Job is refused, the run halts and an administrator must resume it."""
 RESYNC_REQUEST = ("restore-pools", "patch mutexrunconfigs")
-"""If it fails, the finished run keeps its finalizer, and `resync-runs` emits `run.restore_pending` at the next tick."""
-UNREPEATED_REPLIES = {("protect", "get nodes"), ("protect", "list nodemaintenances")}
-"""Steps that do not repeat their reply after this request has failed.
+"""If this request fails, the finished run keeps its finalizer.
 
-The budget is already written, so the next delivery finds nothing to do. `evict` reads the pods at the next tick anyway.
+At the next tick, `resync-runs` then emits `run.restore_pending`.
+"""
+LOST_REPLIES = {("protect", "get nodes"), ("protect", "list nodemaintenances")}
+"""Pairs of step and request: if the request fails, the reply of the step is lost.
+
+The step has already written the disruption budget, so the next delivery changes nothing and gets no reply. `evict`
+reads the pods at the next tick in any case.
 """
 DEADLINE_SECONDS = 20.0
-"""Deadline for all requests of a step in this test, long enough for a busy machine."""
+"""Deadline for all requests of one step execution, long enough for a busy machine."""
 NO_RESPONSE_DEADLINE_SECONDS = 1.6
 """Deadline in tests where a request gets no response, as in production."""
 
 
 NO_RESPONSE_SCENARIOS = [name for name in SCENARIOS if name != "renew-certificates"]
-"""Scenarios whose first request gets no response. `renew-certificates` continues without the result of its first."""
+"""Scenarios of steps that answer 503 if their first request gets no response.
+
+The step `renew-certificates` is excluded, because it continues without the response to its first request.
+"""
 
 
 class StepResponse(NamedTuple):
@@ -117,8 +130,8 @@ class BaselineRun(NamedTuple):
     state: Object
 
 
-class FaultBench:
-    """A cluster on which only the called functions run, and the functions with and without the fault proxy."""
+class FaultRunner:
+    """Runs scenarios on an idle cluster, with functions that send their requests through a fault proxy."""
 
     def __init__(
         self, local_cluster: LocalCluster, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions
@@ -203,21 +216,21 @@ def closing_workload(workload: ScenarioWorkload) -> Iterator[ScenarioWorkload]:
 
 
 @pytest.fixture(scope="module")
-def fault_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultBench]:
+def fault_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultRunner]:
     """Yield the cluster and all functions twice: with and without the fault proxy."""
     with pytest.MonkeyPatch.context() as patched:
         for variable in ("FUNCTION", "K_SINK"):
             patched.delenv(variable, raising=False)
         patched.setattr(handler, "API_DEADLINE_SECONDS", DEADLINE_SECONDS)
-        for constant in ("MIN_BACKOFF", "MAX_BACKOFF", "CLAIM_DURATION"):  # retry a migration at once
+        for constant in ("MIN_BACKOFF", "MAX_BACKOFF", "CLAIM_DURATION"):  # Retry a migration without a delay.
             patched.setattr(migration_claims, constant, timedelta(0))
         with (
             run_idle_cluster(tmp_path_factory.mktemp("sweep")) as local,
             closing(Functions(local)) as functions,
-            run_behind_fault_proxy(local, tmp_path_factory.mktemp("kubeconfigs")) as (faults, proxied_functions),
+            start_fault_proxy(local, tmp_path_factory.mktemp("kubeconfigs")) as (faults, proxied_functions),
         ):
             FakeCvo(local.get_client()).install(OLD_VERSION)
-            yield FaultBench(local, functions, faults, proxied_functions)
+            yield FaultRunner(local, functions, faults, proxied_functions)
 
 
 VOLATILE_PATTERNS = (
@@ -233,7 +246,7 @@ GENERATED_NAME = re.compile(r"\b(node|maintenance|work)-\d+")
 
 
 def read_end_state(workload: ScenarioWorkload) -> Object:
-    """Return the compared objects by path, without values that differ between two equal runs."""
+    """Return the compared objects by path, without values that differ between two executions with the same result."""
     api = workload.client.api
     states = workload.client.gather_all(*(get_or_none(api.get(path)) for path in workload.compared_paths))
     objects = {
@@ -262,14 +275,14 @@ def _select_compared_fields(path: str, kubernetes_object: Object | None) -> obje
     compared: dict[str, Any] = {key: metadata.get(key) for key in ("name", "labels", "annotations", "finalizers")}
     compared["deleting"] = "deletionTimestamp" in metadata
     if path == LEASE_PATH:
-        return compared["name"]  # a lease expires by itself
+        return compared["name"]  # The other fields do not matter, because the Lease expires.
     if "/nodes/" in path:
         taints = [
             taint for taint in kubernetes_object["spec"].get("taints", []) if "node.kubernetes.io/" not in taint["key"]
         ]
         return {**compared, "taints": taints, "unschedulable": kubernetes_object["spec"].get("unschedulable", False)}
     if any(f"/{kind}" in path for kind in ("pods", "jobs", "poddisruptionbudgets")):
-        return compared  # Kubernetes' own controllers write the rest
+        return compared  # Kubernetes' controllers write the other fields.
     if any(f"/{kind}" in path for kind in ("secrets", "configmaps")):
         return {**compared, "data": sorted(kubernetes_object.get("data") or {})}
     return {
@@ -279,36 +292,39 @@ def _select_compared_fields(path: str, kubernetes_object: Object | None) -> obje
 
 
 def build_fault_rule(fault: Fault, failing_request: str, failed_requests: list[str]) -> Callable[[str], Fault | None]:
-    """Return the rule that makes this request fail, such as "get nodes 2", and adds it to `failed_requests`.
+    """Return the rule that makes one request fail, such as "get nodes 2", and adds the request to `failed_requests`.
 
-    A client retries a read whose connection broke, so a reset also breaks the retries.
+    The API client retries a read after a connection reset, so the fault `CONNECTION_RESET` also resets the retries.
     """
     kind, _, number = failing_request.rpartition(" ")
 
-    def rule(request: str) -> Fault | None:
+    def choose_fault(request: str) -> Fault | None:
         name, _, count = request.rpartition(" ")
         if request != failing_request and not (fault is CONNECTION_RESET and name == kind and int(count) > int(number)):
             return None
         failed_requests.append(request)
         return fault
 
-    return rule
+    return choose_fault
 
 
 @proves("X-6a")
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario_name", SCENARIOS)
-def test_step_survives_failure_of_each_request(fault_bench: FaultBench, scenario_name: str) -> None:
+def test_step_tolerates_failure_of_each_request(fault_runner: FaultRunner, scenario_name: str) -> None:
     """Check that a step tolerates the failure of each of its requests.
 
-    It answers 503, reports the failure, or works without the request. The next delivery reaches the normal end state.
+    The step answers 503, reports the failure, or works without the request. The next delivery reaches the normal end
+    state.
     """
-    baseline = fault_bench.get_baseline(scenario_name)
+    baseline = fault_runner.get_baseline(scenario_name)
     assert baseline.requests
     assert baseline.response.status in (200, 204), baseline.response.body
 
     problems = [
-        problem for request in baseline.requests for problem in find_problems(fault_bench, scenario_name, request)
+        problem
+        for request in baseline.requests
+        for problem in find_response_problems(fault_runner, scenario_name, request)
     ]
 
     assert not problems, "\n".join(problems)
@@ -318,18 +334,18 @@ def test_step_survives_failure_of_each_request(fault_bench: FaultBench, scenario
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario_name", NO_RESPONSE_SCENARIOS)
 def test_step_answers_503_if_first_request_gets_no_response(
-    fault_bench: FaultBench, scenario_name: str, monkeypatch: pytest.MonkeyPatch
+    fault_runner: FaultRunner, scenario_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that a step answers 503 if its first request gets no response, and that the next delivery succeeds."""
-    baseline = fault_bench.get_baseline(scenario_name)
+    baseline = fault_runner.get_baseline(scenario_name)
     request = baseline.requests[0]
-    with fault_bench.prepare(scenario_name) as (workload, event):
+    with fault_runner.prepare(scenario_name) as (workload, event):
         with monkeypatch.context() as patched:
             patched.setattr(handler, "API_DEADLINE_SECONDS", NO_RESPONSE_DEADLINE_SECONDS)
-            fault_bench.faults.inject(build_fault_rule(NO_RESPONSE, request, []))
-            first_response = fault_bench.deliver(scenario_name, event)
-            fault_bench.faults.stop_faults()
-        fault_bench.deliver(scenario_name, get_next_delivery(event))
+            fault_runner.faults.inject(build_fault_rule(NO_RESPONSE, request, []))
+            first_response = fault_runner.deliver(scenario_name, event)
+            fault_runner.faults.stop_faults()
+        fault_runner.deliver(scenario_name, get_next_delivery(event))
         end_state = read_end_state(workload)
 
     assert first_response.status == 503
@@ -343,44 +359,44 @@ def test_scenarios_cover_all_steps() -> None:
 
 
 def get_next_delivery(event: BaseCloudEvent) -> BaseCloudEvent:
-    """Return the event to deliver next: the same event, or the next tick."""
+    """Return the event of the next delivery: a new tick after a tick, otherwise the same event again."""
     return build_tick() if event.get_type() == events.TICK else event
 
 
-def find_problems(bench: FaultBench, scenario_name: str, request: str) -> Iterator[str]:
+def find_response_problems(fault_runner: FaultRunner, scenario_name: str, request: str) -> Iterator[str]:
     """Make this request of a scenario fail with each kind of fault, and yield the problems with the step's responses.
 
-    While work remains, the next fault is injected into the next delivery; the last delivery has no fault. A fault that
-    causes a problem only after other faults is repeated in a newly prepared scenario, where they cannot hide it.
+    Each delivery gets the next fault until the step has reached its end state; the last delivery has no fault. If a
+    fault causes a problem after earlier faults, the fault is repeated in a newly prepared scenario.
     """
-    baseline, remaining_faults = bench.get_baseline(scenario_name), list(FAULTS)
+    baseline, remaining_faults = fault_runner.get_baseline(scenario_name), list(FAULTS)
     while remaining_faults:
         failed: list[str] = []
-        with bench.prepare(scenario_name) as (workload, event):
+        with fault_runner.prepare(scenario_name) as (workload, event):
             responses: list[StepResponse] = []
             state: Object = {}
             while remaining_faults and state != baseline.state:
                 kind, failed_requests = remaining_faults[0], list[str]()
-                bench.faults.inject(build_fault_rule(FAULTS[kind], request, failed_requests))
-                responses.append(bench.deliver(scenario_name, event))
-                bench.faults.stop_faults()
+                fault_runner.faults.inject(build_fault_rule(FAULTS[kind], request, failed_requests))
+                responses.append(fault_runner.deliver(scenario_name, event))
+                fault_runner.faults.stop_faults()
                 state = read_end_state(workload)
-                if not failed_requests:  # earlier deliveries have already done this part
+                if not failed_requests:  # The step did not send the request, because earlier deliveries did its work.
                     break
-                problem = find_problem(scenario_name, request, kind, baseline, responses[-1], state)
-                if problem and failed:  # an earlier fault may hide this one: prepare the scenario again for it
+                problem = find_response_problem(scenario_name, request, kind, baseline, responses[-1], state)
+                if problem and failed:  # An earlier fault may have caused the problem: prepare the scenario again.
                     break
                 failed.append(remaining_faults.pop(0))
                 if problem:
                     yield f"{request}, {kind}: {problem}: {responses[-1]}"
-            responses.append(bench.deliver(scenario_name, get_next_delivery(event)))
+            responses.append(fault_runner.deliver(scenario_name, get_next_delivery(event)))
             if (scenario_name, strip_number(request)) == RESYNC_REQUEST:
                 restore_event = workload.functions.invoke("resync-runs", build_tick())
                 assert restore_event is not None, "resync-runs does not end a finished run that has a finalizer"
-                responses.append(bench.deliver(scenario_name, restore_event))
+                responses.append(fault_runner.deliver(scenario_name, restore_event))
             end_state = read_end_state(workload)
         if not failed:
-            yield f"{request}: not sent in {remaining_faults.pop(0)}"
+            yield f"{request}: not sent in the delivery with the fault {remaining_faults.pop(0)}"
         if not is_same_end_state(scenario_name, end_state, baseline.state) and not needs_administrator(
             scenario_name, request, failed
         ):
@@ -389,9 +405,9 @@ def find_problems(bench: FaultBench, scenario_name: str, request: str) -> Iterat
         if not (
             has_expected_response
             or needs_administrator(scenario_name, request, failed)
-            or is_reply_unrepeated(scenario_name, request)
+            or is_reply_lost(scenario_name, request)
         ):
-            yield f"{request}, {failed}: never responded with {baseline.response.type}: {responses}"
+            yield f"{request}, {failed}: no response had the event type {baseline.response.type}: {responses}"
 
 
 def is_same_end_state(scenario_name: str, actual: Object, expected: Object) -> bool:
@@ -403,7 +419,7 @@ def is_same_end_state(scenario_name: str, actual: Object, expected: Object) -> b
         for kubernetes_object in filter(None, objects.values()):
             status = kubernetes_object.get("status", {}) if isinstance(kubernetes_object, dict) else {}
             if scenario_name.startswith("restore-pools"):
-                status.get("record", {}).pop("restored", None)  # progress record of a partly refused attempt
+                status.get("record", {}).pop("restored", None)  # A partly refused attempt keeps its progress there.
             conditions = status.get("conditions", [])
             status["conditions"] = sorted(
                 (condition for condition in conditions if condition["type"] != overwritten_condition),
@@ -420,14 +436,14 @@ def strip_number(request: str) -> str:
 
 
 def needs_administrator(scenario_name: str, request: str, failed: list[str]) -> bool:
-    """Return whether this failure leaves the remaining work to an administrator."""
+    """Return whether an administrator must resume the run after one of the failures in `failed`."""
     step_and_request = scenario_name.partition(",")[0], strip_number(request)
     return step_and_request == ADMINISTRATOR_REQUEST and bool({*failed} & {*REFUSALS})
 
 
-def is_reply_unrepeated(scenario_name: str, request: str) -> bool:
-    """Return whether the step does not repeat its reply after a failure of this request."""
-    return (scenario_name, strip_number(request)) in UNREPEATED_REPLIES
+def is_reply_lost(scenario_name: str, request: str) -> bool:
+    """Return whether the reply of the step is lost if this request fails."""
+    return (scenario_name, strip_number(request)) in LOST_REPLIES
 
 
 def describe_difference(expected: Object, actual: Object) -> str:
@@ -439,7 +455,7 @@ def describe_difference(expected: Object, actual: Object) -> str:
     )
 
 
-def find_problem(
+def find_response_problem(
     scenario_name: str, request: str, kind: str, baseline: BaselineRun, response: StepResponse, state: Object
 ) -> str:
     """Return the problem with the response to a delivery in which this request failed, or "" if there is none."""

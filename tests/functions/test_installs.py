@@ -1,4 +1,4 @@
-"""Tests with two installs: while another install holds the install Lease, no function acts on an event (DRN-15)."""
+"""Tests with two installs: while another install holds the install Lease, functions ignore all events (DRN-15)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from kube.install_lease import ServiceAccount
 from kube.maintenance import objects as m
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object, build_events_path
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_node_updated, build_own_event, build_tick, build_updated
+from tests.functions.event_builders import (
+    build_added_event,
+    build_node_updated_event,
+    build_product_event,
+    build_tick,
+    build_updated_event,
+)
 from tests.proofs import proves
 from tests.workload import Workload, start_audit, summarize_writes
 
@@ -31,7 +37,7 @@ OTHER_ACCOUNTS_PATH = f"/api/v1/namespaces/{OTHER_ACCOUNT.namespace}/serviceacco
 
 @pytest.fixture(autouse=True)
 def other_install(admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Create the other install's account, delete the install Lease before and after the test, and clear the cache."""
+    """Create a second install's ServiceAccount, and delete the install Lease before and after the test."""
     namespaces = "/api/v1/namespaces"
     if admin_client.run(get_or_none(admin_client.api.get(f"{namespaces}/{OTHER_ACCOUNT.namespace}"))) is None:
         admin_client.create(namespaces, {"metadata": {"name": OTHER_ACCOUNT.namespace}})
@@ -54,15 +60,15 @@ def create_install_lease(admin_client: SyncClient, account: ServiceAccount) -> N
 
 
 def build_events_by_function(workload: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
-    """Return function → event that makes the function act, as an event source or another function would emit it."""
+    """Return, by function name, the events to which the functions of an active install respond with a write."""
     cordoned_node = workload.read_node(node)
     uncordoned_node = {**cordoned_node, "spec": {**cordoned_node["spec"], "unschedulable": False, "taints": []}}
     return {
-        "begin": build_added(workload.create_maintenance(workload.take_node())),
-        "evict": build_own_event(events.PODS_GONE, maintenance),
-        "status": build_own_event(events.PODS_GONE, maintenance),
-        "guard": build_node_updated(uncordoned_node),
-        "restore": build_updated(workload.read_maintenance(maintenance)),
+        "begin": build_added_event(workload.create_maintenance(workload.take_node())),
+        "evict": build_product_event(events.PODS_GONE, maintenance),
+        "status": build_product_event(events.PODS_GONE, maintenance),
+        "guard": build_node_updated_event(uncordoned_node),
+        "restore": build_updated_event(workload.read_maintenance(maintenance)),
         "resync": build_tick(),
     }
 
@@ -75,9 +81,9 @@ def test_passive_install_writes_no_resources(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that functions write only an Event while another install holds the Lease.
+    """Check that functions write only a Kubernetes Event while another install holds the install Lease.
 
-    They act again after the Lease is deleted.
+    After the Lease is deleted, the functions process events again.
     """
     create_install_lease(admin_client, OWN_ACCOUNT)
     node = workload.take_node()
@@ -108,7 +114,7 @@ def test_passive_install_writes_no_resources(
 
 @proves("DRN-15")
 def test_first_tick_acquires_install_lease(functions: Functions, admin_client: SyncClient) -> None:
-    """Check that `resync` acquires the Lease at its first tick and does not write it at the next tick."""
+    """Check that `resync` acquires the install Lease at its first tick, and does not write it at the next tick."""
     functions.invoke("resync", build_tick())
     lease = admin_client.get(install_lease.LEASE_PATH)
 
@@ -120,7 +126,7 @@ def test_first_tick_acquires_install_lease(functions: Functions, admin_client: S
 
 @proves("DRN-15")
 def test_install_lease_of_deleted_account_is_taken_over(functions: Functions, admin_client: SyncClient) -> None:
-    """Check that `resync` takes over the Lease after the holder's ServiceAccount is deleted, and not earlier."""
+    """Check that `resync` takes over the install Lease only after the holder's ServiceAccount is deleted."""
     create_install_lease(admin_client, OTHER_ACCOUNT)
     functions.invoke("resync", build_tick())
     holder_before = install_lease.parse_holder(admin_client.get(install_lease.LEASE_PATH))
@@ -138,11 +144,10 @@ def test_install_lease_of_deleted_account_is_taken_over(functions: Functions, ad
 def test_begin_acquires_install_lease_before_first_tick(
     functions: Functions, workload: Workload, admin_client: SyncClient
 ) -> None:
-    """Check that `begin` acquires the Lease if no tick has done so: two installs must not begin concurrently.
-
+    """Check that `begin` acquires the install Lease if no tick has done so, so that two installs do not both begin.
     The next tick makes the ServiceAccount of `resync` the holder.
     """
-    functions.invoke("begin", build_added(workload.create_maintenance(workload.take_node())))
+    functions.invoke("begin", build_added_event(workload.create_maintenance(workload.take_node())))
     holder = install_lease.parse_holder(admin_client.get(install_lease.LEASE_PATH))
 
     functions.invoke("resync", build_tick())
@@ -155,9 +160,9 @@ def test_begin_acquires_install_lease_before_first_tick(
 def test_install_lease_of_unreadable_account_is_kept(
     functions: Functions, admin_client: SyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Check that `resync` does not take over the Lease of an account that it has no right to read.
+    """Check that `resync` does not take over the install Lease of a ServiceAccount that it may not read.
 
-    It logs a message that names the remedy for the administrator.
+    `resync` logs a message that names the remedy for the administrator.
     """
     unreadable_account = ServiceAccount(OTHER_ACCOUNT.namespace, "stranger")
     create_install_lease(admin_client, unreadable_account)

@@ -24,14 +24,14 @@ def test_change_replies_of_all_passes_are_merged() -> None:
     strategy = ChangeStrategy(lambda _event: "here")
     passes = [[build_change_reply("a")], [build_change_reply("b"), build_change_reply("a")], []]
 
-    replies = strategy.merge(HINT, passes, more=False)
+    replies = strategy.merge(HINT, passes, has_more_hints=False)
     assert replies is not None
     assert [reply.get_extension("node") for reply in replies] == ["a", "b"]
-    assert strategy.merge(HINT, passes, more=True) is None
+    assert strategy.merge(HINT, passes, has_more_hints=True) is None
 
 
-def test_latest_state_reply_replaces_earlier_ones() -> None:
-    """Check that the replies of the last pass replace those of earlier passes."""
+def test_latest_state_reply_replaces_earlier_replies() -> None:
+    """Check that the replies of the last pass replace the replies of earlier passes."""
     strategy = LatestStateStrategy(lambda _event: "here")
 
-    assert strategy.merge(HINT, [[build_change_reply("a")], []], more=False) == []
+    assert strategy.merge(HINT, [[build_change_reply("a")], []], has_more_hints=False) == []

@@ -17,7 +17,7 @@ from eventing.journal.store import Attempt, Journal, Query
 from eventing.signatures import KEY_VARIABLE, sign_event
 from functions.record import JOURNAL_OPENING, get_journal
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_tick
+from tests.functions.event_builders import build_added_event, build_tick
 from tests.workload import AuditLog, Workload
 
 ATTEMPT = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00:00Z", "seconds": 0.1, "status": 200}
@@ -26,7 +26,7 @@ ATTEMPT = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00
 def test_each_event_is_stored_once(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2, X-1: `record` stores each event of any type once, and writes nothing to the cluster."""
     maintenance = workload.create_maintenance("nowhere")
-    events = [build_added(maintenance), build_tick()]
+    events = [build_added_event(maintenance), build_tick()]
 
     statuses = [functions.post("record", event).status_code for event in [*events, *events]]
 
@@ -36,8 +36,8 @@ def test_each_event_is_stored_once(functions: Functions, workload: Workload, aud
     assert audit.list_writes_by() == []
 
 
-def test_dead_letter_is_stored_apart_from_event(functions: Functions) -> None:
-    """X-6: an event and its later dead letter are stored as two entries, each once."""
+def test_dead_letter_is_stored_as_separate_entry(functions: Functions) -> None:
+    """X-6: `record` stores an event and its later dead letter as two entries, and stores each only once."""
     event = build_tick()
     failed = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "400"}
     dead_letter = CloudEvent({**event.get_attributes(), **failed}, event.get_data())
@@ -51,7 +51,7 @@ def test_dead_letter_is_stored_apart_from_event(functions: Functions) -> None:
 
 
 def test_arrival_time_is_time_of_request(functions: Functions) -> None:
-    """Check that the arrival time is that of the request, even if `record` waits for another writer of the journal."""
+    """Check that an event's arrival time is the time of the request, even if `record` waits for the journal's lock."""
     event = build_tick()
     with ThreadPoolExecutor(1) as pool:
         with JOURNAL_OPENING.hold(1):
@@ -92,7 +92,7 @@ def test_record_answers_400_to_oversized_attribute(functions: Functions, attribu
 
 
 def test_journal_is_persistent(functions: Functions) -> None:
-    """X-2: a recorded event is still there when another process opens the journal."""
+    """X-2: the journal still contains a recorded event after another process opens it."""
     event = build_tick()
     functions.post("record", event, mode="structured")
 
@@ -101,7 +101,10 @@ def test_journal_is_persistent(functions: Functions) -> None:
 
 
 def test_attempts_are_stored_with_event(functions: Functions) -> None:
-    """X-6: `attempts.made` is not stored as an event; its attempts are stored with the event that they processed."""
+    """X-6: from an `attempts.made` event, `record` stores each attempt with the event that the attempt processed.
+
+    `record` does not store the `attempts.made` event.
+    """
     event = build_tick()
     attempt = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
     attempts = build_attempts_event([attempt])

@@ -9,30 +9,30 @@ from functions.round_robin import RoundRobin
 from kube.paths import Object
 
 
-def build_items(*uids: str) -> list[Object]:
+def build_objects(*uids: str) -> list[Object]:
     return [{"metadata": {"uid": uid}} for uid in uids]
 
 
 @given(st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=30), st.integers(1, 7), st.text("af"))
-def test_one_round_takes_each_item_once(uids: set[str], count: int, start: str) -> None:
+def test_round_takes_each_item_once(uids: set[str], count: int, start: str) -> None:
     round_robin, taken = RoundRobin(last_uid=start), []
     for _ in range(-(-len(uids) // count)):
-        taken += [item["metadata"]["uid"] for item in round_robin.take(build_items(*uids), min(count, len(uids)))]
+        taken += [item["metadata"]["uid"] for item in round_robin.take(build_objects(*uids), min(count, len(uids)))]
 
     assert set(taken[: len(uids)]) == uids
 
 
-def test_round_continues_after_removed_item() -> None:
+def test_take_continues_after_removed_item() -> None:
     round_robin = RoundRobin(last_uid="a")
-    first = round_robin.take(build_items("b", "c", "d", "e"), 2)
-    second = round_robin.take(build_items("b", "bb", "d", "e"), 2)
+    first = round_robin.take(build_objects("b", "c", "d", "e"), 2)
+    second = round_robin.take(build_objects("b", "bb", "d", "e"), 2)
 
-    assert (first, second) == (build_items("b", "c"), build_items("d", "e"))
-    assert round_robin.take(build_items("b", "bb", "d", "e"), 2) == build_items("b", "bb")
+    assert (first, second) == (build_objects("b", "c"), build_objects("d", "e"))
+    assert round_robin.take(build_objects("b", "bb", "d", "e"), 2) == build_objects("b", "bb")
 
 
 @given(st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=30), st.text("af"))
-def test_each_item_is_first_once(uids: set[str], start: str) -> None:
+def test_rotate_puts_each_item_first_once(uids: set[str], start: str) -> None:
     round_robin = RoundRobin(last_uid=start)
     orders = [round_robin.rotate(uids, str) for _ in uids]
 
@@ -41,7 +41,7 @@ def test_each_item_is_first_once(uids: set[str], start: str) -> None:
     assert round_robin.rotate([], str) == []
 
 
-def test_resume_after_starts_with_omitted_items() -> None:
+def test_rotate_starts_after_uid_passed_to_resume_after() -> None:
     round_robin = RoundRobin(last_uid="a")
     orders = [round_robin.rotate("abcd", str)]
     for last_taken in ("c", "bb"):
@@ -52,8 +52,8 @@ def test_resume_after_starts_with_omitted_items() -> None:
     assert round_robin.rotate("abcd", str) == list("dabc")
 
 
-def test_empty_take_does_not_advance() -> None:
+def test_take_of_no_items_does_not_advance() -> None:
     round_robin = RoundRobin(last_uid="b")
 
-    assert (round_robin.take([], 5), round_robin.take(build_items("a", "c"), 0)) == ([], [])
-    assert round_robin.take(build_items("a", "c"), 1) == build_items("c")
+    assert (round_robin.take([], 5), round_robin.take(build_objects("a", "c"), 0)) == ([], [])
+    assert round_robin.take(build_objects("a", "c"), 1) == build_objects("c")

@@ -1,4 +1,4 @@
-"""Tests for `WriteBatcher`: writes to one object are serialized, and waiting parts are written together."""
+"""Tests for `WriteBatcher`: writes to one object are serialized, and waiting writes are merged into one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kube.client.deadline import set_deadline
 
 TIMEOUT_SECONDS = 30.0
 THREAD_START_SECONDS = 0.2
-"""Seconds after which a started thread is expected to wait."""
+"""Time within which a started thread is expected to reach its blocking call."""
 
 
 class BlockingWrites:
-    """Writes that block until the test ends them."""
+    """Writes through a `WriteBatcher`, each of which blocks until the test ends it."""
 
     def __init__(self) -> None:
         self.started_parts: list[list[str]] = []
@@ -34,7 +34,7 @@ class BlockingWrites:
         self._started.release()
         finished.result(TIMEOUT_SECONDS)
 
-    def post(self, key: str, part: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Future[None]:
+    def submit(self, key: str, part: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Future[None]:
         """Write one part of the object `key` in a thread, with this timeout, and return the call's Future."""
 
         def write_part() -> None:
@@ -43,9 +43,9 @@ class BlockingWrites:
 
         return self._threads.submit(write_part)
 
-    def post_and_wait_for_start(self, key: str, part: str) -> Future[None]:
-        """Post a part, and return the call's Future as soon as its write has begun."""
-        response = self.post(key, part)
+    def submit_and_wait_for_start(self, key: str, part: str) -> Future[None]:
+        """Write a part in a thread, and return the call's Future as soon as the write has begun."""
+        response = self.submit(key, part)
         self.wait_for_write()
         return response
 
@@ -67,16 +67,16 @@ def blocking_writes() -> BlockingWrites:
 
 
 def are_pending(*futures: Future[None]) -> bool:
-    """Return whether all futures are still pending after their threads have had time to start."""
+    """Return whether all futures are still pending after `THREAD_START_SECONDS`."""
     with pytest.raises(TimeoutError):
         futures[-1].result(THREAD_START_SECONDS)
     return not any(future.done() for future in futures)
 
 
 def test_waiting_parts_are_written_together(blocking_writes: BlockingWrites) -> None:
-    """Design rule 8: parts that wait for a write are written together, and each caller returns after its write."""
-    first = blocking_writes.post_and_wait_for_start("status", "a")
-    others = [blocking_writes.post("status", part) for part in "bcd"]
+    """Design rule 8: parts that wait for a write are written together, and each caller returns after the write."""
+    first = blocking_writes.submit_and_wait_for_start("status", "a")
+    others = [blocking_writes.submit("status", part) for part in "bcd"]
     assert are_pending(*others)
 
     blocking_writes.end_write(0)
@@ -92,8 +92,8 @@ def test_waiting_parts_are_written_together(blocking_writes: BlockingWrites) -> 
 
 def test_objects_are_written_independently(blocking_writes: BlockingWrites) -> None:
     """Check that writes to different objects do not wait for each other."""
-    slow = blocking_writes.post_and_wait_for_start("one", "a")
-    other_write = blocking_writes.post_and_wait_for_start("other", "b")
+    slow = blocking_writes.submit_and_wait_for_start("one", "a")
+    other_write = blocking_writes.submit_and_wait_for_start("other", "b")
 
     blocking_writes.end_write(1)
     other_write.result(TIMEOUT_SECONDS)
@@ -102,30 +102,30 @@ def test_objects_are_written_independently(blocking_writes: BlockingWrites) -> N
     slow.result(TIMEOUT_SECONDS)
 
 
-def test_failed_write_fails_all_its_callers(blocking_writes: BlockingWrites) -> None:
+def test_failed_write_raises_error_for_all_waiting_callers(blocking_writes: BlockingWrites) -> None:
     """X-6: a failed write raises an error for each caller whose part it contained; the next write is unaffected."""
-    first = blocking_writes.post_and_wait_for_start("status", "a")
-    others = [blocking_writes.post("status", part) for part in "bc"]
+    first = blocking_writes.submit_and_wait_for_start("status", "a")
+    others = [blocking_writes.submit("status", part) for part in "bc"]
     assert are_pending(*others)
     blocking_writes.end_write(0)
     blocking_writes.wait_for_write()
 
     blocking_writes.end_write(1, ConnectionError("away"))
     errors = [type(other.exception(TIMEOUT_SECONDS)) for other in others]
-    next_write = blocking_writes.post_and_wait_for_start("status", "d")
+    next_write = blocking_writes.submit_and_wait_for_start("status", "d")
     blocking_writes.end_write(2)
 
     assert (first.result(TIMEOUT_SECONDS), next_write.result(TIMEOUT_SECONDS)) == (None, None)
     assert sorted(error.__name__ for error in errors) == ["ConnectionError", "Retry"]
 
 
-def test_caller_without_time_raises_retry(blocking_writes: BlockingWrites) -> None:
-    """X-6: a caller without time left raises `Retry`, and later parts are written without its part."""
-    slow = blocking_writes.post_and_wait_for_start("status", "a")
-    impatient_call = blocking_writes.post("status", "b", timeout_seconds=THREAD_START_SECONDS)
-    assert isinstance(impatient_call.exception(TIMEOUT_SECONDS), Retry)
+def test_caller_past_deadline_raises_retry(blocking_writes: BlockingWrites) -> None:
+    """X-6: a caller whose deadline passes raises `Retry`, and its part is not written with later parts."""
+    slow = blocking_writes.submit_and_wait_for_start("status", "a")
+    timed_out_call = blocking_writes.submit("status", "b", timeout_seconds=THREAD_START_SECONDS)
+    assert isinstance(timed_out_call.exception(TIMEOUT_SECONDS), Retry)
 
-    later_call = blocking_writes.post("status", "c")
+    later_call = blocking_writes.submit("status", "c")
     assert are_pending(slow, later_call)
     blocking_writes.end_write(0)
     blocking_writes.wait_for_write()

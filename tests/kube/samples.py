@@ -93,7 +93,7 @@ NODE_IN_MAINTENANCE = make_node(*DRAIN_TAINTS, cordoned=True, maintenance_uid="n
 def make_maintenance(
     status: Object | None = None, *, counts: str = '{"totalpods": 9, "evictionPods": 5, "uid": "nm-uid"}'
 ) -> Object:
-    """Return a NodeMaintenance that has begun with these annotated pod counts; with `counts` "" it has not begun."""
+    """Return a NodeMaintenance that has begun with these annotated pod counts; if `counts` is "", it has not begun."""
     metadata: Object = {"name": "nm", "uid": "nm-uid", "resourceVersion": "7", "generation": 1}
     if counts:
         owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}

@@ -8,11 +8,11 @@ from kube.backoff import ExponentialBackoff, generate_delays
 
 
 def test_delays_double_up_to_the_maximum() -> None:
-    """X-6: after a short failure the retry comes soon, and a lasting failure is retried at the longest interval."""
+    """X-6: the first failure is retried soon, and a lasting failure at the longest interval."""
     assert list(islice(generate_delays(0.5, 3.0), 5)) == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-def test_delays_keep_growing_across_changing_maxima() -> None:
-    """Check that delays keep growing across maxima: alternating failures cause no more retries than equal ones."""
+def test_delays_keep_growing_if_the_maximum_changes() -> None:
+    """Check that delays keep growing if the maximum changes, so that alternating failures cause no extra retries."""
     backoff, maxima = ExponentialBackoff(0.5), (3.0, 9.0, 3.0, 9.0, 9.0, 3.0, 9.0)
     assert [backoff.get_next_delay(maximum) for maximum in maxima] == [0.5, 1.0, 2.0, 4.0, 8.0, 3.0, 6.0]

@@ -1,4 +1,4 @@
-"""Tests for which pods the disruption budgets admit, on plain dicts."""
+"""Tests for planning evictions that disruption budgets allow, on plain dicts."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def get_names(pods: Iterable[Pod]) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods]
 
 
-def test_pod_without_a_budget_is_unbudgeted() -> None:
-    """NMO-6: a pod may be evicted if each budget belongs to another namespace or selects other pods."""
+def test_pod_that_no_budget_covers_may_be_evicted() -> None:
+    """NMO-6: a pod may be evicted if all budgets belong to another namespace or select other pods."""
     other_budgets = [make_budget(namespace="other"), make_budget("web", selector={"matchLabels": {"app": "web"}})]
 
     plan = plan_evictions([make_db_pod("a")], other_budgets)
@@ -54,8 +54,8 @@ def test_deletion_ignores_budgets() -> None:
     assert (get_names(plan.unbudgeted), plan.queues_by_budget, plan.blocked) == (["a"], {}, [])
 
 
-def test_a_budget_admits_as_many_as_it_allows() -> None:
-    """NMO-6, X-6: of four pods, two are queued, and two are blocked with the budget's name and counts."""
+def test_budget_admits_as_many_pods_as_it_allows() -> None:
+    """NMO-6, X-6: if a budget allows two of four evictions, two pods are queued, and two are blocked by it."""
     plan = plan_evictions([make_db_pod(name) for name in "abcd"], [make_budget("keep", allowed=2, healthy=4, needed=2)])
 
     assert {name: get_names(queue) for name, queue in plan.queues_by_budget.items()} == {"ns/keep": ["a", "b"]}
@@ -67,7 +67,7 @@ def test_a_budget_admits_as_many_as_it_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected", "never_allows"),
+    ("spec", "expected", "allows_none"),
     [
         ({"maxUnavailable": 0}, 3, True),
         ({"maxUnavailable": "0%"}, 3, True),
@@ -82,19 +82,19 @@ def test_a_budget_admits_as_many_as_it_allows() -> None:
     ids=str,
 )
 def test_budget_that_never_allows_a_disruption_is_reported(
-    spec: dict[str, Any], expected: int, never_allows: bool
+    spec: dict[str, Any], expected: int, allows_none: bool
 ) -> None:
-    """OSV-13: `allowsNone` is reported only for a budget that requires all of its pods, whatever their number."""
+    """OSV-13: `allowsNone` is reported only for a budget that requires all of its pods to be healthy."""
     budget = make_budget("keep", needed=3)
     budget["spec"] |= spec
     budget["status"] |= {"expectedPods": expected}
 
     (blocked,) = plan_evictions([make_db_pod("a")], [budget]).blocked
 
-    assert blocked.as_data().get("allowsNone", False) is never_allows
+    assert blocked.as_data().get("allowsNone", False) is allows_none
 
 
-def test_two_budgets_over_one_pod_block_it() -> None:
+def test_pod_under_two_budgets_is_blocked() -> None:
     """NMO-6: a pod under two budgets is blocked, and the message names both budgets and the remedy."""
     plan = plan_evictions([make_db_pod("a")], [make_budget("one", allowed=1), make_budget("two", allowed=1)])
 
@@ -104,7 +104,7 @@ def test_two_budgets_over_one_pod_block_it() -> None:
     assert (plan.unbudgeted, plan.queues_by_budget) == ([], {})
 
 
-def test_terminating_pods_are_not_planned() -> None:
+def test_terminating_pods_are_neither_evicted_nor_blocked() -> None:
     """NMO-6: a terminating pod is neither evicted again nor reported as blocked."""
     plan = plan_evictions(
         [make_pod("a", deletionTimestamp=PAST_TIME), make_pod("b", labels=DB_LABELS, deletionTimestamp=PAST_TIME)],
@@ -115,8 +115,8 @@ def test_terminating_pods_are_not_planned() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
-def test_pod_that_does_not_run_is_unbudgeted(phase: str) -> None:
-    """NMO-6, NMO-9: the eviction subresource checks no budget for pods that do not run."""
+def test_pod_that_is_not_running_is_evicted_without_budget_check(phase: str) -> None:
+    """NMO-6, NMO-9: the eviction subresource checks no budget for pods that are not running."""
     plan = plan_evictions([make_db_pod("a", ready=False, phase=phase)], [make_budget()])
 
     assert get_names(plan.unbudgeted) == ["a"]
@@ -125,13 +125,13 @@ def test_pod_that_does_not_run_is_unbudgeted(phase: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "healthy", "needed", "is_admitted"),
     [
-        pytest.param("", 3, 3, True, id="default, met"),
-        pytest.param("", 2, 3, False, id="default, not met"),
-        pytest.param("", 0, 0, False, id="default, needs none and has none"),
-        pytest.param("IfHealthyBudget", 3, 3, True, id="IfHealthyBudget, met"),
-        pytest.param("IfHealthyBudget", 2, 3, False, id="IfHealthyBudget, not met"),
-        pytest.param("AlwaysAllow", 3, 3, True, id="AlwaysAllow, met"),
-        pytest.param("AlwaysAllow", 0, 3, True, id="AlwaysAllow, not met"),
+        pytest.param("", 3, 3, True, id="default policy, enough healthy pods"),
+        pytest.param("", 2, 3, False, id="default policy, too few healthy pods"),
+        pytest.param("", 0, 0, False, id="default policy, no healthy pods and none needed"),
+        pytest.param("IfHealthyBudget", 3, 3, True, id="IfHealthyBudget, enough healthy pods"),
+        pytest.param("IfHealthyBudget", 2, 3, False, id="IfHealthyBudget, too few healthy pods"),
+        pytest.param("AlwaysAllow", 3, 3, True, id="AlwaysAllow, enough healthy pods"),
+        pytest.param("AlwaysAllow", 0, 3, True, id="AlwaysAllow, too few healthy pods"),
     ],
 )
 def test_unready_pods_use_no_allowed_disruption(policy: str, healthy: int, needed: int, is_admitted: bool) -> None:
@@ -148,7 +148,7 @@ def test_unready_pods_use_no_allowed_disruption(policy: str, healthy: int, neede
 
 
 def test_budget_with_an_outdated_status_admits_no_pod() -> None:
-    """NMO-6: a budget with an outdated status admits no pod; the server would respond 429 with Retry-After."""
+    """NMO-6: a budget with an outdated status admits no pod; the server would respond with 429 and Retry-After."""
     plan = plan_evictions([make_db_pod("a")], [make_budget("new", allowed=3, observed=0)])
 
     (blocked,) = plan.blocked
@@ -180,7 +180,7 @@ def test_an_empty_selector_covers_the_namespace() -> None:
 )
 @pytest.mark.parametrize("policy", ["", "AlwaysAllow"])
 def test_pending_migration_target_is_blocked(needed: int, healthy: int, policy: str) -> None:
-    """DRN-9: the target pod of a migration is blocked as long as it is pending, and an ordinary pod once it runs.
+    """DRN-9: a migration's target pod is blocked while it is pending, and treated like any other pod once it runs.
 
     The API server would check no budget for the pending pod.
     """
@@ -213,8 +213,8 @@ def test_event_data_omits_unknown_counts() -> None:
 
 
 @given(samples.pod_lists, samples.budget_lists)
-def test_every_leaving_pod_is_planned_once(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6: each leaving pod that is not terminating is either unbudgeted, queued or blocked."""
+def test_every_pod_that_must_leave_is_planned_once(pods: list[Object], budgets: list[Object]) -> None:
+    """NMO-6: each pod that must leave and is not terminating is either `unbudgeted`, queued or blocked."""
     leaving = classify_pods(pods).leaving
 
     plan = plan_evictions(leaving, budgets)
@@ -251,7 +251,7 @@ def test_queue_never_exceeds_the_allowed_disruptions(pods: list[Object], budgets
     ids=["no pods", "two namespaces", "many"],
 )
 def test_budget_paths_depend_on_the_number_of_namespaces(namespaces: str, paths: list[str]) -> None:
-    """Check that up to three namespaces are listed one by one, and more in one list of all namespaces."""
+    """Check that budgets in up to three namespaces are listed per namespace, and otherwise all budgets in one list."""
     assert build_budget_paths([make_pod(namespace=namespace) for namespace in namespaces]) == paths
 
 

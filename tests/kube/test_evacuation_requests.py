@@ -1,4 +1,4 @@
-"""Tests for evacuation requests: evictions of virt-launcher pods that a budget refuses, but that notify KubeVirt."""
+"""Tests for evacuation requests: evictions of virt-launcher pods, which a budget refuses but which notify KubeVirt."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ VIRT_LAUNCHER_POD = make_pod("launcher", labels={CREATED_BY_LABEL: "u"})
 OTHER_POD = make_pod("other", labels={"app": "web"})
 
 
-def make_plan(reason: str) -> EvictionPlan:
-    """Return the plan for both pods, where the budget of the virt-launcher pod states this reason."""
+def plan_evictions_of_both_pods(reason: str) -> EvictionPlan:
+    """Return the plan for the two sample pods, with this reason in the budget of the virt-launcher pod."""
     annotations: Object = {
         f"{WAIT_ANNOTATION_PREFIX}reason": reason,
         f"{WAIT_ANNOTATION_PREFIX}message": "reported message",
@@ -36,7 +36,7 @@ def make_plan(reason: str) -> EvictionPlan:
 @proves("DRN-10")
 def test_evacuation_is_requested_for_pod_that_waits_for_kubevirt() -> None:
     """Check that a pod that waits for KubeVirt is queued, and its budget's reason reported instead of the refusal."""
-    plan = make_plan(WAITS_FOR_KUBEVIRT)
+    plan = plan_evictions_of_both_pods(WAITS_FOR_KUBEVIRT)
     (requested,) = add_evacuation_requests(plan, [VIRT_LAUNCHER_POD, OTHER_POD], lambda _blocked_pod: True).values()
 
     assert (plan.unbudgeted, plan.queues_by_budget, plan.blocked) == (
@@ -52,11 +52,11 @@ def test_evacuation_is_requested_for_pod_that_waits_for_kubevirt() -> None:
 
 @proves("DRN-10")
 def test_evacuation_is_not_requested_for_migrating_or_recently_requested_pod() -> None:
-    """Check that no pod is queued that already migrates, or whose request is not due."""
+    """Check that a pod is not queued if its VMI already migrates, or if its next request is not due."""
     cases: list[tuple[str, Callable[[BlockedPod], bool]]]
     cases = [("Migrating", lambda _blocked_pod: True), (WAITS_FOR_KUBEVIRT, lambda _blocked_pod: False)]
     for reason, is_due in cases:
-        plan = make_plan(reason)
+        plan = plan_evictions_of_both_pods(reason)
         initially_blocked = list(plan.blocked)
         assert add_evacuation_requests(plan, [VIRT_LAUNCHER_POD, OTHER_POD], is_due) == {}
         assert (plan.queues_by_budget, plan.blocked) == ({}, initially_blocked)

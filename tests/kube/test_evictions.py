@@ -34,15 +34,18 @@ BUDGET_CAUSE = {"reason": "DisruptionBudget", "message": BUDGET_MESSAGE}
     ("response", "reason", "budget"),
     [
         pytest.param(
-            make_error_response(429, "Cannot evict", BUDGET_CAUSE), "DisruptionBudget", "keep", id="429 by a budget"
+            make_error_response(429, "Cannot evict", BUDGET_CAUSE),
+            "DisruptionBudget",
+            "keep",
+            id="429 because of a budget",
         ),
-        pytest.param(make_error_response(429, "too many requests"), "Busy", "", id="429 of the server itself"),
+        pytest.param(make_error_response(429, "too many requests"), "Busy", "", id="429 because the server is busy"),
         pytest.param(
             make_error_response(
                 500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not"
             ),
             *("MultipleBudgets", ""),
-            id="500 by two budgets",
+            id="500 because of two budgets",
         ),
         pytest.param(
             make_error_response(403, "is being terminated", {"reason": "NamespaceTerminating"}),
@@ -51,19 +54,19 @@ BUDGET_CAUSE = {"reason": "DisruptionBudget", "message": BUDGET_MESSAGE}
         ),
         pytest.param(make_error_response(403, "cannot create resource"), "Forbidden", "", id="no permission"),
         pytest.param(make_error_response(500, "etcd is unavailable"), "Error", "", id="500"),
-        pytest.param(make_error_response(429, f"{WEBHOOK_DENIAL} not yet"), "Error", "", id="429 by a webhook"),
+        pytest.param(make_error_response(429, f"{WEBHOOK_DENIAL} not yet"), "Error", "", id="429 from a webhook"),
         pytest.param(
             make_error_response(429, f"{WEBHOOK_DENIAL} not yet", BUDGET_CAUSE),
             "Error",
             "",
-            id="429 by a webhook that names a budget",
+            id="429 from a webhook that names a budget",
         ),
-        pytest.param(make_error_response(404, f"{WEBHOOK_DENIAL} not found"), "Error", "", id="404 by a webhook"),
-        pytest.param(make_error_response(403, f"{WEBHOOK_DENIAL} no"), "Forbidden", "", id="403 by a webhook"),
+        pytest.param(make_error_response(404, f"{WEBHOOK_DENIAL} not found"), "Error", "", id="404 from a webhook"),
+        pytest.param(make_error_response(403, f"{WEBHOOK_DENIAL} no"), "Forbidden", "", id="403 from a webhook"),
         pytest.param(
             make_error_response(504, 'Timeout: couldn\'t update PodDisruptionBudget "keep" due to conflicts'),
             *("Changing", ""),
-            id="504 by conflicts",
+            id="504 because of conflicts",
         ),
         pytest.param(make_error_response(504, "Timeout: request did not complete"), "Error", "", id="504"),
     ],
@@ -94,7 +97,7 @@ def test_eviction_under_a_budget_has_no_version_precondition() -> None:
     The API server compares the version only after the budget has counted the pod. A mismatch would use up one allowed
     disruption for two minutes.
     """
-    options = build_eviction(make_pod("a"), budgeted=True)["deleteOptions"]
+    options = build_eviction(make_pod("a"), has_pdb=True)["deleteOptions"]
 
     assert options == {"preconditions": {"uid": "ns-a-uid"}}
 
@@ -139,7 +142,7 @@ def test_pending_pod_has_no_version_precondition() -> None:
 
 
 def test_forbidden_deletion_has_the_servers_message_and_the_remedy() -> None:
-    """DRN-1a: a forbidden deletion has the server's message and the remedy; other refusals are those of an eviction."""
+    """DRN-1a: a forbidden deletion has the server's message and a remedy; other refusals are like an eviction's."""
     forbidden = interpret_deletion_error(make_pod("a"), *make_error_response(403, "pods is forbidden"))
     webhook: ErrorResponse = (403, 'admission webhook "w" denied the request: no', {})
     busy_response = make_error_response(429, "slow down")
@@ -160,5 +163,5 @@ def test_grace_period_is_sent_only_if_set(seconds: int | None, delete_options: O
     options = DrainOptions(grace_period_seconds=seconds)
 
     assert build_grace_options(options) == delete_options
-    sent_options = build_eviction(make_pod("a"), budgeted=True, options=options)["deleteOptions"]
+    sent_options = build_eviction(make_pod("a"), has_pdb=True, options=options)["deleteOptions"]
     assert sent_options == {"preconditions": {"uid": "ns-a-uid"}, **delete_options}

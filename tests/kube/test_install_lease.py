@@ -37,7 +37,7 @@ def test_lease_without_an_account_has_no_holder(spec: dict[str, Any] | None) -> 
 
 
 def test_takeover_makes_the_account_the_holder() -> None:
-    """Check that another install's lease is taken over only in the version that was read."""
+    """Check that another install's lease is taken over only if it is unchanged since it was read."""
     lease = install_lease.build_lease(OTHER_ACCOUNT, NOW)
     read_lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": "7"}}
 
@@ -48,8 +48,8 @@ def test_takeover_makes_the_account_the_holder() -> None:
     assert patch["metadata"] == {"resourceVersion": "7"}
 
 
-def test_passive_install_names_both_installs_and_the_remedy() -> None:
-    """Check that the message is recorded in one Event, with the same name each time."""
+def test_message_of_passive_install_names_the_active_install() -> None:
+    """Check that the message of a passive install is recorded in one Event, which has the same name each time."""
     event = install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT, NOW)
 
     assert event["message"] == install_lease.build_passive_message(OTHER_ACCOUNT, OWN_ACCOUNT)

@@ -22,5 +22,5 @@ def test_loopback_url_is_recognized(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", OTHER_URLS)
-def test_other_url_is_not_loopback(url: str) -> None:
+def test_url_without_loopback_host_is_rejected(url: str) -> None:
     assert not is_loopback_url(url)

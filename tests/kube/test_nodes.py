@@ -60,12 +60,12 @@ def test_node_in_the_desired_state_gets_no_patch() -> None:
         pytest.param(make_node(), [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY], id="no taint"),
         pytest.param(make_node(*MAINTENANCE_TAINTS), [], id="both"),
         pytest.param(
-            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="ours with a value"
+            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="our taint with a value"
         ),
         pytest.param(
             make_node((DRAIN_TAINT_KEY, "", "PreferNoSchedule")),
             [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY],
-            id="ours with another effect",
+            id="our taint with another effect",
         ),
         pytest.param(
             make_node(("kubevirt.io/drain", "", NO_SCHEDULE)),
@@ -90,15 +90,15 @@ def test_missing_taints_are_found_by_key_and_effect(node: Object, missing: list[
         pytest.param(
             make_node((UNSCHEDULABLE_TAINT, "", NO_SCHEDULE)),
             [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY],
-            id="the controller manager's",
+            id="the controller manager's taint",
         ),
         pytest.param(
-            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="ours with a value"
+            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="our taint with a value"
         ),
     ],
 )
 def test_logged_taints_are_in_the_documented_order(node: Object, expected_keys: list[str]) -> None:
-    """Check that the logged list is the same whether or not the controller manager has tainted the cordoned node."""
+    """Check that the logged taints are the same whether or not the controller manager has tainted the cordoned node."""
     logged = select_taints_to_log(node, DRAIN_TAINT_KEY)
 
     assert get_taint_keys(logged) == expected_keys
@@ -150,7 +150,7 @@ def test_restore_patch_removes_our_taints_with_any_value() -> None:
 
 
 def test_node_with_a_successor_stays_cordoned() -> None:
-    """X-7: a node with a next maintenance loses only the drain taint, and its label names that maintenance."""
+    """X-7: a node whose maintenance has a successor loses only the drain taint, and its label names the successor."""
     *_, taints, label = build_restore_patch(NODE_IN_MAINTENANCE, [DRAIN_TAINT_KEY], successor_uid="successor-uid")
 
     assert get_taint_keys(taints["value"]) == [UNSCHEDULABLE_TAINT]
@@ -166,10 +166,10 @@ def test_node_with_a_successor_stays_cordoned() -> None:
         (make_node(cordoned=True, maintenance_uid="another"), ["test", "test", "add"]),
         (make_node(cordoned=True, maintenance_uid="nm-uid"), []),
     ],
-    ids=["neither", "cordoned", "label of other maintenance", "cordoned, label of other maintenance", "both"],
+    ids=["neither", "cordoned", "label of another maintenance", "cordoned, label of another maintenance", "both"],
 )
 def test_cordon_patch_also_sets_the_label(node: Object, operations: list[str]) -> None:
-    """Design rule 10: one patch cordons and labels the node; if the node has no labels, it tests for that."""
+    """Design rule 10: one patch cordons and labels the node, and tests that the node's label is unchanged."""
     patch = build_cordon_patch(node, "nm-uid")
 
     assert [operation["op"] for operation in patch] == operations
@@ -183,7 +183,7 @@ def test_cordon_patch_also_sets_the_label(node: Object, operations: list[str]) -
         ("nm-uid", "", None),
         ("", "another", None),
     ],
-    ids=["label of other maintenance", "label of this maintenance", "no label", "not requested"],
+    ids=["label of another maintenance", "label of this maintenance", "no label", "not requested"],
 )
 def test_cordon_patch_removes_the_drain_taint_of_another_maintenance(
     maintenance_uid: str, label: str, expected_taint_keys: list[str] | None
@@ -250,7 +250,7 @@ def test_restore_patch_restores_the_exclusion_label(
 
 
 def test_untainted_node_is_uncordoned() -> None:
-    """NMO-14: a node that is cordoned but not tainted is uncordoned by a guarded patch."""
+    """NMO-14: a node that is cordoned but not tainted is uncordoned by a patch that begins with test operations."""
     assert [operation["op"] for operation in build_restore_patch(make_node(cordoned=True), [DRAIN_TAINT_KEY])] == [
         "test",
         "test",
@@ -307,10 +307,10 @@ def test_patches_test_the_label_that_was_read(node: Object) -> None:
         (NODE_IN_MAINTENANCE, (True, True)),
         (make_node(*MAINTENANCE_TAINTS, cordoned=True, maintenance_uid="another"), (True, True)),
     ],
-    ids=["none", "tainted", "cordoned", "uncordoned", "not labelled", "all", "label of other maintenance"],
+    ids=["none", "tainted", "cordoned", "uncordoned", "not labelled", "all", "label of another maintenance"],
 )
 def test_node_in_maintenance_is_cordoned_tainted_and_labelled(node: Object, expected_states: tuple[bool, bool]) -> None:
-    """NMO-5, rule 10: a cordoned and tainted node takes no new pods; the label also marks it as under maintenance."""
+    """NMO-5, design rule 10: a node under maintenance is cordoned and tainted, and has the maintenance's label."""
     assert (
         is_cordoned_and_tainted(node, DRAIN_TAINT_KEY),
         is_in_maintenance(node, DRAIN_TAINT_KEY),
@@ -352,7 +352,7 @@ def test_patches_cordon_and_restore_a_real_node(installed_cluster: LocalCluster,
     assert is_in_maintenance(tainted_node, DRAIN_TAINT_KEY)
     labels = restored_node["metadata"]["labels"]
     assert MAINTENANCE_LABEL not in labels
-    # The cluster may have added its own labels meanwhile.
+    # The cluster may have added its own labels in the meantime.
     assert initial_node["metadata"]["labels"].items() <= labels.items()
     assert not is_cordoned(restored_node)
     assert DRAIN_TAINT_KEY not in get_taint_keys(restored_node["spec"]["taints"])
@@ -360,7 +360,7 @@ def test_patches_cordon_and_restore_a_real_node(installed_cluster: LocalCluster,
 
 
 def test_real_node_without_labels_is_labelled(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
-    """Design rule 10: the patch creates missing labels, and is a Conflict if another client has created some."""
+    """Design rule 10: the patch creates the label map, and fails with a Conflict if the map exists in the meantime."""
     path = build_node_path("without-labels")
     node = admin_client.create("/api/v1/nodes", {"metadata": {"name": "without-labels"}})
     labelled_node = admin_client.patch(path, build_cordon_patch(node, "nm-uid"), JSON_PATCH)

@@ -1,4 +1,4 @@
-"""Tests for which pods a drain evicts: kubectl's rules, on plain dicts and compared with kubectl itself."""
+"""Tests for the choice of pods that a drain evicts, which follows kubectl's rules, on plain dicts and with kubectl."""
 
 from __future__ import annotations
 

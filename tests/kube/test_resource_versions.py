@@ -18,7 +18,7 @@ from kube.resource_versions import find_newest, find_oldest, is_resource_version
     ],
 )
 def test_newest_valid_version_is_found(versions: list[str], expected_version: str) -> None:
-    """Check that the newest valid version is returned; other texts, which an event may contain, raise no error."""
+    """Check that the newest valid version is returned; invalid texts, which an event may contain, raise no error."""
     assert find_newest(versions) == expected_version
 
 
@@ -27,11 +27,11 @@ def test_newest_valid_version_is_found(versions: list[str], expected_version: st
     [(["12", "9", "11"], "9"), (["7"], "7"), ([], ""), (["7", ""], ""), (["7", "x"], "")],
 )
 def test_oldest_version_is_found_if_all_are_valid(versions: list[str], expected_version: str) -> None:
-    """Check that the result is an empty string if any version is invalid, because the age of that one is unknown."""
+    """Check that the result is an empty string if any version is invalid, because that version's age is unknown."""
     assert find_oldest(versions) == expected_version
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, "", "0", "01", "1\n"])
-def test_other_values_are_not_resource_versions(value: object) -> None:
-    """X-1: other values, which an event may contain, are not resourceVersions."""
+def test_malformed_values_are_not_resource_versions(value: object) -> None:
+    """X-1: malformed values, which an event may contain, are not resourceVersions."""
     assert not is_resource_version(value)

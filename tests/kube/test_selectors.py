@@ -54,7 +54,7 @@ def labelled_configmaps(installed_cluster: LocalCluster, admin_client: SyncClien
 
 @pytest.mark.parametrize(("selector", "query", "expected_indexes"), SELECTOR_CASES)
 def test_selector_and_query_match_the_same_labels(selector: Object, query: str, expected_indexes: list[int]) -> None:
-    """NMO-6: the selector, and the one parsed from kubectl's syntax, match the expected labels."""
+    """NMO-6: the selector, and the selector parsed from kubectl's syntax, match the expected labels."""
     for parsed in (selector, parse_selector(query)):
         assert [number for number, labels in enumerate(LABEL_SETS) if matches(parsed, labels)] == expected_indexes
 
@@ -63,7 +63,7 @@ def test_selector_and_query_match_the_same_labels(selector: Object, query: str, 
 def test_api_server_selects_the_same_objects(
     selector: Object, query: str, expected_indexes: list[int], labelled_configmaps: tuple[SyncClient, str]
 ) -> None:
-    """NMO-6: the API server lists the same objects that our rules match."""
+    """NMO-6: the API server lists the same objects that our `matches` selects."""
     client, path = labelled_configmaps
     selected_by_server = client.list(path, label_selector=f"of=test,{query}".rstrip(","))["items"]
 

@@ -10,7 +10,7 @@ def test_count_of_one_is_singular() -> None:
 
 
 def test_truncated_text_states_the_omitted_characters() -> None:
-    """Check that a text is kept if the note about the omitted characters would be longer than they are.
+    """Check that a text is kept if the note about omitted characters would be longer than these characters.
 
     A text that is already truncated is also kept.
     """

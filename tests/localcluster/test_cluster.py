@@ -1,4 +1,4 @@
-"""Tests that a local cluster starts quickly, shares the machine, and leaves no processes."""
+"""Tests that a local cluster starts quickly, shares the machine with other clusters, and leaves no processes."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def list_processes(directory: Path) -> list[str]:
         try:
             lines.append(cmdline_file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         except OSError:
-            continue  # the process has exited since it was listed
+            continue  # The process has exited since it was listed.
     return [line for line in lines if str(directory) in line and "-c" not in line.split()]
 
 
 def wait_until_no_processes(directory: Path, seconds: float = 10.0) -> list[str]:
-    """Wait until the cluster's processes have exited; return the command lines of those that still run."""
+    """Wait until the cluster's processes have exited; return the command lines of any that still run."""
     deadline = time.monotonic() + seconds
     while (processes := list_processes(directory)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -93,7 +93,7 @@ def test_servers_exit_if_owner_is_killed(tmp_path: Path) -> None:
 
 
 def test_failed_start_stops_servers_and_names_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the error names a server that exits during the start and its log, and that the others are stopped."""
+    """Check that the error names the server that failed to start, and its log, and that all servers are stopped."""
     monkeypatch.setattr("localcluster.servers.SERVICE_CIDR", "not-a-range")
 
     with pytest.raises(
@@ -112,9 +112,9 @@ def test_directory_of_earlier_cluster_is_rejected(cluster: LocalCluster) -> None
 
 
 def test_certificate_passes_strict_x509_verification(cluster: LocalCluster) -> None:
-    """Check that the API server's certificate passes strict X.509 verification, the default of newer Pythons."""
+    """Check that the API server's certificate passes strict X.509 verification, a default in newer Python versions."""
     context = ssl.create_default_context(cadata=cluster.certificate)
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default only in newer Pythons
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # Only newer Python versions set this flag by default.
     address = urlsplit(cluster.url)
 
     assert context.verify_mode == ssl.CERT_REQUIRED
@@ -125,7 +125,7 @@ def test_certificate_passes_strict_x509_verification(cluster: LocalCluster) -> N
 
 @pytest.mark.parametrize("name", access.SERVICE_ACCOUNTS)
 def test_each_function_authenticates_as_its_service_account(cluster: LocalCluster, name: str) -> None:
-    """Check that the API server authenticates a function's token as its ServiceAccount with its groups."""
+    """Check that the API server authenticates a function's token as the function's ServiceAccount with its groups."""
     user = access.make_username(name)
     review = {
         "apiVersion": "authentication.k8s.io/v1",

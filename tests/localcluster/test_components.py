@@ -20,8 +20,8 @@ from localcluster.up import state_directory
 from localcluster.up.cluster_spec import ClusterSpec, parse_spec
 from tests.fake_kubevirt_base import BOOT_ANNOTATION, get_phase
 from tests.fakes import get_next_state
-from tests.localcluster.commands import ROOT, list_living_groups, run_command, run_kubectl, wait_until
-from tests.manifests.rendering import filter_by_kind, get_pod_specs, render
+from tests.localcluster.commands import ROOT, list_running_process_groups, run_command, run_kubectl, wait_until
+from tests.manifests.rendering import filter_by_kind, get_pod_templates, render
 from tests.sources import OPT_IN_STEPS
 
 pytestmark = pytest.mark.slow
@@ -56,12 +56,12 @@ SHARED_PROCESSES = {
         (
             ("--simulators", "on"),
             "SIMULATORS=on requires the component mutex or virtualization, which "
-            "COMPONENTS=maintenance,admission,certificates lacks: add it to COMPONENTS",
+            "COMPONENTS=maintenance,admission,certificates does not contain: add it to COMPONENTS",
         ),
         (
             ("--simulators", "kubevirt", "--components", "maintenance,mutex"),
             "SIMULATORS=kubevirt requires the component virtualization, "
-            "which COMPONENTS=maintenance,mutex lacks: add it to COMPONENTS",
+            "which COMPONENTS=maintenance,mutex does not contain: add it to COMPONENTS",
         ),
     ],
     ids=["unknown", "alone", "none", "half", "no component to simulate", "no component for KubeVirt"],
@@ -76,7 +76,7 @@ def test_invalid_combination_of_options_is_rejected(state_dir: Path, options: tu
 
 
 def test_components_may_be_given_in_any_order() -> None:
-    """Check that components may be in any order, with spaces and duplicates, and that the default is make's."""
+    """Check that components may be in any order, with spaces and duplicates; the default equals the Makefile's."""
     assert selection.parse_components("mutex, maintenance,mutex") == ("maintenance", "mutex")
     assert selection.parse_components("maintenance,admission,certificates") == selection.DEFAULT_COMPONENTS
     assert f"COMPONENTS ?= {','.join(selection.DEFAULT_COMPONENTS)}\n" in (ROOT / "Makefile").read_text()
@@ -94,15 +94,15 @@ def test_cluster_spec_can_be_passed_on_command_line() -> None:
     assert ClusterSpec().format_title() == "NODES=3 DELIVERY=local"
 
 
-def test_functions_are_served_only_if_their_component_is_selected() -> None:
-    """Check that a component's functions are served only if it is selected, and that `record` is always served."""
+def test_functions_of_unselected_components_are_not_served() -> None:
+    """Check that only the functions of selected components are served, and that `record` is always served."""
     assert set(list_functions(selection.ALL_COMPONENTS)) - set(DEFAULT_FUNCTIONS) == OPT_IN_STEPS
     assert "renew-certificates" not in list_functions(("maintenance",))
     assert "record" in list_functions(("maintenance",))
 
 
-def test_shipped_overlay_is_used_if_it_has_selected_components(tmp_path: Path) -> None:
-    """Check that a shipped overlay that has exactly the selected components is used, and that nothing is written."""
+def test_shipped_overlay_with_exactly_the_selected_components_is_used(tmp_path: Path) -> None:
+    """Check that a shipped overlay with exactly the selected components is used, and that no overlay is written."""
     assert (
         overlay.ensure_overlay(OVERLAYS_DIR / "plain", selection.DEFAULT_COMPONENTS, tmp_path / "made")
         == OVERLAYS_DIR / "plain"
@@ -111,10 +111,10 @@ def test_shipped_overlay_is_used_if_it_has_selected_components(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("overlay_name", ["plain", "rabbitmq", "knative", "compact"])
-def test_overlay_is_written_for_other_components(tmp_path: Path, overlay_name: str) -> None:
-    """Check that an overlay that is written for other components has only the selected components' Triggers.
+def test_overlay_is_written_for_different_set_of_components(tmp_path: Path, overlay_name: str) -> None:
+    """Check that an overlay written for a different set of components has only these components' Triggers.
 
-    The Triggers refer to existing Services.
+    The Triggers' subscribers are existing Services.
     """
     objects = render(overlay.ensure_overlay(OVERLAYS_DIR / overlay_name, ("maintenance", "mutex"), tmp_path))
 
@@ -135,7 +135,7 @@ def test_overlay_is_written_for_other_components(tmp_path: Path, overlay_name: s
 
 @pytest.mark.parametrize("overlay_name", ["plain", "rabbitmq", "knative"])
 def test_label_cpu_has_own_process_and_account(tmp_path: Path, overlay_name: str) -> None:
-    """Check that `label-cpu` has its own process and ServiceAccount, as every function has in these overlays."""
+    """Check that `label-cpu` has its own process and ServiceAccount, like every function in these overlays."""
     objects = render(
         overlay.ensure_overlay(
             OVERLAYS_DIR / overlay_name, (*selection.DEFAULT_COMPONENTS, selection.CPU_LABELS), tmp_path
@@ -150,7 +150,7 @@ def test_label_cpu_has_own_process_and_account(tmp_path: Path, overlay_name: str
     assert {(spec["subscriber"]["ref"]["name"], "deadLetterSink" in spec["delivery"]) for spec in trigger_specs} == {
         ("label-cpu", False)
     }
-    assert get_pod_specs(objects)["label-cpu"]["spec"]["serviceAccountName"] == "label-cpu"
+    assert get_pod_templates(objects)["label-cpu"]["spec"]["serviceAccountName"] == "label-cpu"
 
 
 @pytest.mark.parametrize("overlay_name", ["compact", "hyperconverged"])
@@ -186,7 +186,7 @@ def test_hyperconverged_overlay_contains_virtualization_and_cpu_labels() -> None
     assert {
         manifest["metadata"]["namespace"] for manifest in filter_by_kind(objects, "Trigger", "ApiServerSource")
     } == {namespace}
-    assert list(get_pod_specs(objects)) == ["node-maintenance-operator", "podsource"]
+    assert list(get_pod_templates(objects)) == ["node-maintenance-operator", "podsource"]
     for function in ("label-cpu", "migrate", "protect"):
         subjects = objects_by_name["ClusterRoleBinding", f"nodemaintenance-{function}:{namespace}"]["subjects"]
         assert {(subject["name"], subject["namespace"]) for subject in subjects} == {
@@ -268,7 +268,7 @@ def test_upgrade_run_with_simulators_upgrades_every_worker(state_dir: Path) -> N
         "COMPONENTS=maintenance,mutex SIMULATORS=on:" in second_result.stderr
     )
     assert run_command(state_dir, "down").stdout == "down\n"
-    assert wait_until(lambda: list_living_groups(groups) == [])
+    assert wait_until(lambda: list_running_process_groups(groups) == [])
 
 
 @pytest.mark.parametrize(("fakes", "expected_processes"), [("on", {"fake-virt"}), ("kubevirt", KUBEVIRT_PROCESSES)])
@@ -277,7 +277,7 @@ def test_drain_with_simulator_migrates_or_restarts_sample_vms(
 ) -> None:
     """Check that a drain moves the sample VMs without a reboot, or reboots them on the other node.
 
-    Either `fake-virt` runs the VMs, or KubeVirt's control plane with `fake-virt-handler`.
+    Either `fake-virt` or KubeVirt's control plane with `fake-virt-handler` runs the VMs.
     """
     build.ensure_programs(build.KUBEVIRT)
     up_result = run_command(
@@ -302,10 +302,10 @@ def test_drain_with_simulator_migrates_or_restarts_sample_vms(
 
     assert list_running_vmis(state_dir)["live"] == initial_vmis["live"]
     assert list_running_vmis(state_dir)["plain"][1] != initial_vmis["plain"][1]
-    assert list_migration_creators(state_dir) == {fakes == "kubevirt"}
+    assert list_created_by_kubevirt_flags(state_dir) == {fakes == "kubevirt"}
     groups = state_directory.list_process_groups(state_dir)
     assert run_command(state_dir, "down").stdout == "down\n"
-    assert wait_until(lambda: list_living_groups(groups) == [])
+    assert wait_until(lambda: list_running_process_groups(groups) == [])
 
 
 def drain_node(directory: Path, node: str) -> None:
@@ -318,8 +318,8 @@ def drain_node(directory: Path, node: str) -> None:
     run_kubectl(directory, "wait", f"{MAINTENANCES_RESOURCE}/{node}", *wait_options)
 
 
-def list_migration_creators(directory: Path) -> set[bool]:
-    """Return for all migrations and budgets of virt-launcher pods whether KubeVirt has created them."""
+def list_created_by_kubevirt_flags(directory: Path) -> set[bool]:
+    """Return {True} if KubeVirt created all VM migrations and budgets, and {False} if it created none of them."""
     output_options = ("-o", "jsonpath={.items[*].metadata.name}")
     kinds = ("virtualmachineinstancemigrations", "poddisruptionbudgets")
     names = [name for kind in kinds for name in run_kubectl(directory, "get", kind, *output_options).split()]
@@ -327,7 +327,7 @@ def list_migration_creators(directory: Path) -> set[bool]:
 
 
 def list_running_vmis(directory: Path) -> dict[str, tuple[str, str]]:
-    """Return the node and the guest's boot of each running VMI."""
+    """Return the node and the boot annotation of each running VMI."""
     vmis: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "vmi", "-o", "json"))["items"]
     return {
         vmi["metadata"]["name"]: (vmi["status"]["nodeName"], vmi["metadata"]["annotations"][BOOT_ANNOTATION])
@@ -355,7 +355,7 @@ def run_upgrade(directory: Path) -> None:
 
 
 def read_worker_versions(directory: Path) -> dict[str, str]:
-    """Return the version in each worker's label."""
+    """Return the version in each worker node's label."""
     nodes: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "nodes", "-l", WORKER_LABEL, "-o", "json"))[
         "items"
     ]

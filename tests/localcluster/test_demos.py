@@ -54,7 +54,7 @@ run_demo(demo)
     ],
 )
 def test_run_progress_is_one_line(status: dict[str, object], expected_line: str) -> None:
-    """Check that the line shows the finished nodes, the run's step, and the node and Job in progress."""
+    """Check that the progress line shows the finished nodes, the run's step, and the current node and Job."""
     assert format_progress(status) == expected_line
 
 

@@ -31,7 +31,7 @@ def work_tree(tmp_path: Path) -> Path:
 def run_make(work_tree: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """Run make in the work tree, with a pip that installs nothing."""
     command = ["make", "--no-print-directory", "UV=", "PIP=true", *args]
-    variables = {**os.environ, "LC_ALL": "C.UTF-8"}  # with the locale C, Python would switch to UTF-8 by itself
+    variables = {**os.environ, "LC_ALL": "C.UTF-8"}  # Python always uses UTF-8 with the locale C.
     return subprocess.run(
         command, cwd=work_tree, env=variables, capture_output=True, text=True, check=False, timeout=120
     )
@@ -44,7 +44,7 @@ def create_incomplete_environment(work_tree: Path) -> Path:
 
 
 def create_working_environment(work_tree: Path, forwarded_args: str = '"$@"') -> Path:
-    """Create an environment without make's stamp; return its Python, which passes `forwarded_args` to the real one."""
+    """Create an environment without the stamp file; return a Python that runs the real one with `forwarded_args`."""
     python = work_tree / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f"#!/bin/sh\nexec {sys.executable} {forwarded_args}\n")
@@ -52,7 +52,7 @@ def create_working_environment(work_tree: Path, forwarded_args: str = '"$@"') ->
     return python
 
 
-def write_bare_python(work_tree: Path) -> str:
+def write_python_without_packages(work_tree: Path) -> str:
     """Create a Python without installed packages; return the make variable that selects it."""
     python = work_tree / "python-that-is-bare"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -61,7 +61,7 @@ def write_bare_python(work_tree: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_stamp", [False, True], ids=["interrupted", "for a different Python"])
+@pytest.mark.parametrize("has_stamp", [False, True], ids=["interrupted", "different Python"])
 def test_environment_without_pip_is_recreated(work_tree: Path, has_stamp: bool) -> None:
     python = create_incomplete_environment(work_tree)
     if has_stamp:
@@ -73,7 +73,7 @@ def test_environment_without_pip_is_recreated(work_tree: Path, has_stamp: bool) 
     assert subprocess.run([python, "-m", "pip", "--version"], check=False).returncode == 0
 
 
-def test_make_keeps_working_environment(work_tree: Path) -> None:
+def test_make_does_not_replace_working_environment(work_tree: Path) -> None:
     """Check that make does not replace a working environment, because it may be in use."""
     python = create_working_environment(work_tree)
 
@@ -81,7 +81,7 @@ def test_make_keeps_working_environment(work_tree: Path) -> None:
     assert python.read_text().startswith("#!/bin/sh")
 
 
-def write_recording_uv(work_tree: Path) -> str:
+def write_fake_uv(work_tree: Path) -> str:
     """Create a fake uv that appends its arguments to the file `calls`; return the make variable that selects it."""
     uv = work_tree / "uv"
     uv.write_text(f'#!/bin/sh\nmkdir -p .venv\necho "$@" >> {work_tree}/calls\n')
@@ -91,7 +91,7 @@ def write_recording_uv(work_tree: Path) -> str:
 
 def test_uv_creates_environment_and_installs_lock_file_with_hashes(work_tree: Path) -> None:
     """Check that uv creates the environment and installs the lock file with hashes, and that pip is not used."""
-    result = run_make(work_tree, write_recording_uv(work_tree), "PIP=false", f"PYTHON={sys.executable}", ".venv/.stamp")
+    result = run_make(work_tree, write_fake_uv(work_tree), "PIP=false", f"PYTHON={sys.executable}", ".venv/.stamp")
 
     assert (result.returncode, len(result.stdout.splitlines())) == (0, 1), result.stderr
     create_call, sync_call, install_call = (work_tree / "calls").read_text().splitlines()
@@ -100,15 +100,15 @@ def test_uv_creates_environment_and_installs_lock_file_with_hashes(work_tree: Pa
     assert install_call.endswith(" --no-deps --no-build-isolation --editable .")
 
 
-def test_uv_keeps_working_environment(work_tree: Path) -> None:
+def test_make_with_uv_does_not_replace_working_environment(work_tree: Path) -> None:
     create_working_environment(work_tree)
 
-    assert run_make(work_tree, write_recording_uv(work_tree), ".venv/.stamp").returncode == 0
+    assert run_make(work_tree, write_fake_uv(work_tree), ".venv/.stamp").returncode == 0
     assert not [call for call in (work_tree / "calls").read_text().splitlines() if call.startswith("venv ")]
 
 
 @pytest.mark.parametrize("installer", ["PIP=false", "UV=false"])
-def test_failed_installation_names_remedy_and_leaves_no_stamp(work_tree: Path, installer: str) -> None:
+def test_failed_installation_names_remedy_and_leaves_no_stamp_file(work_tree: Path, installer: str) -> None:
     create_working_environment(work_tree)
 
     result = run_make(work_tree, installer, ".venv/.stamp")
@@ -159,7 +159,7 @@ def test_status_and_down_work_without_environment(
     """Check that `status` and `down` need no installed packages, because the environment may be incomplete."""
     if is_incomplete:
         create_incomplete_environment(work_tree)
-    bare_python = write_bare_python(work_tree)
+    bare_python = write_python_without_packages(work_tree)
 
     status_result, down_result = run_make(work_tree, bare_python, "status"), run_make(work_tree, bare_python, "down")
 
@@ -171,7 +171,7 @@ def test_status_and_down_work_without_environment(
 
 
 def test_python_started_by_make_uses_utf_8(work_tree: Path) -> None:
-    """Check that Python programs started by make use UTF-8 in every locale, which the progress bars of demos need."""
+    """Check that Python programs started by make use UTF-8 in every locale, because the demos print progress bars."""
     create_working_environment(work_tree, "-c 'import sys; print(sys.flags.utf8_mode)'")
 
     assert run_make(work_tree, "status").stdout == "1\n"
@@ -188,7 +188,7 @@ def test_make_clean_removes_incomplete_environment(work_tree: Path) -> None:
 
 @pytest.mark.usefixtures("lock_holder")
 def test_make_clean_stops_cluster_without_environment(work_tree: Path) -> None:
-    result = run_make(work_tree, write_bare_python(work_tree), "clean")
+    result = run_make(work_tree, write_python_without_packages(work_tree), "clean")
 
     assert (result.returncode, result.stdout.splitlines()[0]) == (0, "down"), result.stderr
     assert not (work_tree / ".cluster").exists()
@@ -199,7 +199,7 @@ def test_make_clean_fails_if_cluster_cannot_be_stopped(work_tree: Path) -> None:
     """Check that `clean` fails with one line and removes nothing if it cannot stop the cluster."""
     assert run_make(work_tree, "PYTHON=false", "clean").returncode != 0
     (work_tree / ".cluster" / state_directory.PROCESSES_FILE).mkdir()
-    result = run_make(work_tree, write_bare_python(work_tree), "clean")
+    result = run_make(work_tree, write_python_without_packages(work_tree), "clean")
 
     assert result.stderr.startswith("error: [Errno 21] Is a directory: ")
     assert result.returncode != 0

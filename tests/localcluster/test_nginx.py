@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from localcluster.knative.proxy import Proxy
-from localcluster.processes import await_ready, is_listening
+from localcluster.processes import is_listening, wait_until_ready
 
 
 @pytest.mark.e2e
@@ -18,6 +18,6 @@ def test_nginx_starts_in_directory_with_space(tmp_path: Path) -> None:
     port = urlsplit(proxy.url).port or 0
     proxy.server.start()
     try:
-        await_ready("nginx", lambda: is_listening(port), [proxy.server])
+        wait_until_ready("nginx", lambda: is_listening(port), [proxy.server])
     finally:
         proxy.server.kill()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localcluster.errors import LocalClusterError
-from localcluster.nodes.real_nodes import check_directory
+from localcluster.nodes.real_nodes import check_node_directory
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,8 @@ from localcluster.nodes.real_nodes import check_directory
 def test_unsuitable_directory_is_rejected(directory: str) -> None:
     """Check that a directory that cannot contain nodes is rejected with one line, before anything is mounted."""
     with pytest.raises(LocalClusterError, match=rf"^directory {directory} .*: use another directory$"):
-        check_directory(Path(directory))
+        check_node_directory(Path(directory))
 
 
 def test_directory_with_space_is_accepted() -> None:
-    check_directory(Path("/home/me/my clone/nodes"))
+    check_node_directory(Path("/home/me/my clone/nodes"))

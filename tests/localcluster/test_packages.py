@@ -83,7 +83,7 @@ def test_existing_programs_are_not_installed(fake_machine: FakeMachine) -> None:
 
 
 def test_demo_and_local_delivery_require_no_programs(fake_machine: FakeMachine) -> None:
-    """Check that the demo, the linters and the local delivery need no programs."""
+    """Check that the demo, the linters and the local delivery need no additional programs."""
     fake_machine.write_apt_get()
 
     packages.ensure_installed(["demo", "lint", "check", "up", "local"], may_install=True)
@@ -106,7 +106,7 @@ def test_target_requires_programs_of_selected_engines(
 
 
 def test_error_for_unprivileged_user_lists_missing_programs(fake_machine: FakeMachine) -> None:
-    """Check that one line lists everything that is missing, and the command, if the user may not install packages."""
+    """Check that one line lists all missing programs and the command if the user may not install packages."""
     fake_machine.write_apt_get()
 
     with pytest.raises(LocalClusterError) as error:
@@ -125,13 +125,13 @@ def test_error_on_system_without_apt_names_debian_packages(fake_machine: FakeMac
         packages.ensure_installed(["screenshots"], may_install=True)
 
 
-def test_browser_packages_on_ubuntu_have_other_names(
+def test_browser_packages_have_ubuntu_names_on_ubuntu(
     fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that Ubuntu's own package names are used, because `chromium` exists only in Debian."""
+    """Check that Ubuntu's package names are used on Ubuntu, because a package `chromium` exists only in Debian."""
     packages.OS_RELEASE_FILE.write_text('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n')
 
-    names = {requirement.package for requirement in packages.list_missing(["screenshots"])}
+    names = {requirement.package for requirement in packages.list_missing_packages(["screenshots"])}
 
     assert names == {"chromium-browser", "chromium-chromedriver"}
 
@@ -155,18 +155,18 @@ def test_program_missing_after_installation_is_an_error(fake_machine: FakeMachin
 def test_python_without_venv_requires_venv_package(
     fake_machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that Debian's package for the module venv is required as long as the environment does not exist."""
+    """Check that Debian's package for the module venv is required if the virtual environment does not exist yet."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     monkeypatch.chdir(tmp_path)
     python_version = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-    assert packages.list_missing(["demo"]) == [
+    assert packages.list_missing_packages(["demo"]) == [
         packages.MissingPackage(f"the module venv of Python {python_version}", f"python{python_version}-venv")
     ]
 
     packages.VENV_STAMP.parent.mkdir()
     packages.VENV_STAMP.touch()
-    assert packages.list_missing(["demo"]) == []
+    assert packages.list_missing_packages(["demo"]) == []
 
 
 def test_venv_is_not_required_with_uv(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +176,10 @@ def test_venv_is_not_required_with_uv(fake_machine: FakeMachine, monkeypatch: py
     monkeypatch.delenv("UV", raising=False)
     (fake_machine.path / "uv").touch(mode=0o755)
 
-    assert packages.list_missing(["demo"]) == []
+    assert packages.list_missing_packages(["demo"]) == []
 
     monkeypatch.setenv("UV", "")
-    assert [requirement.package.endswith("-venv") for requirement in packages.list_missing(["demo"])] == [True]
+    assert [requirement.package.endswith("-venv") for requirement in packages.list_missing_packages(["demo"])] == [True]
 
 
 def test_go_requires_ca_certificates(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_go_requires_ca_certificates(fake_machine: FakeMachine, monkeypatch: pyt
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     monkeypatch.setattr(packages, "CA_BUNDLES", ())
 
-    assert [requirement.package for requirement in packages.list_missing(["demo"])] == ["ca-certificates"]
+    assert [requirement.package for requirement in packages.list_missing_packages(["demo"])] == ["ca-certificates"]
 
 
 def test_missing_program_error_names_remedy(fake_machine: FakeMachine) -> None:
@@ -198,12 +198,13 @@ def test_missing_program_error_names_remedy(fake_machine: FakeMachine) -> None:
 
 
 def find_shared_python() -> str:
-    """Return the Python that runs these tests, or the system's if unprivileged users cannot read the former."""
+    """Return the path of the Python that runs these tests, or the system's Python if only root can read that path."""
     paths = (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3")
-    return next(python for python in paths if succeeds(*build_unprivileged_prefix(), "sh", "-c", f"{python} -c ''"))
+    prefix = build_unprivileged_prefix()
+    return next(python for python in paths if is_successful(*prefix, "sh", "-c", f"{python} -c ''"))
 
 
-def succeeds(*command: str) -> bool:
+def is_successful(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
@@ -229,7 +230,7 @@ def source_copy() -> Iterator[Path]:
 
 
 def test_make_test_without_programs_fails_within_seconds(source_copy: Path) -> None:
-    """Check that `make test`, run by an unprivileged user, fails within seconds and lists everything missing."""
+    """Check that `make test`, run by an unprivileged user, fails within seconds and lists all missing programs."""
     started = time.monotonic()
     result = subprocess.run(
         [*build_unprivileged_prefix(), "make", "test"],
@@ -242,7 +243,7 @@ def test_make_test_without_programs_fails_within_seconds(source_copy: Path) -> N
 
     assert result.returncode == 2
     assert result.stdout == ""
-    (error_line, _) = result.stderr.splitlines()  # make itself prints the other line
+    (error_line, _) = result.stderr.splitlines()  # The second line is the error of make itself.
     assert error_line.startswith("error: missing: ")
     assert "chromium, chromedriver, promtool; install it with " in error_line
     assert error_line.endswith(" chromium chromium-driver prometheus")

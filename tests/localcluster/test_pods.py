@@ -15,7 +15,7 @@ from tests.machine_speed import is_below_scaled_limit
 pytestmark = pytest.mark.slow
 
 PODS_PATH = "/api/v1/namespaces/pods-test/pods"
-READY_SECONDS = 0.5  # usually a few hundredths of a second; this allows for a busy machine
+READY_SECONDS = 0.5  # The limit is ten times the usual duration, for busy machines.
 POD_COUNT = 10
 
 
@@ -47,7 +47,7 @@ def delete_pod(local_cluster: LocalCluster, name: str) -> None:
 
 
 def measure_ready_seconds(local_cluster: LocalCluster, name: str) -> float:
-    """Wait until the pod is Ready; return how many seconds this took."""
+    """Wait until the pod is Ready; return the number of seconds until then."""
     started = time.monotonic()
     for event in local_cluster.watch(PODS_PATH, fields=f"metadata.name={name}"):
         conditions = event.object.get("status", {}).get("conditions", [])
@@ -106,13 +106,13 @@ def test_delete_delay_annotation_is_respected_without_jitter(pods_cluster: Local
 
 
 def test_finalizer_delays_pod_deletion(pods_cluster: LocalCluster, cluster: LocalCluster) -> None:
-    """Check that a deleted pod with another project's finalizer is gone only after the finalizer is removed."""
+    """Check that a deleted pod with another project's finalizer is removed only after the finalizer is removed."""
     pods_cluster.get_client().create(PODS_PATH, build_pod("held", finalizers=["example.com/hold"]))
     pods_cluster.get_client().create(PODS_PATH, build_pod("witness"))
     measure_ready_seconds(pods_cluster, "held")
     delete_pod(pods_cluster, "held")
 
-    # once a pod that was deleted later is gone, kwok has also processed the deletion of this pod
+    # Once a pod that was deleted later is gone, kwok has also processed the deletion of the pod `held`.
     measure_deletion_seconds(pods_cluster, "witness")
     metadata = pods_cluster.get_client().get(f"{PODS_PATH}/held")["metadata"]
     assert metadata["finalizers"] == ["example.com/hold"]
@@ -123,7 +123,7 @@ def test_finalizer_delays_pod_deletion(pods_cluster: LocalCluster, cluster: Loca
 
 
 def test_pod_of_job_completes_after_specified_time(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
-    """Check that a Job's pod runs as long as its annotation specifies, and that the Job then completes."""
+    """Check that a Job's pod runs for the duration in its annotation, and that the Job then completes."""
     template = {
         "metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1s"}},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "fake"}]},
@@ -145,12 +145,12 @@ def test_node_added_later_runs_pods(cluster: LocalCluster, pods_cluster: LocalCl
     cluster.kubectl("delete", "node", name)
 
 
-def test_node_without_annotation_is_not_managed(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
-    """Check that kwok manages only nodes with its annotation."""
+def test_node_without_annotation_is_not_managed_by_kwok(cluster: LocalCluster, pods_cluster: LocalCluster) -> None:
+    """Check that kwok manages only nodes with kwok's annotation."""
     pods_cluster.get_client().create(
         "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign"}}
     )
-    cluster.add_nodes(1)  # this node was created later, and is Ready now
+    cluster.add_nodes(1)  # Returns when the new node is Ready; kwok has then also seen the older node.
 
     conditions = pods_cluster.get_client().get("/api/v1/nodes/foreign")["status"].get("conditions", [])
     cluster.kubectl("delete", "node", "foreign", f"node-{cluster.node_count}")

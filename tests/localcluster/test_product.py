@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localcluster.errors import LocalClusterError
-from localcluster.processes import Server, await_ready
+from localcluster.processes import Server, wait_until_ready
 from localcluster.product import Product
 from localcluster.readiness import is_ready
 
@@ -45,11 +45,11 @@ def test_timeout_error_names_server_and_its_log(tmp_path_factory: pytest.TempPat
     server = Server("sleeper", ["sh", "-c", "echo asleep; sleep 60"], log)
     server.start()
 
-    await_ready("its output", lambda: "asleep" in server.describe_log_tail(), [server])
+    wait_until_ready("its output", lambda: "asleep" in server.describe_log_tail(), [server])
     with pytest.raises(
         LocalClusterError, match=r"sleeper: not ready after 0 s; last lines of .*sleeper\.log:\n  asleep"
     ):
-        await_ready("sleeper", lambda: False, [server], timeout=0.1)
+        wait_until_ready("sleeper", lambda: False, [server], timeout=0.1)
 
     server.stop()
     assert not server.is_alive

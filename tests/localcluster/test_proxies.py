@@ -11,7 +11,7 @@ import pytest
 from kube.client.api_errors import ApiError
 from localcluster.cluster import LocalCluster
 from localcluster.nodes.sandbox import Sandbox
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
@@ -66,18 +66,18 @@ def try_creating_configmap(cluster: LocalCluster) -> str:
 
 
 @pytest.mark.slow
-def test_local_cluster_uses_no_proxy_for_itself(proxy_listener: socket.socket, tmp_path: Path) -> None:
+def test_requests_within_local_cluster_use_no_proxy(proxy_listener: socket.socket, tmp_path: Path) -> None:
     """Check that neither the client of these tests nor the API server, when it calls webhooks, uses the proxy."""
     with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
         create_unreachable_webhook(cluster)
-        await_ready("the webhook", lambda: "absent" in try_creating_configmap(cluster), cluster.servers)
+        wait_until_ready("the webhook", lambda: "absent" in try_creating_configmap(cluster), cluster.servers)
 
     assert not has_connection(proxy_listener)
 
 
 @pytest.mark.usefixtures("proxy_listener")
 def test_programs_of_real_node_use_no_proxy(tmp_path: Path) -> None:
-    """Check that the programs of real nodes use no proxy, because they could not reach it.
+    """Check that the programs of real nodes use no proxy, because the proxy is not reachable from these nodes.
 
     The API server's address is not 127.0.0.1, so `NO_PROXY` must contain more than this address.
     """

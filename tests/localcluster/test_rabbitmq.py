@@ -1,4 +1,4 @@
-"""Tests for RabbitMQ's topology, which is that of the Broker's controller, and for the dispatchers' environment."""
+"""Tests that RabbitMQ's topology and the dispatchers' environment are the same as with Knative's controller."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_queue_binding_requires_all_filter_attributes() -> None:
     assert {binding["source"] for binding in bindings[:2]} == {topology.get_exchange_name("default")}
 
 
-def test_queues_are_durable_and_dead_letters_have_own_queue() -> None:
-    """Check that each Trigger has a durable quorum queue, and each dead letter sink another one.
+def test_queues_are_durable_and_dead_letters_have_separate_queue() -> None:
+    """Check that each Trigger has a durable quorum queue, and each dead letter sink has another queue.
 
     A dead letter queue has its own exchange and policy.
     """

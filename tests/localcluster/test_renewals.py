@@ -15,17 +15,17 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.programs import build
 from localcluster.up import state_directory
-from tests.localcluster.commands import ROOT, get_record, run_kubectl
+from tests.localcluster.commands import ROOT, get_process_record, run_kubectl
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
 NAMESPACE = "node-maintenance"
 KEY_DIRS = ("servers/etcd", "product/admission")
-"""Directories that contain keys by design: the API server's storage, and the mounted Secret of the webhook."""
+"""Directories that must contain private keys: the API server's storage, and the mounted Secret of the webhook."""
 TIMEOUT_SECONDS = 40
 
 
@@ -62,10 +62,10 @@ def read_secret_certificate(directory: Path) -> str:
 @proves("OSV-20", "OSV-23")
 @pytest.mark.parametrize("trigger", ["requested", "deleted"])
 def test_webhook_certificate_is_renewed_without_restart(running_state_dir: Path, trigger: str) -> None:
-    """Check that the certificate is renewed on request and if its Secret is deleted, without a server restart."""
+    """Check that the certificate is renewed on request or if its Secret is deleted, without restarting the webhook."""
     previous_certificate, pid, serial = (
         fetch_served_certificate(running_state_dir),
-        get_record(running_state_dir, "validate").pid,
+        get_process_record(running_state_dir, "validate").pid,
         list_serials(running_state_dir)["validate"],
     )
 
@@ -74,25 +74,25 @@ def test_webhook_certificate_is_renewed_without_restart(running_state_dir: Path,
     else:
         run_kubectl(running_state_dir, "delete", "secret", "validate", "-n", NAMESPACE)
 
-    await_ready(
+    wait_until_ready(
         "a new certificate",
         lambda: read_secret_certificate(running_state_dir) not in ("", previous_certificate),
         [],
         TIMEOUT_SECONDS,
     )
-    await_ready(
+    wait_until_ready(
         "the server to use the certificate",
         lambda: fetch_served_certificate(running_state_dir) == read_secret_certificate(running_state_dir),
         [],
         TIMEOUT_SECONDS,
     )
-    await_ready("the list", lambda: list_serials(running_state_dir)["validate"] != serial, [], TIMEOUT_SECONDS)
-    assert get_record(running_state_dir, "validate").pid == pid
-    assert "no node with name unknown" in request_denied_maintenance(running_state_dir)
+    wait_until_ready("the list", lambda: list_serials(running_state_dir)["validate"] != serial, [], TIMEOUT_SECONDS)
+    assert get_process_record(running_state_dir, "validate").pid == pid
+    assert "no node with name unknown" in create_denied_maintenance(running_state_dir)
 
 
-def request_denied_maintenance(directory: Path) -> str:
-    """Return kubectl's error for the NodeMaintenance of an unknown node, which the webhook denies."""
+def create_denied_maintenance(directory: Path) -> str:
+    """Try to create a NodeMaintenance for an unknown node, which the webhook denies; return kubectl's error."""
     metadata, spec = {"name": "unknown"}, {"nodeName": "unknown"}
     body = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "kind": "NodeMaintenance"}
     command = [
@@ -116,7 +116,7 @@ def test_no_private_key_is_outside_of_secrets(running_state_dir: Path, tmp_path:
     key_parts = extract_key_parts(running_state_dir)
     previous_certificate = fetch_served_certificate(running_state_dir)
     run_cli(running_state_dir, "certificates", "--renew", "validate")
-    await_ready(
+    wait_until_ready(
         "another certificate",
         lambda: (
             fetch_served_certificate(running_state_dir)
@@ -148,7 +148,7 @@ def test_no_private_key_is_outside_of_secrets(running_state_dir: Path, tmp_path:
 
     contents = {name: file.read_bytes() for name, file in files.items()}
     leaking = {str(name) for name, content in contents.items() for key_part in key_parts if key_part in content}
-    assert len(key_parts) == 3 * 4  # four parts each of the server's two keys and of its CA's key
+    assert len(key_parts) == 3 * 4  # Four parts of each key: two keys of the webhook, and one of its CA.
     assert {name.name for name in contents} >= {
         "journal.db",
         "delivery.db",
@@ -161,9 +161,9 @@ def test_no_private_key_is_outside_of_secrets(running_state_dir: Path, tmp_path:
 
 
 def extract_key_parts(directory: Path) -> set[bytes]:
-    """Return the private scalar of each key in a Secret: as bytes, in PEM, and in the Secret's base64.
+    """Return the secret part of each private key in a Secret, as bytes, as in a PEM file and as in the Secret's base64.
 
-    The public key, which follows the scalar, is left out, because certificates also contain it.
+    The public key in the same file is left out, because certificates also contain the public key.
     """
     secrets = json.loads(run_kubectl(directory, "get", "secrets", "-A", "-o", "json"))["items"]
     values = [
@@ -191,7 +191,7 @@ def create_dead_letter(directory: Path) -> None:
     }
     headers = {f"ce-{name}": value for name, value in attributes.items()}
     requests.post(broker, json={}, headers=headers, timeout=10).raise_for_status()
-    await_ready("the dead letter", lambda: "unsigned" in list_dead_letters(directory), [], TIMEOUT_SECONDS)
+    wait_until_ready("the dead letter", lambda: "unsigned" in list_dead_letters(directory), [], TIMEOUT_SECONDS)
 
 
 def list_dead_letters(directory: Path) -> str:

@@ -11,8 +11,8 @@ from localcluster.knative import planes
 from localcluster.processes import reserve_port
 
 
-def test_ports_are_reserved_within_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that reserved ports cannot be used within the block, and that they are free after it."""
+def test_ports_are_reserved_within_with_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that reserved ports cannot be used within the `with` block, and that they are free after the block."""
     first_port, second_port = reserve_port(), reserve_port()
     monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first_port, second_port))
     with planes.reserve_ports():
@@ -27,8 +27,8 @@ def test_ports_are_reserved_within_block(monkeypatch: pytest.MonkeyPatch) -> Non
         pass
 
 
-def test_no_port_stays_reserved_if_one_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that no port stays reserved if one of them is in use."""
+def test_no_port_stays_reserved_if_another_port_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that no port stays reserved if any of the requested ports is in use."""
     first_port = reserve_port()
     with socket.socket() as other_socket:
         other_socket.bind(("", 0))

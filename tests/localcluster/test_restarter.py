@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from localcluster import processes
-from localcluster.processes import Server, await_ready, inherited_fds, is_listening, reserve_port
+from localcluster.processes import Server, inherited_fds, is_listening, reserve_port, wait_until_ready
 from localcluster.up import restarter
 from localcluster.up.restarter import (
     BACKOFF_RESET_SECONDS,
@@ -38,11 +38,11 @@ if os.fork():
 print("serving", flush=True)
 time.sleep(600)
 """
-"""A server whose child process keeps the port open, and does not notice that its parent has exited."""
+"""A server whose child process keeps the port open even after its parent process has exited."""
 
 
 class RestarterFixture:
-    """A restarter with its servers, and the changes that it has reported."""
+    """A restarter with its servers, and the process records that the restarter has reported."""
 
     def __init__(self) -> None:
         self._changes: queue.Queue[list[ProcessRecord]] = queue.Queue()
@@ -131,7 +131,7 @@ def test_backoff_doubles_with_each_exit(
 
 
 def test_long_uptime_resets_backoff(tmp_path: Path) -> None:
-    """Check that the backoff is zero again after a long uptime, and grows after a short one."""
+    """Check that the backoff is zero again after a long uptime, and grows after a short uptime."""
     restart_state = RestartState(build_sleeper(tmp_path))
 
     backoffs = [
@@ -149,7 +149,7 @@ def test_stopped_server_is_not_restarted(restarter_fixture: RestarterFixture, tm
         restarter_fixture.start_server(build_sleeper(tmp_path, "later")),
     )
     server.kill()
-    os.kill(later_server.pid, signal.SIGKILL)  # the restarter notices this exit after the first one
+    os.kill(later_server.pid, signal.SIGKILL)  # The restarter notices this exit after the exit of `server`.
     restarter_fixture.wait_for_record(lambda record: record.restarts == 1, later_server)
     assert not server.is_alive
     assert [record.exit_reason for record in restarter_fixture.restarter.list_records()] == ["", "killed by SIGKILL"]
@@ -180,11 +180,11 @@ def test_child_processes_are_stopped_before_restart(restarter_fixture: Restarter
     server = restarter_fixture.start_server(
         build_sleeper(tmp_path, "listening", sys.executable, "-c", LISTENING_SCRIPT, str(port))
     )
-    await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 1, [server])
+    wait_until_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 1, [server])
     os.kill(server.pid, signal.SIGKILL)
 
     restarter_fixture.wait_for_record(lambda record: record.restarts == 1, server)
-    await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 2, [server])
+    wait_until_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 2, [server])
     assert is_listening(port)
 
 
@@ -206,7 +206,7 @@ def test_restarted_server_inherits_lock_file(
 def test_server_is_not_restarted_before_may_restart_allows_it(
     restarter_fixture: RestarterFixture, tmp_path: Path
 ) -> None:
-    """Check that a server, which may depend on another one, is not restarted before `may_restart` returns true."""
+    """Check that a server, which may depend on another server, is not restarted before `may_restart` returns true."""
     allowed = threading.Event()
     called = threading.Event()
 

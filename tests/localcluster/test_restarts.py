@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from eventing.replay.function_client import post_event
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.programs import build
 from localcluster.readiness import is_ready
 from localcluster.up import state_directory
 from localcluster.up.status import describe_state
 from tests.functions.event_builders import build_tick
-from tests.localcluster.commands import get_record, run_command, run_kubectl
+from tests.localcluster.commands import get_process_record, run_command, run_kubectl
 from tests.machine_speed import is_below_scaled_limit
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 MAX_RESTART_SECONDS = 3.0
 """Maximum time in seconds from the first kill until the readiness endpoint responds again."""
 TIMEOUT_SECONDS = 30.0
-"""Timeout in seconds; it exceeds the limit, so that a slow restart is still measured."""
+"""Timeout in seconds for a restart; longer than `MAX_RESTART_SECONDS`, so that a slow restart is still measured."""
 MAINTENANCE_RESOURCE = "nodemaintenance.nodemaintenance.medik8s.io"
 ADDRESS_PATTERNS = {"functions": r"FUNCTIONS=(\S+)", "delivery": r"BROKER=(\S+)", "console": r"console: (\S+)"}
 """Patterns of the addresses in the hints that `make up` prints."""
@@ -44,26 +44,25 @@ def start_maintenance(directory: Path) -> subprocess.Popen[str]:
 def finish_maintenance(directory: Path) -> None:
     """Wait until the maintenance has succeeded, delete it, and check that the node is uncordoned.
 
-    A tick replaces lost events. The test sends ticks itself, because waiting up to 15 s for the next one would not
-    prove more.
+    A tick replaces lost events. The test sends ticks itself instead of waiting up to 15 s for the next tick.
     """
-    broker = find_address(directory, "delivery")
+    broker = find_printed_address(directory, "delivery")
     run_kubectl(directory, "wait", MAINTENANCE_RESOURCE, "node-1", "--for=create", "--timeout=30s")
-    await_ready("the delivery", lambda: is_ready(broker), [], TIMEOUT_SECONDS)
+    wait_until_ready("the delivery", lambda: is_ready(broker), [], TIMEOUT_SECONDS)
 
     def has_succeeded() -> bool:
         assert post_event(build_tick(), broker).status_code == HTTPStatus.ACCEPTED
         phase = run_kubectl(directory, "get", MAINTENANCE_RESOURCE, "node-1", "-o", "jsonpath={.status.phase}")
         return phase == "Succeeded"
 
-    await_ready("the end of the drain", has_succeeded, [], 60)
+    wait_until_ready("the end of the drain", has_succeeded, [], 60)
     run_kubectl(directory, "delete", MAINTENANCE_RESOURCE, "node-1", "--timeout=60s")
     assert "unschedulable" not in run_kubectl(directory, "get", "node", "node-1", "-o", "json")
 
 
-def find_address(directory: Path, name: str) -> str:
+def find_printed_address(directory: Path, name: str) -> str:
     """Return the address of a process from the hints of `make up`."""
-    match = re.search(ADDRESS_PATTERNS[name], state_directory.read_hints(directory))
+    match = re.search(ADDRESS_PATTERNS[name], state_directory.read_ready_output(directory))
     assert match is not None
     return match[1]
 
@@ -71,13 +70,16 @@ def find_address(directory: Path, name: str) -> str:
 @pytest.mark.parametrize("name", ADDRESS_PATTERNS)
 def test_killed_process_is_restarted_in_time(running_state_dir: Path, name: str) -> None:
     """Check that a killed process is replaced by a new one, which is ready within three seconds."""
-    address = find_address(running_state_dir, name)
-    killed_pid = get_record(running_state_dir, name).pid
+    address = find_printed_address(running_state_dir, name)
+    killed_pid = get_process_record(running_state_dir, name).pid
 
     os.kill(killed_pid, signal.SIGKILL)
     started = time.monotonic()
-    await_ready(
-        name, lambda: get_record(running_state_dir, name).pid != killed_pid and is_ready(address), [], TIMEOUT_SECONDS
+    wait_until_ready(
+        name,
+        lambda: get_process_record(running_state_dir, name).pid != killed_pid and is_ready(address),
+        [],
+        TIMEOUT_SECONDS,
     )
     seconds = time.monotonic() - started
     print(f"{name}: running again after {seconds:.2f} s")
@@ -88,36 +90,36 @@ def test_killed_process_is_restarted_in_time(running_state_dir: Path, name: str)
 def test_drain_succeeds_if_process_is_killed_when_drain_starts(running_state_dir: Path, name: str) -> None:
     """Check that a maintenance succeeds if a process is killed while the maintenance is created."""
     with start_maintenance(running_state_dir) as start_process:
-        os.kill(get_record(running_state_dir, name).pid, signal.SIGKILL)
+        os.kill(get_process_record(running_state_dir, name).pid, signal.SIGKILL)
         assert start_process.wait(TIMEOUT_SECONDS) == 0, start_process.stdout and start_process.stdout.read()
 
     finish_maintenance(running_state_dir)
 
 
-def test_control_plane_is_restarted_with_its_data(running_state_dir: Path) -> None:
-    """Check that the cluster recovers with its data after etcd and all control-plane processes were killed at once.
+def test_control_plane_is_restarted_without_data_loss(running_state_dir: Path) -> None:
+    """Check that the cluster recovers with its data after etcd and all control-plane processes were killed together.
 
     The fake kubelets recover as well, so that evicted pods terminate.
     """
     names = ("kwok", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
     uid = run_kubectl(running_state_dir, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}")
-    killed_pids = {name: get_record(running_state_dir, name).pid for name in names}
+    killed_pids = {name: get_process_record(running_state_dir, name).pid for name in names}
     for pid in killed_pids.values():
         os.kill(pid, signal.SIGKILL)
 
-    await_ready(
+    wait_until_ready(
         "new processes",
-        lambda: all(get_record(running_state_dir, name).pid != killed_pids[name] for name in names),
+        lambda: all(get_process_record(running_state_dir, name).pid != killed_pids[name] for name in names),
         [],
         TIMEOUT_SECONDS,
     )
-    await_ready(
+    wait_until_ready(
         "all processes",
         lambda: describe_state(state_directory.read_records(running_state_dir)) == "up",
         [],
         TIMEOUT_SECONDS,
     )
-    await_ready(
+    wait_until_ready(
         "the API server",
         lambda: is_kubectl_successful(running_state_dir, "get", "--raw", "/readyz"),
         [],
@@ -143,11 +145,11 @@ def is_kubectl_successful(directory: Path, *args: str) -> bool:
 
 def test_status_lists_processes_with_last_exit(running_state_dir: Path) -> None:
     """Check that `status` lists the state, the pid, the restarts and the last exit of each process."""
-    record_before = get_record(running_state_dir, "console")
+    record_before = get_process_record(running_state_dir, "console")
     os.kill(record_before.pid, signal.SIGKILL)
-    await_ready(
+    wait_until_ready(
         "the restart",
-        lambda: get_record(running_state_dir, "console").restarts > record_before.restarts,
+        lambda: get_process_record(running_state_dir, "console").restarts > record_before.restarts,
         [],
         TIMEOUT_SECONDS,
     )
@@ -155,7 +157,7 @@ def test_status_lists_processes_with_last_exit(running_state_dir: Path) -> None:
     status = run_command(running_state_dir, "status")
 
     lines = {line.split()[0]: line for line in status.stdout.splitlines()}
-    record = get_record(running_state_dir, "console")
+    record = get_process_record(running_state_dir, "console")
     assert status.returncode == 0
     assert {"etcd", "kube-apiserver", "functions", "delivery", "console"} <= lines.keys()
     assert re.search(

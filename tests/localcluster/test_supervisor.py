@@ -16,15 +16,15 @@ import pytest
 
 from localcluster import delivery_engines
 from localcluster.errors import LocalClusterError
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.programs import build
 from localcluster.up import start, state_directory, status
 from localcluster.up.cluster_spec import ClusterSpec
 from tests.localcluster.commands import (
     ROOT,
     build_command,
-    get_record,
-    list_living_groups,
+    get_process_record,
+    list_running_process_groups,
     run_command,
     run_kubectl,
     wait_until,
@@ -61,8 +61,8 @@ The product's processes are functions, delivery, console and validate.
 def test_up_starts_and_down_stops_cluster(state_dir: Path) -> None:
     """Check that `up` starts a working cluster, that a second `up` reports it, and that `down` stops all processes.
 
-    The given number of nodes have the control-plane role. `down` stops everything even if some files in the directory
-    were deleted.
+    `--control-planes` sets the number of nodes with the control-plane role. `down` stops everything even if some files
+    in the directory were deleted.
     """
     options = ("--nodes", "2", "--control-planes", "1")
     up_result = run_command(state_dir, "up", *options)
@@ -95,7 +95,7 @@ def test_up_starts_and_down_stops_cluster(state_dir: Path) -> None:
     )
     assert (down_result.returncode, down_result.stdout) == (0, "down\n")
     assert not state_directory.is_running(state_dir)
-    assert wait_until(lambda: list_living_groups(groups) == [])
+    assert wait_until(lambda: list_running_process_groups(groups) == [])
 
 
 @proves("NMO-18")
@@ -122,19 +122,19 @@ def test_servers_exit_if_supervisor_is_killed(state_dir: Path) -> None:
     `down` also works if the running cluster's directory was deleted.
     """
     assert run_command(state_dir, "up", "--nodes", "1").returncode == 0
-    killed_pid = get_record(state_dir, "delivery").pid
+    killed_pid = get_process_record(state_dir, "delivery").pid
     os.kill(killed_pid, signal.SIGKILL)
-    await_ready("the restart", lambda: get_record(state_dir, "delivery").restarts == 1, [])
+    wait_until_ready("the restart", lambda: get_process_record(state_dir, "delivery").restarts == 1, [])
 
     groups = state_directory.list_process_groups(state_dir)
     assert killed_pid not in groups
-    assert list_living_groups(groups) == groups
+    assert list_running_process_groups(groups) == groups
     os.kill(state_directory.read_supervisor_pid(state_dir), signal.SIGKILL)
 
     down_result = run_command(state_dir, "down")
     assert down_result.returncode == 0
     assert not state_directory.is_running(state_dir)
-    assert wait_until(lambda: list_living_groups(groups) == [])
+    assert wait_until(lambda: list_running_process_groups(groups) == [])
     assert run_command(state_dir, "up", "--nodes", "1").returncode == 0
     check_down_without_directory(state_dir)
 
@@ -142,13 +142,13 @@ def test_servers_exit_if_supervisor_is_killed(state_dir: Path) -> None:
 def check_down_without_directory(directory: Path) -> None:
     """Delete the whole directory, and check that `down` still stops everything."""
     groups, supervisor = state_directory.list_process_groups(directory), state_directory.read_supervisor_pid(directory)
-    while directory.exists():  # the servers still write to it
+    while directory.exists():  # The servers still write to the directory.
         shutil.rmtree(directory, ignore_errors=True)
 
     down_result = run_command(directory, "down")
 
     assert (down_result.returncode, down_result.stdout) == (0, "down\n")
-    assert wait_until(lambda: list_living_groups([*groups, supervisor]) == [])
+    assert wait_until(lambda: list_running_process_groups([*groups, supervisor]) == [])
 
 
 def test_ctrl_c_during_start_stops_servers(state_dir: Path) -> None:
@@ -163,8 +163,8 @@ def test_ctrl_c_during_start_stops_servers(state_dir: Path) -> None:
     assert wait_until(lambda: not state_directory.is_running(state_dir))
 
 
-def test_unknown_delivery_is_rejected(state_dir: Path) -> None:
-    """Check that an unknown delivery is rejected with a list of the known ones before anything is started."""
+def test_unknown_delivery_option_is_rejected(state_dir: Path) -> None:
+    """Check that an unknown delivery is rejected with a list of the supported values before anything is started."""
     result = run_command(state_dir, "up", "--delivery", "pigeon")
 
     assert result.returncode == 1
@@ -211,7 +211,7 @@ def test_down_stops_starting_cluster(state_dir: Path) -> None:
     with subprocess.Popen(build_command(state_dir, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "starting a cluster: NODES=3 DELIVERY=local\n"
-        await_ready("the supervisor", lambda: bool(state_directory.find_supervisors(state_dir)), [])
+        wait_until_ready("the supervisor", lambda: bool(state_directory.find_supervisors(state_dir)), [])
         down_result = run_command(state_dir, "down")
         process.stdout.read()
 
@@ -242,7 +242,7 @@ def test_down_reports_files_of_another_user(state_dir: Path) -> None:
     assert (state_dir / state_directory.READY_FILE).exists()
 
 
-def test_starting_supervisor_is_found_without_lock(state_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_starting_supervisor_is_found_before_it_holds_lock(state_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Check that a starting supervisor that does not have the lock yet is found by its command line.
 
     The directory may contain the pid of an earlier supervisor.
@@ -263,19 +263,19 @@ def test_starting_supervisor_is_found_without_lock(state_dir: Path, capsys: pyte
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files that belong to root")
-def test_error_about_files_of_root_names_remedy() -> None:
+def test_error_about_files_that_belong_to_root_names_remedy() -> None:
     """Check that the error about files that root's cluster has left names them and the command that removes them.
 
     Otherwise the start would only report that the directory is not empty.
     """
-    with tempfile.TemporaryDirectory(prefix="left-") as shared_dir:  # other users cannot access pytest's directories
+    with tempfile.TemporaryDirectory(prefix="left-") as shared_dir:  # Other users cannot access pytest's directories.
         servers_dir = Path(shared_dir) / state_directory.SERVERS_DIR
         (servers_dir / "etcd").mkdir(parents=True)
         servers_dir.chmod(0o555)
         Path(shared_dir).chmod(0o755)
 
         result = run_unprivileged("state_directory.remove_previous_cluster", Path(shared_dir))
-        Path(shared_dir).chmod(0o555)  # everything belongs to root, as after a cluster that root started
+        Path(shared_dir).chmod(0o555)  # All files belong to root, as after root has run a cluster.
         supervise_result = run_unprivileged(SUPERVISE_EXPRESSION, Path(shared_dir))
         Path(shared_dir).chmod(0o755)
         servers_dir.chmod(0o755)
@@ -308,7 +308,7 @@ def test_own_unwritable_files_are_not_attributed_to_another_user(unwritable_dir:
     assert "sudo" not in result.stderr
 
 
-def test_permission_error_outside_directory_is_unchanged(state_dir: Path) -> None:
+def test_permission_error_outside_directory_is_raised_unchanged(state_dir: Path) -> None:
     """Check that a permission error for a file outside of the directory is raised unchanged."""
     state_dir.mkdir()
 
@@ -337,10 +337,10 @@ def test_up_with_different_options_fails_if_cluster_is_running(state_dir: Path, 
     assert str(error.value) == "another cluster is running, with NODES=3 DELIVERY=local: stop it with `make down`"
 
 
-def test_up_uses_cluster_that_another_up_has_started_meanwhile(
+def test_up_uses_cluster_that_concurrent_up_has_started(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check that `up` uses and reports a cluster that another `up` has started in the meantime.
+    """Check that `up` uses and reports a cluster that a concurrent `up` has started.
 
     `make env` then prints the exports of that cluster.
     """
@@ -348,11 +348,11 @@ def test_up_uses_cluster_that_another_up_has_started_meanwhile(
     spec, other_cluster = ClusterSpec(), ExitStack()
     ready_text = f"{state_directory.format_ready_title(spec)}export KUBECONFIG=there\n"
 
-    def start_other(*_: object) -> None:
+    def start_concurrent_cluster(*_: object) -> None:
         other_cluster.enter_context(state_directory.hold_lock(state_dir))
         (state_dir / state_directory.READY_FILE).write_text(ready_text)
 
-    monkeypatch.setattr(type(delivery_engines.get_engine(spec.engine)), "build", start_other)
+    monkeypatch.setattr(type(delivery_engines.get_engine(spec.engine)), "build", start_concurrent_cluster)
     with other_cluster:
         start.start_cluster(state_dir, spec)
 

@@ -1,4 +1,4 @@
-"""Tests for the make targets `deploy` and `cluster-functest`, and for those of the container image."""
+"""Tests for the make targets `deploy` and `cluster-functest`, and for the targets that build the container image."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ IMAGE_ARGUMENTS = ("container-build-and-push-community", "IMAGE=registry.example
 def run_make(target: str, *variables: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a make target in the repository."""
     tools = os.pathsep.join([str(build.ensure_programs()), os.environ["PATH"]])
-    return run_make_in(ROOT, target, *variables, **{"PATH": tools, **environment})
+    return run_make_in_directory(ROOT, target, *variables, **{"PATH": tools, **environment})
 
 
-def run_make_in(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_make_in_directory(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run make in a directory."""
     command, variables = ["make", "--no-print-directory", *arguments], {**os.environ, **environment}
     return subprocess.run(
@@ -120,7 +120,7 @@ def test_unknown_overlay_is_rejected(overlay: str) -> None:
 
 
 def test_overlay_in_home_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `deploy` expands `~`, because the shell does not expand it within quotes."""
+    """Check that `deploy` expands `~`, because the shell does not expand `~` within quotes."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").touch()
@@ -180,11 +180,11 @@ def test_kinds_defined_in_overlay_need_not_be_served() -> None:
 )
 def test_only_pod_templates_are_checked_for_placeholder_image(spec: Any, is_reported: bool) -> None:
     """Check that only pod templates are searched for images; other kinds may have a different field `template`."""
-    users = preflight.list_placeholder_users(
+    object_names = preflight.list_objects_with_placeholder_image(
         [{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}]
     )
 
-    assert users == (["Thing t"] if is_reported else [])
+    assert object_names == (["Thing t"] if is_reported else [])
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ def engine_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pop_calls(engine_dir: Path) -> list[str]:
+def pop_logged_calls(engine_dir: Path) -> list[str]:
     """Return and delete the logged calls of the engine, except for `info`."""
     log_file = engine_dir / "calls"
     lines = log_file.read_text().splitlines()
@@ -291,16 +291,16 @@ def pop_calls(engine_dir: Path) -> list[str]:
 
 
 @proves("C30", "KNM-7", "NMO-26")
-def test_image_targets_of_both_documents_are_equivalent(engine_dir: Path) -> None:
-    """Check that the targets in both documents run the same engine commands, and fail if the engine fails."""
+def test_combined_and_separate_image_targets_are_equivalent(engine_dir: Path) -> None:
+    """Check that building and pushing in one target or in two runs the same commands, and fails if the engine fails."""
     variables, path = IMAGE_ARGUMENTS[1:], f"{engine_dir}:{os.environ['PATH']}"
     calls_by_targets = {}
     for targets in ("container-build-and-push-community",), ("container-build", "container-push"):
         assert run_make(*targets, *variables, PATH=path).returncode == 0
-        calls_by_targets[targets] = pop_calls(engine_dir)
+        calls_by_targets[targets] = pop_logged_calls(engine_dir)
         for failing_command in ("build", "push"):
             assert run_make(*targets, *variables, PATH=path, FAILING=failing_command).returncode != 0
-            assert pop_calls(engine_dir)[-1].startswith(failing_command)
+            assert pop_logged_calls(engine_dir)[-1].startswith(failing_command)
 
     first_calls, second_calls = calls_by_targets.values()
     assert first_calls == second_calls
@@ -322,7 +322,7 @@ def test_make_check_fails_if_linter_or_test_fails(tmp_path: Path, failing_progra
     for name in ("requirements-dev.lock", "pyproject.toml", ".venv/.stamp"):
         (tmp_path / name).touch()
 
-    result = run_make_in(tmp_path, "check", PYTHON=".venv/bin/python", FAILING=failing_program or "nothing")
+    result = run_make_in_directory(tmp_path, "check", PYTHON=".venv/bin/python", FAILING=failing_program or "nothing")
 
     assert (result.returncode == 0) is (failing_program == ""), result.stdout + result.stderr
     if not failing_program:

@@ -26,14 +26,14 @@ ON_NODE_1, ON_NODE_2 = Uptime("node-1", FIRST_BOOT), Uptime("node-2", FIRST_BOOT
 REBOOTED_ON_NODE_2, DOWN = Uptime("node-2", SECOND_BOOT), Uptime()
 
 
-def build_instance(phase: str) -> Object:
+def build_vmi_in_phase(phase: str) -> Object:
     metadata = {"name": "live", "annotations": {"fake-virt/booted": FIRST_BOOT}}
     return {"metadata": metadata, "status": {"phase": phase, "nodeName": "node-1"}}
 
 
 def test_uptime_of_vm_is_counted_from_boot() -> None:
     """Check that a VM's uptime is counted from its boot until it is stopped."""
-    assert [read_uptime(build_instance("Running")), read_uptime(build_instance("Failed"))] == [ON_NODE_1, DOWN]
+    assert [read_uptime(build_vmi_in_phase("Running")), read_uptime(build_vmi_in_phase("Failed"))] == [ON_NODE_1, DOWN]
     assert (
         format_uptimes({"b": REBOOTED_ON_NODE_2, "a": ON_NODE_1, "c": DOWN}, NOW)
         == "a up 42 s on node-1   b up 12 s on node-2   c down"
@@ -60,7 +60,7 @@ def test_change_of_vm_is_described(before: Uptime, after: Uptime, expected: str)
     [("moves", [ON_NODE_2]), ("blocks", [ON_NODE_2]), ("restarts", [REBOOTED_ON_NODE_2]), ("stops", [DOWN])],
 )
 def test_demo_fails_if_outcome_differs_from_preview(forecast: str, matching_outcomes: list[Uptime]) -> None:
-    """Check that the demo fails if the outcome for a VM differs from the preview."""
+    """Check that the demo fails if a VM does not behave as the preview has forecast."""
     for after in (ON_NODE_1, ON_NODE_2, REBOOTED_ON_NODE_2, DOWN, Uptime("node-1", SECOND_BOOT)):
         if after in matching_outcomes:
             assert [
@@ -68,12 +68,12 @@ def test_demo_fails_if_outcome_differs_from_preview(forecast: str, matching_outc
                 for line in check_outcomes("node-1", {"vm": forecast}, {"vm": ON_NODE_1}, {"vm": after})
             ] == [["vm", forecast]]
         else:
-            with pytest.raises(DemoError, match=f'virtual machine "vm": the preview forecast that it {forecast}'):
+            with pytest.raises(DemoError, match=f'virtual machine "vm": the preview forecast is {forecast}'):
                 list(check_outcomes("node-1", {"vm": forecast}, {"vm": ON_NODE_1}, {"vm": after}))
 
 
 def test_drain_status_is_one_line() -> None:
-    """Check that the line shows the drain's progress and one of the blocked pods."""
+    """Check that the status line shows the drain's progress and one of the blocked pods."""
     assert format_drain_status({}) == f"new       {'░' * 20}   0 %  ? pods left"
     blocked_pods = [{"name": "pinned", "message": "no disk"}]
     status: Object = {"phase": "Running", "drainProgress": 80, "pendingCount": 1, "blockedPods": blocked_pods}
@@ -85,7 +85,7 @@ def test_drain_status_is_one_line() -> None:
 
 @proves("DRN-16", "OSV-2", "OSV-3")
 def test_demo_drains_node_with_vm_of_each_kind() -> None:
-    """Check that the demo succeeds: each VM behaved as forecast, and the blocked one could leave later.
+    """Check that the demo succeeds: each VM behaved as forecast, and the blocked VM left the node later.
 
     The CPU labels changed, and everything that the demo started is stopped.
     """
@@ -111,4 +111,4 @@ def test_demo_fails_if_vm_does_not_migrate(monkeypatch: pytest.MonkeyPatch, tmp_
 
     with pytest.raises(SystemExit) as raised:
         run_demo(vm.main)
-    assert 'virtual machine "live": the preview forecast that it moves' in str(raised.value.code)
+    assert 'virtual machine "live": the preview forecast is moves' in str(raised.value.code)

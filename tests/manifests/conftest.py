@@ -16,5 +16,5 @@ def knative_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
     with LocalCluster(tmp_path_factory.mktemp("knative"), nodes=1) as cluster:
         files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
         cluster.kubectl("apply", "--server-side", *files)
-        cluster.await_crds()
+        cluster.wait_for_crds()
         yield cluster

@@ -20,26 +20,26 @@ ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
 OVERLAYS = sorted(file.parent.name for file in MANIFESTS.glob("overlays/*/kustomization.yaml"))
 STEPWISE_OVERLAY = "operator"
-"""The overlay from which the last file of the stepwise install is generated; it is incomplete by itself."""
+"""The overlay from which the last file of the stepwise install is generated; the overlay alone is incomplete."""
 INSTALL_OVERLAYS = [name for name in OVERLAYS if name != STEPWISE_OVERLAY]
 CERTIFICATES_OVERLAYS = ("compact", "kafka", "knative", "mutex", "plain", "rabbitmq")
-"""Overlays that renew certificates, each in a separate process.
+"""Overlays with the function `renew-certificates`, which always runs in a separate process.
 
-The other overlays are `func`, which has a single Service, and those for a different namespace and account.
+The overlay `func` has only one Service, and other overlays have a different namespace and account.
 """
 MUTEX_OVERLAY = "mutex"
 OPTIONAL_COMPONENTS = {MUTEX_OVERLAY: ("mutex",), "hyperconverged": ("virtualization", "cpu_labels")}
-"""The optional components of each overlay that has any."""
+"""The optional components of overlays; an overlay that is not listed has none."""
 INSTALL_DIRS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALL_OVERLAYS)]
 """Directories that `kubectl apply -k` installs."""
 SKIP_SCHEMA_OPTION = "--openapi-patch=false"
-"""Option of `kubectl apply` that skips the OpenAPI schemas, so that the same patches take a fifth of the CPU time."""
+"""Option of `kubectl apply` that skips the OpenAPI schemas, and reduces the CPU time to a fifth for equal patches."""
 
 ALWAYS_SENT_PREFIX = "poddisruptionbudget.policy/"
 """Prefix of a PodDisruptionBudget in the output of `kubectl apply`.
 
-kubectl sends its selector on every apply, because the field has the patch strategy `replace`. The API server then
-changes nothing.
+kubectl sends the budget's selector on every apply, because the field has the patch strategy `replace`. The API server
+then changes nothing.
 """
 
 SECURITY_CONTEXT = {
@@ -58,7 +58,7 @@ KNATIVE_CRD_DIRS = (
 )
 """For each directory of CRDs: the Go module in this repository, Knative's Go module, and the path in that module."""
 RABBITMQ_CRD_FILE = ("rabbitmq", "knative.dev/eventing-rabbitmq", "config/broker/300-rabbitmqbrokerconfig.yaml")
-"""The same for the CRD that the RabbitMQ Broker needs; the Kafka Broker needs only those of Eventing."""
+"""The Go module in this repository, Knative's Go module, and the path of the CRD that the RabbitMQ Broker needs."""
 
 
 @cache
@@ -96,8 +96,8 @@ def get_identity(manifest: Manifest) -> tuple[str, str, str, str]:
     return manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
-def get_pod_specs(objects: Iterable[Manifest]) -> dict[str, Manifest]:
-    """Return the pod templates of the functions and of PodSource by the name of their workload."""
+def get_pod_templates(objects: Iterable[Manifest]) -> dict[str, Manifest]:
+    """Return the pod templates of the functions and of PodSource by workload name."""
     workloads = [manifest for manifest in objects if "template" in manifest.get("spec", {})]
     return {manifest["metadata"]["name"]: manifest["spec"]["template"] for manifest in workloads}
 

@@ -12,7 +12,7 @@ import yaml
 from localcluster.cluster import LocalCluster
 from localcluster.function_server import FunctionConfig, build_function_server
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
-from localcluster.processes import Server, Startable, await_ready, kill_all, reserve_port
+from localcluster.processes import Server, Startable, kill_all, reserve_port, wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
 from tests.manifests.rendering import ROOT, Manifest, filter_by_kind
@@ -22,7 +22,7 @@ SERVING_FIELDS = ("containerConcurrency", "timeoutSeconds")
 """Fields in the pod template of a Knative Service that only Serving uses."""
 MIN_SCALE_ANNOTATION = "autoscaling.knative.dev/min-scale"
 COMPONENT_SOURCE_ACCOUNTS = ("certificate-sources", "virtualization-sources", "cpu-label-sources")
-"""Accounts of the sources that are not run; the local delivery watches all objects with one account."""
+"""Accounts of sources that do not run here: the local delivery uses one account for all ApiServerSources."""
 
 
 class RunningInstall(Startable):
@@ -47,11 +47,11 @@ class RunningInstall(Startable):
             _build_delivery(cluster, objects, directory, functions, delivery),
         ]
 
-    def _bring_up(self) -> None:
+    def _start_and_wait(self) -> None:
         """Start the functions and the local delivery, and wait until both are ready."""
         for server, url in zip(self._servers, self._urls, strict=True):
             server.start()
-            await_ready(server.name, partial(is_ready, url), [server], timeout=30)
+            wait_until_ready(server.name, partial(is_ready, url), [server], timeout=30)
 
     def stop(self) -> None:
         """Kill both processes, the delivery first."""

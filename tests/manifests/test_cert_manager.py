@@ -33,10 +33,10 @@ def cert_manager_cluster(installed_cluster: LocalCluster) -> Iterator[LocalClust
     """Yield the installed cluster with cert-manager's CRDs, but without cert-manager itself."""
     crds = [yaml.safe_load(file.read_text()) for file in cert_manager.fetch_crds()]
     for crd in crds:
-        crd["metadata"] = {"name": crd["metadata"]["name"]}  # the other fields are templates of cert-manager's chart
+        crd["metadata"] = {"name": crd["metadata"]["name"]}  # All other metadata contains Helm templates.
     names = [crd["metadata"]["name"] for crd in crds]
     installed_cluster.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(crds))
-    installed_cluster.await_crds(*names)
+    installed_cluster.wait_for_crds(*names)
     yield installed_cluster
     installed_cluster.kubectl("delete", "crd", *names)
 
@@ -55,7 +55,7 @@ def test_api_server_keeps_all_fields_of_cert_manager_objects(cert_manager_cluste
 
 
 def test_api_server_rejects_unknown_field_in_certificate(cert_manager_cluster: LocalCluster) -> None:
-    """Check that an unknown field is rejected, which shows that the previous test can fail."""
+    """Check that the strict validation of the applied objects rejects an unknown field."""
     manifest = (COMPONENT_DIR / "certificates.yaml").read_text().replace("renewBefore:", "renewAfter:")
 
     with pytest.raises(Exception, match="renewAfter"):

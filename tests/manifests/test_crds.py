@@ -72,7 +72,7 @@ def test_every_field_in_crd_has_description() -> None:
     """Check that each field has a description, which `kubectl explain` prints."""
     schema = read_crd(CRD_FILES[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
-    # the API server adds the description of `metadata`
+    # The API server adds the description of `metadata`.
     assert list(find_fields_without_description(schema, "")) == [".metadata"]
 
 
@@ -138,7 +138,7 @@ def test_sample_is_accepted_unchanged(installed_cluster: LocalCluster, file: Pat
 )
 @pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
 def test_invalid_spec_is_rejected(installed_cluster: LocalCluster, api_version: str, spec: Any, message: str) -> None:
-    """NMO-2, KNM-1: the API server itself rejects the object and names the field, without any webhook (NMO-18)."""
+    """NMO-2, KNM-1: the API server rejects the object and names the field without a webhook (NMO-18)."""
     body = json.loads(build_manifest("crd-refused", spec, api_version))
     if spec is None:
         del body["spec"]
@@ -208,7 +208,7 @@ def test_drain_options_may_be_changed_at_any_time(installed_cluster: LocalCluste
 
 @proves("NMO-21")
 def test_node_name_of_maintenance_cannot_be_changed(installed_cluster: LocalCluster, sample_name: str) -> None:
-    """NMO-21: the API server rejects a changed `spec.nodeName` and suggests to create a new NodeMaintenance."""
+    """NMO-21: the API server rejects a changed `spec.nodeName` and suggests creating a new NodeMaintenance."""
     patch = '{"spec": {"nodeName": "another"}}'
 
     result = installed_cluster.kubectl("patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", patch, check=False)
@@ -234,7 +234,7 @@ def test_reason_may_be_changed_at_any_time(installed_cluster: LocalCluster, samp
 
 
 @proves("KNM-2", "C1")
-def test_api_server_keeps_all_status_fields_and_both_spellings(
+def test_api_server_keeps_all_status_fields_with_both_spellings_of_totalpods(
     installed_cluster: LocalCluster, sample_name: str
 ) -> None:
     """KNM-2, C1: the schema contains every status field; the API server would silently drop any other field."""

@@ -21,7 +21,7 @@ BROKER_OVERLAYS = ("plain", "rabbitmq", "kafka")
 IMAGE_OVERRIDE = "images: [{name: nodemaintenance, newName: registry.example/nodemaintenance}]"
 
 
-def render_conflict_candidates(name: str) -> list[Manifest]:
+def render_broker_and_service(name: str) -> list[Manifest]:
     """Render an overlay, and return its Broker and the Service of `begin`, moved to the test namespace."""
     objects = filter_by_kind(render_overlay(name), "Broker", "Service")
     selected = [
@@ -55,7 +55,7 @@ def write_overlay(directory: Path, manifests: list[Manifest], images: str = IMAG
 
 @pytest.fixture
 def current_cluster(knative_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> LocalCluster:
-    """Make the cluster the current one of kubectl, empty the test namespace, and return the cluster."""
+    """Select the cluster in kubectl's configuration, empty the test namespace, and return the cluster."""
     monkeypatch.setenv("KUBECONFIG", str(knative_cluster.kubeconfig))
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     knative_cluster.kubectl("apply", "-f", "-", input=json.dumps(namespace))
@@ -75,10 +75,10 @@ def test_broker_with_different_class_stops_deployment(current_cluster: LocalClus
 
     `kubectl apply` would then apply all other objects.
     """
-    create_objects(current_cluster, filter_by_kind(render_conflict_candidates("plain"), "Broker"))
+    create_objects(current_cluster, filter_by_kind(render_broker_and_service("plain"), "Broker"))
 
     with pytest.raises(LocalClusterError, match=r"nothing was applied.*Broker switched/default has the class MTChann"):
-        apply.deploy(write_overlay(tmp_path, filter_by_kind(render_conflict_candidates(name), "Broker")))
+        apply.deploy(write_overlay(tmp_path, filter_by_kind(render_broker_and_service(name), "Broker")))
 
     assert "applied" not in current_cluster.kubectl("get", "configmaps", "-n", NAMESPACE, "-o", "name").stdout
 
@@ -89,27 +89,27 @@ def test_broker_with_different_class_stops_deployment(current_cluster: LocalClus
     ("live_overlay", "desired_overlay", "message"),
     [("plain", "knative", "does not belong to"), ("knative", "plain", "belongs to")],
 )
-def test_service_of_other_serving_mode_stops_deployment(
+def test_service_with_different_use_of_knative_serving_stops_deployment(
     current_cluster: LocalCluster, tmp_path: Path, live_overlay: str, desired_overlay: str, message: str
 ) -> None:
     """Check that the error names a Service that serves a function with Knative Serving in only one of the installs.
 
-    Serving would permanently mark its Route as `ServiceNotOwned`. In the other direction, it would restore its own
-    Service.
+    If only the new install uses Serving, its Route would stay `ServiceNotOwned`. If only the existing install does,
+    Serving would overwrite the Service of the new install.
     """
-    [service] = filter_by_kind(render_conflict_candidates(live_overlay), "Service")
+    [service] = filter_by_kind(render_broker_and_service(live_overlay), "Service")
     create_objects(current_cluster, [build_serving_service(current_cluster) if live_overlay == "knative" else service])
 
     with pytest.raises(LocalClusterError, match=f"Service switched/begin {message} Knative Serving; see"):
-        apply.deploy(write_overlay(tmp_path, filter_by_kind(render_conflict_candidates(desired_overlay), "Service")))
+        apply.deploy(write_overlay(tmp_path, filter_by_kind(render_broker_and_service(desired_overlay), "Service")))
 
 
 @proves("NMO-26a")
 def test_deploy_can_apply_same_overlay_again(current_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that the same overlay can be applied again, as in an upgrade."""
-    create_objects(current_cluster, [*render_conflict_candidates("knative"), build_serving_service(current_cluster)])
+    create_objects(current_cluster, [*render_broker_and_service("knative"), build_serving_service(current_cluster)])
 
-    apply.deploy(write_overlay(tmp_path, render_conflict_candidates("knative")))
+    apply.deploy(write_overlay(tmp_path, render_broker_and_service("knative")))
 
     assert "applied" in current_cluster.kubectl("get", "configmaps", "-n", NAMESPACE, "-o", "name").stdout
 
@@ -131,7 +131,7 @@ def test_accounts_that_lose_rights_are_detected(
 ) -> None:
     """NMO-26a: `make deploy` detects accounts that would lose rights because it replaces a binding of the same name."""
     assert (
-        preflight.find_stripped_accounts(
+        preflight.find_accounts_losing_roles(
             render_overlay(desired_overlay), filter_by_kind(render_overlay(live_overlay), "ClusterRoleBinding")
         )
         == expected
@@ -144,7 +144,7 @@ def test_accounts_that_lose_rights_are_detected(
 def test_deploy_does_not_remove_rights_of_existing_account(
     current_cluster: LocalCluster, tmp_path: Path, account_exists: bool
 ) -> None:
-    """Check that a binding of an existing account is not replaced, but one whose account no longer exists is."""
+    """Check that `make deploy` replaces a ClusterRoleBinding only if the bound account no longer exists."""
     (binding, *_) = filter_by_kind(render_overlay("knative"), "ClusterRoleBinding")
     name, account_type = f"account-{account_exists}", {"apiVersion": "v1", "kind": "ServiceAccount"}
     binding = {**binding, "metadata": {"name": name.lower()}}
@@ -169,7 +169,7 @@ def test_deploy_does_not_remove_rights_of_existing_account(
 @proves("NMO-26a")
 def test_placeholder_image_is_rejected(current_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that a placeholder image is rejected: no node could pull it, and `kubectl apply` would report no error."""
-    overlay = write_overlay(tmp_path, filter_by_kind(render_conflict_candidates("knative"), "Service"), images="")
+    overlay = write_overlay(tmp_path, filter_by_kind(render_broker_and_service("knative"), "Service"), images="")
 
     with pytest.raises(LocalClusterError, match=r"nothing was applied: Service begin would .* `images`"):
         apply.deploy(overlay)
@@ -178,7 +178,7 @@ def test_placeholder_image_is_rejected(current_cluster: LocalCluster, tmp_path: 
 
 
 def test_broker_overlays_share_no_network_policy() -> None:
-    """Check that overlays for different brokers share no network policy, so that a failed switch keeps those in use."""
+    """Check that overlays for different brokers share no network policy, so that a failed switch keeps all policies."""
     policies = [
         get_identity(policy)
         for name in BROKER_OVERLAYS

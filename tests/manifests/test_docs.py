@@ -20,7 +20,7 @@ from functions.app import FUNCTIONS
 from kube.cpu import capabilities, node_patch
 from kube.mutex.objects import DEFAULT_NAMESPACE, FINALIZER, RUN_LABEL
 from kube.virtualization import virt_launcher_budgets
-from localcluster.deploy.preflight import PLACEHOLDER_IMAGE, list_placeholder_users
+from localcluster.deploy.preflight import PLACEHOLDER_IMAGE, list_objects_with_placeholder_image
 from tests.manifests import trigger_checks
 from tests.manifests.rendering import (
     INSTALL_OVERLAYS,
@@ -64,7 +64,8 @@ def test_uninstall_commands_are_in_required_order() -> None:
     """Check that the uninstall commands remove objects outside of the install in the right order.
 
     Optional components leave labels on other objects, and finalizers that block the deletion of CRDs. The functions
-    that remove these must still run. The oldest API's CRD, which is in no overlay, is removed after its objects.
+    that remove these labels and finalizers must still run. The oldest API's CRD, which is in no overlay, is removed
+    after its objects.
     """
     section = UNINSTALL_PAGE.partition("## Remove the product\n")[2].partition("\n## ")[0]
     lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
@@ -92,7 +93,7 @@ def test_install_page_lists_every_overlay() -> None:
 
 
 def render_documented_overlay(directory: Path, number: int, page: str = INSTALL_PAGE) -> list[Manifest]:
-    """Render the overlay in the page's code block with this number."""
+    """Render the overlay in the code block with the given number on a page of the docs."""
     overlay_source = re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL)[number]
     relative = f"{'../' * len(directory.parts[1:])}{MANIFESTS.relative_to('/')}"
     (directory / "kustomization.yaml").write_text(overlay_source.replace("../manifests", relative))
@@ -101,7 +102,7 @@ def render_documented_overlay(directory: Path, number: int, page: str = INSTALL_
 
 @pytest.mark.parametrize(("number", "name"), [(0, "knative"), (1, "func")])
 def test_documented_overlay_replaces_every_image(tmp_path: Path, number: int, name: str) -> None:
-    """Check that the overlays on the page replace the image of all functions and of PodSource."""
+    """Check that the overlays in docs/install.md replace the image of all functions and of PodSource."""
     objects = render_documented_overlay(tmp_path, number)
 
     assert list_images(render_overlay(name)) == {PLACEHOLDER_IMAGE}
@@ -186,11 +187,11 @@ def test_first_documented_install_uses_make_deploy() -> None:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_no_overlay_has_a_usable_image(name: str) -> None:
     """Check that no overlay has a usable image name, so that `make deploy` rejects an overlay without an image."""
-    assert list_placeholder_users(render_overlay(name))
+    assert list_objects_with_placeholder_image(render_overlay(name))
 
 
 def test_documented_console_overlay_configures_proxy(tmp_path: Path) -> None:
-    """Check that the console overlay on the page sets the proxy's secret and addresses, and the public host name."""
+    """Check that the overlay in docs/console.md sets the proxy's secret and addresses, and the public host name."""
     deployments = filter_by_kind(render_documented_overlay(tmp_path, 1, CONSOLE_PAGE), "Deployment")
     (console,) = [deployment for deployment in deployments if deployment["metadata"]["name"] == "console"]
 
@@ -244,7 +245,7 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
     workloads = [
         workload for workload in filter_by_kind(objects, "Service", "Deployment") if "template" in workload["spec"]
     ]
-    has_own_process = "certificates" in components  # its function always has a separate process
+    has_own_process = "certificates" in components  # `renew-certificates` always has a separate process.
     optional_components = ("mutex", "virtualization", "cpu-labels")
     optional_step_count = sum(
         len(list_steps(component.replace("-", "_"))) for component in optional_components if component in components
@@ -261,17 +262,17 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
 
 
 def test_configuration_page_states_retry_durations() -> None:
-    """Check that the page states the duration of ten retries with delays that double from 0.2 s, as in Triggers."""
+    """Check that docs/configuration.md states the duration of the Triggers' ten retries with delays from 0.2 s."""
     seconds = sum(0.2 * 2**attempt for attempt in range(10))
 
     assert f"11 in {int(seconds)} s" in CONFIGURATION_PAGE
     assert f"up to {int(seconds)} s" in CONFIGURATION_PAGE
-    assert f"41 in {sum(range(40))} s" in CONFIGURATION_PAGE  # Knative's first linear delay is zero
+    assert f"41 in {sum(range(40))} s" in CONFIGURATION_PAGE  # Knative's first linear delay is zero.
 
 
 @proves("X-4")
 def test_event_table_matches_triggers() -> None:
-    """Check that the page's table of events and functions matches the Triggers; `record` receives every event."""
+    """Check that the documented table of events and functions matches the Triggers; `record` receives every event."""
     documented = {
         (row[0].partition("`, of a ")[0].strip("`"), step)
         for row in parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
@@ -297,7 +298,7 @@ def test_event_table_matches_triggers() -> None:
 def test_event_tables_are_complete() -> None:
     """X-4: the tables of events list every event type in `eventing/events.py`."""
     rows = parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
-    rows += [row for page in (MUTEX_PAGE, CPU_LABELS_PAGE) for row in parse_table(page, "What each event is")]
+    rows += [row for page in (MUTEX_PAGE, CPU_LABELS_PAGE) for row in parse_table(page, "Event types")]
     documented = {row[0].partition("`, of a ")[0].strip("`") for row in rows}
     source_event_types = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
 
@@ -309,7 +310,7 @@ def test_event_tables_are_complete() -> None:
 @proves("X-4")
 def test_cpu_labels_event_table_matches_triggers() -> None:
     """Check that the page about CPU labels lists each event with its kind, and `label-cpu` as the only function."""
-    documented = {(row[0], row[3]) for row in parse_table(CPU_LABELS_PAGE, "What each event is")}
+    documented = {(row[0], row[3]) for row in parse_table(CPU_LABELS_PAGE, "Event types")}
     triggers = filter_by_kind(
         list(yaml.safe_load_all((MANIFESTS / "components/cpu-labels/eventing.yaml").read_text())), "Trigger"
     )

@@ -1,7 +1,8 @@
 """Tests that the commands in the operators' documents work unchanged on a cluster that runs the product.
 
-One path differs. Two documents use `config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml`, each for its own API
-group. The sample of KubeVirt's operator is therefore in a separate file in the same directory.
+Only one path differs from the documents. Two documents use the path
+`config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml`, each for a different API group. The sample of KubeVirt's
+operator is therefore in a separate file in the same directory.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ def read_status(run_kubectl_line: Kubectl, line: str) -> Object:
 
 @proves("NMO-1", "NMO-10", "NMO-15")
 def test_commands_in_medik8s_document_work(documented_environment: ChainEnvironment, run_kubectl_line: Kubectl) -> None:
-    """Check that the commands in medik8s' document work: apply the sample, read its status, delete it as `nm`."""
+    """Check that medik8s' documented commands apply the sample, read its status, and delete it by short name."""
     file = "config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml"
     name = "nodemaintenance.nodemaintenance.medik8s.io"
 
     assert run_kubectl_line(f"apply -f {file}") == f"{name}/nodemaintenance-sample created\n"
-    documented_environment.await_state(f"{MEDIK8S.path}/nodemaintenance-sample")
+    documented_environment.wait_for_state(f"{MEDIK8S.path}/nodemaintenance-sample")
     status = read_status(run_kubectl_line, "get nm nodemaintenance-sample -o yaml")
     delete_output = run_kubectl_line("delete nm nodemaintenance-sample")
 
@@ -80,7 +81,7 @@ def test_commands_in_kubevirt_document_work(
     file = "config/samples/nodemaintenance_v1beta1_kubevirt.yaml"
 
     assert run_kubectl_line(f"apply -f {file}").endswith("/nodemaintenance-sample created\n")
-    documented_environment.await_state(f"{KUBEVIRT.path}/nodemaintenance-sample")
+    documented_environment.wait_for_state(f"{KUBEVIRT.path}/nodemaintenance-sample")
     status = read_status(run_kubectl_line, "get nodemaintenance nodemaintenance-sample -o yaml")
     assert documented_environment.get_node_spec("node02")["unschedulable"] is True
     run_kubectl_line("delete nodemaintenance nodemaintenance-sample")
@@ -99,7 +100,7 @@ def test_commands_in_openshift_virtualization_document_work(
     assert (
         run_kubectl_line("apply -f config/samples/nodemaintenance-cr.yaml") == f"{name}/maintenance-example created\n"
     )
-    documented_environment.await_state(f"{KUBEVIRT.path}/maintenance-example")
+    documented_environment.wait_for_state(f"{KUBEVIRT.path}/maintenance-example")
     maintenance_list = yaml.safe_load(run_kubectl_line("get NodeMaintenance -o yaml"))
     delete_output = run_kubectl_line("delete -f config/samples/nodemaintenance-cr.yaml")
 
@@ -131,10 +132,10 @@ def test_commands_in_node_drain_document_work(
     deletion uncordons the node.
     """
     create_output = run_kubectl_line("create -f deploy/crds/nodemaintenance_crd.yaml")
-    documented_environment.cluster.await_crds(OLDEST_CRD_NAME)
+    documented_environment.cluster.wait_for_crds(OLDEST_CRD_NAME)
 
     apply_output = run_kubectl_line("apply -f deploy/crds/nodemaintenance_cr.yaml")
-    documented_environment.await_state(f"{KUBEVIRT_ALPHA.path}/nodemaintenance-xyz")
+    documented_environment.wait_for_state(f"{KUBEVIRT_ALPHA.path}/nodemaintenance-xyz")
 
     taints = documented_environment.get_node_spec("node02")["taints"]
     assert create_output == f"customresourcedefinition.apiextensions.k8s.io/{OLDEST_CRD_NAME} created\n"

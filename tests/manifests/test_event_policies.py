@@ -20,7 +20,7 @@ SOURCE_BY_COMPONENT = {
     "virtualization": "virtual-machines",
     "cpu-labels": "cpu-capabilities",
 }
-"""One of the sources that each component contains."""
+"""The name of one source of each optional component."""
 
 
 def get_identity(manifest: Manifest) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def get_identity(manifest: Manifest) -> tuple[str, ...]:
 def test_event_policies_list_exactly_the_senders(tmp_path: Path, name: str) -> None:
     """X-2: the policies list each source and each Trigger whose function replies, without patterns.
 
-    All of them exist in the overlay. Otherwise Knative would report the policy as not ready.
+    All listed senders exist in the overlay. Otherwise Knative would report the policy as not ready.
     """
     objects = render(_write_overlay_with_senders(tmp_path, name))
     policies = filter_by_kind(objects, "EventPolicy")
@@ -59,8 +59,8 @@ def test_event_policies_list_exactly_the_senders(tmp_path: Path, name: str) -> N
         assert [sender["ref"] for sender in policy["spec"]["to"]] == [broker_reference]
 
 
-def test_source_listed_by_account_is_in_v1alpha1() -> None:
-    """Check that the only source that the policy lists by its account is that in manifests/v1alpha1."""
+def test_policy_lists_only_v1alpha1_source_by_account() -> None:
+    """Check that the policy lists a source by ServiceAccount only if the source is in manifests/v1alpha1."""
     assert [source["metadata"]["name"] for source in filter_by_kind(render(MANIFESTS / "v1alpha1"), *SOURCE_KINDS)] == [
         OPTIONAL_SOURCE
     ]
@@ -71,7 +71,7 @@ def test_knative_crd_accepts_event_policy(knative_cluster: LocalCluster) -> None
     policy = (MANIFESTS / "components" / "senders" / "policy.yaml").read_text()
     policy_in_default = policy.replace(
         "namespace: node-maintenance", "namespace: default"
-    )  # another test applies the original
+    )  # Another test applies the unchanged policy.
 
     result = knative_cluster.kubectl(
         "apply", "--dry-run=server", "--validate=strict", "-f", "-", input=policy_in_default
@@ -81,8 +81,8 @@ def test_knative_crd_accepts_event_policy(knative_cluster: LocalCluster) -> None
 
 
 @pytest.mark.parametrize("component", OPTIONAL_COMPONENTS)
-def test_component_policy_lists_its_senders(component: str) -> None:
-    """Check that a component's policy lists its sources and the Triggers of its replying functions.
+def test_component_policy_lists_all_senders_of_component(component: str) -> None:
+    """Check that a component's EventPolicy lists the component's sources, and the Triggers of functions that reply.
 
     The Broker silently rejects events from other senders.
     """
@@ -100,7 +100,7 @@ def test_component_policy_lists_its_senders(component: str) -> None:
 
 
 def _write_overlay_with_senders(directory: Path, name: str) -> Path:
-    """Write an overlay with the EventPolicies of its sources, and return its directory."""
+    """Write an overlay with the EventPolicies of all its sources; return the directory of the overlay."""
     sources = filter_by_kind(render(MANIFESTS / "overlays" / name), "ApiServerSource")
     source_names = {source["metadata"]["name"] for source in sources}
     components = [

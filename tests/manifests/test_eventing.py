@@ -75,7 +75,7 @@ TICK_BACKED_TRIGGERS = (
     *(f"protect-on-{suffix}" for suffix in VIRTUALIZATION_TRIGGER_SUFFIXES),
     *(f"label-cpu-on-{suffix}" for suffix in LABEL_CPU_TRIGGER_SUFFIXES),
 )
-"""Triggers whose undelivered events need not become dead letters, because the next tick does the same work."""
+"""Triggers whose undelivered events need not become dead letters, because the function repeats the work on a tick."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in filter_by_kind(kind)]
 
 
@@ -88,7 +88,7 @@ def test_every_manifest_document_has_api_version_and_kind(file: Path) -> None:
 def test_shared_process_has_more_threads_than_evict_and_record_can_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that a process that serves all functions has threads left if `evict` and `record` use their maximum.
+    """Check that a process that serves all functions has idle threads if `evict` and `record` use their maximum.
 
     A maintenance must begin or end without delay even while a hundred nodes are drained and the journal is slow.
     """
@@ -105,7 +105,7 @@ def test_shared_process_has_more_threads_than_evict_and_record_can_use(
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])
-def test_trigger_calls_function_in_its_name_and_label(trigger: dict[str, Any]) -> None:
+def test_name_and_label_of_trigger_contain_called_function(trigger: dict[str, Any]) -> None:
     function = trigger["spec"]["subscriber"]["ref"]["name"]
 
     assert function in FUNCTIONS
@@ -132,7 +132,7 @@ def test_trigger_filters_by_exact_attributes_of_known_event_types(trigger: dict[
 def test_every_emitted_event_type_has_a_trigger() -> None:
     """Check that a Trigger exists for each emitted event type, except for two types that end a chain.
 
-    One of them reports completion, and the other one requires an administrator.
+    `NODE_RESTORED` reports completion, and `RUN_HALTED` requires an action by the administrator.
     """
     filters = [trigger["spec"]["filter"]["attributes"] for trigger in TRIGGERS if "filter" in trigger["spec"]]
     filtered_types = {kind for attributes in filters for kind in trigger_checks.match_types(attributes, KNOWN_TYPES)}
@@ -149,7 +149,7 @@ def test_triggers_send_dead_letters_to_record_except_triggers_of_record_and_tick
     assert dead_letters.pop("record-on-everything") is None
     tick_sinks = [dead_letters.pop(name) for name in list(dead_letters) if name in TICK_BACKED_TRIGGERS]
     assert len(tick_sinks) == len(TICK_BACKED_TRIGGERS)
-    assert set(tick_sinks) == {None}  # the next tick does the same work
+    assert set(tick_sinks) == {None}  # The next tick repeats the work.
     assert set(dead_letters.values()) == {"record"}
 
 
@@ -184,8 +184,8 @@ def test_every_reference_has_namespace(manifest: dict[str, Any]) -> None:
     assert {ref["namespace"] for ref in references} == {"node-maintenance"}
 
 
-def test_sources_watch_all_three_api_groups_and_nodes_in_maintenance() -> None:
-    """X-7: all three API groups are watched, the third by `v1alpha1`, but only nodes in maintenance (rule 10)."""
+def test_sources_watch_all_three_api_groups_and_nodes_under_maintenance() -> None:
+    """X-7: all three API groups are watched, but only nodes under maintenance (design rule 10)."""
     watched = {
         folder: {
             resource["apiVersion"]

@@ -39,7 +39,7 @@ def run_promtool(*arguments: str | Path, folder: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def load_rules() -> Manifest:
+def load_alert_rules() -> Manifest:
     (rule,) = yaml.safe_load_all((COMPONENT_DIR / "rules.yaml").read_text())
     assert rule["kind"] == "PrometheusRule"
     spec: Manifest = rule["spec"]
@@ -61,7 +61,7 @@ def find_expressions(value: Any) -> list[str]:
 
 
 def render_with_monitoring(name: str, directory: Path) -> list[Manifest]:
-    """Render an overlay to which a custom overlay adds the component, and return its objects."""
+    """Render an overlay with the component `monitoring`, and return its objects."""
     manifests_path = os.path.relpath(MANIFESTS, directory.resolve())
     kustomization = {
         "resources": [f"{manifests_path}/overlays/{name}"],
@@ -77,7 +77,7 @@ def test_promtool_accepts_rules_and_rule_tests_pass(tmp_path: Path) -> None:
 
     The rule tests cover blocked maintenances (with budget and node), failures, dead letters and a stopped resync.
     """
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(load_rules()))
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(load_alert_rules()))
     shutil.copy(RULE_TESTS_FILE, tmp_path)
 
     run_promtool("check", "rules", "rules.yaml", folder=tmp_path)
@@ -85,7 +85,7 @@ def test_promtool_accepts_rules_and_rule_tests_pass(tmp_path: Path) -> None:
 
 
 def test_every_alert_has_a_rule_test() -> None:
-    alerts = {rule["alert"] for group in load_rules()["groups"] for rule in group["rules"]}
+    alerts = {rule["alert"] for group in load_alert_rules()["groups"] for rule in group["rules"]}
     rule_tests = yaml.safe_load(RULE_TESTS_FILE.read_text())["tests"]
 
     assert {
@@ -103,7 +103,7 @@ def test_promtool_accepts_dashboard_expressions(tmp_path: Path) -> None:
     run_promtool("check", "rules", "panels.yaml", folder=tmp_path)
 
 
-@pytest.mark.parametrize("load_document", [load_rules, load_dashboard], ids=["rules", "dashboard"])
+@pytest.mark.parametrize("load_document", [load_alert_rules, load_dashboard], ids=["rules", "dashboard"])
 def test_rules_and_dashboard_use_only_documented_metrics(load_document: Any) -> None:
     """Check that only metrics in docs/observability.md are used; another test compares the page with /metrics."""
     documented = parse_documented_metrics(PAGE_TEXT)

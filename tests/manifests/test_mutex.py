@@ -9,8 +9,8 @@ import pytest
 from functions.app import FUNCTIONS
 from localcluster.cluster import LocalCluster
 from tests.manifests.documented_rights import OWN_NAMESPACE, Right
-from tests.manifests.rendering import MUTEX_OVERLAY, ROOT, filter_by_kind, get_pod_specs, render_overlay
-from tests.manifests.test_rights import list_own_rights
+from tests.manifests.rendering import MUTEX_OVERLAY, ROOT, filter_by_kind, get_pod_templates, render_overlay
+from tests.manifests.test_rights import list_extra_rights
 from tests.proofs import proves
 from tests.sources import OPT_IN_STEPS, list_steps
 
@@ -27,12 +27,12 @@ EXPECTED_VERBS = {
 
 
 def list_combined_rights(cluster: LocalCluster, namespace: str) -> set[Right]:
-    return set[Right]().union(*(list_own_rights(cluster, account, namespace) for account in list_steps("mutex")))
+    return set[Right]().union(*(list_extra_rights(cluster, account, namespace) for account in list_steps("mutex")))
 
 
 @proves("MUT-1", "MUT-1a")
 def test_mutex_accounts_together_have_documented_rights(installed_cluster: LocalCluster) -> None:
-    """Check that the accounts together have exactly the documented rights, besides those that every account has.
+    """Check that the accounts together have exactly the documented rights, besides the rights of every account.
 
     They may not delete anything or update Jobs, and may only read the ClusterVersion.
     """
@@ -60,10 +60,10 @@ def test_jobs_can_be_created_only_in_jobs_namespace(installed_cluster: LocalClus
 
 
 @proves("MUT-1")
-def test_only_steps_that_need_write_rights_have_them(installed_cluster: LocalCluster) -> None:
-    """Check that only the steps that need it may create Jobs, patch nodes or patch pools."""
+def test_only_expected_steps_have_write_rights(installed_cluster: LocalCluster) -> None:
+    """Check that only the expected steps may create Jobs, patch nodes or patch MachineConfigPools."""
     rights_by_step = {
-        name: {(right.resource, right.verb) for right in list_own_rights(installed_cluster, name, JOBS_NAMESPACE)}
+        name: {(right.resource, right.verb) for right in list_extra_rights(installed_cluster, name, JOBS_NAMESPACE)}
         for name in list_steps("mutex")
     }
     assert {name for name, granted in rights_by_step.items() if ("jobs", "create") in granted} == {
@@ -84,8 +84,8 @@ def test_mutex_overlay_is_complete() -> None:
     with_mutex, without_mutex = render_overlay(MUTEX_OVERLAY), render_overlay("knative")
     kinds = {crd["spec"]["names"]["kind"] for crd in filter_by_kind(with_mutex, "CustomResourceDefinition")}
     assert {"MutexRule", "MutexTarget", "MutexRunConfig", "NodeMaintenance"} <= kinds
-    assert get_pod_specs(with_mutex).keys() - get_pod_specs(without_mutex).keys() == list_steps("mutex")
-    assert get_pod_specs(with_mutex).keys() >= FUNCTIONS.keys() - (OPT_IN_STEPS - list_steps("mutex"))
+    assert get_pod_templates(with_mutex).keys() - get_pod_templates(without_mutex).keys() == list_steps("mutex")
+    assert get_pod_templates(with_mutex).keys() >= FUNCTIONS.keys() - (OPT_IN_STEPS - list_steps("mutex"))
 
 
 @proves("MUT-4a")

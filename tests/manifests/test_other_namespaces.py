@@ -17,7 +17,7 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.manifests.documented_rights import Right, read_documented_rights
 from tests.manifests.rendering import MANIFESTS, filter_by_kind
-from tests.manifests.test_rights import list_own_rights
+from tests.manifests.test_rights import list_extra_rights
 from tests.proofs import proves
 
 NAMESPACES = {"kubevirt": "kubevirt", "cdi": "cdi", "macpool": "kubemacpool-system"}
@@ -48,7 +48,7 @@ def component(request: pytest.FixtureRequest, installed_cluster: LocalCluster) -
 
 
 @proves("OSV-23")
-def test_role_file_contains_only_role_and_its_binding(component: str) -> None:
+def test_role_file_contains_only_role_and_role_binding(component: str) -> None:
     objects = list(yaml.safe_load_all(read_role_file(component)))
 
     assert [manifest["kind"] for manifest in objects] == ["Role", "RoleBinding"]
@@ -62,7 +62,7 @@ def test_role_file_contains_only_role_and_its_binding(component: str) -> None:
 def test_role_permits_writing_only_named_secrets(installed_cluster: LocalCluster, component: str) -> None:
     """Check that `renew-certificates` can write only the Secrets that the Role names.
 
-    The Role names one of two labelled Secrets; the other one stays unchanged.
+    The Role names one of two labelled Secrets, and the other Secret stays unchanged.
     """
     admin, namespace = installed_cluster.get_client(), NAMESPACES[component]
     client = SyncClient(str(installed_cluster.ensure_kubeconfig(access.make_username(ACCOUNT))))
@@ -80,16 +80,16 @@ def test_role_permits_writing_only_named_secrets(installed_cluster: LocalCluster
 
     client.close()
     assert [[error.status for error in errors] for errors in errors_by_pass] == [[403], [403]]
-    assert certificate_objects.get_current_pair(
+    assert certificate_objects.get_current_key_pair(
         admin.get(certificate_objects.build_secrets_path(namespace, list_writable_secrets(component)[1]))
     )
     assert "data" not in admin.get(certificate_objects.build_secrets_path(namespace, "other"))
     expected = {right._replace(namespace=namespace) for right in read_documented_rights(ACCOUNT) if right.namespace}
-    assert list_own_rights(installed_cluster, ACCOUNT, namespace) >= expected
+    assert list_extra_rights(installed_cluster, ACCOUNT, namespace) >= expected
     readers = {
         account
         for account in access.SERVICE_ACCOUNTS
-        if any(right.resource == "secrets" for right in list_own_rights(installed_cluster, account, namespace))
+        if any(right.resource == "secrets" for right in list_extra_rights(installed_cluster, account, namespace))
     }
     assert readers == {ACCOUNT}
-    assert Right("", "secrets", "delete", namespace) not in list_own_rights(installed_cluster, ACCOUNT, namespace)
+    assert Right("", "secrets", "delete", namespace) not in list_extra_rights(installed_cluster, ACCOUNT, namespace)

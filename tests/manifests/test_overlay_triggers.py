@@ -31,14 +31,14 @@ def load_rendered(directory: Path, output_dir: Path) -> list[manifests.Document]
     return manifests.read_documents([file])
 
 
-def test_every_described_event_type_is_emitted_and_vice_versa() -> None:
-    """X-4: the emitted event types are exactly those with a description."""
+def test_emitted_event_types_are_exactly_the_described_types() -> None:
+    """X-4: the emitted event types are exactly the types that have a description."""
     assert set(events.TYPE_DESCRIPTIONS) == EMITTED_TYPES
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
 def test_every_trigger_matches_an_emitted_and_consumed_type(folder: Path, tmp_path: Path) -> None:
-    """Check that every Trigger names a known function, and an event type that is emitted and that it consumes."""
+    """Check that every Trigger names a known function, and an emitted event type that this function consumes."""
     assert trigger_checks.find_problems(load_rendered(folder, tmp_path), CONSUMED_TYPES, EMITTED_TYPES) == []
 
 

@@ -29,7 +29,7 @@ from tests.manifests.rendering import (
     Manifest,
     filter_by_kind,
     get_identity,
-    get_pod_specs,
+    get_pod_templates,
     list_changed_objects,
     list_optional_steps,
     render,
@@ -43,14 +43,14 @@ from tests.sources import OPT_IN_STEPS
 OVERLAYS_WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
 ONE_SERVICE_PER_FUNCTION = ("knative", "plain", "rabbitmq", "kafka", MUTEX_OVERLAY)
 OTHER_WORKLOADS = ("podsource", "validate")
-"""The workloads that are not functions."""
+"""The product's workloads that are not functions."""
 OVERLAY_NAMESPACES = {"hyperconverged": "kubevirt-hyperconverged", "operator": "node-maintenance-operator"}
 DELETED_NAMESPACES = ("node-maintenance", "kubevirt-hyperconverged")
 
 
 @pytest.fixture(scope="module")
 def install_cluster(knative_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Yield a cluster for applying one overlay over another; finally delete their namespaces and the oldest API.
+    """Yield a cluster for applying several overlays; finally delete their namespaces and the oldest API.
 
     The fixture does not wait for the deletion, because emptying a namespace takes seconds.
     """
@@ -74,7 +74,7 @@ def test_second_apply_changes_nothing(install_cluster: LocalCluster, folder: Pat
     second_output = install_cluster.kubectl("apply", "-k", folder, *validation_options).stdout
 
     assert len(first_lines) == len(second_output.splitlines()) == len(render(folder))
-    # kubectl prints "unchanged" if it sent nothing, because the live object, with the server's defaults, is as desired
+    # kubectl prints "unchanged" if it sent nothing, because the live object has all values of the manifest.
     assert list_changed_objects(second_output) == []
 
 
@@ -95,10 +95,10 @@ def test_manifests_directory_installs_knative_overlay() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(MANIFESTS.rglob("kustomization.yaml")), ids=lambda file: file.parent.name)
-def test_replacements_use_exact_names(file: Path) -> None:
-    """Check that replacements select objects by exact names: kustomize before 5.8 does not support regular expressions.
+def test_kustomize_replacements_use_exact_names(file: Path) -> None:
+    """Check that kustomize's `replacements` use exact names: versions before 5.8 do not support regular expressions.
 
-    An older kubectl could not render the directory.
+    An older kubectl could not render a directory with regular expressions.
     """
     replacements = (yaml.safe_load(file.read_text()) or {}).get("replacements") or []
     targets = [target for replacement in replacements for target in replacement["targets"]]
@@ -118,9 +118,9 @@ def test_overlay_is_short_list_of_components(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ONE_SERVICE_PER_FUNCTION)
-def test_each_function_runs_under_its_own_account(name: str) -> None:
+def test_each_function_runs_under_separate_account(name: str) -> None:
     """Check that each function runs with its own ServiceAccount, as least privilege requires."""
-    pods = get_pod_specs(render_overlay(name))
+    pods = get_pod_templates(render_overlay(name))
 
     function_names = FUNCTIONS.keys() - (OPT_IN_STEPS - list_optional_steps(name))
     assert set(pods) == {*function_names, *OTHER_WORKLOADS}
@@ -137,7 +137,7 @@ def test_each_function_runs_under_its_own_account(name: str) -> None:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_pod_is_restricted(name: str) -> None:
     """Check that every pod has the restricted security context, requests, limits and the network policies' label."""
-    for pod in get_pod_specs(render_overlay(name)).values():
+    for pod in get_pod_templates(render_overlay(name)).values():
         assert pod["metadata"]["labels"]["app.kubernetes.io/part-of"] == "node-maintenance"
         for container in pod["spec"]["containers"]:
             assert container["securityContext"] == SECURITY_CONTEXT
@@ -148,7 +148,7 @@ def test_every_pod_is_restricted(name: str) -> None:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_startup_probe_allows_two_minutes(name: str) -> None:
     """Check that startup probes allow two minutes, because many pods that start on a busy node need that long."""
-    for pod in get_pod_specs(render_overlay(name)).values():
+    for pod in get_pod_templates(render_overlay(name)).values():
         for container in pod["spec"]["containers"]:
             startup, liveness = dict(container["startupProbe"]), dict(container["livenessProbe"])
             assert startup.pop("periodSeconds") * startup.pop("failureThreshold") == 120
@@ -158,7 +158,7 @@ def test_startup_probe_allows_two_minutes(name: str) -> None:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_podsource_probes_use_configured_port(name: str) -> None:
     """Check that PodSource's probes use the port that is set in its environment."""
-    (container,) = get_pod_specs(render_overlay(name))["podsource"]["spec"]["containers"]
+    (container,) = get_pod_templates(render_overlay(name))["podsource"]["spec"]["containers"]
     environment = {variable["name"]: variable.get("value") for variable in container["env"]}
 
     assert environment == {"PORT": "8080", "SIGNING_KEY": None}
@@ -174,7 +174,7 @@ def test_api_server_adds_no_default_number_to_podsource_template(knative_cluster
     has set. The controller's comparison ignores absent strings, lists and pointers, but not numbers
     (`equality.Semantic.DeepDerivative`).
     """
-    template = get_pod_specs(render_overlay("plain"))["podsource"]
+    template = get_pod_templates(render_overlay("plain"))["podsource"]
     spec = {"selector": {"matchLabels": template["metadata"]["labels"]}, "template": template}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "podsource"}, "spec": spec}
     created = knative_cluster.kubectl(
@@ -183,7 +183,7 @@ def test_api_server_adds_no_default_number_to_podsource_template(knative_cluster
 
     added = find_numbers(json.loads(created.stdout)["spec"]["template"]) - find_numbers(template)
 
-    assert added == {("spec", "terminationGracePeriodSeconds", 30)}, "only this number is a pointer"
+    assert added == {("spec", "terminationGracePeriodSeconds", 30)}, "Knative would rewrite the Deployment"
 
 
 def find_numbers(value: object, *path: str) -> set[tuple[str | int, ...]]:
@@ -200,7 +200,7 @@ def find_numbers(value: object, *path: str) -> set[tuple[str | int, ...]]:
 @pytest.mark.parametrize("name", OVERLAYS_WITH_FUNCTIONS)
 def test_directories_written_by_pods_are_volumes(name: str) -> None:
     """Check that /tmp (for gunicorn) and the journal's directory are volumes, because the root is read-only."""
-    for workload, pod in get_pod_specs(render_overlay(name)).items():
+    for workload, pod in get_pod_templates(render_overlay(name)).items():
         if workload in OTHER_WORKLOADS:
             continue
         container = pod["spec"]["containers"][0]
@@ -263,7 +263,7 @@ def test_journal_has_only_one_writer(name: str) -> None:
         assert recorder["spec"].get("replicas") == 1 or annotations["autoscaling.knative.dev/max-scale"] == "1"
 
 
-def test_two_record_pods_share_no_volume(tmp_path: Path) -> None:
+def test_pods_of_function_record_share_no_volume(tmp_path: Path) -> None:
     """Check that two pods of `record` do not share a PersistentVolumeClaim.
 
     Only one node at a time can use the volume of the component `journal`, so a second pod would never start.
@@ -290,15 +290,15 @@ def test_two_record_pods_share_no_volume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS_WITH_FUNCTIONS)
-def test_every_function_has_address_of_record(name: str) -> None:
-    """Check that every function has the address of `record`, which is its own process if that serves all functions."""
+def test_every_function_has_address_of_function_record(name: str) -> None:
+    """Check that every function has the address of `record`, which is local if one process serves all functions."""
     record_urls = {
         workload: {
             variable["value"]
             for variable in pod["spec"]["containers"][0].get("env", [])
             if variable["name"] == "RECORD"
         }
-        for workload, pod in get_pod_specs(render_overlay(name)).items()
+        for workload, pod in get_pod_templates(render_overlay(name)).items()
         if workload not in OTHER_WORKLOADS
     }
 
@@ -353,7 +353,7 @@ def test_every_referenced_object_exists(name: str) -> None:
     """Check that each object to which a Trigger, source or Broker refers is in the same overlay and namespace."""
     objects = render_overlay(name)
     existing = {get_identity(manifest) for manifest in objects}
-    if name == "func":  # the func CLI deploys this Service
+    if name == "func":  # The func CLI deploys this Service.
         existing.add(
             (
                 "serving.knative.dev/v1",
@@ -383,9 +383,9 @@ def find_references(value: Any) -> Iterator[Manifest]:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_objects_are_unique_and_in_install_namespace(name: str) -> None:
-    """Check that no object occurs twice, and that all objects except some RBAC objects are in the install's namespace.
+    """Check that no object occurs twice, and that all objects except a few Roles are in the install's namespace.
 
-    The Roles for Leases, Events of nodes and Jobs are in fixed namespaces.
+    The Roles and RoleBindings for Leases, Events of nodes and Jobs are in fixed namespaces.
     """
     identities = [get_identity(manifest) for manifest in render_overlay(name)]
     install_namespace = OVERLAY_NAMESPACES.get(name, "node-maintenance")
@@ -433,7 +433,7 @@ def test_in_memory_channel_delivers_asynchronously(name: str) -> None:
         ("kafka", {"kafka.eventing.knative.dev/delivery.order": "ordered"}),
     ],
 )
-def test_every_trigger_has_delivery_annotations_of_its_broker(name: str, annotations: dict[str, str]) -> None:
+def test_every_trigger_has_delivery_annotations_of_broker(name: str, annotations: dict[str, str]) -> None:
     """Check that Triggers configure RabbitMQ's delivery (parallel) and Kafka's (ordered by partition key)."""
     for trigger in filter_by_kind(render_overlay(name), "Trigger"):
         assert trigger["metadata"]["annotations"] == annotations
@@ -451,12 +451,12 @@ DELIVERY_POLICIES = {
     "record": (40, "linear", "PT1S", "PT10S"),
     **dict.fromkeys(TICK_DRIVEN_FUNCTIONS, (2, "exponential", "PT0.5S", "PT4S")),
 }
-"""Retry, backoff policy, backoff delay and timeout of functions that differ; none of them has a dead letter sink."""
+"""Retries, backoff policy, delay and timeout of functions without a dead letter sink; other functions have defaults."""
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_trigger_has_delivery_policy(name: str) -> None:
-    """Check that each Trigger sets retries, backoff and timeout, and a dead letter sink unless a tick replaces it.
+    """Check that each Trigger sets retries, backoff and timeout, and a dead letter sink unless the next tick suffices.
 
     The delivery of a tick ends before the next tick. `record` gets more retries, with short delays so that they succeed
     soon after its database is available again. RabbitMQ closes the channel of an event after half an hour
@@ -480,7 +480,8 @@ def test_network_policies_admit_only_broker_and_serving(name: str) -> None:
     policies = {
         policy["metadata"]["name"]: policy["spec"] for policy in filter_by_kind(render_overlay(name), "NetworkPolicy")
     }
-    to_admission = policies.pop("to-admission", None)  # the API server's address is unknown
+    # The policy `to-admission` admits all clients, because the API server's address is unknown.
+    to_admission = policies.pop("to-admission", None)
     if to_admission:
         assert to_admission["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8443}]}]
     ingress_peers = [

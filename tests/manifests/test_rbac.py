@@ -35,7 +35,7 @@ def is_allowed(cluster: LocalCluster, account: str, verb: str, resource: str, *o
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_rbac_file_contains_account_of_its_function(function: str) -> None:
+def test_rbac_file_contains_account_of_function(function: str) -> None:
     documents = list(yaml.safe_load_all(get_rbac_path(function).read_text()))
 
     assert [manifest["metadata"]["name"] for manifest in documents if manifest["kind"] == "ServiceAccount"] == [
@@ -71,7 +71,7 @@ def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
         ("functions", "get", "secrets", False),
     ],
 )
-def test_account_has_only_rights_of_its_step(
+def test_account_has_only_rights_that_step_needs(
     installed_cluster: LocalCluster, account: str, verb: str, resource: str, is_expected: bool
 ) -> None:
     assert is_allowed(installed_cluster, account, verb, resource) is is_expected

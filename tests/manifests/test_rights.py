@@ -1,4 +1,4 @@
-"""Tests that each account's rights on a real API server equal those that its code documents."""
+"""Tests that each account's rights on a real API server equal the rights that its code documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from tests.manifests.documented_rights import (
     parse_touches,
     read_documented_rights,
 )
-from tests.manifests.rendering import CERTIFICATES_OVERLAYS, MANIFESTS, OVERLAYS, filter_by_kind, get_pod_specs, render
+from tests.manifests.rendering import (
+    CERTIFICATES_OVERLAYS,
+    MANIFESTS,
+    OVERLAYS,
+    filter_by_kind,
+    get_pod_templates,
+    render,
+)
 from tests.proofs import proves
 from tests.sources import get_rbac_path
 
@@ -47,8 +54,8 @@ def request_allowed_rights(cluster: LocalCluster, account: str, namespace: str) 
     )
 
 
-def list_own_rights(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
-    """Return the account's rights in a namespace, without those that every account has."""
+def list_extra_rights(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
+    """Return the account's rights in a namespace, except the rights that every account has."""
     return request_allowed_rights(cluster, account, namespace) - request_allowed_rights(cluster, "nobody", namespace)
 
 
@@ -62,7 +69,7 @@ def test_manifest_grants_documented_rights(account: str) -> None:
 @pytest.mark.parametrize("account", SOURCE_BY_ACCOUNT)
 def test_api_server_allows_documented_rights(installed_cluster: LocalCluster, account: str, namespace: str) -> None:
     """Check that all bindings together grant the account exactly the documented rights."""
-    assert list_own_rights(installed_cluster, account, namespace) == filter_by_namespace(
+    assert list_extra_rights(installed_cluster, account, namespace) == filter_by_namespace(
         read_documented_rights(account), namespace
     )
 
@@ -78,13 +85,13 @@ def test_account_of_sources_may_only_read_maintenances_and_nodes(
     resources = [*((group, "nodemaintenances") for group in MAINTENANCE_GROUPS), ("", "nodes")]
     expected = {Right(*resource, verb, namespace) for resource in resources for verb in ("get", "list", "watch")}
 
-    assert list_own_rights(installed_cluster, "sources", namespace) == expected
+    assert list_extra_rights(installed_cluster, "sources", namespace) == expected
 
 
 @proves("OSV-23")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_renew_certificates_and_its_source_may_read_secrets(overlay: str) -> None:
-    """Check that only `renew-certificates` and its source may read Secrets, and only in some namespaces."""
+    """Check that only `renew-certificates` and its source may read Secrets, and only through RoleBindings."""
     objects = render(MANIFESTS / "overlays" / overlay)
     roles = {(role["kind"], role["metadata"]["name"]): role for role in filter_by_kind(objects, "Role", "ClusterRole")}
     bindings = filter_by_kind(objects, "RoleBinding", "ClusterRoleBinding")
@@ -101,16 +108,18 @@ def test_only_renew_certificates_and_its_source_may_read_secrets(overlay: str) -
 
     assert sorted(readers) == (expected if overlay in CERTIFICATES_OVERLAYS else [])
     workloads_with_account = [
-        name for name, pod in get_pod_specs(objects).items() if pod["spec"].get("serviceAccountName") == expected[1][1]
+        name
+        for name, pod in get_pod_templates(objects).items()
+        if pod["spec"].get("serviceAccountName") == expected[1][1]
     ]
     assert workloads_with_account == (["renew-certificates"] if overlay in CERTIFICATES_OVERLAYS else [])
 
 
 @proves("OSV-23")
 def test_api_server_denies_secrets_to_other_accounts(installed_cluster: LocalCluster) -> None:
-    """Check on a real API server that no other account may read Secrets.
+    """Check on a real API server that only `renew-certificates` and its source may read Secrets.
 
-    The exception is the account `functions` of the process that serves all functions on this machine.
+    The exception is the account `functions` of the process that serves all functions in these tests.
     """
     verbs = ("get", "list", "watch")
     readers = {
@@ -139,7 +148,9 @@ def test_shared_account_has_rights_of_all_functions(installed_cluster: LocalClus
     """Check that the account shared by all functions in one process has the combined rights of all functions."""
     combined_rights = set[Right]().union(*(read_documented_rights(name) for name in FUNCTIONS))
 
-    assert list_own_rights(installed_cluster, "functions", namespace) == filter_by_namespace(combined_rights, namespace)
+    assert list_extra_rights(installed_cluster, "functions", namespace) == filter_by_namespace(
+        combined_rights, namespace
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from localcluster.cluster import LocalCluster
 from localcluster.deploy import apply, preflight
 from localcluster.errors import LocalClusterError
-from tests.manifests.rendering import OVERLAYS, ROOT, Manifest, filter_by_kind, get_pod_specs, render_overlay
+from tests.manifests.rendering import OVERLAYS, ROOT, Manifest, filter_by_kind, get_pod_templates, render_overlay
 
 NAMESPACE = "signed"
 CREATE_COMMAND_PATTERN = re.escape(
@@ -38,19 +38,19 @@ def create_objects(cluster: LocalCluster, *manifests: Manifest) -> None:
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
 
 
-def list_names(cluster: LocalCluster) -> list[str]:
+def list_object_names(cluster: LocalCluster) -> list[str]:
     kinds = "pods,secrets,containersources.sources.knative.dev"
     return [name.split("/")[1] for name in cluster.kubectl("get", kinds, "-n", NAMESPACE, "-o", "name").stdout.split()]
 
 
 @pytest.mark.slow
-def test_signing_key_is_not_created_while_pods_run_without_it(
+def test_signing_key_is_not_created_while_pods_without_key_run(
     knative_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `make deploy` creates no signing key while pods of the product run without it.
 
-    A process with the key would permanently reject such pods' events. The error names the pods and the command that
-    deletes them; `make deploy` deletes nothing itself. Pods that do not read the key and pods of other products are
+    A process with the key would permanently reject the events of these pods. The error names the pods and the command
+    that deletes them; `make deploy` deletes nothing. Pods that do not read the key and pods of other products are
     ignored. If the key exists, `make deploy` does not check the pods.
     """
     monkeypatch.setenv("KUBECONFIG", str(knative_cluster.kubeconfig))
@@ -71,13 +71,13 @@ def test_signing_key_is_not_created_while_pods_run_without_it(
         match=f"pods run without it, such as signs: .*: {CREATE_COMMAND_PATTERN}; {DELETE_COMMAND_PATTERN}$",
     ):
         apply.deploy(str(tmp_path))
-    assert list_names(knative_cluster) == ["another", "signs", "webhook"]
+    assert list_object_names(knative_cluster) == ["another", "signs", "webhook"]
 
     knative_cluster.kubectl("delete", "pod", "signs", "-n", NAMESPACE)
     apply.deploy(str(tmp_path))
     create_objects(knative_cluster, signing_pod)
     apply.deploy(str(tmp_path))
-    assert list_names(knative_cluster) == [
+    assert list_object_names(knative_cluster) == [
         "another",
         "signs",
         "webhook",
@@ -87,7 +87,7 @@ def test_signing_key_is_not_created_while_pods_run_without_it(
 
 
 def test_finished_pod_does_not_prevent_creation_of_signing_key() -> None:
-    """Check that finished pods are ignored, such as those evicted because of node pressure."""
+    """Check that finished pods are ignored, such as pods evicted because of node pressure."""
     phases = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
     pods = [
         {**build_pod(phase, PRODUCT_LABELS, OTHER_VARIABLE, KEY_VARIABLE), "status": {"phase": phase}}
@@ -108,7 +108,7 @@ def test_workloads_with_signing_key_have_product_label(name: str) -> None:
     label, value = apply.POD_SELECTOR.split("=")
     signing_workloads = [
         pod_template
-        for pod_template in get_pod_specs(render_overlay(name)).values()
+        for pod_template in get_pod_templates(render_overlay(name)).values()
         if f'"name": "{preflight.SIGNING_SECRET}"' in json.dumps(pod_template)
     ]
 

@@ -55,17 +55,17 @@ def uninstalled_cluster(knative_cluster: LocalCluster) -> LocalCluster:
 
 
 @pytest.fixture(scope="module")
-def premature_result(uninstalled_cluster: LocalCluster) -> subprocess.CompletedProcess[str]:
-    """Return the result of creating a file's objects before their namespace exists."""
+def result_without_namespace(uninstalled_cluster: LocalCluster) -> subprocess.CompletedProcess[str]:
+    """Return the result of `kubectl create` for a ServiceAccount whose namespace does not exist yet."""
     return uninstalled_cluster.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
 
 
 @pytest.fixture(scope="module")
 def installed_stepwise(
-    uninstalled_cluster: LocalCluster, premature_result: subprocess.CompletedProcess[str]
+    uninstalled_cluster: LocalCluster, result_without_namespace: subprocess.CompletedProcess[str]
 ) -> LocalCluster:
     """Create the objects of each file without an error, and return the cluster."""
-    assert premature_result.returncode
+    assert result_without_namespace.returncode
     for name in STEP_FILES:
         uninstalled_cluster.kubectl("create", "-f", ROOT / "deploy" / name)
     return uninstalled_cluster
@@ -73,11 +73,11 @@ def installed_stepwise(
 
 @proves("DRN-14")
 def test_files_can_be_created_only_in_documented_order(
-    premature_result: subprocess.CompletedProcess[str], installed_stepwise: LocalCluster
+    result_without_namespace: subprocess.CompletedProcess[str], installed_stepwise: LocalCluster
 ) -> None:
     """DRN-14: each `create -f` succeeds in the documented order; in a different order it fails, and can be repeated."""
-    assert premature_result.returncode == 1
-    assert f'namespaces "{OPERATOR_NAME}" not found' in premature_result.stderr
+    assert result_without_namespace.returncode == 1
+    assert f'namespaces "{OPERATOR_NAME}" not found' in result_without_namespace.stderr
 
     service = installed_stepwise.kubectl(
         "get", "services.serving.knative.dev", "-n", OPERATOR_NAME, "-o", "name"
@@ -141,7 +141,7 @@ def test_objects_have_documented_names(file: str, kind: str) -> None:
     ]
 
 
-def test_last_file_equals_rendered_overlay() -> None:
+def test_last_stepwise_file_equals_rendered_overlay() -> None:
     """Check that the last file is generated from the overlay `operator`; a comment in the file has the command."""
     assert load_step_file("operator.yaml") == render_overlay("operator")
 
@@ -152,7 +152,7 @@ def test_single_account_has_rights_of_all_accounts() -> None:
 
 
 @proves("DRN-14")
-def test_last_file_uses_earlier_namespace_and_account() -> None:
+def test_last_stepwise_file_uses_namespace_and_account_of_earlier_files() -> None:
     """DRN-14: all objects of the last file use the namespace and the account of the earlier files."""
     objects = load_step_file("operator.yaml")
     accounts = {

@@ -14,7 +14,7 @@ from kube import install_lease
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, build_events_path
 from localcluster.cluster import LocalCluster
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.functions.event_builders import build_tick
 from tests.manifests.rendering import MANIFESTS, SKIP_SCHEMA_OPTION, fetch_knative_crds, render_overlay
 from tests.manifests.running_install import RunningInstall
@@ -34,7 +34,7 @@ def two_install_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
         files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
         cluster.kubectl("apply", "--server-side", *files)
-        cluster.await_crds()
+        cluster.wait_for_crds()
         for name in OVERLAY_BY_NAMESPACE.values():
             cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", MANIFESTS / "overlays" / name)
         yield cluster
@@ -77,7 +77,7 @@ def drain_new_node(cluster: LocalCluster, node: str) -> None:
 def test_passive_install_takes_over_after_active_install_is_removed(
     two_install_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Check that one install is active until its accounts are deleted, and that the other one then takes over.
+    """Check that one install is active until its accounts are deleted, and that the other install then takes over.
 
     Until then, the passive install only logs, sets a metric and records an Event. Later it finishes the maintenance
     that the first install began.
@@ -87,7 +87,7 @@ def test_passive_install_takes_over_after_active_install_is_removed(
         build_install(two_install_cluster, SECOND_NAMESPACE, tmp_path) as second_install,
     ):
         send_tick(first_install)
-        await_ready(
+        wait_until_ready(
             "the first install's Lease",
             lambda: get_holder_namespace(two_install_cluster) == FIRST_NAMESPACE,
             [],
@@ -100,7 +100,7 @@ def test_passive_install_takes_over_after_active_install_is_removed(
             build_events_path(LEASE_NAMESPACE),
             f"involvedObject.name={install_lease.LEASE_NAME}",
         )
-        await_ready(
+        wait_until_ready(
             "the Event",
             lambda: two_install_cluster.get_client().list(events_path, field_selector=field_selector)["items"],
             [],
@@ -127,7 +127,7 @@ def test_passive_install_takes_over_after_active_install_is_removed(
         two_install_cluster.kubectl("delete", "serviceaccount", "--all", "-n", FIRST_NAMESPACE)
         audit = start_audit(two_install_cluster)
         send_tick(second_install)
-        await_ready(
+        wait_until_ready(
             "the second install's Lease",
             lambda: get_holder_namespace(two_install_cluster) == SECOND_NAMESPACE,
             [],

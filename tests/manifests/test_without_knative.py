@@ -36,8 +36,8 @@ def empty_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 def test_second_apply_after_knative_is_installed_completes_install(empty_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that the first apply reports each missing kind, and that a maintenance succeeds after the second apply.
 
-    The first apply starts only the webhook. The API server does not call it, because its certificate is issued by a
-    Knative Service.
+    The first apply starts only the webhook. The API server does not call the webhook yet, because a Knative Service
+    issues its certificate.
     """
     objects = render(COMPACT_DIR)
     knative_kinds = {manifest["kind"] for manifest in objects if ".knative.dev/" in manifest["apiVersion"]}
@@ -61,7 +61,7 @@ def test_second_apply_after_knative_is_installed_completes_install(empty_cluster
 
     files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
     empty_cluster.kubectl("apply", "--server-side", *files)
-    empty_cluster.await_crds()
+    empty_cluster.wait_for_crds()
     second_result = empty_cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", COMPACT_DIR)
 
     assert len(second_result.stdout.splitlines()) == len(objects)

@@ -12,7 +12,7 @@ EMITTED_BY_SOURCES = {
     "ApiServerSource Reference": (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     "PingSource": (events.TICK,),
 }
-"""The event types that each kind of source emits; the key includes the source's mode if it has one."""
+"""The event types that each kind of source emits; each key is a kind, with the mode if the kind has modes."""
 
 
 def find_problems(
@@ -22,8 +22,8 @@ def find_problems(
 
     Args:
         documents: The manifests.
-        functions: The consumed types of each function; an empty collection stands for all types.
-        emitted: The types that functions and ContainerSources emit; those of other sources are in the manifests.
+        functions: The consumed types of each function; an empty collection means all types.
+        emitted: The types that functions and ContainerSources emit; the manifests define the types of other sources.
     """
     documents = list(documents)
     known_types = {*emitted, *_list_source_types(documents)}

@@ -54,17 +54,17 @@ class Mutant:
 
 
 def get_function_name(name: str) -> str:
-    """Return the function's name, given the name of a mutant or of the original."""
+    """Return the function's name, given the name of one of its mutants or of its unchanged copy."""
     return name.partition("__mutmut_")[0]
 
 
 def get_module_name(file: str) -> str:
-    """Return the dotted name of the mutated module in a file."""
+    """Return the dotted name of the mutated module that the file contains."""
     return ".".join(Path(file).relative_to(MUTANTS_DIR).with_suffix("").parts)
 
 
 def list_rule_modules() -> list[Path]:
-    """Return the pure rule modules, relative to the root."""
+    """Return the pure rule modules, relative to the repository root."""
     paths = [*(ROOT / "kube").glob("*.py"), *(ROOT / "kube" / "maintenance").glob("*.py")]
     return [
         path for path in sorted(path.relative_to(ROOT) for path in paths) if path.as_posix() not in EXCLUDED_MODULES
@@ -72,7 +72,7 @@ def list_rule_modules() -> list[Path]:
 
 
 def list_step_modules() -> list[Path]:
-    """Return the modules of the maintenance steps and of their shared code, relative to the root."""
+    """Return the modules of the maintenance steps and of their shared code, relative to the repository root."""
     return sorted(path.relative_to(ROOT) for path in (ROOT / "functions" / "maintenance").glob("*.py"))
 
 
@@ -115,7 +115,7 @@ def _write_module(path: Path) -> list[Mutant]:
 
 
 def _find_difference(before: Sequence[str], after: Sequence[str]) -> tuple[int, str]:
-    """Return the index of the first line that differs, and the removed and added text up to the last such line."""
+    """Return the index of the first changed line, and the removed and added text up to the last changed line."""
     start = next(
         (index for index, (old_line, new_line) in enumerate(zip(before, after, strict=False)) if old_line != new_line),
         0,
@@ -128,7 +128,7 @@ def _find_difference(before: Sequence[str], after: Sequence[str]) -> tuple[int, 
 
 
 class Finder(MetaPathFinder):
-    """Import finder that loads the mutated module if there is one."""
+    """An import finder that loads the mutated version of a module if one exists."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -139,7 +139,7 @@ class Finder(MetaPathFinder):
 
 
 class Loader(SourceFileLoader):
-    """Loader without a bytecode cache, because the mutated modules change within minutes."""
+    """A module loader without a bytecode cache, because the mutated modules change within minutes."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the compiled code of the module."""

@@ -16,12 +16,12 @@ class ResultsFile:
         self.file = file
 
     def append(self, **line: Any) -> None:
-        """Append a line."""
+        """Append a result as one line."""
         with self.file.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def read_lines(self, key: str) -> Iterator[dict[str, Any]]:
-        """Yield the lines with this key."""
+        """Yield the results of the kind `key`."""
         if self.file.exists():
             yield from (line for line in map(json.loads, self.file.read_text().splitlines()) if key in line)
 
@@ -30,14 +30,14 @@ class ResultsFile:
         return {line["tested"]: line["by"] for line in self.read_lines("tested")}
 
     def read_suspects(self) -> dict[str, list[str]]:
-        """Return for each mutant the tests that failed with it, and afterwards also failed without it."""
+        """Return for each mutant the tests that failed first with the mutant and then also without any mutant."""
         tests_by_mutant: dict[str, list[str]] = {}
         for line in self.read_lines("suspect"):
             tests_by_mutant.setdefault(line["suspect"], []).append(line["by"])
         return tests_by_mutant
 
     def find_unfinished(self) -> str:
-        """Return the mutant whose test was started last if it has no result yet, otherwise ""."""
+        """Return the mutant that was started last if it has no result yet, otherwise ""."""
         started = [line["started"] for line in self.read_lines("started")]
         return started[-1] if started and started[-1] not in self.read_results() else ""
 

@@ -1,7 +1,7 @@
 """A pytest plugin that tests many mutants in one session with one cluster, each by the tests that reach it.
 
-The option `--work` names a JSON file (`SessionInput`). The results are appended to that file's results file. A test
-that fails with mutants of a function must pass afterwards without any mutant. Otherwise a mutant or the machine has
+The option `--work` names a JSON file with a `SessionInput`, whose `results_file` gets the results. A test that fails
+with mutants of a function must pass afterwards without any mutant. Otherwise, a mutant or a problem of the machine has
 corrupted the session. The session then ends, and a new session tests these mutants again.
 """
 
@@ -26,14 +26,14 @@ from mutmut.mutation.trampoline import set_mutant_under_test
 from tests.mutation import mutant_list
 from tests.mutation.results import ResultsFile
 
-mutant_list.install_finder()  # before any conftest imports the product
+mutant_list.install_finder()  # The finder must be installed before any conftest imports the product.
 
 MAX_RUNS = 1500
 """Maximum number of test runs in a session with a cluster; each run leaves one or two nodes in the cluster."""
 MAX_OTHER_TESTS = 30
-"""Maximum number of other modules' cluster tests per mutant; hundreds of tests reach some mutants."""
+"""Maximum number of other modules' cluster tests per mutant, because hundreds of tests reach some mutants."""
 MAX_EXAMPLES = 30
-"""Maximum number of examples per property; survivors are listed and can be tested again."""
+"""Maximum number of Hypothesis examples per test; mutants that survive them can be tested again."""
 CLUSTER_FIXTURES = frozenset({"cluster", "idle_cluster"})
 """The fixtures that start a cluster; all other cluster fixtures depend on them."""
 REACHED_LINES: set[tuple[str, int]] = set()
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Test the mutants, or list the lines that tests reach, instead of running each test once."""
+    """Replace pytest's loop over the tests: test the mutants, or list the lines that the tests reach."""
     session_input = session.config.stash[INPUT_KEY]
     if session_input.mutant_names:
         MutantTester(session.items, session_input).test_mutants(session_input.mutant_names)
@@ -138,7 +138,7 @@ def _list_reached_lines(items: list[pytest.Item], outcomes: ResultsFile) -> None
 
 
 def _trace_call(frame: FrameType, _event: str, _argument: object) -> Any:
-    """Return the line tracer for functions of mutated modules, None for others."""
+    """Return the line tracer for a function of a mutated module, or None for any other function."""
     return _trace_line if frame.f_code.co_filename.startswith(f"{mutant_list.MUTANTS_DIR}/") else None
 
 
@@ -149,7 +149,7 @@ def _trace_line(frame: FrameType, event: str, _argument: object) -> Any:
 
 
 def _run_test(item: pytest.Item, name: str, next_item: pytest.Item) -> list[pytest.TestReport]:
-    """Run one test with a mutant ("" for none); fixtures with a wider scope stay set up until `next_item`."""
+    """Run one test with the mutant `name`, or unmutated if it is ""; keep fixtures that `next_item` also needs."""
     _clear_caches()
     set_mutant_under_test(name)
     try:
@@ -182,7 +182,7 @@ class MutantTester:
         self._input = session_input
         self._outcomes = ResultsFile(Path(session_input.results_file))
         self._runs, self._max_runs = 0, math.inf if session_input.excludes_cluster_tests else MAX_RUNS
-        for item in items:  # limits the time of each test, since a mutant may make it hang
+        for item in items:  # Each test gets a timeout, because a mutant may make it hang.
             timeout_seconds = 6 + 4 * session_input.seconds.get(item.nodeid, 0)
             item.add_marker(pytest.mark.timeout(timeout_seconds, func_only=True), append=False)
 
@@ -227,9 +227,9 @@ class MutantTester:
         return not self._is_passing(test, name) and (is_known_to_fail or not self._is_passing(test, name))
 
     def _record_results(self, killing_tests: Mapping[str, str], confirmed: Mapping[str, Set[str]]) -> bool:
-        """Record the result of each mutant; return whether all tests that failed pass without a mutant.
+        """Record the result of each mutant; return whether all failed tests pass without a mutant.
 
-        A test that failed in two sessions, and passed at the start of both, counts as killing the mutant.
+        A test that failed in two sessions, and passed at the start of both, counts as the test that killed the mutant.
         """
         passes = {test: self._is_passing(test, "") for test in dict.fromkeys(killing_tests.values()) if test}
         for name, test in killing_tests.items():
@@ -241,5 +241,5 @@ class MutantTester:
 
     def _is_passing(self, test: str, name: str) -> bool:
         self._runs += 1
-        self._outcomes.append(test_started=test)  # a session that writes no line counts as hanging
+        self._outcomes.append(test_started=test)  # A session that writes no lines counts as hanging.
         return all(not report.failed for report in _run_test(self._items[test], name, self._common_node))

@@ -40,6 +40,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodesE
     with LocalCluster(folder / "the servers", nodes=1, real_nodes=2) as cluster, RealNodes(cluster, 2) as nodes:
         localproduct.install_manifests(cluster)
         with Product(cluster, folder / "product") as product:
-            nodes.await_ready()
+            nodes.wait_until_ready()
             yield RealNodesEnvironment(cluster, nodes)
             product.kill()

@@ -50,13 +50,13 @@ class RealNodesEnvironment:
         spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, **build_pod_spec(script, **fields)}
         return self.client.create(PODS_PATH, {"metadata": {"name": name, **labels}, "spec": spec})
 
-    def await_pod(self, name: str, predicate: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def wait_for_pod(self, name: str, predicate: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until `predicate` is true for the pod; return the pod."""
         return wait_for_object(
             self.client, f"{PODS_PATH}/{name}", lambda pod: pod is not None and predicate(pod), TIMEOUT_SECONDS
         )
 
-    def await_pods(self, app: str, predicate: Callable[[Sequence[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+    def wait_for_pods(self, app: str, predicate: Callable[[Sequence[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Wait until `predicate` is true for the pods with this `app` label; return them."""
         pods = wait_for_collection(
             self.client,
@@ -68,7 +68,7 @@ class RealNodesEnvironment:
         return [*pods.values()]
 
     def delete(self, path: str) -> None:
-        """Delete the object at this path, and its dependents."""
+        """Delete the object at the given API path, and its dependents."""
         self.client.run(self.client.api.request("DELETE", path))
 
     def read_log(self, pod_name: str) -> str:
@@ -102,7 +102,7 @@ def are_ready(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
 
 
 def build_workload(name: str, workload_fields: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Build a Deployment or another workload; `workload_fields` are fields of its spec besides the pod template."""
+    """Build a Deployment or another workload; `workload_fields` are added to its spec next to the pod template."""
     labels = {"app": name}
     pods = {"metadata": {"labels": labels}, "spec": pod_spec}
     return {

@@ -1,4 +1,4 @@
-"""Helpers that create, await and delete maintenances of real nodes, and list pods that containerd still runs."""
+"""Helpers that create and delete maintenances of real nodes, wait for them, and list pods that containerd runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def create_maintenance(
     return environment.client.create(group.path, body)
 
 
-def await_maintenance(
+def wait_for_maintenance(
     environment: RealNodesEnvironment,
     name: str,
     predicate: Callable[[Object], bool],
@@ -43,17 +43,17 @@ def await_maintenance(
     )
 
 
-def await_succeeded(
+def wait_until_succeeded(
     environment: RealNodesEnvironment, name: str, timeout: float = TIMEOUT_SECONDS, group: ApiGroup = MEDIK8S
 ) -> Object:
     """Wait until the maintenance's phase is Succeeded; return the maintenance."""
-    return await_maintenance(
+    return wait_for_maintenance(
         environment, name, lambda maintenance: m.get_phase(maintenance) == "Succeeded", timeout, group
     )
 
 
 def end_maintenance(environment: RealNodesEnvironment, name: str, node: str, group: ApiGroup = MEDIK8S) -> None:
-    """Delete a maintenance, and wait until it is gone and its node is schedulable again."""
+    """Delete a maintenance, and wait until the maintenance is gone and the node is schedulable again."""
     environment.delete(f"{group.path}/{name}")
     wait_for_object(
         environment.client, f"{group.path}/{name}", lambda maintenance: maintenance is None, TIMEOUT_SECONDS

@@ -65,16 +65,18 @@ def drain_and_observe(
     started, started_at = time.monotonic(), time.time()
     try:
         maintenances.create_maintenance(environment, name, node)
-        maintenances.await_maintenance(environment, name, is_in_progress, timeout)
+        maintenances.wait_for_maintenance(environment, name, is_in_progress, timeout)
         on_progress()
-        maintenances.await_succeeded(environment, name, timeout)
+        maintenances.wait_until_succeeded(environment, name, timeout)
         seconds = time.monotonic() - started
         still_running = maintenances.list_running_pods(environment, node, *evictable)
         _wait_for_response_after(poller, time.time())
     finally:
         poller.kill()
     maintenances.end_maintenance(environment, name, node)
-    return DrainResult(seconds, _list_evicted(audit), still_running, _measure_longest_silence(poller.log, started_at))
+    return DrainResult(
+        seconds, _list_evicted_pods(audit), still_running, _measure_longest_silence(poller.log, started_at)
+    )
 
 
 def is_in_progress(maintenance: Object) -> bool:
@@ -82,7 +84,7 @@ def is_in_progress(maintenance: Object) -> bool:
     return bool(maintenance.get("status", {}).get("pendingPods")) or m.get_phase(maintenance) == "Succeeded"
 
 
-def read_evicted_from_journal(journal_url: str) -> set[str]:
+def read_evicted_pods_from_journal(journal_url: str) -> set[str]:
     """Return the names of the pods whose eviction is recorded in the journal, in an event or in a function's reply.
 
     `node.drained` contains the last evictions, which the API server granted after their pass had ended.
@@ -117,7 +119,7 @@ def _list_evictable_pods(environment: RealNodesEnvironment, node: str) -> list[O
     return [pod for pod in pods if not kinds & {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}]
 
 
-def _list_evicted(audit: AuditLog) -> list[str]:
+def _list_evicted_pods(audit: AuditLog) -> list[str]:
     return [entry["objectRef"]["name"] for entry in audit.list_evictions() if entry["responseStatus"]["code"] == 201]
 
 
@@ -140,7 +142,7 @@ def _wait_for_response_after(poller: Server, since: float) -> None:
     deadline = time.monotonic() + 60
     while not any(response_time > since for response_time in _read_response_times(poller.log)):
         assert time.monotonic() < deadline, "the console does not respond"
-        time.sleep(0.2)  # a growing file has no notification
+        time.sleep(0.2)  # Nothing notifies the test when the log file grows.
 
 
 def _measure_longest_silence(log: Path, start: float) -> float:

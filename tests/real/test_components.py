@@ -134,12 +134,12 @@ def test_install_variant_drains_node_and_is_removed(
         )
     )
     cluster.kubectl("apply", "-k", overlay)
-    pod_install.await_ready(cluster)
+    pod_install.wait_until_ready(cluster)
 
     assert len(applied_manifests.list_ready_pods(bare_environment)) >= variant.min_pods
     applied_manifests.assert_second_apply_changes_nothing(bare_environment, overlay, variant.bound_names)
     maintenances.create_maintenance(bare_environment, "combined", "node-1")
-    maintenances.await_succeeded(bare_environment, "combined")
+    maintenances.wait_until_succeeded(bare_environment, "combined")
     maintenances.end_maintenance(bare_environment, "combined", "node-1")
 
     cluster.kubectl("delete", "-k", overlay, "-l", UNSHARED_SELECTOR)

@@ -40,17 +40,17 @@ def test_budget_keeps_minimum_number_of_pods_ready(environment: RealNodesEnviron
     budget = {"minAvailable": min_ready, "selector": {"matchLabels": {"app": "counted"}}}
     environment.client.create(BUDGETS_PATH, {"metadata": {"name": "counted"}, "spec": budget})
     environment.client.create(f"{APPS_PATH}/deployments", build_workload("counted", {"replicas": replicas}, pods))
-    old_names = {pod["metadata"]["name"] for pod in environment.await_pods("counted", are_ready(replicas))}
+    old_names = {pod["metadata"]["name"] for pod in environment.wait_for_pods("counted", are_ready(replicas))}
     ready_counts: list[int] = []
 
-    def all_are_new(pods: Mapping[str, Object]) -> bool:
+    def are_all_pods_replaced(pods: Mapping[str, Object]) -> bool:
         ready = {name for name, pod in pods.items() if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]}
         ready_counts.append(len(ready))
         return len(ready) == replicas and not ready & old_names
 
     maintenances.create_maintenance(environment, "budgeted", NODE_NAME)
-    wait_for_collection(environment.client, PODS_PATH, all_are_new, 120, labels="app=counted")
-    maintenances.await_succeeded(environment, "budgeted")
+    wait_for_collection(environment.client, PODS_PATH, are_all_pods_replaced, 120, labels="app=counted")
+    maintenances.wait_until_succeeded(environment, "budgeted")
     maintenances.end_maintenance(environment, "budgeted", NODE_NAME)
 
     print(f"ready pods over time: {ready_counts}")
@@ -60,12 +60,12 @@ def test_budget_keeps_minimum_number_of_pods_ready(environment: RealNodesEnviron
 
 @proves("OSV-15")
 def test_crashed_kubelet_delays_drain(environment: RealNodesEnvironment) -> None:
-    """Check that a drain waits for a crashed kubelet: its terminating pods stay pending until it runs again."""
+    """Check that a drain waits for a crashed kubelet: terminating pods stay pending until the kubelet runs again."""
     pod_spec = build_pod_spec(
         IGNORE_SIGTERM_SCRIPT, terminationGracePeriodSeconds=GRACE_SECONDS, **prefer_node(NODE_NAME)
     )
     environment.client.create(f"{APPS_PATH}/deployments", build_workload("lost", {"replicas": 1}, pod_spec))
-    (pod,) = environment.await_pods("lost", are_ready(1))
+    (pod,) = environment.wait_for_pods("lost", are_ready(1))
     name = pod["metadata"]["name"]
     environment.get_node(NODE_NAME).kubelet.kill()
 
@@ -77,12 +77,12 @@ def test_crashed_kubelet_delays_drain(environment: RealNodesEnvironment) -> None
         90,
         fields=f"metadata.name={NODE_NAME}",
     )
-    blocked = maintenances.await_maintenance(
+    blocked = maintenances.wait_for_maintenance(
         environment, "lost", lambda maintenance: name in maintenance["status"].get("pendingPods", ())
     )
     running = maintenances.list_running_pods(environment, NODE_NAME, pod)
     environment.get_node(NODE_NAME).kubelet.start()
-    succeeded = maintenances.await_succeeded(environment, "lost")
+    succeeded = maintenances.wait_until_succeeded(environment, "lost")
 
     assert m.get_phase(blocked) == "Running"
     assert running == {name}

@@ -34,7 +34,7 @@ EXIT_ON_SIGTERM_SCRIPT = "trap 'echo term >> /records/{name}; exit 0' TERM; whil
 
 @dataclass(frozen=True)
 class DrainObservation:
-    """The pods of a node, and what was observed while the node was drained."""
+    """Observations from the drain of a node: its pods, the duration, and containers that still ran at the end."""
 
     records_dir: Path
     evicted_pods: Mapping[str, Object]
@@ -57,7 +57,7 @@ def observation(
     environment.client.patch(f"/api/v1/nodes/{TARGET_NODE}", {"spec": {"unschedulable": None}})
     started = time.monotonic()
     maintenances.create_maintenance(environment, "each-kind", SOURCE_NODE)
-    maintenance = maintenances.await_succeeded(environment, "each-kind")
+    maintenance = maintenances.wait_until_succeeded(environment, "each-kind")
     still_running = maintenances.list_running_pods(environment, SOURCE_NODE, *evictable.values(), *remaining.values())
     yield DrainObservation(records_dir, evictable, remaining, maintenance, time.monotonic() - started, still_running)
     maintenances.end_maintenance(environment, "each-kind", SOURCE_NODE)
@@ -91,7 +91,7 @@ def _create_evictable_workloads(environment: RealNodesEnvironment, records_dir: 
     environment.client.create("/apis/batch/v1/namespaces/default/jobs", job)
     _create_statefulset_with_volume(environment, records_dir)
     names = ("polite", "hooked", "deaf", "scratch", "work", "kept-data")
-    return {name: environment.await_pods(name, are_ready(1))[0] for name in names}
+    return {name: environment.wait_for_pods(name, are_ready(1))[0] for name in names}
 
 
 def _create_statefulset_with_volume(environment: RealNodesEnvironment, records_dir: Path) -> None:
@@ -115,7 +115,7 @@ def _create_remaining_pods(environment: RealNodesEnvironment) -> dict[str, Objec
     static = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "static", "labels": {"app": "static"}}}
     file = environment.get_node(SOURCE_NODE).directory / "static" / "static.yaml"
     file.write_text(yaml.safe_dump({**static, "spec": build_pod_spec("sleep 1000")}))
-    mirrored = environment.await_pods("static", are_ready(1))[0]
+    mirrored = environment.wait_for_pods("static", are_ready(1))[0]
     daemons = wait_for_collection(
         environment.client,
         PODS_PATH,
@@ -124,7 +124,7 @@ def _create_remaining_pods(environment: RealNodesEnvironment) -> dict[str, Objec
         labels="app=everywhere",
         fields=f"spec.nodeName={SOURCE_NODE}",
     )
-    # containerd uses the uid of a static pod's file, which the mirror pod has in an annotation
+    # containerd uses the uid of a static pod's file; the mirror pod has this uid in an annotation.
     manifest_metadata = {
         **mirrored["metadata"],
         "uid": mirrored["metadata"]["annotations"]["kubernetes.io/config.hash"],
@@ -137,7 +137,8 @@ def test_no_container_of_evicted_pods_still_runs(observation: DrainObservation) 
     pod_count, seconds = len(observation.evicted_pods), observation.seconds
     print(f"{pod_count} pods left in {seconds:.1f} s, including the longest grace period of {GRACE_SECONDS} s")
     assert observation.still_running == {pod["metadata"]["name"] for pod in observation.remaining_pods.values()}
-    assert observation.maintenance["status"]["evictionPods"] == len(observation.evicted_pods) + 1  # and CoreDNS's pod
+    # The maintenance also evicts CoreDNS's pod.
+    assert observation.maintenance["status"]["evictionPods"] == len(observation.evicted_pods) + 1
 
 
 def test_pre_stop_hook_runs_before_sigterm(observation: DrainObservation) -> None:
@@ -151,10 +152,10 @@ def test_drain_waits_for_grace_period(observation: DrainObservation) -> None:
     assert GRACE_SECONDS < observation.seconds < GRACE_SECONDS + 12
 
 
-def test_workloads_run_on_other_node(environment: RealNodesEnvironment, observation: DrainObservation) -> None:
+def test_evicted_workloads_run_on_second_node(environment: RealNodesEnvironment, observation: DrainObservation) -> None:
     """Check that the workloads run on the other node with new pods and with the data on their volume."""
     for name in ("polite", "hooked", "deaf", "scratch", "kept-data"):
-        (pod,) = environment.await_pods(name, are_ready(1))
+        (pod,) = environment.wait_for_pods(name, are_ready(1))
         assert pod["spec"]["nodeName"] == TARGET_NODE
         assert pod["metadata"]["uid"] != observation.evicted_pods[name]["metadata"]["uid"]
     assert (
@@ -165,7 +166,7 @@ def test_workloads_run_on_other_node(environment: RealNodesEnvironment, observat
 def test_job_completes_with_new_pod(environment: RealNodesEnvironment, observation: DrainObservation) -> None:
     """Check that a Job whose pod was evicted completes with a new pod."""
     (observation.records_dir / "go").touch()
-    pods = environment.await_pods(
+    pods = environment.wait_for_pods(
         "work", lambda pods_by_name: any(pod["status"].get("phase") == "Succeeded" for pod in pods_by_name)
     )
     (succeeded,) = [pod for pod in pods if pod["status"]["phase"] == "Succeeded"]

@@ -17,9 +17,9 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.function_server import build_bind_env
 from localcluster.nodes.buildah import Buildah
-from localcluster.processes import await_ready, reserve_port
+from localcluster.processes import reserve_port, wait_until_ready
 from localcluster.readiness import is_ready
-from tests.functions.event_builders import build_added
+from tests.functions.event_builders import build_added_event
 from tests.real.product_image import IMAGE_VERSION, ProductImage, build_image
 
 pytestmark = pytest.mark.real
@@ -87,9 +87,9 @@ def test_function_in_image_begins_maintenance(
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "imaged"}}
     server.start()
     try:
-        await_ready("the function", partial(is_ready, f"http://127.0.0.1:{port}/"), [server])
+        wait_until_ready("the function", partial(is_ready, f"http://127.0.0.1:{port}/"), [server])
         maintenance = installed_cluster.get_client().create(MEDIK8S.path, {**body, "spec": {"nodeName": "node-1"}})
-        message = encode_binary(build_added(maintenance))
+        message = encode_binary(build_added_event(maintenance))
         response = requests.post(f"http://127.0.0.1:{port}/", data=message.body, headers=message.headers, timeout=10)
 
         assert response.status_code == 200, response.text

@@ -28,13 +28,13 @@ from tests.relay import Relay
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 COMPONENT_NAMES = ("console", "postgresql")
 MAX_DRAIN_SECONDS, MAX_CONSOLE_SILENT_SECONDS = 200, 60
-"""Maximum duration of a drain, and maximum unavailability of the console during it, in seconds.
+"""Maximum duration of a drain, and maximum time without a response from the console during the drain, in seconds.
 
 The limits are for two cores that start forty pods next to another test; docs/sizing.md has the usual durations.
 Knative's webhook takes a minute to terminate.
 """
 UPGRADED_IMAGE = f"{product_image.IMAGE_NAME}:v0.0.1"
-"""The same image with another tag."""
+"""A second tag of the product's image."""
 WEBHOOK_TIMEOUT_SECONDS = 60.0
 """Maximum time in seconds until Knative's webhook responds on the other node."""
 MAX_RECORDING_SECONDS = 180.0
@@ -42,7 +42,7 @@ MAX_RECORDING_SECONDS = 180.0
 BUDGET_PATCH = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
 """The budget patch of docs/install.md.
 
-Knative's own budget blocks the eviction of its webhook while the webhook has fewer than five replicas.
+Knative's budget blocks the eviction of its webhook while the webhook has fewer than five replicas.
 """
 PODSOURCE_DEPLOYMENT, MAX_PODSOURCE_GENERATION = "podsource-deployment", 4
 """PodSource's Deployment, and its maximum generation.
@@ -83,7 +83,7 @@ def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         secret = ("create", "secret", "generic", "journal", "-n", NAMESPACE, f"--from-literal=url={pods_url}")
         cluster.kubectl(*secret)
         cluster.kubectl("apply", "-k", overlay)
-        pod_install.await_ready(cluster, demo.LATE_DEPLOYMENT)
+        pod_install.wait_until_ready(cluster, demo.LATE_DEPLOYMENT)
         environment = InstalledEnvironment(cluster, nodes, str(overlay), url)
         environment.client.patch(
             "/apis/policy/v1/namespaces/knative-eventing/poddisruptionbudgets/eventing-webhook", BUDGET_PATCH
@@ -95,10 +95,10 @@ def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @proves("X-7")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=lambda group: group.api_version)
 def test_maintenance_drains_and_restores_node(installed_environment: InstalledEnvironment, group: ApiGroup) -> None:
-    """Check that a kwok node, on which no pod of the product runs, is drained and restored through Knative's pods."""
+    """Check that a kwok node, on which no pod of the product runs, is drained and restored if Knative runs as pods."""
     name = group.api_version.split(".")[1]
     maintenances.create_maintenance(installed_environment, name, "node-1", group)
-    maintenances.await_succeeded(installed_environment, name, group=group)
+    maintenances.wait_until_succeeded(installed_environment, name, group=group)
     maintenances.end_maintenance(installed_environment, name, "node-1", group)
 
     assert wait_until(
@@ -119,7 +119,7 @@ def test_demo_drains_and_restores_node(
 
 
 def test_demo_fails_if_container_still_runs(installed_environment: InstalledEnvironment) -> None:
-    """Check that the demo fails if a container still runs on the node that should be empty."""
+    """Check that the demo fails if a container still runs on the drained node."""
     pods = installed_environment.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     running_pod = next(pod for pod in pods if pod["spec"].get("nodeName") == "real-2")
     with pytest.raises(DemoError, match=running_pod["metadata"]["name"]):
@@ -127,19 +127,19 @@ def test_demo_fails_if_container_still_runs(installed_environment: InstalledEnvi
 
 
 def assert_drain_within_limits(environment: InstalledEnvironment, result: self_drain.DrainResult) -> None:
-    """Assert that the drain of the product's own node met its limits."""
+    """Assert that the drain of the product's own node was fast, stopped all containers, and evicted no pod twice."""
     print(f"{result.seconds:.1f} s, {len(result.evicted)} evictions; console silent {result.max_silent_seconds:.1f} s")
     assert result.still_running == set()
     assert len(result.evicted) == len(set(result.evicted)) > 10
     assert is_below_scaled_limit(result.seconds, MAX_DRAIN_SECONDS)
     assert result.max_silent_seconds < MAX_CONSOLE_SILENT_SECONDS
-    assert wait_until(lambda: _find_unrecorded(environment.journal_url, result.evicted) == [], MAX_RECORDING_SECONDS), (
-        _find_unrecorded(environment.journal_url, result.evicted)
-    )
+    assert wait_until(
+        lambda: _find_unrecorded_evictions(environment.journal_url, result.evicted) == [], MAX_RECORDING_SECONDS
+    ), _find_unrecorded_evictions(environment.journal_url, result.evicted)
 
 
-def _find_unrecorded(journal_url: str, evicted: Sequence[str]) -> list[str]:
-    recorded = self_drain.read_evicted_from_journal(journal_url)
+def _find_unrecorded_evictions(journal_url: str, evicted: Sequence[str]) -> list[str]:
+    recorded = self_drain.read_evicted_pods_from_journal(journal_url)
     return [name for name in evicted if name not in recorded and not name.startswith("evict-")]
 
 
@@ -147,9 +147,9 @@ def _find_unrecorded(journal_url: str, evicted: Sequence[str]) -> list[str]:
 def test_second_apply_changes_nothing(installed_environment: InstalledEnvironment) -> None:
     """Check that a second apply changes nothing, and that all pods are Ready with the shipped manifests.
 
-    These set probes, limits, tokens and a read-only root file system.
+    The manifests set probes, limits, tokens and a read-only root file system.
     """
-    pod_install.await_ready(installed_environment.cluster)
+    pod_install.wait_until_ready(installed_environment.cluster)
 
     assert len(applied_manifests.list_ready_pods(installed_environment)) > 20
     applied_manifests.assert_second_apply_changes_nothing(
@@ -163,16 +163,16 @@ def test_second_apply_changes_nothing(installed_environment: InstalledEnvironmen
     )
 
 
-def test_drain_succeeds_if_image_is_upgraded_meanwhile(installed_environment: InstalledEnvironment) -> None:
-    """Check that a drain of the product's own node succeeds although a different image tag is applied meanwhile.
+def test_drain_succeeds_if_image_is_upgraded_during_drain(installed_environment: InstalledEnvironment) -> None:
+    """Check that a drain of the product's own node succeeds although a different image tag is applied during the drain.
 
     Functions, broker, PodSource, journal, console and a different workload move to the other node, where the drain is
-    completed. No pod is evicted twice. Each eviction is in the journal, except those of `evict` pods, which evict
+    completed. No pod is evicted twice. Each eviction is in the journal, except evictions of `evict` pods, which evict
     themselves. Other events in the broker's memory are lost (docs/install.md).
     """
     web = build_pod_spec("exec sleep 1000", terminationGracePeriodSeconds=1)
     installed_environment.client.create(f"{APPS_PATH}/deployments", build_workload("web", {"replicas": 6}, web))
-    installed_environment.await_pods("web", are_ready(6))
+    installed_environment.wait_for_pods("web", are_ready(6))
     for node in installed_environment.nodes.nodes:
         node.tag_image(product_image.IMAGE, UPGRADED_IMAGE)
 
@@ -184,15 +184,15 @@ def test_drain_succeeds_if_image_is_upgraded_meanwhile(installed_environment: In
         MAX_DRAIN_SECONDS * measure_slowdown(),
         lambda: apply_upgrade(installed_environment),
     )
-    pod_install.await_ready(installed_environment.cluster)
+    pod_install.wait_until_ready(installed_environment.cluster)
 
     assert_drain_within_limits(installed_environment, result)
-    installed_environment.await_pods("web", are_ready(6))
+    installed_environment.wait_for_pods("web", are_ready(6))
     assert wait_until(lambda: list_product_images(installed_environment) == {UPGRADED_IMAGE})
 
 
 def apply_upgrade(environment: InstalledEnvironment) -> None:
-    """Apply the other image tag; retry while Knative's own webhook moves to the other node."""
+    """Apply the overlay with `UPGRADED_IMAGE`; retry while Knative's webhook moves to the other node."""
     overlay = pod_install.write_overlay(Path(environment.overlay), COMPONENT_NAMES, image=UPGRADED_IMAGE)
     assert wait_until(
         lambda: environment.cluster.kubectl("apply", "-k", overlay, check=False).returncode == 0,

@@ -43,8 +43,8 @@ def collect_traces(directory: Path) -> dict[str, object]:
         "named namespaces": sorted(path.name for path in Path("/run/netns").glob("*")),
         "network namespaces": {network for pid in list_pids() if (network := read_network_namespace(pid))},
         "devices": list_network_devices(),
-        "routes": run_and_read("ip", "route"),
-        "packet filters": [line for line in run_and_read("iptables-save").splitlines() if line[0] not in "#:"],
+        "routes": read_command_output("ip", "route"),
+        "packet filters": [line for line in read_command_output("iptables-save").splitlines() if line[0] not in "#:"],
         "groups": [str(group) for tree in cgroups.list_hierarchies() for group in tree.glob("nodemaintenance-*")],
         "folders": [name for name in ("/var/lib/kubelet", "/var/lib/cni", "/opt/containerd") if Path(name).exists()],
         "settings": [Path(f"/proc/sys/{name}").read_text() for name in ("vm/overcommit_memory", "kernel/panic")],
@@ -73,7 +73,7 @@ def list_network_devices() -> list[str]:
     return sorted(os.listdir("/sys/class/net"))
 
 
-def run_and_read(*command: str) -> str:
+def read_command_output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -81,7 +81,7 @@ def start_cluster_with_pod(directory: Path, engine: str = "local") -> None:
     """Start a cluster with a real node and a running pod."""
     up_result = run_command(directory, "up", "--nodes", "1", "--real", "1", "--delivery", engine)
     assert up_result.returncode == 0, up_result.stdout + up_result.stderr
-    # the first process of a container ignores SIGTERM by default
+    # The first process of a container ignores SIGTERM by default.
     options = json.dumps({"spec": {"terminationGracePeriodSeconds": 1}})
     run_kubectl(
         directory, "run", "one", "--image=localhost/busybox:local", f"--overrides={options}", "--", "sleep", "1000"
@@ -90,7 +90,7 @@ def start_cluster_with_pod(directory: Path, engine: str = "local") -> None:
 
 
 def test_make_down_after_kill_leaves_nothing(cluster_directory: Path) -> None:
-    """Check that `make down` removes what the kernel keeps after all processes, also in containers, were killed."""
+    """Check that `make down` removes all traces, such as mounts and devices, after all processes were killed."""
     traces_before = collect_traces(cluster_directory)
     start_cluster_with_pod(cluster_directory)
     for group in (
@@ -112,7 +112,8 @@ def test_make_down_after_kill_leaves_nothing(cluster_directory: Path) -> None:
 def test_make_down_after_drain_with_knative_leaves_nothing(cluster_directory: Path) -> None:
     """Check that `make down` after a drain with Knative removes all processes, mounts, devices, routes and settings.
 
-    The cluster is that of `make up REAL=1 DELIVERY=knative`: kwok simulates Knative's pods; other pods really run.
+    The cluster is that of `make up REAL=1 DELIVERY=knative`: kwok simulates Knative's pods, and containerd runs all
+    other pods.
     """
     traces_before = collect_traces(cluster_directory)
     start_cluster_with_pod(cluster_directory, "knative")
@@ -146,7 +147,7 @@ def kill_process_group(process_group: int) -> None:
 )
 def test_unsuitable_machine_is_reported(command_prefix: list[str], missing: str) -> None:
     """Check that a command on an unsuitable machine fails within a second with one line, and installs nothing."""
-    # uid 65534 uses the system's Python, because possibly only root can read the venv's
+    # The user 65534 runs the system's Python, because possibly only root can read the virtual environment's Python.
     python = (
         "/usr/bin/python3"
         if command_prefix == AS_USER_NOBODY_COMMAND and Path("/usr/bin/python3").exists()
@@ -163,10 +164,10 @@ def test_unsuitable_machine_is_reported(command_prefix: list[str], missing: str)
     assert result.stderr.count("\n") == 1
 
 
-def test_fresh_machine_is_suitable() -> None:
+def test_machine_without_installed_packages_is_suitable() -> None:
     """Check that a fresh machine, on which packages are still missing, is not reported as unsuitable."""
     command = [sys.executable, "-m", "localcluster.nodes.preflight"]
-    variables = {**os.environ, "PATH": "/usr/bin:/bin"}  # iptables is not among these
+    variables = {**os.environ, "PATH": "/usr/bin:/bin"}  # No program `iptables` is on this PATH.
     result = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
     assert (result.returncode, result.stderr) == (0, "")

@@ -21,16 +21,16 @@ from tests.real.environment import (
 pytestmark = pytest.mark.real
 
 
-def test_pod_reaches_service_on_other_node(environment: RealNodesEnvironment) -> None:
+def test_pod_reaches_service_on_different_node(environment: RealNodesEnvironment) -> None:
     """Check that a pod reaches a Service of a pod on a different node by name, through CNI, kube-proxy and CoreDNS."""
     environment.create_pod("answers", "real-1", WEB_SERVER_SCRIPT.format(text="hello"), readinessProbe=WEB_SERVER_PROBE)
     environment.create_service("answers")
-    environment.await_pod("answers", is_ready)
+    environment.wait_for_pod("answers", is_ready)
     request_command = "until wget -q -O - http://{}/; do sleep 1; done; "
     script = "".join(map(request_command.format, ("answers", "answers.default.svc.cluster.local")))
     environment.create_pod("asks", "real-2", script, restartPolicy="Never")
 
-    client_pod = environment.await_pod("asks", lambda pod: pod["status"].get("phase") == "Succeeded")
+    client_pod = environment.wait_for_pod("asks", lambda pod: pod["status"].get("phase") == "Succeeded")
 
     assert client_pod["spec"]["nodeName"] == "real-2"
     assert environment.read_log("asks").splitlines()[-2:] == ["hello", "hello"]
@@ -46,10 +46,12 @@ def test_probes_control_readiness_and_restart(environment: RealNodesEnvironment)
     }
     environment.create_pod("probed", "real-1", script, **probes)
 
-    started = environment.await_pod("probed", lambda pod: pod["status"].get("phase") == "Running")
-    environment.await_pod("probed", is_ready)
-    environment.await_pod("probed", lambda pod: not is_ready(pod))
-    restarted = environment.await_pod("probed", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1)
+    started = environment.wait_for_pod("probed", lambda pod: pod["status"].get("phase") == "Running")
+    environment.wait_for_pod("probed", is_ready)
+    environment.wait_for_pod("probed", lambda pod: not is_ready(pod))
+    restarted = environment.wait_for_pod(
+        "probed", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1
+    )
 
     assert not is_ready(started)
     assert restarted["metadata"]["uid"] == started["metadata"]["uid"]
@@ -60,7 +62,7 @@ def test_api_server_accepts_token_of_pod(environment: RealNodesEnvironment) -> N
     folder = "/var/run/secrets/kubernetes.io/serviceaccount"
     script = "; echo; ".join(f"cat {folder}/{name}" for name in ("namespace", "token", "ca.crt"))
     environment.create_pod("known", "real-2", script, restartPolicy="Never")
-    environment.await_pod("known", lambda pod: pod["status"].get("phase") == "Succeeded")
+    environment.wait_for_pod("known", lambda pod: pod["status"].get("phase") == "Succeeded")
 
     namespace, token, *trusted = environment.read_log("known").splitlines()
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
@@ -75,7 +77,7 @@ def test_api_server_accepts_token_of_pod(environment: RealNodesEnvironment) -> N
 def test_coredns_is_ready_on_both_nodes(environment: RealNodesEnvironment) -> None:
     """Check that CoreDNS is Ready on both nodes.
 
-    It becomes Ready once it has read all Services from the API server, through the Service `kubernetes`, whose
+    CoreDNS becomes Ready once it has read all Services from the API server, through the Service `kubernetes`, whose
     certificate it verifies.
     """
     pods = environment.client.list("/api/v1/namespaces/kube-system/pods", label_selector="k8s-app=kube-dns")["items"]
@@ -85,35 +87,35 @@ def test_coredns_is_ready_on_both_nodes(environment: RealNodesEnvironment) -> No
 
 
 def test_pods_without_toleration_run_on_real_nodes(environment: RealNodesEnvironment) -> None:
-    """Check that pods without a toleration run on the real nodes, because kwok's nodes have a taint."""
+    """Check that pods without a toleration run on the real nodes; kwok's nodes have a taint."""
     spec: Object = {"replicas": 6, "selector": {"matchLabels": {"app": "ordinary"}}}
     pods = build_pod_spec("sleep 1000", terminationGracePeriodSeconds=1)
     spec["template"] = {"metadata": {"labels": {"app": "ordinary"}}, "spec": pods}
     body = {"metadata": {"name": "ordinary"}, "spec": spec}
     path = "/apis/apps/v1/namespaces/default/deployments"
     environment.client.create(path, body)
-    running_pods = environment.await_pods("ordinary", are_ready(6))
+    running_pods = environment.wait_for_pods("ordinary", are_ready(6))
 
     assert {pod["spec"]["nodeName"] for pod in running_pods} == {"real-1", "real-2"}
     assert environment.client.get("/api/v1/nodes/node-1")["spec"]["taints"] == [FAKE_NODE_TAINT]
     environment.delete(f"{path}/ordinary")
-    environment.await_pods("ordinary", lambda pods: not pods)
+    environment.wait_for_pods("ordinary", lambda pods: not pods)
 
 
 def test_containerd_runs_containers_while_pod_exists(environment: RealNodesEnvironment) -> None:
-    """Check that containerd runs a pod's containers, including its sandbox, exactly as long as the pod exists."""
+    """Check that containerd runs a pod's containers, including its sandbox, until the pod is deleted."""
     created = environment.create_pod("seen", "real-1", "sleep 1000")
-    environment.await_pod("seen", is_ready)
+    environment.wait_for_pod("seen", is_ready)
     running = environment.get_node("real-1").list_running_containers(created["metadata"]["uid"])
     environment.delete(f"{PODS_PATH}/seen")
-    environment.await_pods("seen", lambda pods: not pods)
+    environment.wait_for_pods("seen", lambda pods: not pods)
 
     assert len(running) == 2
     assert environment.get_node("real-1").list_running_containers(created["metadata"]["uid"]) == set()
 
 
-def test_image_deleted_on_one_node_stays_on_other(environment: RealNodesEnvironment) -> None:
-    """Check that deleting an image on one node leaves it intact on the other, although they share unpacked files."""
+def test_image_deleted_on_node_stays_intact_on_other_nodes(environment: RealNodesEnvironment) -> None:
+    """Check that an image deleted on one node stays intact on the other node, although nodes share unpacked files."""
     ctr = ("ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images")
     first_sandbox, second_sandbox = environment.get_node("real-1").sandbox, environment.get_node("real-2").sandbox
     archive = environment.nodes.directory / "coredns.tar"

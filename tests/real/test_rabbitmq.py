@@ -27,12 +27,12 @@ def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         cluster.kubectl("create", "namespace", NAMESPACE)
         rabbitmq.create_rabbitmq_cluster(cluster, folder / "disk")
         cluster.kubectl("apply", "-k", rabbitmq.write_overlay(folder / "overlay"))
-        pod_install.await_ready(cluster, demo.LATE_DEPLOYMENT)
+        pod_install.wait_until_ready(cluster, demo.LATE_DEPLOYMENT)
         yield RealNodesEnvironment(cluster, nodes)
 
 
 def test_maintenance_drains_and_restores_node(installed_environment: RealNodesEnvironment) -> None:
-    """Check that a kwok node, on which no pod of the product runs, is drained and restored through RabbitMQ."""
+    """Check that a kwok node, on which no pod of the product runs, is drained and restored with RabbitMQ."""
     maintenances.create_maintenance(installed_environment, "durable", "node-1")
-    maintenances.await_succeeded(installed_environment, "durable")
+    maintenances.wait_until_succeeded(installed_environment, "durable")
     maintenances.end_maintenance(installed_environment, "durable", "node-1")

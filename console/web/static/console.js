@@ -113,7 +113,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 // Close the streams of a hidden page. When the page is visible again, an error event makes the extension reopen them.
 let streams = [];
 let paused = [];
-function pause() {
+function pauseStreams() {
   for (const stream of streams) stream.close();
   paused.push(...streams.splice(0));
   showConnection("paused");
@@ -121,13 +121,13 @@ function pause() {
 htmx.createEventSource = (url) => {
   const stream = new EventSource(url, { withCredentials: true });
   streams = [...streams.filter((source) => source.readyState !== EventSource.CLOSED), stream];
-  if (document.hidden) pause();
+  if (document.hidden) pauseStreams();
   return stream;
 };
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     streams = streams.filter((source) => source.readyState !== EventSource.CLOSED);
-    if (streams.length) pause();
+    if (streams.length) pauseStreams();
   } else {
     for (const stream of paused.splice(0)) stream.dispatchEvent(new Event("error"));
   }

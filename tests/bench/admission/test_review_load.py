@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from bench.admission.review_load import ALLOWED, REFUSED, WARNED, Latencies, build_review, run_at_rate
+from bench.admission.review_load import ALLOWED, REFUSED, WARNED, Latencies, build_review_request, run_at_rate
 from kube.admission.reviews import parse_review
 from kube.paths import Object
 
 
-def test_99th_percentile_is_exceeded_by_one_in_a_hundred() -> None:
+def test_99th_percentile_is_exceeded_by_one_percent_of_latencies() -> None:
     latencies = Latencies([float(number) for number in range(100, 0, -1)])
 
     assert (latencies.median, latencies.p99) == (50.5, 100.0)
@@ -21,7 +21,7 @@ def test_99th_percentile_is_exceeded_by_one_in_a_hundred() -> None:
 
 
 def test_slow_response_does_not_delay_other_requests() -> None:
-    """Check that a slow response does not delay other requests, and that latency is measured from the due time."""
+    """Check that a slow response does not delay other requests, and that latency starts at the scheduled time."""
     requested: list[int] = []
 
     async def send_review(number: int) -> Object:
@@ -41,10 +41,10 @@ def test_slow_response_does_not_delay_other_requests() -> None:
     ("refused", "warned", "accepted_answers"),
     [(2, 0, {REFUSED}), (0, 2, {WARNED}), (0, 0, {ALLOWED}), (1, 0, set()), (0, 1, set())],
 )
-def test_latencies_are_accepted_only_if_all_answers_are_as_expected(
+def test_latencies_are_rejected_if_a_response_is_unexpected(
     refused: int, warned: int, accepted_answers: set[str]
 ) -> None:
-    """Check that latencies are accepted only if all requests got the expected answer.
+    """Check that latencies are rejected unless all requests got the expected response.
 
     A webhook that rejects everything would be fast, and would be listed as "allowed".
     """
@@ -52,13 +52,13 @@ def test_latencies_are_accepted_only_if_all_answers_are_as_expected(
 
     for answer in (REFUSED, WARNED, ALLOWED):
         if answer in accepted_answers:
-            latencies.check_answers(answer)
+            latencies.check_responses(answer)
         else:
             with pytest.raises(RuntimeError, match=f"expected all 2 reviews to be {answer}: {refused} were "):
-                latencies.check_answers(answer)
+                latencies.check_responses(answer)
 
 
-def test_webhook_can_parse_built_review() -> None:
-    review = parse_review(build_review("node-7", 3))
+def test_webhook_can_parse_review_built_by_benchmark() -> None:
+    review = parse_review(build_review_request("node-7", 3))
 
     assert (review.uid, review.is_create, review.object["spec"]["nodeName"]) == ("review-3", True, "node-7")

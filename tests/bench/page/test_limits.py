@@ -42,9 +42,9 @@ def check_case_limits(*rounds: Round) -> dict[str, tuple[float, float | None]]:
 
 
 def test_every_drain_has_limits_for_lag_hints_and_requests() -> None:
-    """Check that each drain has limits for lag, hints and requests.
+    """Check that each drain case has limits for lag, hints and requests.
 
-    Hints are the events of PodSource and those that passes reply with.
+    Hints are the events of PodSource, and the events `pods.evicted` of `evict`.
     """
     assert check_case_limits(build_round("5 nodes at once")) == {
         "seconds from last pod gone to done": (0.07, 0.05),
@@ -75,7 +75,7 @@ def test_limits_differ_between_engines() -> None:
     assert check_case_limits(build_round(TWENTY_NODES, engine="knative"))["seconds"] == (1.0, 8.0)
 
 
-def test_large_case_has_memory_limits() -> None:
+def test_case_with_hundred_nodes_has_memory_and_wait_limits() -> None:
     checked = check_case_limits(build_round(HUNDRED_NODES.name))
 
     assert checked["MiB of PodSource"] == (151, 150)
@@ -84,7 +84,7 @@ def test_large_case_has_memory_limits() -> None:
     assert checked["seconds that an event waited, including in the broker, except for evict"] == (3.5, None)
 
 
-def test_limit_of_two_evict_processes_is_relative_to_one() -> None:
+def test_limit_of_two_evict_processes_is_relative_to_one_process() -> None:
     one_process = build_round("30 pods behind a budget of 10", seconds=2.0, engine="knative")
     two_processes = build_round(TWO_EVICT_PROCESSES.name, seconds=2.4, engine="knative")
 
@@ -103,5 +103,5 @@ def test_limits_of_unknown_case_are_not_checked() -> None:
 
 @pytest.mark.parametrize("case", ["10 pods", "100 pods", "30 pods behind a budget of 10", TWENTY_NODES])
 def test_cases_with_limits_are_measured(case: str) -> None:
-    """Check that each case with limits is still measured, so that a renamed case does not lose them."""
+    """Check that each case with limits is still measured, so that renaming a case does not disable its limits."""
     assert case in DRAIN_CASES

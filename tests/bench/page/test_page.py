@@ -92,7 +92,7 @@ def test_slower_cases_are_listed() -> None:
 
 @pytest.mark.slow
 def test_plots_are_reproducible(tmp_path: Path) -> None:
-    """Check that the same results give the same file, so that regenerating the page changes only new measurements."""
+    """Check that equal results give an equal file, so that regenerating the page changes only new measurements."""
     results = Results({}, [*build_rounds("a", "ours", 1.0, 3.0), *build_rounds("a", "floor", 0.8)])
     first, second = tmp_path / "first.svg", tmp_path / "second.svg"
 
@@ -103,7 +103,7 @@ def test_plots_are_reproducible(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_plot_file_contains_its_data(tmp_path: Path) -> None:
+def test_plot_file_matches_only_the_plotted_results(tmp_path: Path) -> None:
     def build_plot(*seconds: float) -> Plot:
         return build_plots(Results({}, build_rounds("a", "ours", *seconds)))[0]
 

@@ -23,7 +23,7 @@ from kube.nodes import NODES_PATH as COLLECTION
 from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.cluster import LocalCluster
 from localcluster.engine_product import EngineProduct
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.product import Product
 from tests.functions.event_builders import build_tick
 from tests.workload import OWN_USER_PREFIX, AuditLog, is_dry_run, start_audit
@@ -31,7 +31,7 @@ from tests.workload import OWN_USER_PREFIX, AuditLog, is_dry_run, start_audit
 NODE_COUNT = 1000
 NODE_NAMES = [f"node-{number}" for number in range(1, NODE_COUNT + 1)]
 HASWELL_NODES, PENRYN_NODES = NODE_NAMES[:600], NODE_NAMES[600:900]
-"""The nodes in the two racks; no ConfigMap names the remaining nodes."""
+"""The nodes in the two racks; the last hundred nodes belong to no rack, and the ConfigMap does not list them."""
 CONFIGMAPS_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/configmaps"
 HYPERCONVERGEDS_PATH = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
 HASWELL_SELECTOR = f"{MODEL_LABEL_PREFIX}Haswell=true"
@@ -73,7 +73,7 @@ class CpuLabelsEnvironment:
         )
 
     def delete_inputs(self) -> None:
-        """Delete the ConfigMap of CPU capabilities and the HyperConverged."""
+        """Delete the objects from which the labels are computed: the capabilities' ConfigMap and the HyperConverged."""
         for path in (f"{CONFIGMAPS_PATH}/racks", f"{HYPERCONVERGEDS_PATH}/{hyperconverged.HYPERCONVERGED_NAME}"):
             self.client.run(self.client.api.request("DELETE", path))
 
@@ -84,10 +84,10 @@ class CpuLabelsEnvironment:
         )
         return len(nodes["items"] or [])
 
-    def await_node_count(self, label_selector: str, count: int, timeout: float = 180.0) -> float:
+    def wait_for_node_count(self, label_selector: str, count: int, timeout: float = 180.0) -> float:
         """Wait until `count` nodes match the label selector; return the elapsed seconds."""
         started = time.monotonic()
-        await_ready(
+        wait_until_ready(
             f"{label_selector} on {count} nodes",
             lambda: self.count_nodes(label_selector) == count,
             self.product.servers,
@@ -98,20 +98,20 @@ class CpuLabelsEnvironment:
     def send_tick(self) -> None:
         """Send a tick, and wait until it and all resulting events are delivered."""
         post_event(build_tick(), self.product.broker_url)
-        self.await_delivered()
+        self.wait_until_delivered()
 
-    def await_delivered(self) -> None:
+    def wait_until_delivered(self) -> None:
         """Wait until the local delivery has no pending events."""
         assert isinstance(self.product, Product)
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
-            await_ready(
+            wait_until_ready(
                 "an empty outbox",
                 lambda: outbox.execute(COUNT_UNDELIVERED_QUERY).fetchone() == (0,),
                 self.product.servers,
             )
 
     def start_audit(self) -> AuditLog:
-        """Return an audit log that contains all writes from now on."""
+        """Return an audit log of all writes to the API server after this call."""
         return start_audit(self.cluster)
 
     def read_duration_buckets(self) -> dict[str, float]:
@@ -139,13 +139,16 @@ def list_nodes_with_lost_response(audit: AuditLog) -> set[str]:
 
 
 def assert_each_node_patched_once(audit: AuditLog, node_names: Sequence[str]) -> None:
-    """Assert that exactly these nodes were patched, each once, where a patch whose response was lost may count."""
+    """Assert that exactly these nodes were patched, and no node more than once.
+
+    A node counts as patched if the response to its patch was lost.
+    """
     patch_counts = count_patches_by_node(audit)
     assert max(patch_counts.values()) == 1
     assert patch_counts.keys() | list_nodes_with_lost_response(audit) == set(node_names)
 
 
-def measure_seconds(audit: AuditLog) -> float:
+def measure_round_seconds(audit: AuditLog) -> float:
     """Return the seconds from the administrator's first write to the product's last write."""
     entries = audit.read_entries()
     started_at = min(parse_completion_time(entry) for entry in entries if entry["user"]["username"] == "admin")
@@ -154,6 +157,6 @@ def measure_seconds(audit: AuditLog) -> float:
     ).total_seconds()
 
 
-def parse_completion_time(entry: Object) -> datetime:
-    """Return the time at which the API server completed the request."""
-    return datetime.fromisoformat(entry["stageTimestamp"].replace("Z", "+00:00"))
+def parse_completion_time(audit_entry: Object) -> datetime:
+    """Return the time at which the API server completed the request in an audit log entry."""
+    return datetime.fromisoformat(audit_entry["stageTimestamp"].replace("Z", "+00:00"))

@@ -28,7 +28,7 @@ from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from localcluster.engine_product import EngineProduct
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.product import Product
 from tests.functions.event_builders import build_tick
 from tests.openshift import FakeCvo, build_pool
@@ -50,7 +50,7 @@ class MutexEnvironment:
         self.jobs = f"/apis/batch/v1/namespaces/{DEFAULT_NAMESPACE}/jobs"
 
     def start_audit(self) -> AuditLog:
-        """Return an audit log that contains all writes from now on."""
+        """Return an audit log of all writes to the API server after this call."""
         return start_audit(self.cluster)
 
     def create_workers(self, role: str, count: int, version: str = OLD_VERSION) -> list[str]:
@@ -71,13 +71,13 @@ class MutexEnvironment:
         return name
 
     def create_canary(self, name: str = "canary") -> str:
-        """Create the canary pool that the specification describes; return its name."""
+        """Create a canary pool as in the specification; return its name."""
         expressions = [{"key": "isCanary", "operator": "Exists"}]
         self.client.create(pools.POOLS_PATH, build_pool(name, {WORKER_LABEL: ""}, expressions))
         return name
 
     def create_rule(self, name: str, *, cleanup: bool = False, delay: str = "", **spec: Any) -> str:
-        """Create a rule whose Jobs complete at once, or after `delay`; return its name."""
+        """Create a rule whose Jobs complete immediately, or after `delay`; return the rule's name."""
         rule_spec: Object = {"jobName": name, "jobNamespace": DEFAULT_NAMESPACE, "jobSpec": build_job_spec(delay)}
         rule_spec |= {"cleanUpJobSpec": build_job_spec(delay)} if cleanup else {}
         self.create_object(RULE_KIND, name, {**rule_spec, **spec})
@@ -99,11 +99,11 @@ class MutexEnvironment:
         self.create_rule("first", cleanup=True)
         self.create_rule("second")
         run = self.create_run("example", ["first", "second"], ["all"])
-        self.await_step(run, "Waiting")
+        self.wait_for_step(run, "Waiting")
         return names, run
 
     def create_run(self, name: str, rules: Iterable[str], targets: Iterable[str], canary: str = "canary") -> str:
-        """Create a run config; return its path."""
+        """Create a MutexRunConfig; return its path."""
         references = {
             "mutexRules": [{"name": reference_name} for reference_name in rules],
             "mutexTargets": [{"name": reference_name} for reference_name in targets],
@@ -112,30 +112,30 @@ class MutexEnvironment:
         return build_path(RUN_KIND, DEFAULT_NAMESPACE, name)
 
     def create_object(self, kind: str, name: str, spec: Object) -> Object:
-        """Create a rule, a target or a run config."""
+        """Create a MutexRule, a MutexTarget or a MutexRunConfig."""
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
         return self.client.create(build_collection_path(kind, DEFAULT_NAMESPACE), body)
 
-    def await_step(self, path: str, step: str, timeout: float = TIMEOUT_SECONDS) -> Object:
-        """Wait until the run is at this step, and return the run config."""
+    def wait_for_step(self, path: str, step: str, timeout: float = TIMEOUT_SECONDS) -> Object:
+        """Wait until the run has reached this step, and return the run config."""
         return wait_for_object(
             self.client, path, lambda run: (run or {}).get("status", {}).get("step") == step, timeout
         )
 
-    def await_state(self, path: str, predicate: Any, timeout: float = TIMEOUT_SECONDS) -> Object:
-        """Wait until `predicate` is true for the object, or for None if it does not exist; return the object."""
+    def wait_for_state(self, path: str, predicate: Any, timeout: float = TIMEOUT_SECONDS) -> Object:
+        """Wait until `predicate` is true for the object, or for None if no such object exists; return the object."""
         return wait_for_object(self.client, path, predicate, timeout)
 
     def send_tick(self) -> None:
         """Send a tick, and wait until the delivery has no pending events."""
         post_event(build_tick(), self.product.broker_url)
-        self.await_delivered()
+        self.wait_until_delivered()
 
-    def await_delivered(self) -> None:
+    def wait_until_delivered(self) -> None:
         """Wait until the local delivery has no pending events."""
         assert isinstance(self.product, Product)
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
-            await_ready(
+            wait_until_ready(
                 "an empty outbox",
                 lambda: outbox.execute(COUNT_UNDELIVERED_QUERY).fetchone() == (0,),
                 self.product.servers,
@@ -161,7 +161,7 @@ class MutexEnvironment:
                 for pool in pool_objects}  # fmt: skip
 
     def list_claim_uids(self) -> list[str]:
-        """Return, for each pool, the uid of the run that claims it, or "" if no run does."""
+        """Return for each pool the uid of the run that has claimed the pool, or "" for an unclaimed pool."""
         return [pools.get_claim_uid(pool) for pool in self.client.list(pools.POOLS_PATH)["items"]]
 
     def build_pool_path(self, name: str) -> str:
@@ -184,7 +184,7 @@ class MutexEnvironment:
         self.client.patch(build_node_path(node), {"metadata": {"labels": removals}})
 
     def list_labelled_nodes(self) -> set[str]:
-        """Return the names of the nodes that have any label set by a run."""
+        """Return the names of the nodes that have a label that a run has set."""
         items = self.client.list(NODES_PATH)["items"]
         return {
             node["metadata"]["name"]
@@ -195,15 +195,15 @@ class MutexEnvironment:
         }
 
     def end_job_pod(self, node: str, rule: str, phase: str = "Succeeded") -> None:
-        """Set the final phase of the pod of this node's and rule's unfinished Job, in place of kwok."""
+        """End the pod of the unfinished Job for this node and rule with `phase`, as kwok would after a delay."""
 
         def find_unfinished_jobs(jobs: dict[str, Object]) -> list[str]:
-            own_jobs = [
+            matching_jobs = [
                 job
                 for job in jobs.values()
                 if get_node_and_rule(job) == (node, rule) and not job.get("status", {}).get("conditions")
             ]
-            return [job["metadata"]["name"] for job in own_jobs]
+            return [job["metadata"]["name"] for job in matching_jobs]
 
         (name,) = find_unfinished_jobs(
             wait_for_collection(
@@ -235,7 +235,7 @@ class MutexEnvironment:
             for custom_resource in self.client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
                 name = custom_resource["metadata"]["name"]
                 self.request_deletion(build_path(kind, DEFAULT_NAMESPACE, name))
-                self.await_state(build_path(kind, DEFAULT_NAMESPACE, name), lambda live_object: live_object is None)
+                self.wait_for_state(build_path(kind, DEFAULT_NAMESPACE, name), lambda live_object: live_object is None)
         background = {"propagationPolicy": "Background"}
         for path in (self.jobs, pools.POOLS_PATH):
             self.client.run(self.client.api.request("DELETE", path, body=background))
@@ -250,7 +250,7 @@ def get_node_and_rule(job: Object) -> tuple[str, str]:
 
 
 def build_job_spec(delay: str = "", **fields: Any) -> Object:
-    """Build a spec for a Job whose pod completes at once, or after a delay such as 200ms or 1h."""
+    """Build a spec for a Job whose pod completes immediately, or after a delay such as 200ms or 1h."""
     metadata = {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": delay}} if delay else {}
     pod = {"containers": [{"name": "mutex", "image": "fake"}], "restartPolicy": "Never"}
     return {"template": {"metadata": metadata, "spec": pod}, "backoffLimit": 0, **fields}

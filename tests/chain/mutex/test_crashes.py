@@ -22,9 +22,9 @@ RUN_TIMEOUT_SECONDS = 240.0
 
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
 def test_run_finishes_despite_crashes(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Check that a run finishes although functions and delivery are repeatedly killed; ticks make up for lost events.
+    """Check that a run finishes although functions and delivery are repeatedly killed; ticks replace lost events.
 
-    `make chaos COMPONENT=mutex` repeats this with twenty nodes and a configurable number of kills.
+    `make chaos COMPONENT=mutex` runs the same scenario with twenty nodes and a configurable number of kills.
     """
     names, run = environment.create_run_with_two_rules(NODE_COUNT)
     before = environment.get_selectors_by_pool()
@@ -33,7 +33,7 @@ def test_run_finishes_despite_crashes(environment: MutexEnvironment, fake_mco: F
         environment.cvo.set_desired_version(NEW_VERSION)
         killer = thread.submit(kill_repeatedly, environment, finished)
         try:
-            environment.await_step(run, "Finished", RUN_TIMEOUT_SECONDS)
+            environment.wait_for_step(run, "Finished", RUN_TIMEOUT_SECONDS)
         finally:
             finished.set()
 

@@ -8,7 +8,7 @@ from kube.mutex.node_labels import is_released
 from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_KIND, RUN_KIND, build_path, get_condition, is_condition_true
 from kube.mutex.versions import get_version
 from kube.nodes import build_node_path
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.chain.admission_policies import apply_policy, is_rejected
 from tests.chain.mutex.environment import NEW_VERSION, OLD_VERSION, MutexEnvironment, build_job_spec, get_node_and_rule
 from tests.openshift import FakeMco
@@ -19,14 +19,17 @@ pytestmark = pytest.mark.slow
 STEPS = ("Waiting", "Invalid", "RunningJobs", "Failed", "UpgradingNode", "CleaningUp", "Finished")
 
 
-def begin_run(environment: MutexEnvironment, count: int = 2, delay: str = "1h") -> tuple[str, list[str]]:
-    """Create a run for one pool whose Jobs the test completes; return the run's path and the node names."""
+def create_waiting_run(environment: MutexEnvironment, count: int = 2, delay: str = "1h") -> tuple[str, list[str]]:
+    """Create a run that waits for an upgrade of one pool; return the run's path and the node names.
+
+    By default, the pods of the run's Jobs do not complete until the test ends them.
+    """
     names = environment.create_workers("blue", count)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
     environment.create_rule("only", cleanup=True, delay=delay)
     run = environment.create_run("example", ["only"], ["all"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     return run, names
 
 
@@ -35,33 +38,33 @@ def advance_run_to(environment: MutexEnvironment, run: str, step: str, names: li
     if step == "Invalid":
         environment.request_deletion(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"))
     if step in ("Waiting", "Invalid"):
-        environment.await_step(run, step)
+        environment.wait_for_step(run, step)
         return
     environment.cvo.set_desired_version(NEW_VERSION)
-    environment.await_step(run, "RunningJobs")
+    environment.wait_for_step(run, "RunningJobs")
     if step == "RunningJobs":
-        environment.await_state(run, lambda run_config: run_config["status"].get("job"))
+        environment.wait_for_state(run, lambda run_config: run_config["status"].get("job"))
     elif step == "Failed":
         environment.end_job_pod(names[0], "only", "Failed")
     else:
         environment.end_job_pod(names[0], "only")
     if step in ("CleaningUp", "Finished"):
-        environment.await_step(run, "UpgradingNode")
+        environment.wait_for_step(run, "UpgradingNode")
         environment.set_node_version(names[0])
     if step == "Finished":
         environment.end_job_pod(names[0], "only")
-    environment.await_step(run, step)
+    environment.wait_for_step(run, step)
 
 
 @proves("MUT-51", "MUT-49")
 @pytest.mark.parametrize("state", STEPS)
-def test_deleted_run_restores_everything(environment: MutexEnvironment, state: str) -> None:
+def test_deleting_run_restores_selectors_pauses_and_labels(environment: MutexEnvironment, state: str) -> None:
     """Check that deleting a run restores selectors, pauses and labels, and that only released nodes are upgraded."""
-    run, names = begin_run(environment, count=1 if state == "Finished" else 2)
+    run, names = create_waiting_run(environment, count=1 if state == "Finished" else 2)
     original_selectors = environment.get_selectors_by_pool()
     advance_run_to(environment, run, state, names)
     environment.request_deletion(run)
-    environment.await_state(run, lambda run_config: run_config is None)
+    environment.wait_for_state(run, lambda run_config: run_config is None)
 
     assert environment.get_selectors_by_pool() == original_selectors
     assert environment.list_labelled_nodes() == set()
@@ -70,16 +73,16 @@ def test_deleted_run_restores_everything(environment: MutexEnvironment, state: s
 
 
 @proves("MUT-51")
-def test_deleted_run_restores_selectors_then_labels_then_pauses(environment: MutexEnvironment) -> None:
+def test_deleting_run_restores_selectors_then_labels_then_pauses(environment: MutexEnvironment) -> None:
     """Check that deleting a run first restores the node selectors, then removes the labels, then unpauses the pools.
 
     In this order, no unlabeled node joins the canary, and no node is upgraded before its own pool resumes.
     """
-    run, names = begin_run(environment)
+    run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "RunningJobs", names)
     audit = environment.start_audit()
     environment.request_deletion(run)
-    environment.await_state(run, lambda run_config: run_config is None)
+    environment.wait_for_state(run, lambda run_config: run_config is None)
     writes = [
         (entry["objectRef"]["resource"], entry["objectRef"]["name"], str(entry["requestObject"]))
         for entry in audit.list_writes_by()
@@ -94,50 +97,50 @@ def test_deleted_run_restores_selectors_then_labels_then_pauses(environment: Mut
 @proves("MUT-36")
 def test_canary_pool_is_edited_again_after_manifest_is_reapplied(environment: MutexEnvironment) -> None:
     """Check that a run edits the canary pool again after a user has reapplied the pool's manifest."""
-    run, names = begin_run(environment)
+    run, names = create_waiting_run(environment)
     original_selectors = environment.get_selectors_by_pool()["canary"]
     advance_run_to(environment, run, "RunningJobs", names)
     edited_selector = environment.get_selectors_by_pool()["canary"]
     selector = {name: value for name, value in original_selectors.items() if name != "paused"}
     environment.replace_pool_fields("canary", {"nodeSelector": selector})
-    environment.await_state(environment.build_pool_path("canary"), lambda pool: "DoesNotExist" in str(pool["spec"]))
+    environment.wait_for_state(environment.build_pool_path("canary"), lambda pool: "DoesNotExist" in str(pool["spec"]))
     assert environment.get_selectors_by_pool()["canary"] == edited_selector
 
 
 @proves("MUT-43", "X-3")
 def test_removed_rule_labels_are_added_again(environment: MutexEnvironment) -> None:
     """Check that the next tick restores rule labels that a user has removed before the node's Jobs completed."""
-    run, names = begin_run(environment)
+    run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "RunningJobs", names)
     environment.remove_rule_labels(names[1])
     assert is_released(environment.get_node(names[1]))
     environment.send_tick()
-    environment.await_state(build_node_path(names[1]), lambda node: not is_released(node))
+    environment.wait_for_state(build_node_path(names[1]), lambda node: not is_released(node))
 
 
 @proves("MUT-42", "MUT-48")
 def test_deleted_job_halts_run(environment: MutexEnvironment) -> None:
-    """Check that deleting a Job, whose result is then unknown, halts the run until its spec is changed."""
-    run, names = begin_run(environment)
+    """Check that deleting a Job, whose result is then unknown, halts the run until the run config's spec is changed."""
+    run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "RunningJobs", names)
     (job,) = environment.list_jobs()
     environment.request_deletion(f"{environment.jobs}/{job['metadata']['name']}")
-    run_config = environment.await_step(run, "Failed")
+    run_config = environment.wait_for_step(run, "Failed")
     assert "deleted before its result was known" in get_condition(run_config, "JobRun")["message"]
     assert environment.list_labelled_nodes() == set(names)
     environment.client.patch(run, {"spec": {"skipTLSVerify": True}})
     environment.end_job_pod(names[0], "only")
-    environment.await_step(run, "UpgradingNode")
+    environment.wait_for_step(run, "UpgradingNode")
     assert [get_node_and_rule(current_job) for current_job in environment.list_jobs()] == [(names[0], "only")]
 
 
 @proves("MUT-47", "MUT-48")
 def test_run_halts_if_job_creation_is_rejected(environment: MutexEnvironment) -> None:
-    """Check that a run halts with an admission policy's message if the policy rejects its Job, until a retry.
+    """Check that a run whose Job an admission policy rejects halts with the policy's message, until a user retries.
 
-    The dry run that validates the rule still succeeds.
+    The policy does not reject dry runs, so the rule is still valid.
     """
-    run, names = begin_run(environment)
+    run, names = create_waiting_run(environment)
     jobs_path = "/apis/batch/v1/namespaces/default/jobs"
 
     def create_job() -> None:
@@ -154,7 +157,7 @@ def test_run_halts_if_job_creation_is_rejected(environment: MutexEnvironment) ->
             build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"), {"spec": {"jobSpec": build_job_spec("2h")}}
         )
         environment.cvo.set_desired_version(NEW_VERSION)
-        halted_run = environment.await_step(run, "Failed")
+        halted_run = environment.wait_for_step(run, "Failed")
         assert is_condition_true(
             environment.client.get(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only")), "ValidConfig"
         )
@@ -162,19 +165,19 @@ def test_run_halts_if_job_creation_is_rejected(environment: MutexEnvironment) ->
         environment.send_tick()
         assert environment.list_jobs() == []
         assert environment.list_labelled_nodes() == set(names)
-    await_ready("no policy", lambda: not is_rejected(create_job), environment.product.servers)
+    wait_until_ready("no policy", lambda: not is_rejected(create_job), environment.product.servers)
     environment.client.patch(run, {"metadata": {"annotations": {"nodemaintenance.dev/retry": "1"}}})
     environment.end_job_pod(names[0], "only")
-    environment.await_step(run, "UpgradingNode")
+    environment.wait_for_step(run, "UpgradingNode")
 
 
 @proves("MUT-46")
 def test_failed_cleanup_job_halts_run(environment: MutexEnvironment) -> None:
     """Check that a failed cleanup Job halts the run; the node stays released, and the next node keeps its labels."""
-    run, names = begin_run(environment)
+    run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "CleaningUp", names)
     environment.end_job_pod(names[0], "only", "Failed")
-    run_config = environment.await_step(run, "Failed")
+    run_config = environment.wait_for_step(run, "Failed")
     assert get_condition(run_config, "JobRun")["reason"] == "CleanUpJobFailed"
     assert get_version(environment.get_node(names[0])) == NEW_VERSION
     assert is_released(environment.get_node(names[0]))
@@ -184,29 +187,32 @@ def test_failed_cleanup_job_halts_run(environment: MutexEnvironment) -> None:
 @proves("MUT-35", "MUT-45")
 def test_deleted_nodes_are_dropped_from_run(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Check that a run drops deleted nodes, whether released or pending, and finishes with the remaining nodes."""
-    run, names = begin_run(environment, 3)
+    run, names = create_waiting_run(environment, 3)
     fake_mco.skip_nodes(names[0])
     advance_run_to(environment, run, "UpgradingNode", names)
     environment.request_deletion(build_node_path(names[0]))
     environment.request_deletion(build_node_path(names[1]))
     environment.send_tick()
     environment.end_job_pod(names[2], "only")
-    environment.await_state(build_node_path(names[2]), lambda node: get_version(node) == NEW_VERSION)
+    environment.wait_for_state(build_node_path(names[2]), lambda node: get_version(node) == NEW_VERSION)
     environment.end_job_pod(names[2], "only")
-    run_config = environment.await_step(run, "Finished")
+    run_config = environment.wait_for_step(run, "Finished")
     dropped_nodes = [name for name, node in run_config["status"]["record"]["nodes"].items() if node.get("droppedAt")]
     assert dropped_nodes == names[:2]
 
 
 @proves("MUT-45")
 def test_run_waits_for_currently_desired_version(environment: MutexEnvironment) -> None:
-    """Check that a run waits until the node has the currently desired version, and while no version is desired."""
-    run, names = begin_run(environment)
+    """Check that a run waits until the node has the currently desired version.
+
+    The run also waits while no version is desired.
+    """
+    run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "UpgradingNode", names)
-    environment.cvo.set_desired_version("", reached=NEW_VERSION)
+    environment.cvo.set_desired_version("", reached_version=NEW_VERSION)
     environment.send_tick()
     environment.set_node_version(names[0], NEW_VERSION)
-    environment.await_state(
+    environment.wait_for_state(
         run,
         lambda run_config: (
             "no longer requests a version" in get_condition(run_config, "NodeUpgrade").get("message", "")
@@ -214,16 +220,16 @@ def test_run_waits_for_currently_desired_version(environment: MutexEnvironment) 
     )
     environment.cvo.set_desired_version("4.16.5")
     environment.set_node_version(names[0], "4.16.5")
-    environment.await_step(run, "CleaningUp")
+    environment.wait_for_step(run, "CleaningUp")
 
 
 @proves("MUT-51")
 def test_deleted_rule_halts_run_until_recreated(environment: MutexEnvironment) -> None:
-    """Check that deleting a rule halts a run, as its condition ConfigValidated reports, until the rule is recreated."""
-    run, names = begin_run(environment)
+    """Check that deleting a rule halts a run until the rule is recreated, and that a condition reports the deletion."""
+    run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "RunningJobs", names)
     environment.request_deletion(build_path(RULE_KIND, DEFAULT_NAMESPACE, "only"))
-    run_config = environment.await_state(
+    run_config = environment.wait_for_state(
         run, lambda run_config: get_condition(run_config, "ConfigValidated").get("status") == "False"
     )
     assert "node-upgrade-mutex-operator/only not found" in get_condition(run_config, "ConfigValidated")["message"]
@@ -231,22 +237,24 @@ def test_deleted_rule_halts_run_until_recreated(environment: MutexEnvironment) -
     environment.send_tick()
     assert environment.list_labelled_nodes() == set(names)
     environment.create_rule("only", cleanup=True)
-    environment.await_step(run, "UpgradingNode")
+    environment.wait_for_step(run, "UpgradingNode")
 
 
 @proves("MUT-33")
-def test_deleted_pool_halts_run_which_can_be_deleted(environment: MutexEnvironment) -> None:
+def test_run_with_deleted_pool_halts_and_can_be_deleted(environment: MutexEnvironment) -> None:
     """Check that deleting a pool invalidates its target and halts the run, which can still be deleted."""
-    run, names = begin_run(environment)
+    run, names = create_waiting_run(environment)
     canary = environment.get_selectors_by_pool()["canary"]
     advance_run_to(environment, run, "RunningJobs", names)
     environment.request_deletion(environment.build_pool_path("blue"))
     environment.send_tick()
-    environment.await_state(
+    environment.wait_for_state(
         run, lambda run_config: get_condition(run_config, "ConfigValidated").get("status") == "False"
     )
     environment.request_deletion(run)
-    environment.await_state(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"), lambda run_config: run_config is None)
+    environment.wait_for_state(
+        build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"), lambda run_config: run_config is None
+    )
     assert environment.list_labelled_nodes() == set()
     assert environment.get_selectors_by_pool() == {"canary": canary}
     assert environment.list_claim_uids() == [""]

@@ -31,14 +31,14 @@ PODS_PATH = "/api/v1/namespaces/default/pods"
 
 
 def apply_sample(environment: MutexEnvironment) -> None:
-    """Apply the sample manifest, then replace its Job specs, since the test does the work of the Jobs."""
+    """Apply the sample manifest, then replace its Job specs, since the test itself runs the Jobs' commands."""
     environment.cluster.kubectl("apply", "-n", DEFAULT_NAMESPACE, "-f", SAMPLE_FILE)
     spec = {"spec": {"jobSpec": WAITING_JOB_SPEC, "cleanUpJobSpec": WAITING_JOB_SPEC}}
     environment.client.patch(build_path(RULE_KIND, DEFAULT_NAMESPACE, "drain"), spec)
 
 
-def do_work_of_job(environment: MutexEnvironment, node: str, job_name_prefix: str) -> None:
-    """Run the command of the node's Job with its ServiceAccount and environment, then complete the Job's pod."""
+def run_job_locally(environment: MutexEnvironment, node: str, job_name_prefix: str) -> None:
+    """Run the command of a node's Job as the Job's ServiceAccount would, then complete the Job's pod."""
     jobs_by_name = wait_for_collection(
         environment.client,
         environment.jobs,
@@ -89,23 +89,23 @@ def test_drain_rule_drains_and_restores_node(environment: MutexEnvironment, fake
     apply_sample(environment)
     pod = create_pod_on_node(environment, name)
     run = environment.create_run("example", ["drain"], ["all"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     fake_mco.skip_nodes(name)
     environment.cvo.set_desired_version(NEW_VERSION)
-    do_work_of_job(environment, name, "drain-")
-    environment.await_step(run, "UpgradingNode")
+    run_job_locally(environment, name, "drain-")
+    environment.wait_for_step(run, "UpgradingNode")
     (maintenance,) = environment.client.list(MEDIK8S.path)["items"]
     drained_statuses = [
         condition["status"] for condition in maintenance["status"]["conditions"] if condition["type"] == "Drained"
     ]
     assert drained_statuses == ["True"]
     assert maintenance["metadata"]["labels"][RUN_LABEL] == environment.client.get(run)["status"]["record"]["id"]
-    environment.await_state(pod, lambda current_pod: current_pod is None)
+    environment.wait_for_state(pod, lambda current_pod: current_pod is None)
     assert is_cordoned(environment.get_node(name))
 
     environment.set_node_version(name)
-    do_work_of_job(environment, name, "cleanup-drain-")
-    environment.await_step(run, "Finished")
+    run_job_locally(environment, name, "cleanup-drain-")
+    environment.wait_for_step(run, "Finished")
     assert environment.client.list(MEDIK8S.path)["items"] == []
     assert not is_cordoned(environment.get_node(name))
     assert get_version(environment.get_node(name)) == NEW_VERSION
@@ -113,26 +113,26 @@ def test_drain_rule_drains_and_restores_node(environment: MutexEnvironment, fake
 
 @proves("MUT-44", "X-3")
 def test_unrelated_maintenance_delays_release_of_node(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
-    """Check that a run reports and waits for an unrelated maintenance of a node, and continues at a later tick."""
+    """Check that a run reports an unrelated maintenance of its node, and continues once the maintenance has ended."""
     (name,) = environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
     environment.create_rule("only", delay="1h")
     run = environment.create_run("example", ["only"], ["all"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     body: Object = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "disk"}}
     environment.client.create(MEDIK8S.path, {**body, "spec": {"nodeName": name, "reason": "new disk"}})
-    environment.await_state(build_node_path(name), lambda node: is_cordoned(node or {"spec": {}}))
+    environment.wait_for_state(build_node_path(name), lambda node: is_cordoned(node or {"spec": {}}))
     environment.cvo.set_desired_version(NEW_VERSION)
     environment.end_job_pod(name, "only")
-    blocked_run = environment.await_state(
+    blocked_run = environment.wait_for_state(
         run, lambda run_config: "disk" in get_condition(run_config or {}, "NodeUpgrade").get("message", "")
     )
     assert blocked_run["status"]["step"] == "ReleasingNode"
     assert not is_released(environment.get_node(name))
 
     environment.client.run(end_maintenances(environment.client.api, name))
-    environment.await_state(build_node_path(name), lambda node: not is_cordoned(node or {"spec": {}}))
+    environment.wait_for_state(build_node_path(name), lambda node: not is_cordoned(node or {"spec": {}}))
     environment.send_tick()
-    environment.await_step(run, "Finished")
+    environment.wait_for_step(run, "Finished")
     assert fake_mco.upgraded == [name]

@@ -1,4 +1,4 @@
-"""Tests for a recorded run: its event tree is complete, and replays repeat or explain the recorded replies."""
+"""Tests for a recorded run: its event tree is complete, and replays return the recorded replies or explain changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from console.cli import cli
 from kube.mutex.objects import DEFAULT_NAMESPACE
-from tests.chain.journal_reading import await_complete_recording
+from tests.chain.journal_reading import wait_for_complete_recording
 from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment
 from tests.openshift import FakeMco
 from tests.proofs import proves
@@ -21,22 +21,22 @@ pytestmark = pytest.mark.slow
 DRY_RUN_OPTION = "--dry-run=server"
 
 
-def begin_run(environment: MutexEnvironment, delay: str = "") -> str:
-    """Create a run for one node whose upgrade is due; return the path of the run config."""
+def create_run_with_due_upgrade(environment: MutexEnvironment, delay: str = "") -> str:
+    """Create a run for one node, and request an upgrade; return the path of the run config."""
     environment.create_workers("blue", 1)
     environment.create_canary()
     environment.create_target("all", environment.create_pool("blue", "blue"))
     environment.create_rule("only", cleanup=True, delay=delay)
     run = environment.create_run("example", ["only"], ["all"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     environment.cvo.set_desired_version(NEW_VERSION)
     return run
 
 
 def wait_until_recorded(environment: MutexEnvironment, uid: str) -> None:
-    """Wait until all of the run's events are delivered and recorded."""
-    environment.await_delivered()
-    await_complete_recording(environment.client, str(environment.product.journal), uid)
+    """Wait until all events of the run are delivered and recorded."""
+    environment.wait_until_delivered()
+    wait_for_complete_recording(environment.client, str(environment.product.journal), uid)
 
 
 def replay_run(environment: MutexEnvironment) -> Result:
@@ -77,8 +77,8 @@ def test_recorded_run_is_complete_and_dry_replay_writes_nothing(
     environment: MutexEnvironment, fake_mco: FakeMco
 ) -> None:
     """Check that a recorded run is complete, and that a dry replay writes nothing and explains all differences."""
-    run = begin_run(environment)
-    run_config = environment.await_step(run, "Finished")
+    run = create_run_with_due_upgrade(environment)
+    run_config = environment.wait_for_step(run, "Finished")
     uid = run_config["metadata"]["uid"]
     wait_until_recorded(environment, uid)
 
@@ -87,7 +87,7 @@ def test_recorded_run_is_complete_and_dry_replay_writes_nothing(
     steps = ("check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes", "edit-pools", "run-job")
     for step in (*steps, "release-node", "await-version", "restore-pools"):
         assert re.search(rf"\b{step} \d+ ms", tree), step
-    assert not {"MISSING", "ANSWERED"} & set(tree.replace(",", " ").split())
+    assert not {"MISSING", "RESPONDED"} & set(tree.replace(",", " ").split())
 
     audit = environment.start_audit()
     result = replay_run(environment)
@@ -103,8 +103,8 @@ def test_recorded_run_is_complete_and_dry_replay_writes_nothing(
 @proves("X-2")
 def test_dry_replay_during_run_writes_nothing(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Check that a dry replay during the first Job returns the recorded replies and writes nothing."""
-    run = begin_run(environment, delay="1h")
-    run_config = environment.await_state(run, lambda current_run: (current_run or {}).get("status", {}).get("job"))
+    run = create_run_with_due_upgrade(environment, delay="1h")
+    run_config = environment.wait_for_state(run, lambda current_run: (current_run or {}).get("status", {}).get("job"))
     wait_until_recorded(environment, run_config["metadata"]["uid"])
     audit = environment.start_audit()
     result = replay_run(environment)

@@ -56,7 +56,7 @@ class WriteOrder:
 def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Check steps 1 to 7 of the specification for two pools and two rules, one with cleanup Jobs and a dotted name."""
     names = [*environment.create_workers("blue", 2), *environment.create_workers("green", 2, NEW_VERSION)]
-    fake_mco.skip_nodes(*names)  # otherwise it might upgrade a node before the run pauses the pools
+    fake_mco.skip_nodes(*names)  # `fake_mco` must not upgrade a node before the run pauses the pools
     environment.create_canary()
     environment.create_target(
         "both", environment.create_pool("blue", "blue"), environment.create_pool("green", "green")
@@ -64,14 +64,14 @@ def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fa
     environment.create_rule(DOTTED_RULE_NAME, cleanup=True, jobName="first")
     environment.create_rule("second")
     run = environment.create_run("example", ["second", DOTTED_RULE_NAME], ["both"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     original_selectors, audit = environment.get_selectors_by_pool(), environment.start_audit()
     with ReleaseWatcher(environment.client) as watcher:
         environment.cvo.set_desired_version(NEW_VERSION)
         for name in ("blue", "green"):
-            environment.await_state(f"{POOLS_PATH}/{name}", lambda pool: bool(pool and pool["spec"].get("paused")))
+            environment.wait_for_state(f"{POOLS_PATH}/{name}", lambda pool: bool(pool and pool["spec"].get("paused")))
         fake_mco.skip_nodes()
-        run_config = environment.await_step(run, "Finished")
+        run_config = environment.wait_for_step(run, "Finished")
 
     assert run_config["status"]["record"]["order"] == names
     assert (watcher.released, watcher.released_together) == (names, [])
@@ -122,7 +122,7 @@ def test_previously_paused_pool_is_reported_and_unpaused_at_end(
 ) -> None:
     """Check that pools paused before the run are reported, and unpaused at its end (step 7 of the specification).
 
-    Until then, the run does not change their field `paused`.
+    Before its end, the run does not change the field `paused` of these pools.
     """
     names = [*environment.create_workers("blue", 1), *environment.create_workers("green", 1)]
     environment.create_canary()
@@ -131,11 +131,11 @@ def test_previously_paused_pool_is_reported_and_unpaused_at_end(
     )
     environment.create_rule("only")
     run = environment.create_run("example", ["only"], ["both"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     original_selectors, audit = environment.get_selectors_by_pool(), environment.start_audit()
     environment.cvo.set_desired_version(NEW_VERSION)
 
-    run_config = environment.await_step(run, "Finished")
+    run_config = environment.wait_for_step(run, "Finished")
 
     assert "blue" in get_condition(run_config, "TargetPoolsPaused")["message"]
     assert "green" not in get_condition(run_config, "TargetPoolsPaused")["message"]
@@ -168,11 +168,11 @@ def test_failed_job_halts_run_until_retry(environment: MutexEnvironment, fake_mc
     environment.create_rule("good")
     environment.create_rule("picky", delay="1h")
     run = environment.create_run("example", ["good", "picky"], ["all"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     environment.cvo.set_desired_version(NEW_VERSION)
     environment.end_job_pod(names[0], "picky")
     environment.end_job_pod(names[1], "picky", "Failed")
-    halted_run = environment.await_step(run, "Failed")
+    halted_run = environment.wait_for_step(run, "Failed")
 
     condition = get_condition(halted_run, "JobRun")
     assert (condition["status"], condition["reason"]) == ("False", "JobRunFailed")
@@ -187,7 +187,7 @@ def test_failed_job_halts_run_until_retry(environment: MutexEnvironment, fake_mc
     )
     for name in names[1:]:
         environment.end_job_pod(name, "picky")
-    environment.await_step(run, "Finished")
+    environment.wait_for_step(run, "Finished")
 
     jobs = [get_node_and_rule(job) for job in environment.list_jobs()]
     assert job_count_before_retry == 4
@@ -208,10 +208,10 @@ def create_run_that_pauses_early(environment: MutexEnvironment) -> tuple[list[st
     environment.create_rule("only")
     run = environment.create_run("example", ["only"], ["all"])
     environment.client.patch(run, {"spec": {"pauseEarly": True}})
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     original_selectors = environment.get_selectors_by_pool()
     environment.cvo.set_desired_version(NEW_VERSION, "Partial")
-    environment.await_step(run, "LabellingNodes")
+    environment.wait_for_step(run, "LabellingNodes")
     return names, run, original_selectors
 
 
@@ -220,13 +220,13 @@ def create_run_that_pauses_early(environment: MutexEnvironment) -> tuple[list[st
 def test_run_with_early_pause_waits_for_control_plane(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Check that a run that pauses its pools early adds no labels or Jobs before the control plane is upgraded."""
     names, run, original_selectors = create_run_that_pauses_early(environment)
-    environment.await_delivered()
+    environment.wait_until_delivered()
     assert environment.get_pool("blue")["spec"]["paused"] is True
     assert environment.list_labelled_nodes() == set()
     assert environment.list_jobs() == []
 
     environment.cvo.set_desired_version(NEW_VERSION)
-    environment.await_step(run, "Finished")
+    environment.wait_for_step(run, "Finished")
 
     assert fake_mco.upgraded == names
     assert environment.get_selectors_by_pool() == original_selectors
@@ -239,9 +239,11 @@ def test_deleting_run_of_cancelled_upgrade_restores_pools(environment: MutexEnvi
     _names, run, original_selectors = create_run_that_pauses_early(environment)
     environment.cvo.set_desired_version("", "Partial", OLD_VERSION)
     message = "the ClusterVersion has no spec.desiredUpdate.version"
-    environment.await_state(run, lambda run_config: get_condition(run_config, "UpgradeReady").get("message") == message)
+    environment.wait_for_state(
+        run, lambda run_config: get_condition(run_config, "UpgradeReady").get("message") == message
+    )
     environment.request_deletion(run)
-    environment.await_state(run, lambda run_config: run_config is None)
+    environment.wait_for_state(run, lambda run_config: run_config is None)
 
     assert environment.get_selectors_by_pool() == original_selectors
     assert [claim for claim in environment.list_claim_uids() if claim] == []
@@ -256,10 +258,10 @@ def test_finished_run_writes_nothing_until_new_version(environment: MutexEnviron
     environment.create_target("all", environment.create_pool("blue", "blue"))
     environment.create_rule("only")
     run = environment.create_run("example", ["only"], ["all"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     environment.cvo.set_desired_version(NEW_VERSION)
-    environment.await_step(run, "Finished")
-    environment.send_tick()  # wait until the events in flight are processed
+    environment.wait_for_step(run, "Finished")
+    environment.send_tick()  # wait until the events in flight are delivered
     version = environment.client.get(run)["metadata"]["resourceVersion"]
     audit = environment.start_audit()
     for _ in range(2):
@@ -268,8 +270,8 @@ def test_finished_run_writes_nothing_until_new_version(environment: MutexEnviron
     assert environment.client.get(run)["metadata"]["resourceVersion"] == version
 
     environment.cvo.set_desired_version("4.17.0")
-    environment.await_state(run, lambda run_config: run_config["status"].get("record", {}).get("number") == 2)
-    environment.await_step(run, "Finished")
+    environment.wait_for_state(run, lambda run_config: run_config["status"].get("record", {}).get("number") == 2)
+    environment.wait_for_step(run, "Finished")
     assert get_version(environment.get_node(names[0])) == "4.17.0"
     assert len(environment.list_jobs()) == 2
 
@@ -284,19 +286,19 @@ def test_run_writes_no_pool_or_node_before_control_plane_is_upgraded(
     environment.create_target("all", environment.create_pool("blue", "blue", paused=True))
     environment.create_rule("only")
     run = environment.create_run("example", ["only"], ["all"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     audit = environment.start_audit()
-    environment.cvo.set_desired_version(NEW_VERSION, reached=OLD_VERSION)
-    environment.await_state(
+    environment.cvo.set_desired_version(NEW_VERSION, reached_version=OLD_VERSION)
+    environment.wait_for_state(
         run, lambda run_config: OLD_VERSION in get_condition(run_config, "UpgradeReady").get("message", "")
     )
     environment.cvo.set_desired_version(NEW_VERSION, "Partial")
-    environment.await_state(
+    environment.wait_for_state(
         run, lambda run_config: "Partial" in get_condition(run_config, "UpgradeReady").get("message", "")
     )
     assert list_node_and_pool_writes(audit) == []
     environment.cvo.set_desired_version(NEW_VERSION)
-    run_config = environment.await_step(run, "Finished")
+    run_config = environment.wait_for_step(run, "Finished")
     assert "blue" in get_condition(run_config, "TargetPoolsPaused")["message"]
 
 
@@ -314,16 +316,16 @@ def test_run_begins_once_invalid_rule_becomes_valid(environment: MutexEnvironmen
     environment.cvo.set_desired_version(NEW_VERSION)
     audit = environment.start_audit()
     run = environment.create_run("example", ["bad"], ["all"])
-    run_config = environment.await_step(run, "Invalid")
+    run_config = environment.wait_for_step(run, "Invalid")
     assert "bad" in get_condition(run_config, "ConfigValidated")["message"]
     assert list_node_and_pool_writes(audit) == []
     environment.fix_rule("bad")
-    environment.await_step(run, "Finished")
+    environment.wait_for_step(run, "Finished")
 
 
 @pytest.mark.slow
 @proves("MUT-44")
-def test_second_run_with_same_pool_waits_for_first(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
+def test_second_run_with_same_pool_waits_for_first_run(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Check that a run waits for another run that uses the same pool, and names that run in a condition."""
     environment.create_workers("blue", 2)
     environment.create_canary()
@@ -331,17 +333,17 @@ def test_second_run_with_same_pool_waits_for_first(environment: MutexEnvironment
     environment.create_target("all", environment.create_pool("blue", "blue"))
     environment.create_rule("only", delay="500ms")
     runs = [environment.create_run("one", ["only"], ["all"])]
-    environment.await_step(runs[0], "Waiting")
+    environment.wait_for_step(runs[0], "Waiting")
     with ReleaseWatcher(environment.client) as watcher:
         environment.cvo.set_desired_version(NEW_VERSION)
-        environment.await_step(runs[0], "RunningJobs")
+        environment.wait_for_step(runs[0], "RunningJobs")
         runs.append(environment.create_run("two", ["only"], ["all"], canary="other"))
-        waiting_run = environment.await_state(
+        waiting_run = environment.wait_for_state(
             runs[1],
             lambda run_config: "/one" in get_condition(run_config or {}, "TargetPoolsPaused").get("message", ""),
         )
-        environment.await_step(runs[0], "Finished")
-        environment.await_state(
+        environment.wait_for_step(runs[0], "Finished")
+        environment.wait_for_state(
             runs[1], lambda run_config: get_condition(run_config, "UpgradeAvailable").get("status") == "False"
         )
     assert "node-upgrade-mutex-operator/one" in get_condition(waiting_run, "TargetPoolsPaused")["message"]

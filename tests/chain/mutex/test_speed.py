@@ -13,7 +13,7 @@ from kube.mutex.objects import DEFAULT_NAMESPACE
 from kube.mutex.versions import VERSION_LABEL
 from kube.nodes import build_node_path
 from kube.paths import Object
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment, build_job_spec, get_node_and_rule
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
@@ -27,11 +27,11 @@ MAX_CLEANUP_DELAY_SECONDS = 0.5
 TICK_FREE_SECONDS = 13.0
 """Time after a tick during which no other tick is emitted."""
 IDLE_REQUESTS = [("list", kind) for kind in ("mutexrules", "mutexrunconfigs", "mutextargets")]
-"""The mutex's requests on a tick, and on a change to a pool, without any rules, targets or run configs."""
+"""The requests that the mutex sends on a tick or pool change while no rules, targets or run configs exist."""
 
 
-def parse_time(entry: Object, field: str) -> datetime:
-    return datetime.fromisoformat(entry[field].replace("Z", "+00:00"))
+def parse_time(audit_entry: Object, field: str) -> datetime:
+    return datetime.fromisoformat(audit_entry[field].replace("Z", "+00:00"))
 
 
 def measure_seconds_to_cleanup(audit: AuditLog, node: str) -> float:
@@ -66,13 +66,13 @@ def test_cleanup_job_is_created_soon_after_new_version(environment: MutexEnviron
     environment.create_target("all", environment.create_pool("blue", "blue"))
     environment.create_rule("only", cleanup=True)
     run = environment.create_run("example", ["only"], ["all"])
-    environment.await_step(run, "Waiting")
+    environment.wait_for_step(run, "Waiting")
     environment.cvo.set_desired_version(NEW_VERSION)
     audit = environment.start_audit()
     for name in names:
-        environment.await_state(run, lambda run_config, name=name: is_waiting_for_version_of(run_config, name))
+        environment.wait_for_state(run, lambda run_config, name=name: is_waiting_for_version_of(run_config, name))
         environment.set_node_version(name)
-    environment.await_step(run, "Finished")
+    environment.wait_for_step(run, "Finished")
 
     seconds = [measure_seconds_to_cleanup(audit, name) for name in names]
     print(
@@ -89,7 +89,7 @@ def is_waiting_for_version_of(run: Object | None, node: str) -> bool:
 
 
 class RequestLog:
-    """The requests by the product's service accounts since this object was created, without watches."""
+    """The requests by the product's ServiceAccounts, except watches, since the creation of this object."""
 
     def __init__(self, log: Path) -> None:
         self._log, self._start = log, log.stat().st_size
@@ -107,14 +107,14 @@ class RequestLog:
 
 
 @proves("X-3")
-def test_no_requests_are_made_between_ticks_without_run(environment: MutexEnvironment) -> None:
-    """Check that without a run, nothing is requested between ticks, and a pool's change causes three list requests."""
+def test_mutex_without_run_sends_no_requests_between_ticks(environment: MutexEnvironment) -> None:
+    """Check that without a run, the mutex sends requests only on ticks and pool changes: three list requests each."""
     names = environment.create_workers("blue", 3)
     pool = environment.create_pool("blue", "blue")
-    environment.await_delivered()
+    environment.wait_until_delivered()
     tick_log = RequestLog(environment.cluster.audit_log)
-    await_ready("a tick", lambda: set(IDLE_REQUESTS) <= set(tick_log.list_requests()), environment.product.servers)
-    environment.await_delivered()
+    wait_until_ready("a tick", lambda: set(IDLE_REQUESTS) <= set(tick_log.list_requests()), environment.product.servers)
+    environment.wait_until_delivered()
 
     idle_log, started_at = RequestLog(environment.cluster.audit_log), datetime.now()
     change_nodes_and_jobs(environment, names)
@@ -123,10 +123,10 @@ def test_no_requests_are_made_between_ticks_without_run(environment: MutexEnviro
 
     change_log = RequestLog(environment.cluster.audit_log)
     environment.replace_pool_fields(pool, {"paused": True})
-    await_ready(
+    wait_until_ready(
         "the pool's change", lambda: set(IDLE_REQUESTS) <= set(change_log.list_requests()), environment.product.servers
     )
-    environment.await_delivered()
+    environment.wait_until_delivered()
     assert change_log.list_requests() == IDLE_REQUESTS
 
 
@@ -138,4 +138,4 @@ def change_nodes_and_jobs(environment: MutexEnvironment, nodes: list[str]) -> No
         for name in nodes:
             environment.client.patch(build_node_path(name), {"metadata": {"labels": {"count": str(count)}}})
     path = f"/apis/batch/v1/namespaces/{DEFAULT_NAMESPACE}/jobs/foreign"
-    environment.await_state(path, lambda job: bool((job or {}).get("status", {}).get("completionTime")))
+    environment.wait_for_state(path, lambda job: bool((job or {}).get("status", {}).get("completionTime")))

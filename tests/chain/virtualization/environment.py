@@ -64,10 +64,10 @@ class VirtualizationEnvironment(ChainEnvironment):
 
         Args:
             name: The VirtualMachine's name.
-            node: The node on which it first starts.
-            run_strategy: Its run strategy.
-            unmigratable_reason: The reason why its VMI cannot be migrated, or "" if it can.
-            eviction_strategy: Its eviction strategy, or "" for none.
+            node: The node on which the VirtualMachine first starts.
+            run_strategy: The run strategy.
+            unmigratable_reason: The reason why the VMI cannot be migrated, or "" if the VMI can be migrated.
+            eviction_strategy: The eviction strategy, or "" for none.
         """
         annotations_field = {
             "annotations": {NOT_MIGRATABLE_ANNOTATION: unmigratable_reason} if unmigratable_reason else {}
@@ -84,9 +84,9 @@ class VirtualizationEnvironment(ChainEnvironment):
         self.client.create(self.vms_path, body)
         return name
 
-    def await_stopped(self, name: str) -> Object:
+    def wait_until_stopped(self, name: str) -> Object:
         """Wait until the VirtualMachine's status is Stopped, and return the VirtualMachine."""
-        return self.await_state_of(
+        return self.wait_for_object_state(
             self.vms_path, name, lambda vm: (vm.get("status") or {}).get("printableStatus") == "Stopped"
         )
 
@@ -95,7 +95,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         self.client.patch(f"{self.vms_path}/{name}", {"spec": {"runStrategy": "Always"}})
 
     def _pin_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
-        """Return the VM's or VMI's metadata and the VMI's spec, changed so that it first starts on this node."""
+        """Return the VM's or VMI's metadata and the VMI's spec, changed so that the VMI first starts on this node."""
         return {**metadata, "annotations": {FIRST_NODE_ANNOTATION: node}}, spec
 
     def create_vmi(self, name: str, node: str) -> str:
@@ -119,24 +119,24 @@ class VirtualizationEnvironment(ChainEnvironment):
         """Return the API path of the VMIs."""
         return f"/apis/{API_VERSION}/namespaces/{self.vm_namespace}/virtualmachineinstances"
 
-    def await_vmis(
+    def wait_for_vmis(
         self, predicate: Callable[[dict[str, Object]], bool], timeout: float = TIMEOUT_SECONDS
     ) -> dict[str, Object]:
-        """Wait until `predicate` is true for the dictionary VMI name → VMI, and return it."""
+        """Wait until `predicate` is true for the dictionary VMI name → VMI, and return the dictionary."""
         return wait_for_collection(self.client, self.vmis_path, predicate, timeout)
 
-    def await_running(self, *names: str) -> dict[str, str]:
-        """Wait until these VMIs are running; return VMI name → the guest's boot time and place."""
-        vmis = self.await_vmis(lambda vmis_by_name: all(is_running(vmis_by_name.get(name)) for name in names))
+    def wait_until_running(self, *names: str) -> dict[str, str]:
+        """Wait until these VMIs are running; return VMI name → the time and pod of the guest's boot."""
+        vmis = self.wait_for_vmis(lambda vmis_by_name: all(is_running(vmis_by_name.get(name)) for name in names))
         return {name: get_boot(vmis[name]) for name in names}
 
-    def await_rebooted(self, before: Mapping[str, str], *names: str) -> dict[str, Object]:
-        """Wait until these VMIs run after a boot other than in `before`, and return VMI name → VMI."""
+    def wait_until_rebooted(self, previous_boots: Mapping[str, str], *names: str) -> dict[str, Object]:
+        """Wait until these VMIs run and have booted since `previous_boots` was read, and return VMI name → VMI."""
 
         def have_rebooted(vmis: dict[str, Object]) -> bool:
-            return all(is_running(vmis.get(name)) and get_boot(vmis[name]) != before[name] for name in names)
+            return all(is_running(vmis.get(name)) and get_boot(vmis[name]) != previous_boots[name] for name in names)
 
-        return self.await_vmis(have_rebooted)
+        return self.wait_for_vmis(have_rebooted)
 
     def make_migratable(self, name: str) -> None:
         """Make a VMI migratable, and set its condition accordingly."""
@@ -144,9 +144,9 @@ class VirtualizationEnvironment(ChainEnvironment):
         patch = {"metadata": {"annotations": {NOT_MIGRATABLE_ANNOTATION: None}}, "status": status}
         self.client.patch(f"{self.vmis_path}/{name}", patch)
 
-    def set_migrations_fail(self, *node_names: str, fails: bool = True) -> None:
-        """Make migrations to these nodes fail, or succeed again."""
-        self._set_annotation(FAILING_ANNOTATION, node_names, is_set=fails)
+    def set_migration_failure(self, *node_names: str, is_enabled: bool = True) -> None:
+        """Make migrations to these nodes fail, or let them succeed again if `is_enabled` is false."""
+        self._set_annotation(FAILING_ANNOTATION, node_names, is_set=is_enabled)
 
     @contextmanager
     def hold_migrations(self, *node_names: str) -> Iterator[None]:
@@ -155,7 +155,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         yield
         self._set_annotation(HOLDING_ANNOTATION, node_names, is_set=False)
 
-    def await_running_migrations(self, *vmi_names: str) -> dict[str, Object]:
+    def wait_for_running_migrations(self, *vmi_names: str) -> dict[str, Object]:
         """Wait until each of these VMIs has a Running migration, and return VMI name → migration."""
 
         def select_running(migrations: dict[str, Object]) -> dict[str, Object]:
@@ -182,7 +182,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         )
 
     def delete_vm(self, name: str) -> None:
-        """Delete a VM as a user would; its VMI and migrations are deleted with it."""
+        """Delete a VM as a user would; this also deletes the VM's VMI and migrations."""
         path = f"{self.vms_path}/{name}"
         self.client.delete(path, uid=self.client.get(path)["metadata"]["uid"])
 
@@ -191,8 +191,8 @@ class VirtualizationEnvironment(ChainEnvironment):
         patch = {"metadata": {"annotations": {annotation: "" if is_set else None}}}
         self.client.gather_all(*(self.client.api.patch(build_node_path(name), patch) for name in names))
 
-    def kill_and_restart(self, rng: Random) -> None:
-        """Kill either the functions or the delivery with SIGKILL, and restart them."""
+    def kill_and_restart_random_process(self, rng: Random) -> None:
+        """Kill either the functions or the delivery with SIGKILL, and restart the killed process."""
         if rng.random() < 0.7:
             self.product.kill_functions()
             self.product.start_functions()
@@ -206,11 +206,11 @@ class VirtualizationEnvironment(ChainEnvironment):
         return {owner["name"] for budget in budgets for owner in budget["metadata"]["ownerReferences"]}
 
     def evict_pod(self, pod_name: str) -> Object:
-        """Evict a pod in the VMs' namespace, as any client may. Raises `ApiError` if the API server rejects it."""
+        """Evict a pod in the VMs' namespace. Raises `ApiError` if the API server rejects the eviction."""
         return self.client.create(self._build_eviction_path(pod_name), self._build_eviction(pod_name))
 
     def evict_by_kubectl(self, pod: str) -> CompletedProcess[str]:
-        """Request the same eviction with kubectl, and return the completed process."""
+        """Request the eviction of a pod in the VMs' namespace with kubectl, and return the completed process."""
         body = json.dumps(self._build_eviction(pod))
         return self.cluster.kubectl(
             "create", "--raw", self._build_eviction_path(pod), "-f", "-", input=body, check=False
@@ -234,7 +234,7 @@ class VirtualizationEnvironment(ChainEnvironment):
         ]
 
     @contextmanager
-    def declare_kubevirt(self) -> Iterator[None]:
+    def create_kubevirt_object(self) -> Iterator[None]:
         """Create the KubeVirt object while the block runs, so that the product detects KubeVirt as installed."""
         path = f"/apis/{API_VERSION}/namespaces/{self.vm_namespace}/kubevirts"
         body = {"apiVersion": API_VERSION, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
@@ -246,13 +246,13 @@ class VirtualizationEnvironment(ChainEnvironment):
         """Return VMI name → number of its migrations."""
         return Counter(migration["spec"]["vmiName"] for migration in self.client.list(MIGRATIONS_PATH)["items"])
 
-    def create_watcher(self, homes: Mapping[str, str] | None = None) -> MigrationWatcher:
-        """Return a watcher of all migrations; `homes` maps VMI names to the nodes that the VMIs leave."""
-        return MigrationWatcher(self.client, homes)
+    def create_watcher(self, node_by_vmi: Mapping[str, str] | None = None) -> MigrationWatcher:
+        """Return a watcher of all migrations; `node_by_vmi` maps each VMI to the node that it leaves."""
+        return MigrationWatcher(self.client, node_by_vmi)
 
-    def keeps_node_limit(self, limit: int, maximum: int) -> bool:
-        """Return whether `maximum`, the most concurrent migrations from a node, is exactly the limit."""
-        return maximum == limit
+    def reaches_node_limit(self, limit: int, max_concurrent: int) -> bool:
+        """Return whether the highest number of concurrent migrations from a node is exactly the limit."""
+        return max_concurrent == limit
 
     def list_shut_down_vms(self, evictions: AuditLog) -> set[str]:
         """Return the names of the VMs whose running virt-launcher pod was evicted."""
@@ -261,11 +261,11 @@ class VirtualizationEnvironment(ChainEnvironment):
         return {get_vm_name(name) for name in names if name.startswith(VIRT_LAUNCHER_PREFIX)}
 
     def _get_completed_pods(self) -> set[str]:
-        """Return the names of the virt-launcher pods that have completed by themselves."""
+        """Return the names of the virt-launcher pods that had completed before their eviction."""
         return set()
 
     def delete_all_objects(self) -> None:
-        """Delete all objects that a test has created: VMs, VMIs, migrations and their lease."""
+        """Delete all objects that a test has created: VMs, VMIs, migrations and the Lease with the migration slots."""
         for plural, path in (("virtualmachines", VIRTUAL_MACHINES_PATH), ("virtualmachineinstances", VMIS_PATH),
                              ("virtualmachineinstancemigrations", MIGRATIONS_PATH)):  # fmt: skip
             for resource in self.client.list(path)["items"]:
@@ -289,16 +289,16 @@ def is_running(instance: Object | None) -> bool:
 
 
 def get_boot(instance: Object) -> str:
-    """Return the annotation that contains the time and place of the guest's boot."""
+    """Return the value of the annotation that contains the time and the virt-launcher pod of the guest's last boot."""
     return str(instance["metadata"]["annotations"][BOOT_ANNOTATION])
 
 
 def get_node_name(instance: Object) -> str:
-    """Return the name of the VMI's node, or "" if it has none."""
+    """Return the name of the node on which the VMI runs, or "" for a VMI without a node."""
     return str((instance.get("status") or {}).get("nodeName") or "")
 
 
-def get_blocked_by_pod(maintenance: Object) -> dict[str, Any]:
+def get_blocking_details_by_pod(maintenance: Object) -> dict[str, Any]:
     """Return pod name → reason and message for each blocked pod in the maintenance's status."""
     return {
         blocked_pod["name"]: (blocked_pod["reason"], blocked_pod["message"])

@@ -56,7 +56,7 @@ class MigrationWatcher:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.shutdown()
-        self._future.result()  # raise the watcher's error: a failed watcher has not observed all migrations
+        self._future.result()  # `result` raises the error with which the watcher has failed, if any.
 
     def _is_waiting(self, migration: Object) -> bool:
         return (migration.get("status") or {}).get("phase", "") in self._waiting_phases

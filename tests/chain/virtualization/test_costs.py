@@ -12,7 +12,7 @@ import pytest
 from eventing import events
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.chain.mutex.test_speed import TICK_FREE_SECONDS, RequestLog
 from tests.chain.virtualization.environment import VirtualizationEnvironment
 from tests.proofs import proves
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 VM_COUNT = 6
 MAX_REQUESTS_PER_VM, MAX_EVENTS_PER_VM = 120, 40
-"""Maximum numbers per migrated VM, including those for the drain itself."""
+"""Maximum numbers of API requests and events per migrated VM, including the requests and events of the drain."""
 KUBEVIRT_RESOURCES = ("virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts")
 
 
@@ -30,11 +30,11 @@ def test_migration_stays_within_event_and_request_limits(environment: Virtualiza
     """Check that a migration takes one create request, and a limited number of requests and events per VM."""
     node, _ = environment.create_node(), environment.create_node()
     names = [environment.create_vm(f"live-{number}", node) for number in range(VM_COUNT)]
-    environment.await_running(*names)
-    environment.await_delivered()
+    environment.wait_until_running(*names)
+    environment.wait_until_delivered()
     log, started_at = RequestLog(environment.cluster.audit_log), datetime.now(timezone.utc)
-    environment.await_state(environment.create_maintenance(node))
-    environment.await_delivered()
+    environment.wait_for_state(environment.create_maintenance(node))
+    environment.wait_until_delivered()
 
     requests = Counter(log.list_requests())
     with closing(Journal(environment.journal)) as journal:
@@ -51,20 +51,20 @@ def test_migration_stays_within_event_and_request_limits(environment: Virtualiza
 
 @proves("X-3")
 def test_tick_without_vms_causes_three_list_requests(environment: VirtualizationEnvironment) -> None:
-    """Check that a tick without VMs causes three list requests, and other pods cause no requests to KubeVirt's API.
+    """Check that a tick without VMs causes three list requests, and that other pods cause no requests for VMs.
 
-    Two functions list the VMIs, and one of them lists the product's budgets.
+    Two functions each list the VMIs once, and one of the two functions also lists the product's budgets.
     """
-    environment.await_delivered()
+    environment.wait_until_delivered()
     tick_log = RequestLog(environment.cluster.audit_log)
-    await_ready("a tick", lambda: len(select_kubevirt_requests(tick_log)) >= 2, environment.product.servers)
-    environment.await_delivered()
+    wait_until_ready("a tick", lambda: len(select_kubevirt_requests(tick_log)) >= 2, environment.product.servers)
+    environment.wait_until_delivered()
     assert select_kubevirt_requests(tick_log) == [("list", KUBEVIRT_RESOURCES[0])] * 2
     assert Counter(tick_log.list_requests())["list", "poddisruptionbudgets"] == 1
 
     log, started = RequestLog(environment.cluster.audit_log), time.monotonic()
     environment.create_pods(environment.create_node(), 3)
-    environment.await_delivered()
+    environment.wait_until_delivered()
     assert select_kubevirt_requests(log) == []
     assert time.monotonic() - started < TICK_FREE_SECONDS
 

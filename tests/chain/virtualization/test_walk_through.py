@@ -1,4 +1,4 @@
-"""Test for the documented walk-through: a VM restarts elsewhere after a drain with the oldest API (DRN-16)."""
+"""Tests for the documented walk-through: a VM restarts on another node after a drain with the oldest API (DRN-16)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.proofs import proves
 
 @proves("DRN-11", "DRN-16", "DRN-16a", "OSV-4", "C17")
 def test_vm_without_eviction_strategy_restarts_on_other_node(environment: VirtualizationEnvironment) -> None:
-    """Check that a drain shuts down a VM without an eviction strategy, which is then Scheduling and Running elsewhere.
+    """Check that a VM without an eviction strategy is shut down, and then Scheduling and Running on another node.
 
-    The columns that kubectl prints and the VMI's fields are as documented.
+    The VMI's fields and the columns that kubectl prints match the documentation.
     """
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("testvm", node, run_strategy="Halted", eviction_strategy="")
-    environment.await_stopped(name)
+    environment.wait_until_stopped(name)
     assert environment.get_vmis_by_name() == {}
     environment.start_vm(name)
-    original_boots = environment.await_running(name)
+    original_boots = environment.wait_until_running(name)
     started_vmi = environment.get_vmis_by_name()[name]
     assert (started_vmi["status"]["phase"], started_vmi["status"]["nodeName"]) == ("Running", node)
     assert started_vmi["status"]["migrationMethod"] == "BlockMigration"
@@ -34,16 +34,16 @@ def test_vm_without_eviction_strategy_restarts_on_other_node(environment: Virtua
     observed_phases_and_nodes: list[tuple[str, str]] = []
     path = environment.create_maintenance(node, api_version=KUBEVIRT_ALPHA.api_version)
 
-    def is_elsewhere(vmis: dict[str, Object]) -> bool:
+    def is_running_on_other_node(vmis: dict[str, Object]) -> bool:
         observed_phases_and_nodes.append((get_phase(vmis.get(name, {})), get_node_name(vmis.get(name, {}))))
         return is_running(vmis.get(name)) and get_node_name(vmis[name]) != node
 
-    vmis_after_drain = environment.await_vmis(is_elsewhere)
+    vmis_after_drain = environment.wait_for_vmis(is_running_on_other_node)
     assert get_boot(vmis_after_drain[name]) != original_boots[name]
     scheduling_index = observed_phases_and_nodes.index(("Scheduling", ""))
     assert ("Running", node) not in observed_phases_and_nodes[scheduling_index:]
     assert environment.count_migrations_by_vmi() == {}
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
 
 @proves("DRN-11")
@@ -51,22 +51,22 @@ def test_vmi_without_vm_is_not_recreated(environment: VirtualizationEnvironment)
     """Check that a VMI without a VM is not recreated after a drain, like a pod without a controller."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vmi("ownerless", node)
-    environment.await_running(name)
+    environment.wait_until_running(name)
 
-    environment.await_state(environment.create_maintenance(node))
-    environment.await_vmis(lambda vmis: name not in vmis)
+    environment.wait_for_state(environment.create_maintenance(node))
+    environment.wait_for_vmis(lambda vmis: name not in vmis)
     environment.send_tick()
     assert environment.get_vmis_by_name() == {}
 
 
 @proves("DRN-9", "DRN-7")
 def test_drain_completes_after_eviction_strategy_is_removed(environment: VirtualizationEnvironment) -> None:
-    """Check that a drain completes after the eviction strategy of a VMI that cannot migrate is removed."""
+    """Check that a drain that an unmigratable VMI blocks completes after the VMI's eviction strategy is removed."""
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("given-up", node, unmigratable_reason="the disk is not shared")
-    original_boots = environment.await_running(name)
+    original_boots = environment.wait_until_running(name)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
+    environment.wait_for_state(path, lambda maintenance: bool((maintenance.get("status") or {}).get("blockedPods")))
     environment.client.patch(f"{environment.vmis_path}/{name}", {"spec": {"evictionStrategy": None}})
-    environment.await_state(path)
-    environment.await_rebooted(original_boots, name)
+    environment.wait_for_state(path)
+    environment.wait_until_rebooted(original_boots, name)

@@ -49,7 +49,7 @@ def run_renewal(client: SyncClient) -> None:
 
 
 def list_certificates(run_command: RunCommand) -> dict[str, Object]:
-    """Return the listed certificates of the component `macpool` by the name of their Secret."""
+    """Run `certificates`, and return Secret name → certificate for the component `macpool`."""
     result = run_command("certificates", "-o", "json")
     assert result.exit_code == 0, result.output
     certificates = json.loads(result.stdout)["certificates"]
@@ -63,10 +63,10 @@ def test_certificates_are_listed_with_serial_number_dates_and_next_renewal(
     certificates = list_certificates(run_command)
     result = run_command("certificates")
 
-    key_pair = certificate_objects.get_current_pair(client_with_certificate.get(f"{SECRETS_PATH}/pool"))
+    key_pair = certificate_objects.get_current_key_pair(client_with_certificate.get(f"{SECRETS_PATH}/pool"))
     assert key_pair
     assert certificates.keys() == {"pool", CA_SECRET_NAME}
-    assert certificates["pool"]["serial"] == f"{key_pair.parsed.serial_number:x}"
+    assert certificates["pool"]["serial"] == f"{key_pair.parsed_certificate.serial_number:x}"
     assert certificates["pool"]["begins"] < certificates["pool"]["renewal"] < certificates["pool"]["ends"]
     row = next(line for line in result.stdout.splitlines() if " pool " in line).split()
     assert row == [

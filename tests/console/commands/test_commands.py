@@ -194,7 +194,7 @@ def test_kubectl_finds_plugin(plugin_environment: dict[str, str]) -> None:
 def test_as_group_without_as_is_usage_error(name: str) -> None:
     """Check that `--as-group` without `--as` is a usage error, because the API server would reject the request.
 
-    `redrive` and `replay` are left out, because they first report that the journal is missing.
+    The test omits `redrive` and `replay`, which first report that the journal is missing.
     """
     arguments = ["node-1"] if name in NODE_COMMANDS and name != "status" else []
 

@@ -22,7 +22,7 @@ def test_console_warns_at_startup_if_journal_is_unreadable(
 ) -> None:
     """X-6: `console` warns at startup about a journal that does not exist yet, because its name may be misspelled.
 
-    The command then exits with an error, because the test's receiver already uses the address.
+    The command then exits with an error, because another server of this test already listens on the address.
     """
     url = journal.format(folder=tmp_path)
 

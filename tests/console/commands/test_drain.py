@@ -49,7 +49,7 @@ def create_pods(cluster: LocalCluster, node: str, *kinds: str) -> None:
 
 
 def get_node_outcome(cluster: LocalCluster, node: str) -> tuple[bool, list[str]]:
-    """Return whether the node is cordoned, and the name prefixes of the pods that remain on it."""
+    """Return whether the node is cordoned, and the name prefixes of the pods that are still on the node."""
     return is_cordoned(cluster, node), sorted(pod["metadata"]["name"].split("-")[0] for pod in list_pods(cluster, node))
 
 
@@ -59,9 +59,9 @@ DRAIN_CASES = {
     "DRN-1: all flags": (ALL_POD_KINDS, CURRENT_FLAGS, LEGACY_FLAGS, ["daemonset", "mirror"]),
     "C11: the current flag names": (("daemon", "bare", "local"), CURRENT_FLAGS, CURRENT_FLAGS, ["daemonset"]),
     "DRN-2: emptyDir without its flag": (("managed", "local"), ["--force"], ["--force"], ["local", "replicaset"]),
-    "DRN-2: emptyDir with false": (("local",), ["--force"], ["--force", "--delete-local-data=false"], ["local"]),
+    "DRN-2: emptyDir with flag false": (("local",), ["--force"], ["--force", "--delete-local-data=false"], ["local"]),
     "DRN-3: a DaemonSet without its flag": (("managed", "daemon"), [], [], ["daemonset", "replicaset"]),
-    "DRN-3: a DaemonSet with false": (
+    "DRN-3: a DaemonSet with flag false": (
         ("managed", "daemon"),
         ["--ignore-daemonsets=false"],
         ["--ignore-daemonsets=false"],
@@ -258,7 +258,7 @@ def test_eviction_denied_after_end_of_batch_is_reported_and_retried(
 ) -> None:
     """NMO-6: `drain` retries an eviction that a webhook denies after the batch has ended.
 
-    No watch event follows such a denial, because no pod has changed. The output has one line for each eviction.
+    No watch event follows a late denial, because no pod has changed. The output has one line for each eviction.
     """
     monkeypatch.setattr(eviction_batch, "RESPONSE_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(manual_drain, "RETRY_SECONDS", 0.1)
@@ -342,35 +342,35 @@ def test_documented_command_sequence_has_same_result_as_kubectl(
     installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
     """OSV-10a: The documented `cordon`, `drain` and `uncordon` lead to the same node states as kubectl's commands."""
-    own_node, kubectl_node = create_node(), create_node()
-    for node in (own_node, kubectl_node):
+    plugin_node, kubectl_node = create_node(), create_node()
+    for node in (plugin_node, kubectl_node):
         create_pods(installed_cluster, node, *ALL_POD_KINDS)
 
-    cordon_output = run_command("cordon", own_node).stdout
+    cordon_output = run_command("cordon", plugin_node).stdout
     installed_cluster.kubectl("cordon", kubectl_node)
     assert (
-        get_node_outcome(installed_cluster, own_node)
+        get_node_outcome(installed_cluster, plugin_node)
         == get_node_outcome(installed_cluster, kubectl_node)
         == (True, sorted(ALL_NAME_PREFIXES))
     )
-    drain_result = run_command("drain", own_node, *LEGACY_FLAGS)
+    drain_result = run_command("drain", plugin_node, *LEGACY_FLAGS)
     installed_cluster.kubectl("drain", kubectl_node, *CURRENT_FLAGS)
     assert (
-        get_node_outcome(installed_cluster, own_node)
+        get_node_outcome(installed_cluster, plugin_node)
         == get_node_outcome(installed_cluster, kubectl_node)
         == (True, ["daemonset", "mirror"])
     )
-    uncordon_result = run_command("uncordon", own_node)
+    uncordon_result = run_command("uncordon", plugin_node)
     installed_cluster.kubectl("uncordon", kubectl_node)
-    assert is_cordoned(installed_cluster, own_node) is is_cordoned(installed_cluster, kubectl_node) is False
+    assert is_cordoned(installed_cluster, plugin_node) is is_cordoned(installed_cluster, kubectl_node) is False
 
-    assert cordon_output == f"node/{own_node} cordoned\n"
-    assert f"node/{own_node} already cordoned" in drain_result.stdout
-    assert (drain_result.exit_code, uncordon_result.stdout) == (0, f"node/{own_node} uncordoned\n")
+    assert cordon_output == f"node/{plugin_node} cordoned\n"
+    assert f"node/{plugin_node} already cordoned" in drain_result.stdout
+    assert (drain_result.exit_code, uncordon_result.stdout) == (0, f"node/{plugin_node} uncordoned\n")
 
 
 def test_second_cordon_changes_nothing(run_command: RunCommand, node_name: str) -> None:
-    """Check that the JSON output reports the change of the first `cordon`, and that the second one changes nothing."""
+    """Check that the first `cordon` reports a change in its JSON output, and that a second `cordon` changes nothing."""
     assert json.loads(run_command("cordon", node_name, "-o", "json").stdout) == {
         "node": node_name,
         "schedulable": False,

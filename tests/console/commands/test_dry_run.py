@@ -13,7 +13,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.pods import MIRROR_ANNOTATION
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.console.commands.workload_objects import (
     build_budget,
     build_controller,
@@ -31,7 +31,7 @@ MAINTAINER_RESOURCES = ("nodes", "nodemaintenances")
 
 
 def create_pods(cluster: LocalCluster, node: str) -> None:
-    """Create on the node a pod for each possible outcome of a drain.
+    """Create pods on the node, one for each possible outcome of a drain.
 
     A budget blocks two pods, one pod has emptyDir data, two are ignored (DaemonSet and static), and one can be evicted.
     """
@@ -116,7 +116,7 @@ def test_dry_run_predicts_which_pods_drain_evicts(
 
 
 def get_name_prefixes(names: Iterable[str]) -> set[str]:
-    """Return the first words of the pod names, which are the kinds of the pods."""
+    """Return the part of each pod name before the first hyphen, which is the pod's kind."""
     return {name.split("-")[0] for name in names}
 
 
@@ -157,7 +157,7 @@ def test_pods_outside_selector_stay_and_selector_without_match_causes_warning(
 ) -> None:
     """Check that pods outside the selector stay, and that a selector that matches no pod causes a warning.
 
-    A drain that selects no pod succeeds immediately, so its result looks like that of a drained node.
+    A drain that selects no pod succeeds immediately, although no pod has left the node.
     """
     create_pods(installed_cluster, node_name)
 
@@ -175,7 +175,7 @@ def test_pods_outside_selector_stay_and_selector_without_match_causes_warning(
 def test_dry_run_with_disable_eviction_lists_blocked_pods_as_deleted(
     installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that `--disable-eviction` lists blocked pods as deleted, and warns about the rights that this requires."""
+    """Check that `--disable-eviction` lists blocked pods as deleted, and warns about the required component."""
     create_pods(installed_cluster, node_name)
 
     result = run_command("start", node_name, "--dry-run", "--disable-eviction")
@@ -183,7 +183,7 @@ def test_dry_run_with_disable_eviction_lists_blocked_pods_as_deleted(
     lines = result.stdout.splitlines()
     assert len([line for line in lines if line.startswith(f"would delete pod default/replicaset-{node_name}-")]) == 2
     assert not [line for line in lines if "would not evict" in line or "would evict" in line]
-    assert "if the component deleting is installed; otherwise they stay" in result.stderr
+    assert 'if the component "deleting" is installed; otherwise they stay' in result.stderr
 
 
 def test_dry_run_would_wait_for_terminating_pod(
@@ -213,14 +213,14 @@ def maintainer_without_pod_access(served_cluster: LocalCluster) -> Iterator[str]
 
 @contextmanager
 def grant_temporary_permissions(cluster: LocalCluster, name: str, *rules: str) -> Iterator[None]:
-    """Grant the unprivileged user these permissions in the `with` block, and then wait until they are revoked."""
+    """Grant the unprivileged user these permissions while the block runs; then wait until they are revoked."""
     user_subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
     grant_permissions(cluster.get_client(), name, rules, user_subject, UNPRIVILEGED)
     yield
     cluster.kubectl("delete", f"clusterrole/{name}", f"clusterrolebinding/{name}")
     for rule in rules:
         verb, resource = rule.split()
-        await_ready(f"no right to {rule}", partial(lacks_permission, cluster, verb, resource), [])
+        wait_until_ready(f"no right to {rule}", partial(lacks_permission, cluster, verb, resource), [])
 
 
 def lacks_permission(cluster: LocalCluster, verb: str, resource: str) -> bool:
@@ -229,10 +229,10 @@ def lacks_permission(cluster: LocalCluster, verb: str, resource: str) -> bool:
 
 
 @proves("X-6")
-def test_user_without_access_to_daemonsets_and_budgets_gets_pods_and_warnings(
+def test_dry_run_without_permission_to_list_daemonsets_and_budgets_prints_warnings(
     served_cluster: LocalCluster, run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
 ) -> None:
-    """Check that a user who may list pods but not DaemonSets and budgets gets the pods and two warnings."""
+    """Check that the dry run of a user who may list only pods lists the pods, and warns twice."""
     create_pods(served_cluster, node_name)
 
     with grant_temporary_permissions(served_cluster, "lister", "list pods"):
@@ -244,10 +244,10 @@ def test_user_without_access_to_daemonsets_and_budgets_gets_pods_and_warnings(
 
 
 @proves("X-6")
-def test_user_without_access_to_pods_gets_warning_and_other_output(
+def test_dry_run_without_permission_to_list_pods_prints_warning(
     run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
 ) -> None:
-    """Check that a user who may not list pods gets the API server's error as a warning, and the other output."""
+    """Check that the dry run of a user who may not list pods prints the API server's error as a warning."""
     result = run_command("start", node_name, "--dry-run", user=maintainer_without_pod_access)
 
     assert result.exit_code == 0, result.output

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
 from kube.maintenance.groups import MEDIK8S
@@ -74,7 +74,7 @@ def unsafe_journal(tmp_path: Path) -> Path:
         "node": UNSAFE_TEXT,
     }
     event = CloudEvent({**fields, "maintenance": "uid-1", "subject": UNSAFE_TEXT}, {})
-    dead_letter = to_dead_letter(
+    dead_letter = add_dead_letter_extensions(
         CloudEvent({**fields, "id": "dead"}, {}), DeadLetter(f"http://x/{UNSAFE_TEXT}", 400, UNSAFE_TEXT)
     )
     with closing(Journal(file)) as journal:

@@ -55,11 +55,11 @@ def run_events(journal_url: str) -> RunEvents:
     with closing(Journal(journal_url)) as journal:
         fill_journal(journal)
 
-    def run(*args: str, color: bool = False) -> Result:
+    def invoke_events(*args: str, color: bool = False) -> Result:
         command_line = ["events", "--journal", journal_url, *args]
         return CliRunner(env={"TZ": "UTC"}).invoke(cli, command_line, prog_name="kubectl maintenance", color=color)
 
-    return run
+    return invoke_events
 
 
 def get_event_ids(result: Result) -> list[str]:
@@ -68,7 +68,7 @@ def get_event_ids(result: Result) -> list[str]:
 
 
 def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> None:
-    """Check that the tree shows events below their cause, delays, and each function's duration and status."""
+    """Check that the tree shows each event below the event that caused it, with delays, durations and status codes."""
     result = run_events("-o", "tree")
 
     assert result.exit_code == 0, result.output
@@ -86,9 +86,9 @@ def test_tree_shows_slow_failed_and_missing_attempts(run_events: RunEvents) -> N
 
 
 def test_function_with_recorded_reply_but_no_attempt_is_not_missing(journal_url: str) -> None:
-    """Check that a function is not reported as missing if its reply was recorded but its attempt was not.
+    """Check that a function whose reply is recorded is not reported as missing, even without a recorded attempt.
 
-    A function that is killed after its reply emits no event about the attempt.
+    A function that is killed immediately after its reply does not publish the attempt.
     """
     with closing(Journal(journal_url)) as journal:
         journal.write_events(((ADDED, START_TIME), (BEGUN, START_TIME + timedelta(seconds=1))))
@@ -96,7 +96,7 @@ def test_function_with_recorded_reply_but_no_attempt_is_not_missing(journal_url:
     lines = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()
 
     assert lines[0].endswith("2 events in 1.000 s, 2 missing")
-    assert lines[1].endswith("begin ANSWERED, duration unknown")
+    assert lines[1].endswith("begin RESPONDED, duration unknown")
     assert lines[2].endswith("cordon MISSING, status MISSING")
 
 
@@ -180,7 +180,7 @@ def test_empty_event_list_is_reported(run_events: RunEvents) -> None:
 
 @pytest.mark.parametrize("output", ["table", "tree", "json", "jsonl"])
 def test_unknown_node_or_maintenance_is_reported(run_events: RunEvents, output: str) -> None:
-    """X-6: An unknown node or maintenance is reported on stderr, but not a known one without matching events."""
+    """X-6: An unknown node or maintenance is reported on stderr; a known node without matching events is not."""
     unknown_node_result, unknown_maintenance_result = (
         run_events("--node", "elsewhere", "-o", output),
         run_events("--maintenance", "uid-2", "-o", output),
@@ -263,7 +263,7 @@ def test_filter_with_lone_surrogate_is_usage_error(run_events: RunEvents) -> Non
 
 
 def test_unknown_event_type_is_reported(run_events: RunEvents) -> None:
-    """X-6: An unknown event type is reported on stderr with the known types, but not a known type without events."""
+    """X-6: `events` lists the known event types on stderr if the type is unknown, but not if a type has no events."""
     misspelled_result, unused_type_result = run_events("--type", "pods.evict"), run_events("--type", "pods.evicted")
 
     assert misspelled_result.stdout == unused_type_result.stdout == "No events found.\n"

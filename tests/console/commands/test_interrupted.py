@@ -1,4 +1,4 @@
-"""Tests that Ctrl-C ends a command with exit status 130 and a message about what continues without it."""
+"""Tests that Ctrl-C ends a command with exit status 130 and a message about what continues on the cluster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.console.conftest import ROOT, CreateNode, RunCommand
 
 @contextmanager
 def start_command(cluster: LocalCluster, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a command, yield its process, and interrupt it at the end of the `with` block."""
+    """Start a command, yield its process, and interrupt the process at the end of the `with` block."""
     command = [sys.executable, "-m", "console.cli", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         yield process
         process.send_signal(signal.SIGINT)
 
 
-def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
+def interrupt_process(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Interrupt the process, and return its exit status and the last line of its stderr."""
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
@@ -52,7 +52,7 @@ def test_interrupted_start_reports_that_maintenance_continues(
         assert process.stdout
         assert process.stdout.readline().endswith("created\n")
         assert "blocked" in process.stdout.readline()
-        exit_status, message = interrupt(process)
+        exit_status, message = interrupt_process(process)
 
     assert exit_status == 130
     assert message.startswith(f'Interrupted: the maintenance of node "{blocked_node}" continues: ')
@@ -79,7 +79,7 @@ def test_interrupted_stop_reports_that_deletion_continues(
         with start_command(installed_cluster, "stop", node) as process:
             name = f"nodemaintenances.nodemaintenance.kubevirt.io/{node}"
             installed_cluster.kubectl("wait", "--for=jsonpath={.metadata.deletionTimestamp}", name, "--timeout=20s")
-            exit_status, message = interrupt(process)
+            exit_status, message = interrupt_process(process)
     finally:
         installed_cluster.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 

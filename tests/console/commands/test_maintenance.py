@@ -231,7 +231,7 @@ def test_status_watch_prints_changes_until_ctrl_c(
 def test_commands_work_if_api_group_has_no_field_selectors(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
-    """X-7: Commands filter the objects themselves if an API group does not support field selectors."""
+    """X-7: Commands list all objects and filter them locally if an API group does not support field selectors."""
     other_maintenance = {
         "apiVersion": KUBEVIRT_ALPHA.api_version,
         "kind": "NodeMaintenance",

@@ -1,6 +1,6 @@
 """Memory tests for commands on a journal of large events, which use almost 20 times their size when parsed.
 
-Any client that may post events can post such events.
+Any client that may post events can post such large events.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.store import Journal, Query
 from eventing.journal.transfer import export_lines
 
 pytestmark = pytest.mark.slow
 
 EVENT_COUNT, ITEMS_PER_EVENT = 8, 500_000
-"""Number of dead letters, and number of items in each; an event has 2 MB and uses 36 MiB of memory."""
+"""Number of dead letters, and length of the list in each; an event of 2 MB uses 36 MiB of memory when parsed."""
 MAX_MEMORY_MIB = 280
 """Maximum memory of a process in MiB: enough for two of these events, but not for all of them."""
 COMMANDS = {
@@ -31,8 +31,8 @@ COMMANDS = {
     "dead letters": ("-m", "console.cli", "deadletters"),
     "a redrive": (
         "-c",
-        "import sys; from console.operations.dead_letter_redrive import list_awaiting_redrive; "
-        "from eventing.journal.store import Journal; print(list_awaiting_redrive(Journal(sys.argv[2]), ()))",
+        "import sys; from console.operations.dead_letter_redrive import list_dead_letters_to_redrive; "
+        "from eventing.journal.store import Journal; print(list_dead_letters_to_redrive(Journal(sys.argv[2]), ()))",
     ),
 }
 
@@ -58,7 +58,7 @@ def large_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(EVENT_COUNT):
             attributes = {"id": str(number), "source": "/x", "type": "x", "datacontenttype": "application/json"}
             event = CloudEvent(attributes, {"items": [{}] * ITEMS_PER_EVENT})
-            journal.write_event(to_dead_letter(event, DeadLetter("http://functions/evict", 503, "away")))
+            journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://functions/evict", 503, "away")))
     return path
 
 
@@ -66,7 +66,7 @@ def large_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_command_that_shows_large_events_stays_within_memory_limit(
     large_journal: Path, command: tuple[str, ...]
 ) -> None:
-    """X-6: A command has at most two large events in memory, regardless of how many it prints."""
+    """X-6: A command has at most two large events in memory, regardless of the number of events that it prints."""
     assert measure_peak_memory_mib(*command, "--journal", str(large_journal)) < MAX_MEMORY_MIB
 
 

@@ -32,21 +32,21 @@ from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.hyperconverged import crds
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.product import Product
 from tests.console.commands import mutex_runs, virtual_machines
 from tests.console.commands.workload_objects import build_budget, build_controller, build_pod, create_and_wait
 from tests.console.conftest import CreateNode, RunCommand
 from tests.proofs import proves
 
-SECRET_VALUE = "hunter-of-two-secrets"  # noqa: S105 - the tests search for it
+SECRET_VALUE = "hunter-of-two-secrets"  # noqa: S105 - a fake secret that the tests search for
 PRODUCT_LABELS = {"app.kubernetes.io/part-of": "node-maintenance"}
 LIMITED_ACCOUNT = "reader"
 MUTEX_API_VERSION = {"apiVersion": API_VERSION}
 
 
 def read_archive(file: Path) -> dict[str, bytes]:
-    """Return the files in an archive by name, without the archive's top-level directory."""
+    """Return file name → content for an archive, without the top-level directory in the names."""
     with tarfile.open(file) as archive:
         members = [(member.name, archive.extractfile(member)) for member in archive.getmembers()]
         return {
@@ -55,14 +55,14 @@ def read_archive(file: Path) -> dict[str, bytes]:
 
 
 def get_object_names(content: bytes) -> list[str]:
-    """Return the names of the objects in a list, given the list's file content."""
+    """Return the names of the objects in a Kubernetes list in JSON, as the archive contains it."""
     return [obj["metadata"]["name"] for obj in json.loads(content)["items"]]
 
 
 def wait_for_attempts(journal: Path, node: str) -> None:
-    """Wait until the journal has attempts on events about the node; functions report them after half a second."""
+    """Wait until the journal has attempts for events about the node; functions publish attempts after half a second."""
     with closing(Journal(journal)) as store:
-        await_ready("attempts", lambda: any(entry.attempts for entry in store.select(Query(node=node))), [], 10)
+        wait_until_ready("attempts", lambda: any(entry.attempts for entry in store.select(Query(node=node))), [], 10)
 
 
 @pytest.fixture
@@ -91,12 +91,12 @@ def blocked_node_with_secrets(
 
 
 @proves("NMO-25")
-def test_archive_contains_everything_that_explains_a_maintenance(
+def test_archive_contains_objects_logs_and_journal_of_blocked_maintenance(
     run_command: RunCommand, blocked_node_with_secrets: str, product: Product, tmp_path: Path
 ) -> None:
-    """NMO-25: The archive contains everything that explains a maintenance, and the index lists every file.
+    """NMO-25: The archive contains everything that explains why a drain is blocked, and an index of the files.
 
-    These are maintenances, nodes, budgets, the node's pods, Events, Leases, logs and the journal.
+    The archive contains maintenances, nodes, budgets, the node's pods, Events, Leases, logs and the journal.
     """
     file = tmp_path / "case.tar.gz"
     wait_for_attempts(product.journal, blocked_node_with_secrets)
@@ -149,8 +149,8 @@ def test_archive_contains_no_secrets(run_command: RunCommand, blocked_node_with_
 def test_journal_in_archive_has_no_environment_values(run_command: RunCommand, tmp_path: Path) -> None:
     """NMO-25: The journal in the archive contains no values of environment variables.
 
-    Events from the API server contain whole objects. MutexRules, and replies to events about them, contain pod
-    templates.
+    Events from the API server contain whole objects. A MutexRule contains a pod template, as do the replies to events
+    about this rule.
     """
     container = {"name": "mutex", "env": [{"name": "TOKEN", "value": SECRET_VALUE}]}
     rule = {
@@ -202,7 +202,7 @@ def test_unreadable_log_is_reported_and_other_files_are_archived(run_command: Ru
 
 
 def test_unreadable_journal_is_reported_and_other_files_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: If reading the journal fails, the exit status is 1, and the index contains the reason."""
+    """NMO-25: If the journal cannot be read, the exit status is 1, and the index contains the reason."""
     file = tmp_path / "journal.db"
     Journal(file).close()
     with closing(sqlite3.connect(file)) as database:
@@ -414,7 +414,7 @@ def test_archive_contains_hyperconverged(run_command: RunCommand, served_cluster
 
 
 def test_error_without_any_permission_lists_all_permissions(served_cluster: LocalCluster, tmp_path: Path) -> None:
-    """NMO-25, OSV-14: Without any permission, the error lists all of them, beginning with that for maintenances."""
+    """NMO-25, OSV-14: The error for a user without any permission lists all missing permissions, maintenances first."""
     result = run_must_gather(served_cluster.ensure_kubeconfig(UNPRIVILEGED), tmp_path / "case.tar.gz")
 
     assert result.exit_code == 1
@@ -467,7 +467,7 @@ def build_function_pod(name: str, node: str) -> dict[str, Any]:
 
 @pytest.fixture
 def function_pods(served_cluster: LocalCluster, kubelet_port: int) -> Iterator[None]:
-    """Create a function pod on each of two nodes: one with a fake kubelet, and one whose kubelet does not respond.
+    """Create a function pod on a node with a fake kubelet, and another on a node whose kubelet does not respond.
 
     The pod on the first node has been restarted once.
     """
@@ -478,21 +478,20 @@ def function_pods(served_cluster: LocalCluster, kubelet_port: int) -> Iterator[N
             "create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
         )
         status = {"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
-        patch_status("node", node, status, served_cluster)
+        patch_status(served_cluster, status, "node", node)
         served_cluster.kubectl("create", "-f", "-", input=json.dumps(build_function_pod(f"evict-{number}", node)))
     container_status = {"name": "function", "restartCount": 1, "image": "i", "imageID": "i", "ready": True}
-    patch_status("pod/evict-0", "-n=node-maintenance", {"containerStatuses": [container_status]}, served_cluster)
+    patch_status(served_cluster, {"containerStatuses": [container_status]}, "pod", "evict-0", "-n=node-maintenance")
     yield
     served_cluster.kubectl("delete", "pod", "evict-0", "evict-1", "-n=node-maintenance", "--force", "--grace-period=0")
     served_cluster.kubectl("delete", "node", *ports)
 
 
-def patch_status(resource: str, name_or_namespace: str, status: dict[str, Any], cluster: LocalCluster) -> None:
-    """Write a status, like a kubelet."""
+def patch_status(cluster: LocalCluster, status: dict[str, Any], *object_arguments: str) -> None:
+    """Write an object's status, as a kubelet does; `object_arguments` identify the object for kubectl."""
     cluster.kubectl(
         "patch",
-        resource,
-        name_or_namespace,
+        *object_arguments,
         "--subresource=status",
         "--type=merge",
         "-p",
@@ -502,7 +501,7 @@ def patch_status(resource: str, name_or_namespace: str, status: dict[str, Any], 
 
 @pytest.mark.usefixtures("function_pods")
 def test_logs_of_function_pods_are_archived(run_command: RunCommand, tmp_path: Path) -> None:
-    """NMO-25: Current and previous logs are read through the API server; an error there is no missing permission."""
+    """NMO-25: Current and previous logs are archived, and an unreachable kubelet is not a missing permission."""
     result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"))
 
     files = read_archive(tmp_path / "case.tar.gz")
@@ -522,7 +521,7 @@ def test_logs_of_function_pods_are_archived(run_command: RunCommand, tmp_path: P
 def test_error_names_missing_permission_for_logs(
     served_cluster: LocalCluster, limited_kubeconfig: Path, tmp_path: Path
 ) -> None:
-    """NMO-25: Reading logs requires the permission for pods/log, which the error names once for all pods."""
+    """NMO-25: Reading logs requires the permission to get pods/log, which the error names only once for all pods."""
     served_cluster.kubectl("create", "role", LIMITED_ACCOUNT, "--verb=list", "--resource=pods", "-n=node-maintenance")
     served_cluster.kubectl(
         "create",

@@ -40,11 +40,11 @@ def test_error_of_status_without_crds_names_missing_component(run_command: RunCo
     """Check that the error of `mutex status` names the missing component; this test must run before the CRDs exist."""
     result = run_command("mutex", "status")
     assert (result.exit_code, result.output) == (
-        *(1, "Error: the cluster does not serve MutexRunConfigs: install the component mutex first\n"),
+        *(1, 'Error: the cluster does not serve MutexRunConfigs: install the component "mutex" first\n'),
     )
 
 
-def test_status_lists_runs_and_what_they_wait_for(client_with_run: SyncClient, run_command: RunCommand) -> None:
+def test_status_lists_each_run_and_what_the_run_waits_for(client_with_run: SyncClient, run_command: RunCommand) -> None:
     result = run_command("mutex", "status")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[1:6] == ["example", "RunningJobs", "2", "of", "3:"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.store import Journal
 from tests.console.conftest import RunCommand
 from tests.receiver import Receiver, Response
@@ -23,7 +23,7 @@ def test_second_dead_letter_of_same_event_is_skipped(
     with closing(Journal(tmp_path / "journal.db")) as journal:
         for host in ("gone", "elsewhere"):
             journal.write_event(
-                to_dead_letter(CloudEvent(attributes, {}), DeadLetter(f"http://{host}/cordon", 503, "away"))
+                add_dead_letter_extensions(CloudEvent(attributes, {}), DeadLetter(f"http://{host}/cordon", 503, "away"))
             )
     receiver.answers["/cordon"] = lambda _: Response(204)
     options = ("--journal", str(tmp_path / "journal.db"), "--functions", receiver.url, "--broker", receiver.url)

@@ -23,7 +23,7 @@ MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "repl
 
 @pytest.fixture
 def replay_journal(tmp_path: Path) -> str:
-    """Create a journal with three events: `status` succeeded for one, failed for one, and was not called for one."""
+    """Create a journal with three events, of which `status` handled one, failed for another, and never got the last."""
     file, now = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(file)) as store:
         for key, error in (("silent", ""), ("failed", "other clients keep changing the status"), ("unknown", None)):
@@ -103,7 +103,12 @@ def test_response_of_other_server_fails_and_aborts_replay(
 
 
 RESPONSE_CASES = {
-    "silent": (Response(200, {"content-type": BATCH_CONTENT_TYPE}, b"[]"), 0, ["same", "differs", "not recorded"], 1),
+    "success without events": (
+        Response(200, {"content-type": BATCH_CONTENT_TYPE}, b"[]"),
+        0,
+        ["same", "differs", "not recorded"],
+        1,
+    ),
     "same failure as recorded": (
         Response(503, {}, b"other clients keep changing the status\n"),
         1,
@@ -115,23 +120,23 @@ RESPONSE_CASES = {
 
 
 @pytest.mark.parametrize(
-    ("response", "silent_status", "results", "failed_status"), RESPONSE_CASES.values(), ids=RESPONSE_CASES
+    ("response", "success_status", "results", "failure_status"), RESPONSE_CASES.values(), ids=RESPONSE_CASES
 )
 def test_replay_with_failing_function_never_exits_with_0(
     run_command: RunCommand,
     receiver: Receiver,
     replay_journal: str,
     response: Response,
-    silent_status: int,
+    success_status: int,
     results: list[str],
-    failed_status: int,
+    failure_status: int,
 ) -> None:
     """X-2: The exit status of a replay with a failing function is never 0.
 
-    It is 1 if the recorded response differs, and 2 if the same failure or no response was recorded.
+    The status is 1 if the recorded response differs, and 2 if the same failure or no response was recorded.
     """
     receiver.answers["/status"] = lambda _: response
 
     assert run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")[:2] == (1, results)
-    for key, expected in zip(list_event_ids(replay_journal), (silent_status, failed_status, 2), strict=True):
+    for key, expected in zip(list_event_ids(replay_journal), (success_status, failure_status, 2), strict=True):
         assert run_replay(run_command, receiver, replay_journal, "--id", key)[0] == expected

@@ -43,8 +43,8 @@ def client_with_vms(kubevirt_cluster: LocalCluster, node_name: str) -> Iterator[
 def test_status_without_kubevirt_crds_omits_vms(run_command: RunCommand, node_name: str) -> None:
     """Check that `status` prints nothing about virtual machines if KubeVirt's CRDs are not installed.
 
-    This test must run first, before the CRDs are installed. As the user may not read VMIs, it also shows that the
-    command does not request them.
+    This test must run first, before the CRDs are installed. The user may not read VMIs, so the test also shows that
+    the command does not request VMIs.
     """
     report = json.loads(run_command("status", node_name, "-o", "json", user=NODE_READER).stdout)
     assert report["virtualMachines"] == []
@@ -91,10 +91,10 @@ def test_status_of_node_omits_vmi_that_migrates_to_it(
 
 
 @proves("OSV-14")
-def test_user_without_access_to_vmis_gets_error_and_other_output(
+def test_status_without_permission_to_read_vmis_shows_error_instead(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that a user who may not read VMIs gets the API server's error instead of VMIs, and the other output."""
+    """Check that `status` shows the API server's error instead of VMIs to a user who may not read VMIs."""
     report = json.loads(run_command("status", node_name, "-o", "json", user=NODE_READER).stdout)
     assert report["state"] == "schedulable"
     assert "virtualMachines" not in report
@@ -161,7 +161,7 @@ def test_status_watch_rereads_vmis_on_each_change_of_maintenance(
 ) -> None:
     """Check that `status --watch` reads the VMIs again on each change of the maintenance.
 
-    The maintenance's status changes whenever the reason that a VM waits for changes.
+    The maintenance's status contains the reason why a VM blocks the drain, and changes with this reason.
     """
     command = ["kubectl", "maintenance", "status", node_name, "--watch", "-o", "json"]
     path = build_vmi_path(virtual_machines.VM_NAMESPACE, "stuck")
@@ -176,7 +176,7 @@ def test_status_watch_rereads_vmis_on_each_change_of_maintenance(
 
 
 def get_drain_effects(line: str) -> dict[str, str]:
-    """Return the drain's effect on each VM, given a line of output."""
+    """Return VM name → the drain's effect on the VM, given a JSON line of output."""
     return {vm["name"]: vm["drain"] for vm in json.loads(line)["virtualMachines"]}
 
 
@@ -190,7 +190,7 @@ def test_json_output_of_dry_run_lists_vms(client_with_vms: SyncClient, run_comma
 def test_selected_virt_launcher_pods_are_listed_as_vms(
     client_with_vms: SyncClient, run_command: RunCommand, node_name: str
 ) -> None:
-    """Check that a selector for virt-launcher pods lists their VMs, without a warning that it matches no pod."""
+    """Check that a dry run with a selector for virt-launcher pods lists VMs, and does not warn that no pod matches."""
     result = run_command("start", node_name, "--dry-run", "--pod-selector=kubevirt.io=virt-launcher")
 
     assert "1 virtual machine will move to another node without interruption: machines/live" in result.stdout

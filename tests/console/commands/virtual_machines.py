@@ -29,7 +29,7 @@ def install_kubevirt_crds(cluster: LocalCluster) -> Iterator[None]:
 
 
 def create_vms(admin: SyncClient, node: str) -> None:
-    """Create four VMs on `node`: one that is migrating, one that cannot, and two without an eviction strategy.
+    """Create four VMs on `node`: one migrating, one that cannot migrate, and two without an eviction strategy.
 
     After a shutdown, KubeVirt restarts `plain`, but not `manual`.
     """

@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from console.operations.dead_letter_redrive import BackgroundRedrive, RedriveItem, build_item, build_items, redrive_all
+from console.operations.dead_letter_redrive import (
+    BackgroundRedrive,
+    RedriveItem,
+    build_redrive_item,
+    build_redrive_items,
+    redrive_all,
+)
 from console.operations.replay_runner import TargetOptions, TargetResolver
 from eventing import events
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.entries import Entry
 from eventing.journal.store import Journal, Query
 from kube.client.sync_client import SyncClient
@@ -60,7 +66,7 @@ def record_dead_letters(journal: Journal, destination: str, *event_ids: str, sou
     attributes = {"source": source, "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
     for event_id in event_ids:
         event = CloudEvent({"id": event_id, **attributes}, {})
-        journal.write_event(to_dead_letter(event, DeadLetter(destination, 503, "away")))
+        journal.write_event(add_dead_letter_extensions(event, DeadLetter(destination, 503, "away")))
     return journal.select(Query(dead_letters_only=True, ids=event_ids))
 
 
@@ -71,8 +77,8 @@ def test_address_in_dead_letter_is_never_used(receiver: Receiver, journal: Journ
     """
     dead_letters = record_dead_letters(journal, f"{receiver.url}/evil/cordon", "1")
 
-    items_without_url = build_items(dead_letters, "", NAMESPACE, client)
-    items_with_url = build_items(dead_letters, receiver.url, NAMESPACE, client)
+    items_without_url = build_redrive_items(dead_letters, "", NAMESPACE, client)
+    items_with_url = build_redrive_items(dead_letters, receiver.url, NAMESPACE, client)
     results = list(redrive_all([*items_without_url, *items_with_url], f"{receiver.url}/broker", journal))
 
     assert [result.failed for result in results] == [True, False]
@@ -87,17 +93,17 @@ def test_address_in_dead_letter_is_never_used(receiver: Receiver, journal: Journ
         ("status", "", "no Trigger has the address of status: name the functions' URL"),
     ],
 )
-def test_redrive_requires_only_address_of_its_function(
+def test_redrive_requires_only_address_of_called_function(
     journal: Journal, client: SyncClient, tmp_path: Path, function: str, url: str, problem: str
 ) -> None:
-    """X-6: A redrive needs only the address of its own function; other Triggers may have no address."""
+    """X-6: A redrive needs only the address of the function that it calls; other Triggers may have no address."""
     file = tmp_path / "triggers.yaml"
     file.write_text(
         f"{build_trigger('cordon-on-begun', {}, 'http://cordon.example')}\n---\n{build_trigger('status-on-begun', {})}"
     )
     (dead_letter,) = record_dead_letters(journal, f"http://gone/{function}", "1")
 
-    item = build_item(dead_letter, TargetResolver(TargetOptions(manifests=(file,)), client))
+    item = build_redrive_item(dead_letter, TargetResolver(TargetOptions(manifests=(file,)), client))
 
     assert item.function_url == url
     assert item.problem.startswith(problem)
@@ -108,7 +114,9 @@ def test_dead_letter_is_not_delivered_to_function_without_matching_trigger(
     receiver: Receiver, journal: Journal, client: SyncClient, name: str
 ) -> None:
     """X-6: A dead letter is not delivered if its function has no Trigger that matches the event."""
-    (item,) = build_items(record_dead_letters(journal, f"http://evil/{name}", "1"), receiver.url, NAMESPACE, client)
+    (item,) = build_redrive_items(
+        record_dead_letters(journal, f"http://evil/{name}", "1"), receiver.url, NAMESPACE, client
+    )
 
     (result,) = redrive_all([item], f"{receiver.url}/broker", journal)
 
@@ -117,7 +125,7 @@ def test_dead_letter_is_not_delivered_to_function_without_matching_trigger(
 
 
 def test_unreachable_function_does_not_prevent_other_redrives(receiver: Receiver, journal: Journal) -> None:
-    """X-6: An unreachable function does not prevent other redrives; each has a result and a recorded attempt."""
+    """X-6: An unreachable function does not prevent other redrives; each redrive has a result and an attempt."""
     dead_letters = record_dead_letters(journal, "http://gone/cordon", "1", "2", "3")
     urls = [f"{receiver.url}/cordon", f"http://127.0.0.1:{reserve_port()}/cordon", f"{receiver.url}/cordon"]
 
@@ -194,7 +202,7 @@ def test_two_dead_letters_for_same_event_and_function_are_redriven_once(receiver
 def test_dead_letter_of_replaced_journal_is_not_delivered(
     receiver: Receiver, journal: Journal, tmp_path: Path, event_id: str, source: str, function: str
 ) -> None:
-    """X-6: A dead letter is not delivered if the journal was replaced and has a different one with its number.
+    """X-6: A dead letter is not delivered if a replaced journal has a different dead letter with the same number.
 
     The journal's file may be replaced while a user is reading the list.
     """
@@ -208,7 +216,7 @@ def test_dead_letter_of_replaced_journal_is_not_delivered(
     (result,) = redrive_all([RedriveItem(dead_letter, f"{receiver.url}/cordon")], f"{receiver.url}/broker", journal)
 
     assert result.failed
-    assert "the journal does not have the dead letter any more: list the open dead letters" in result.problem
+    assert "the journal no longer contains the dead letter: list the open dead letters" in result.problem
     assert receiver.requests == []
 
 

@@ -12,7 +12,7 @@ from localcluster.cluster import LocalCluster
 
 
 def test_empty_node_name_ends_no_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
-    """NMO-14: An empty node name ends no maintenance, rather than those of all nodes."""
+    """NMO-14: An empty node name is an error, and does not end the maintenances of all nodes."""
     client = served_cluster.get_client()
     client.run(create_maintenance(client.api, MEDIK8S, node_name, node_name, "stays"))
 

@@ -31,7 +31,7 @@ SUMMARY_CASES = {
 def test_summary_states_whether_writes_were_stored(
     dry_run: bool, replies: tuple[dict[str, object], ...], expected: str
 ) -> None:
-    """X-2: The last line states whether writes were stored, because a dry run otherwise prints the same output."""
+    """X-2: The last line of the output states whether writes were stored; all other lines are equal in a dry run."""
     event = CloudEvent({"id": "1", "source": "/s", "type": events.NODE_TAINTED}, {})
     entry = Entry(1, datetime(2026, 1, 2, tzinfo=timezone.utc), event)
 

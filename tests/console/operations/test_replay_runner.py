@@ -1,4 +1,4 @@
-"""Tests for the selection of the functions to which a replay posts a recorded event, and for the calls."""
+"""Tests for a replay's selection of functions for a recorded event, and for the calls of these functions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client(cluster: LocalCluster) -> Iterator[SyncClient]:
 
 
 def build_trigger(name: str, spec: dict[str, Any], url: str = "", function: str = "") -> str:
-    """Return a Trigger as JSON, which is also YAML; an empty `url` or `function` is left out."""
+    """Return a Trigger as JSON, which is also YAML; an empty `url` or `function` is omitted."""
     labels = {"labels": {FUNCTION_LABEL: function}} if function else {}
     type_fields = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, **labels}}
     return json.dumps({**type_fields, "spec": spec, "status": {"subscriberUri": url} if url else {}})
@@ -77,15 +77,15 @@ def test_event_is_not_replayed_to_subscriber_of_other_product(
 
     If the user names such a subscriber, the command reports that it is unknown.
     """
-    own_trigger = build_trigger(
+    product_trigger = build_trigger(
         "cordon-on-begun", {**BROKER_SPEC, "filter": {"attributes": {"type": events.MAINTENANCE_BEGUN}}}
     )
     labelled_trigger = build_trigger("ours", BROKER_SPEC, function="status")
     other_trigger = build_trigger("my-logger", spec)
 
-    assert resolve_targets(tmp_path, client, other_trigger, own_trigger, labelled_trigger) == ["cordon", "status"]
+    assert resolve_targets(tmp_path, client, other_trigger, product_trigger, labelled_trigger) == ["cordon", "status"]
     with pytest.raises(NoResult, match='function "my-logger" not found: name one of begin, '):
-        resolve_targets(tmp_path, client, other_trigger, own_trigger, functions=("my-logger",))
+        resolve_targets(tmp_path, client, other_trigger, product_trigger, functions=("my-logger",))
     with pytest.raises(NoResult, match="no Trigger of a nodemaintenance function found"):
         resolve_targets(tmp_path, client, other_trigger)
 
@@ -113,7 +113,7 @@ def test_function_that_timed_out_is_not_called_again() -> None:
 
 
 def test_dry_run_calls_functions_concurrently(client: SyncClient, receiver: Receiver) -> None:
-    """X-6: A dry run calls all functions concurrently; otherwise, several hanging ones exceed a browser's timeout."""
+    """X-6: A dry run calls functions concurrently, so several hanging functions do not exceed a browser's timeout."""
     barrier = Barrier(2)
 
     def respond_when_both_are_called(_: object) -> Response:

@@ -54,16 +54,16 @@ JOB_FAILURE: Object = {"step": "run-job", "message": "Job failed", "job": "disks
 
 
 @pytest.mark.parametrize(
-    ("run_config", "what", "since"),
+    ("run_config", "expected_text", "expected_since"),
     [
-        (build_run_config(), "its pools to be paused", EARLY_TIME),
+        (build_run_config(), "the run's pools to be paused", EARLY_TIME),
         (
             build_run_config(conditions=[build_condition("TargetPoolsPaused", "False", "a/b under way")]),
             "a/b",
             LATE_TIME,
         ),
-        (build_run_config(pausedAt=LATE_TIME), "its nodes to be labelled", LATE_TIME),
-        (build_run_config(pausedAt=EARLY_TIME, labelledAt=LATE_TIME), "its pools to be edited", LATE_TIME),
+        (build_run_config(pausedAt=LATE_TIME), "the run's nodes to be labelled", LATE_TIME),
+        (build_run_config(pausedAt=EARLY_TIME, labelledAt=LATE_TIME), "the run's pools to be edited", LATE_TIME),
         (build_run_config(**EDITED_POOLS), "the next Job for node n1", EARLY_TIME),
         (
             build_run_config(build_node(jobs=RUNNING_JOBS), **EDITED_POOLS),
@@ -95,7 +95,7 @@ JOB_FAILURE: Object = {"step": "run-job", "message": "Job failed", "job": "disks
             build_run_config(
                 nodes={"n1": build_node(cleanedAt=LATE_TIME), "n2": build_node(droppedAt=LATEST_TIME)}, **EDITED_POOLS
             ),
-            "its pools to be restored",
+            "the run's pools to be restored",
             LATEST_TIME,
         ),
         (
@@ -105,17 +105,17 @@ JOB_FAILURE: Object = {"step": "run-job", "message": "Job failed", "job": "disks
         ),
         (
             build_run_config(conditions=[build_condition("ConfigValidated", "False", "rule x not found")]),
-            "its pools to be paused",
+            "the run's pools to be paused",
             EARLY_TIME,
         ),
     ],
 )
-def test_active_run_reports_what_it_waits_for(run_config: Object, what: str, since: str) -> None:
-    """Check that the wait is found in the run's record, or in a condition if the run waits for another controller."""
+def test_report_names_what_active_run_waits_for(run_config: Object, expected_text: str, expected_since: str) -> None:
+    """Check that the report states what a run waits for, according to the run's record or to a condition."""
     wait = find_wait(run_config)
     assert wait is not None
-    assert what in wait.what
-    assert wait.since == since
+    assert expected_text in wait.what
+    assert wait.since == expected_since
 
 
 def test_remedy_of_halted_run_contains_retry_command() -> None:
@@ -125,7 +125,7 @@ def test_remedy_of_halted_run_contains_retry_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conditions", "what"),
+    ("conditions", "expected_text"),
     [
         ([build_condition("UpgradeChecked", "False", "no version on n1")], "no version on n1"),
         ([build_condition("UpgradeReady", "False", "still Partial")], "still Partial"),
@@ -135,15 +135,15 @@ def test_remedy_of_halted_run_contains_retry_command() -> None:
         ),
     ],
 )
-def test_run_config_without_run_reports_what_it_waits_for(conditions: list[Object], what: str) -> None:
+def test_report_names_what_run_config_without_run_waits_for(conditions: list[Object], expected_text: str) -> None:
     run_config = build_run_config(conditions=conditions, step="Waiting")
     del run_config["status"]["record"]
     wait = find_wait(run_config)
     assert wait is not None
-    assert what in wait.what
+    assert expected_text in wait.what
 
 
-def test_invalid_run_config_reports_reason_as_wait() -> None:
+def test_report_of_invalid_run_config_contains_reason() -> None:
     run_config = build_run_config(step="Invalid")
     run_config["status"] = {
         "step": "Invalid",

@@ -29,11 +29,11 @@ def run_failing_command(error: BaseException, *, interrupt_note: str = "") -> tu
 
 
 def test_ctrl_c_exits_with_130_and_reports_what_continues() -> None:
-    """Check that a command exits with 130 after Ctrl-C, and reports what continues if anything does."""
+    """Check that a command exits with 130 after Ctrl-C, and prints the note about what continues, if a note is set."""
     assert run_failing_command(KeyboardInterrupt()) == (130, "")
-    assert run_failing_command(KeyboardInterrupt(), interrupt_note="node\x1b goes on") == (
+    assert run_failing_command(KeyboardInterrupt(), interrupt_note="node\x1b continues") == (
         130,
-        "\nInterrupted: node\\x1b goes on\n",
+        "\nInterrupted: node\\x1b continues\n",
     )
 
 

@@ -21,7 +21,7 @@ FIRST_UID, SECOND_UID = "11111111-0000-0000-0000-000000000000", "00000000-0000-0
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    """Yield a journal with two maintenances that had the same name, one after the other."""
+    """Yield a journal with two successive maintenances of the same name."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         for uid in (FIRST_UID, SECOND_UID):
             reference = events.ObjectReference(MEDIK8S.api_version, "node-1", uid)
@@ -40,7 +40,7 @@ def select_uids_and_types(journal: Journal, selection: EventSelection) -> list[t
 def test_name_selects_newest_maintenance(journal: Journal) -> None:
     """Check that a name selects the newest maintenance with this name, and a uid the maintenance with this uid.
 
-    If a name selected all its maintenances, a range of events could begin in one of them and end in the next.
+    Otherwise a range of events could begin in one maintenance and end in the next maintenance with the same name.
     """
     types = [events.MAINTENANCE_BEGUN, events.NODE_CORDONED]
 
@@ -59,7 +59,8 @@ def test_ambiguous_maintenance_name_is_reported(journal: Journal, capsys: pytest
     select_uids_and_types(journal, EventSelection(maintenance=FIRST_UID))
 
     assert message == (
-        f'Several objects match "node-1": using the uid {SECOND_UID}. Name another one by its uid: {FIRST_UID}.\n'
+        f'Several objects match "node-1": using the uid {SECOND_UID}. To use another object, name its uid: '
+        f"{FIRST_UID}.\n"
     )
     assert capsys.readouterr().err == ""
 
@@ -90,7 +91,7 @@ def test_name_is_not_matched_against_uid_in_event_from_other_source(
 
     assert {uid for uid, _ in select_uids_and_types(journal, EventSelection(maintenance="node-1"))} == {SECOND_UID}
     assert (
-        f'Several objects match "node-1": using the uid {SECOND_UID}. Name another one by its uid: node-1, '
+        f'Several objects match "node-1": using the uid {SECOND_UID}. To use another object, name its uid: node-1, '
         in capsys.readouterr().err
     )
 
@@ -98,12 +99,12 @@ def test_name_is_not_matched_against_uid_in_event_from_other_source(
 def test_uid_takes_precedence_over_name_if_all_events_are_from_other_sources(
     journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: If all events are from other sources, an exact uid takes precedence, and other uids are reported."""
+    """X-6: If all events are from other sources, a matching uid takes precedence over a matching name."""
     for uid, name in (("node-2", "other"), ("real", "node-2")):
         journal.write_event(build_event(uid, "/anybody", name))
 
     assert {uid for uid, _ in select_uids_and_types(journal, EventSelection(maintenance="node-2"))} == {"node-2"}
-    assert "Name another one by its uid: real." in capsys.readouterr().err
+    assert "To use another object, name its uid: real." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["NodeMaintenance", RUN_KIND])

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from console.operations.descriptions import get_phase_label, suggest_remedy
 from console.terminal.maintenance_display import (
     format_line,
-    render_awaited,
+    render_awaited_maintenance,
     render_bar,
     render_details,
     render_overview,
@@ -64,7 +64,7 @@ def test_table_has_one_row_per_maintenance() -> None:
     assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
-def test_reason_of_failed_maintenance_is_below_table_and_in_line() -> None:
+def test_reason_of_failed_maintenance_is_shown_below_table_and_in_progress_line() -> None:
     failed = build_maintenance(phase="Failed", lastError='nodes "node-1" not found')
 
     *_, last_line = render_text(render_overview([RUNNING_MAINTENANCE, failed], NOW)).splitlines()
@@ -74,7 +74,7 @@ def test_reason_of_failed_maintenance_is_below_table_and_in_line() -> None:
     assert "web-1: needs 2" not in render_text(render_overview([RUNNING_MAINTENANCE], NOW))
 
 
-def test_reason_of_waiting_maintenance_is_below_table_and_in_line() -> None:
+def test_reason_of_waiting_maintenance_is_shown_below_table_and_in_progress_line() -> None:
     """NMO-27a: A maintenance without a phase is shown with the reason, such as a Lease that another tool holds."""
     waiting_maintenance = build_maintenance(lastError="the lease is held by another-tool")
 
@@ -86,23 +86,23 @@ def test_reason_of_waiting_maintenance_is_below_table_and_in_line() -> None:
     )
 
 
-def test_blocked_pods_are_below_progress_and_in_line() -> None:
+def test_blocked_pods_are_shown_below_progress_bar_and_in_progress_line() -> None:
     blocked_maintenance = build_maintenance(
         phase="Running", blockedPods=[{**BLOCKED_POD, "message": "needs 2"}, BLOCKED_POD]
     )
 
-    *_, last_line = render_text(render_awaited(blocked_maintenance, NOW)).splitlines()
+    *_, last_line = render_text(render_awaited_maintenance(blocked_maintenance, NOW)).splitlines()
 
     assert last_line == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: shop/web-1: needs 2 (and 1 more)"
     assert (
         format_line(blocked_maintenance) == "node-1 Running 0% 0 pending, 2 blocked: shop/web-1: needs 2 (and 1 more)"
     )
-    assert len(render_text(render_awaited(build_maintenance(phase="Running"), NOW)).splitlines()) == 2
+    assert len(render_text(render_awaited_maintenance(build_maintenance(phase="Running"), NOW)).splitlines()) == 2
 
 
 @pytest.mark.parametrize("retry_after", ["2026-01-01T12:01:05Z", "2026-01-01T13:01:05.5+01:00"])
 def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str) -> None:
-    """Check that a pod is shown with the time of the next eviction attempt, for example after a policy denied one."""
+    """Check that a pod whose eviction was denied is shown with the time of the next eviction attempt."""
     assert (
         suggest_remedy({**BLOCKED_POD, "retryAfter": retry_after})
         == f"{suggest_remedy(BLOCKED_POD)}; next attempt at 12:01:05 UTC"

@@ -8,7 +8,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from console.operations.replay_report import ReplayResult
-from console.terminal.replay_display import render_gone_objects, render_replay
+from console.terminal.replay_display import render_missing_objects, render_replay
 from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse
 from eventing.replay.response_diff import Difference
@@ -28,5 +28,5 @@ def test_text_from_recorded_events_and_responses_is_escaped(explanation: str) ->
     text = render_replay(ReplayResult(Entry(1, datetime.now(timezone.utc), event), None, current, [difference])).plain
 
     assert text.count(ESCAPED_TEXT) >= 5
-    assert "\x1b" not in text + render_gone_objects([UNSAFE_TEXT]).plain
+    assert "\x1b" not in text + render_missing_objects([UNSAFE_TEXT]).plain
     assert "\u202e" not in text

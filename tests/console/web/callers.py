@@ -11,7 +11,7 @@ from typing import Any
 import requests
 
 from localcluster import access
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.chain.environment import ChainEnvironment
 from tests.console.permissions import grant_permissions
 from tests.console.web.site import Site
@@ -30,12 +30,12 @@ class FormSession:
 
     def __init__(self, site: Site, session: requests.Session) -> None:
         self.site, self.session = site, session
-        self.token = parse_csrf_token(self.session.get(site.url("/nodes"), timeout=10).text)
+        self.token = parse_csrf_token(self.session.get(site.build_url("/nodes"), timeout=10).text)
 
     def post(self, path: str, *nodes: str, headers: dict[str, str] | None = None, **fields: str) -> requests.Response:
         """Post the form with these nodes and fields, and return the response."""
         data = {"node": list(nodes), "csrf": self.token, **fields}
-        return self.session.post(self.site.url(path), data, headers=headers, timeout=10, allow_redirects=False)
+        return self.session.post(self.site.build_url(path), data, headers=headers, timeout=10, allow_redirects=False)
 
 
 def parse_csrf_token(page: str) -> str:
@@ -46,7 +46,7 @@ def parse_csrf_token(page: str) -> str:
 
 def get_page(site: Site, path: str, headers: dict[str, str] | None = None) -> requests.Response:
     """Request the page with these headers, and return the response."""
-    return requests.get(site.url(path), headers=headers, timeout=10)
+    return requests.get(site.build_url(path), headers=headers, timeout=10)
 
 
 def post_confirmed(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.Response:
@@ -70,7 +70,7 @@ def wait_for_audit_lines(site: Site, count: int, **fields: str) -> list[dict[str
         audit_lines[:] = [line for line in lines if line["logger"] == "audit" and fields.items() <= line.items()]
         return len(audit_lines) >= count
 
-    await_ready(f"{count} lines about {fields}", has_all_lines, [], 5)
+    wait_until_ready(f"{count} lines about {fields}", has_all_lines, [], 5)
     return audit_lines
 
 
@@ -87,7 +87,7 @@ def create_account_header(environment: ChainEnvironment, name: str, permissions:
 def create_account_option(
     environment: ChainEnvironment, directory: Path, name: str, permissions: Iterable[str]
 ) -> tuple[str, Path]:
-    """Create a ServiceAccount with only these permissions, and return the option with which a command uses it."""
+    """Create a ServiceAccount with only these permissions, and return the `--kubeconfig` option for it."""
     kubeconfig, cluster = directory / f"{name}.kubeconfig", environment.cluster
     token = create_account_header(environment, name, permissions)["Authorization"].split()[1]
     access.write_kubeconfig(kubeconfig, cluster.url, cluster.certificate, name, token)

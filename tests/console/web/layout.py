@@ -101,7 +101,7 @@ def find_broken_words(browser: Browser, selector: str) -> list[str]:
 
 
 def find_overlapping_texts(browser: Browser, selector: str) -> list[str]:
-    """Return the pairs of texts in the element that overlap."""
+    """Return the pairs of overlapping texts in the element."""
     texts: list[str] = browser.run_script(OVERLAPPING_TEXTS_SCRIPT, selector, MAX_OVERLAP_PIXELS)
     return texts
 

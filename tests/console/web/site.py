@@ -35,7 +35,7 @@ class Site:
     environment: ChainEnvironment
     console: WebConsole
 
-    def url(self, path: str, **query: str) -> str:
+    def build_url(self, path: str, **query: str) -> str:
         """Return the URL of a page."""
         return build_url(self.console, path, **query)
 
@@ -73,13 +73,13 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def open(self, path: str, **query: str) -> None:
-        """Load a page, and wait until its event stream is connected if it has one."""
+        """Load a page, and wait until the page's event stream, if any, is connected."""
         self.driver.get(build_url(self._console, path, **query))
         if self.find_all("[sse-connect]"):
             self.wait_until(lambda: self.get_text("#connection") == "live")
 
     def open_nodes(self, *names: str) -> None:
-        """Open the list of nodes, filtered to the names with the prefix of the first one."""
+        """Open the list of nodes, filtered by the prefix of the first name."""
         self.open("/nodes", q=names[0].rsplit("-", 1)[0] if names else "")
 
     def find_all(self, selector: str) -> list[WebElement]:
@@ -91,7 +91,10 @@ class Browser:
         return self.wait_until(lambda: self.find_all(selector))[0]
 
     def get_text(self, selector: str) -> str:
-        """Return the element's text, or "" if there is no element; one call, because the page changes by itself."""
+        """Return the element's text, or "" if there is no element.
+
+        One script finds and reads the element, because the page may change between two calls.
+        """
         script = "const found = document.querySelector(arguments[0]); return found ? found.innerText : ''"
         return str(self.run_script(script, selector)).strip()
 
@@ -104,7 +107,7 @@ class Browser:
         return self.driver.execute_script(text, *arguments)
 
     def wait_until(self, predicate: Callable[[], T], seconds: float = TIMEOUT_SECONDS) -> T:
-        """Wait until `predicate` returns a true value, and return it; a timeout error contains the page's text."""
+        """Wait until `predicate` returns a true value, and return this value; a timeout error has the page's text."""
         wait = WebDriverWait(self.driver, seconds, poll_frequency=0.1)
         try:
             return wait.until(lambda _: predicate())
@@ -139,7 +142,7 @@ class Browser:
         return [[cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in rows]
 
     def confirm_dialog(self, reason: str = "") -> None:
-        """Enter the reason if there is one, click the dialog's button, and wait until the dialog is closed."""
+        """Enter the reason unless it is empty, click the dialog's button, and wait until the dialog is closed."""
         self.wait_for_dialog()
         if reason:
             self.wait_for_element("dialog[open] input[name=reason]").send_keys(reason)

@@ -19,7 +19,7 @@ from eventing.journal.store import Journal
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.readiness import is_ready
 from localcluster.web_console import WebConsole
 from tests.chain.environment import ChainEnvironment
@@ -37,8 +37,8 @@ def environment(site: Site) -> ChainEnvironment:
 
 
 @pytest.fixture(scope="module")
-def guarded_node(site: Site) -> str:
-    """Return a node that every test must take out of maintenance again."""
+def shared_node(site: Site) -> str:
+    """Return a node that the tests share, so each test must end the maintenances that it starts."""
     return site.environment.create_node("guarded-1")
 
 
@@ -54,23 +54,23 @@ def is_in_maintenance(environment: ChainEnvironment, node: str) -> bool:
 
 @proves("OSV-7", "OSV-8")
 def test_only_confirmed_form_starts_or_stops_maintenance(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, guarded_node: str
+    site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str
 ) -> None:
     """OSV-7, OSV-8: A POST without confirmation only returns the dialog; a confirmed POST works without JavaScript."""
-    dialog = form_session.post("/start", guarded_node, reason="new disk")
-    assert (dialog.status_code, is_in_maintenance(environment, guarded_node)) == (200, False)
+    dialog = form_session.post("/start", shared_node, reason="new disk")
+    assert (dialog.status_code, is_in_maintenance(environment, shared_node)) == (200, False)
     assert "Take <strong>guarded-1</strong> out of service?" in dialog.text
 
-    response = form_session.post("/start", guarded_node, reason="new disk", confirm="yes", at=guarded_node)
-    assert (response.status_code, response.headers["Location"]) == (303, f"/nodes/{guarded_node}")
+    response = form_session.post("/start", shared_node, reason="new disk", confirm="yes", at=shared_node)
+    assert (response.status_code, response.headers["Location"]) == (303, f"/nodes/{shared_node}")
     assert (
         "Maintenance of guarded-1 begins."
-        in form_session.session.get(site.url(f"/nodes/{guarded_node}"), timeout=10).text
+        in form_session.session.get(site.build_url(f"/nodes/{shared_node}"), timeout=10).text
     )
-    assert form_session.post("/stop", guarded_node).status_code == 200
-    assert is_in_maintenance(environment, guarded_node)
-    assert form_session.post("/stop", guarded_node, confirm="yes").status_code == 303
-    environment.await_deletion(f"{MEDIK8S.path}/{guarded_node}")
+    assert form_session.post("/stop", shared_node).status_code == 200
+    assert is_in_maintenance(environment, shared_node)
+    assert form_session.post("/stop", shared_node, confirm="yes").status_code == 303
+    environment.wait_for_deletion(f"{MEDIK8S.path}/{shared_node}")
 
 
 @proves("OSV-7")
@@ -81,7 +81,7 @@ def test_form_with_unknown_node_gets_404(site: Site, form_session: FormSession, 
         response = form_session.post(path, "<b>no</b>", confirm=confirm)
         assert response.status_code == 404
         assert "node &#34;&lt;b&gt;no&lt;/b&gt;&#34; not found" in response.text
-    assert requests.get(site.url("/nodes/no-such-node"), timeout=10).status_code == 404
+    assert requests.get(site.build_url("/nodes/no-such-node"), timeout=10).status_code == 404
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_start_of_node_in_maintenance_gets_409(
     """OSV-7, NMO-22: Starting the maintenance of a node that is already in maintenance gets status 409."""
     node = environment.create_node(f"taken-{confirm or 'not'}")
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     response = form_session.post("/start", node, confirm=confirm)
 
@@ -136,12 +136,12 @@ def test_outdated_stop_dialog_does_not_end_newer_maintenance(
     """OSV-8: An outdated stop dialog does not end a newer maintenance with the same name."""
     node = environment.create_node("windowed-1")
     path = environment.create_maintenance(node, name=node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
     old_uid = wait_for_dialog_uid(form_session, environment, path, node)
     environment.request_deletion(path)
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     environment.create_maintenance(node, name=node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     response = form_session.post("/stop", node, confirm="yes", uid=old_uid)
 
@@ -150,7 +150,7 @@ def test_outdated_stop_dialog_does_not_end_newer_maintenance(
     assert not environment.client.get(path)["metadata"].get("deletionTimestamp")
     new_uid = wait_for_dialog_uid(form_session, environment, path, node)
     assert form_session.post("/stop", node, confirm="yes", uid=new_uid).status_code == 303
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
 
 
 @proves("OSV-8")
@@ -158,7 +158,7 @@ def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, en
     """OSV-8: A form with an empty node name changes nothing, and the console ignores a node name in a POST's URL."""
     node = environment.create_node("unnamed-1")
     path = environment.create_maintenance(node)
-    environment.await_state(path)
+    environment.wait_for_state(path)
 
     forms = [(action, names) for action in ("/stop", "/start") for names in ([""], [node, ""])]
     responses = [form_session.post(action, *names, confirm="yes") for action, names in forms]
@@ -175,21 +175,23 @@ def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, en
 def wait_for_dialog_uid(form_session: FormSession, environment: ChainEnvironment, path: str, node: str) -> str:
     """Wait until the stop dialog contains the maintenance's uid, and return the uid."""
     uid = str(environment.client.get(path)["metadata"]["uid"])
-    await_ready("the stop dialog", lambda: UID_FIELD.findall(form_session.post("/stop", node).text) == [uid], [], 10)
+    wait_until_ready(
+        "the stop dialog", lambda: UID_FIELD.findall(form_session.post("/stop", node).text) == [uid], [], 10
+    )
     return uid
 
 
 def test_start_of_several_nodes_reports_each_failure(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, guarded_node: str
+    site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str
 ) -> None:
-    """OSV-7: A form with several nodes starts maintenance where it can, and reports the other nodes."""
-    response = form_session.post("/start", guarded_node, "nowhere", confirm="yes")
+    """OSV-7: A form with several nodes starts the maintenances of existing nodes, and reports unknown nodes."""
+    response = form_session.post("/start", shared_node, "nowhere", confirm="yes")
 
     assert response.status_code == 200
     assert "Maintenance of guarded-1 begins." in response.text
     assert "node &#34;nowhere&#34; not found" in response.text
-    assert form_session.post("/stop", guarded_node, confirm="yes").status_code == 303
-    environment.await_deletion(f"{MEDIK8S.path}/{guarded_node}")
+    assert form_session.post("/stop", shared_node, confirm="yes").status_code == 303
+    environment.wait_for_deletion(f"{MEDIK8S.path}/{shared_node}")
 
 
 @proves("OSV-7")
@@ -205,14 +207,14 @@ def test_start_of_several_nodes_reports_each_failure(
     ids=lambda headers: " ".join(*headers.items()),
 )
 def test_post_from_another_site_gets_403(
-    form_session: FormSession, environment: ChainEnvironment, guarded_node: str, headers: dict[str, str]
+    form_session: FormSession, environment: ChainEnvironment, shared_node: str, headers: dict[str, str]
 ) -> None:
     """OSV-7: A POST from another site is refused even if it contains the cookie and the CSRF token."""
-    response = form_session.post("/start", guarded_node, confirm="yes", headers=headers)
+    response = form_session.post("/start", shared_node, confirm="yes", headers=headers)
 
     assert response.status_code == 403
     assert "nothing was changed" in response.text
-    assert not is_in_maintenance(environment, guarded_node)
+    assert not is_in_maintenance(environment, shared_node)
 
 
 @pytest.mark.parametrize("dead_letter_number", ["", "x", "77", "9" * 5000])
@@ -226,14 +228,14 @@ def test_invalid_dead_letter_number_gets_404(form_session: FormSession, dead_let
 
 @pytest.mark.parametrize("token", ["", "guessed"])
 def test_post_without_csrf_token_gets_403(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, guarded_node: str, token: str
+    site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str, token: str
 ) -> None:
     """OSV-7: A POST without the form's CSRF token or without the cookie is refused."""
-    form_fields = {"node": guarded_node, "confirm": "yes", "csrf": form_session.token}
+    form_fields = {"node": shared_node, "confirm": "yes", "csrf": form_session.token}
 
-    assert form_session.post("/start", guarded_node, confirm="yes", csrf=token).status_code == 403
-    assert requests.post(site.url("/start"), form_fields, timeout=10).status_code == 403
-    assert not is_in_maintenance(environment, guarded_node)
+    assert form_session.post("/start", shared_node, confirm="yes", csrf=token).status_code == 403
+    assert requests.post(site.build_url("/start"), form_fields, timeout=10).status_code == 403
+    assert not is_in_maintenance(environment, shared_node)
 
 
 def test_unknown_host_name_gets_400(site: Site) -> None:
@@ -241,27 +243,27 @@ def test_unknown_host_name_gets_400(site: Site) -> None:
 
     On a loopback address, the console acts for every caller, which a DNS rebinding attack could otherwise exploit.
     """
-    assert requests.get(site.url("/nodes"), headers={"Host": "rebound.example"}, timeout=10).status_code == 400
+    assert requests.get(site.build_url("/nodes"), headers={"Host": "rebound.example"}, timeout=10).status_code == 400
 
 
 def test_every_response_has_security_headers(site: Site) -> None:
     """Check that the headers permit only the console's own scripts and styles, no frames, and a protected cookie."""
     for path in ("/nodes", "/events", "/nodes/none", "/static/console.js"):
-        headers = requests.get(site.url(path), timeout=10).headers
+        headers = requests.get(site.build_url(path), timeout=10).headers
         assert "default-src 'none'; script-src 'self'; style-src 'self';" in headers["Content-Security-Policy"]
         assert "unsafe" not in headers["Content-Security-Policy"]
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["X-Frame-Options"] == "DENY"
-    cookie = requests.get(site.url("/nodes"), timeout=10).headers["Set-Cookie"]
+    cookie = requests.get(site.build_url("/nodes"), timeout=10).headers["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
 
 
 @pytest.fixture(scope="module")
 def token_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Yield a console like one in a cluster: other hosts can reach it, and callers send tokens.
+    """Yield a console configured as in a cluster: other hosts can reach the console, and callers send bearer tokens.
 
-    The console's own ServiceAccount may only view.
+    The console's own ServiceAccount may only view nodes and maintenances.
     """
     cluster, folder = site.environment.cluster, tmp_path_factory.mktemp("tokens")
     with WebConsole(cluster, folder, user=VIEWER, address="0.0.0.0") as console:  # noqa: S104 - as in a cluster
@@ -272,8 +274,8 @@ def token_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.mark.parametrize(
     "path", ["/nodes", "/nodes/guarded-1", "/live/nodes", "/live/nodes/guarded-1", "/start?node=x"]
 )
-def test_caller_without_view_permission_sees_nothing(
-    token_console: Site, environment: ChainEnvironment, guarded_node: str, path: str
+def test_caller_without_view_permission_gets_error_and_no_data(
+    token_console: Site, environment: ChainEnvironment, shared_node: str, path: str
 ) -> None:
     """OSV-7: A caller without view permissions gets an error that names the missing permission, and no data."""
     anonymous, unprivileged = (
@@ -286,19 +288,19 @@ def test_caller_without_view_permission_sees_nothing(
     assert wrong_token.status_code == 401
     assert unprivileged.status_code == 403
     assert "User &#34;unprivileged&#34; cannot list resource &#34;nodes&#34;" in unprivileged.text
-    assert guarded_node not in anonymous.text + wrong_token.text + unprivileged.text.partition("<main")[2]
+    assert shared_node not in anonymous.text + wrong_token.text + unprivileged.text.partition("<main")[2]
 
 
 @proves("OSV-7", "OSV-14")
-def test_viewer_cannot_start_maintenance(token_console: Site, environment: ChainEnvironment, guarded_node: str) -> None:
+def test_viewer_cannot_start_maintenance(token_console: Site, environment: ChainEnvironment, shared_node: str) -> None:
     """OSV-7, OSV-14: A caller who may only view sees the page, but the API server denies the action."""
     headers = build_auth_header(environment, VIEWER)
 
-    assert guarded_node in get_page(token_console, "/nodes", headers).text
-    response = post_confirmed(token_console, "/start", guarded_node, headers)
+    assert shared_node in get_page(token_console, "/nodes", headers).text
+    response = post_confirmed(token_console, "/start", shared_node, headers)
     assert response.status_code == 403
     assert "cannot create resource &#34;nodemaintenances&#34;" in response.text
-    assert not is_in_maintenance(environment, guarded_node)
+    assert not is_in_maintenance(environment, shared_node)
 
 
 def test_actions_use_identity_of_token(token_console: Site, environment: ChainEnvironment) -> None:
@@ -308,7 +310,7 @@ def test_actions_use_identity_of_token(token_console: Site, environment: ChainEn
     assert (
         post_confirmed(token_console, "/start", node, build_auth_header(environment, access.ADMIN)).status_code == 303
     )
-    environment.await_state(f"{MEDIK8S.path}/{node}")
+    environment.wait_for_state(f"{MEDIK8S.path}/{node}")
     assert post_confirmed(token_console, "/stop", node, build_auth_header(environment, VIEWER)).status_code == 403
     assert post_confirmed(token_console, "/stop", node, build_auth_header(environment, access.ADMIN)).status_code == 303
 
@@ -330,13 +332,12 @@ def test_identity_headers_are_ignored_if_no_proxy_is_configured(token_console: S
 
 @pytest.mark.slow
 def test_health_endpoints_accept_any_host_name(site: Site, tmp_path: Path) -> None:
-    """Check that a console with `--host` responds to health checks, but to nothing else, under any host name.
+    """Check that a console with `--host` allows any host name in health checks, but only its own in other requests.
 
     Kubelets use the pod's IP address.
     """
-    with WebConsole(
-        site.environment.cluster, tmp_path, "--host", "console.example"
-    ) as console:  # the readiness check at the start uses the IP address
+    # `WebConsole` waits for a successful readiness check, which also uses the IP address.
+    with WebConsole(site.environment.cluster, tmp_path, "--host", "console.example") as console:
         named_site = Site(site.environment, console)
         assert get_page(named_site, "/health/liveness").status_code == 200
         for path in ("/nodes", "/static/console.js", "/no-such-page", "/health"):
@@ -364,12 +365,12 @@ def test_incomplete_requests_time_out(site: Site, tmp_path: Path, partial_reques
         address = ("127.0.0.1", int(console.url.rpartition(":")[2]))
         for _ in range(THREADS):
             exit_stack.enter_context(socket.create_connection(address)).sendall(partial_request)
-        await_ready("the console again", lambda: is_ready(console.url), [console.server], 10)
+        wait_until_ready("the console again", lambda: is_ready(console.url), [console.server], 10)
 
 
 @pytest.mark.slow
 def test_replica_accepts_form_of_another_replica(
-    site: Site, form_session: FormSession, environment: ChainEnvironment, guarded_node: str, tmp_path: Path
+    site: Site, form_session: FormSession, environment: ChainEnvironment, shared_node: str, tmp_path: Path
 ) -> None:
     """Check that a replica of the console accepts a form that another replica has rendered.
 
@@ -377,14 +378,14 @@ def test_replica_accepts_form_of_another_replica(
     """
     with WebConsole(environment.cluster, tmp_path) as second_console:
         form_session.site = Site(environment, second_console)
-        assert form_session.post("/start", guarded_node, confirm="yes", at=guarded_node).status_code == 303
+        assert form_session.post("/start", shared_node, confirm="yes", at=shared_node).status_code == 303
         form_session.site = site
-        assert form_session.post("/stop", guarded_node, confirm="yes").status_code == 303
-    environment.await_deletion(f"{MEDIK8S.path}/{guarded_node}")
+        assert form_session.post("/stop", shared_node, confirm="yes").status_code == 303
+    environment.wait_for_deletion(f"{MEDIK8S.path}/{shared_node}")
 
 
 def test_address_in_use_is_one_line_error(site: Site) -> None:
-    """X-6: An address that is in use is a one-line error with a remedy, and the command does not print its URL."""
+    """X-6: An address that is in use is a one-line error with a remedy, and the command does not print a URL."""
     address = site.console.url.removeprefix("http://")
     arguments = ["console", "--kubeconfig", str(site.environment.cluster.kubeconfig), "--listen", address]
 

@@ -36,7 +36,7 @@ AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 DISPLAY_MODES = {"light": (DESKTOP_VIEWPORT, False), "dark": (DESKTOP_VIEWPORT, True), "phone": (PHONE_VIEWPORT, False)}
 ALL_DISPLAY_MODES = {**DISPLAY_MODES, "dark phone": (PHONE_VIEWPORT, True)}
 STATIC_PAGES = ("nodes", "window", "node", "timeline", "event", "events", "dead-letters", "error")
-"""Pages and dialogs that the tests only view; other tests use the menu of a row."""
+"""The pages and dialogs of the parametrized tests; further tests open the menu of a row."""
 PAGE_PATHS = {"events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
 MIN_CHECKBOX_PIXELS, MIN_TARGET_PIXELS = 16, 24
 """Minimum size in pixels of a checkbox, and of a pointer target (WCAG 2.5.8)."""
@@ -46,7 +46,7 @@ PAINT_MILLISECONDS = 1000
 
 @pytest.fixture(scope="module")
 def nodes_in_all_states(site: Site) -> Iterator[list[str]]:
-    """Yield the names of eight nodes, which have all possible states; the last one has two-digit numbers of pods."""
+    """Yield the names of eight nodes in all possible states; the last node has a two-digit number of pods."""
     environment = site.environment
     names = [environment.create_node(f"rack-{number}.example.com") for number in range(1, 9)]
     namespace = environment.create_namespace()
@@ -66,12 +66,12 @@ def nodes_in_all_states(site: Site) -> Iterator[list[str]]:
         environment.create_maintenance(names[7], reason="firmware"),
     ]
     environment.cluster.kubectl("cordon", names[3])
-    environment.await_state(paths[1])
-    environment.await_state(
+    environment.wait_for_state(paths[1])
+    environment.wait_for_state(
         paths[0], lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 3
     )
-    environment.await_state(paths[2], lambda maintenance: (maintenance.get("status") or {}).get("pendingCount") == 6)
-    environment.await_state(
+    environment.wait_for_state(paths[2], lambda maintenance: (maintenance.get("status") or {}).get("pendingCount") == 6)
+    environment.wait_for_state(
         paths[3], lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 15
     )
     _record_failure(environment.product, names[0])
@@ -95,7 +95,7 @@ def open_page(browser: Browser, page: str, names: list[str]) -> None:
     if page in ("nodes", "menu", "window"):
         browser.open("/nodes", q="rack-")
     if page == "menu":
-        measure_box(browser, f"#{build_html_id(names[4])} summary")  # scrolls the menu's button into view
+        measure_box(browser, f"#{build_html_id(names[4])} summary")  # `measure_box` scrolls to the button
         browser.open_menu(names[4])
     if page == "window":
         for name in names[4:7]:
@@ -120,7 +120,10 @@ def open_page(browser: Browser, page: str, names: list[str]) -> None:
 def browser_page_and_mode(
     request: pytest.FixtureRequest, chrome_driver: Chrome, site: Site, nodes_in_all_states: list[str]
 ) -> tuple[Browser, str, str]:
-    """Return a browser with a page in a display mode, and the names of both; tests share a loaded page."""
+    """Return a browser that shows a page in a display mode, the page's name, and the display mode.
+
+    The page is loaded once for all tests with the same parameters.
+    """
     page, display_mode = request.param
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     chrome_driver.delete_all_cookies()
@@ -134,7 +137,7 @@ def browser_page_and_mode(
 def build_parameters(pages: Iterable[str], display_modes: Iterable[str]) -> list[ParameterSet]:
     """Build the parameters for each page in each display mode.
 
-    pytest groups tests by a shared parameter only if it has the same position in all lists of parameters.
+    pytest runs tests with the same parameter in succession only if its position is the same in all parameter lists.
     """
     return [
         pytest.param(combination, id="-".join(combination)) for combination in itertools.product(pages, display_modes)
@@ -166,7 +169,8 @@ def test_page_is_accessible_and_fits_window(browser_page_and_mode: tuple[Browser
 
     assert find_axe_violations(browser) == []
     assert browser.run_script("return document.documentElement.scrollWidth <= innerWidth")
-    assert page == "error" or browser.take_errors() == []  # the browser also reports the status of an error page
+    # The browser also logs the error status of the page `error`.
+    assert page == "error" or browser.take_errors() == []
     folder = os.environ.get("SCREENSHOTS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -213,7 +217,7 @@ def test_row_menu_is_readable(
     browser.emulate_display(size, is_dark=is_dark)
     browser.open("/nodes", q="rack-")
     row = f"#{build_html_id(nodes_in_all_states[node_index])}"
-    measure_box(browser, f"{row} summary")  # scrolls the menu's button into view
+    measure_box(browser, f"{row} summary")  # `measure_box` scrolls to the button
     assert len(browser.open_menu(nodes_in_all_states[node_index])) == item_count
     check_menu_layout(browser, f"{row} summary", f"{row}-offers")
 
@@ -243,7 +247,8 @@ def check_menu_layout(browser: Browser, button: str, menu: str) -> None:
 @pytest.mark.parametrize(
     ("page", "selector", "display_mode"),
     [
-        *(("/nodes", "#all", mode) for mode in ("light", "dark")),  # a phone shows no table headings
+        # The phone layout has no table headings, and therefore no checkbox that selects all rows.
+        *(("/nodes", "#all", mode) for mode in ("light", "dark")),
         *(("/nodes", "#nodes td.pick input", mode) for mode in ALL_DISPLAY_MODES),
         *(("/events", "input[name=failed]", mode) for mode in ALL_DISPLAY_MODES),
     ],
@@ -287,7 +292,7 @@ def browser_with_many_nodes(browser: Browser, site: Site) -> Iterator[Browser]:
     browser.open("/nodes", q="many-500")
     browser.wait_until(lambda: int(browser.get_text("#counts").split()[0]) >= NODE_COUNT)
     yield browser
-    browser.driver.get("about:blank")  # otherwise the page would update on each deletion
+    browser.driver.get("about:blank")  # an open page would be updated after each deletion of a node
     site.environment.client.run(
         site.environment.client.api.request("DELETE", NODES_PATH, query={"labelSelector": "crowd"})
     )

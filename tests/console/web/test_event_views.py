@@ -13,7 +13,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from console.web.app import create_app
 from console.web.callers import identify_by_kubeconfig
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.events import MAINTENANCE_BEGUN, RESOURCE_ADDED
 from eventing.http_binding import encode_binary
 from eventing.journal.entries import Attempt, Query
@@ -35,11 +35,11 @@ def drained_node(site: Site) -> str:
     node = environment.create_node("recorded-1")
     environment.create_pods(node, 2)
     path = environment.create_maintenance(node, reason="<img src=x onerror=alert(1)>")
-    environment.await_state(path)
+    environment.wait_for_state(path)
     return node
 
 
-def list_attempted_types(site: Site, node: str) -> list[str]:
+def list_event_types_with_attempts(site: Site, node: str) -> list[str]:
     journal = Journal(site.environment.product.journal)
     types = [entry.event.get_type() for entry in journal.select(Query(node=node)) if entry.attempts]
     journal.close()
@@ -49,7 +49,7 @@ def list_attempted_types(site: Site, node: str) -> list[str]:
 def open_complete_timeline(browser: Browser, site: Site, node: str) -> None:
     """Open the node's page once its journal entries are complete, because attempts are recorded with a delay."""
     browser.wait_until(
-        lambda: any(event_type.endswith("node.drained") for event_type in list_attempted_types(site, node))
+        lambda: any(event_type.endswith("node.drained") for event_type in list_event_types_with_attempts(site, node))
     )
     browser.open(f"/nodes/{node}")
     browser.wait_until(lambda: browser.find_all(".lanes svg a"))
@@ -79,12 +79,12 @@ def test_timeline_shows_lanes_and_event_details(browser: Browser, site: Site, dr
 def test_dry_replay_shows_recorded_and_new_response(browser: Browser, site: Site, drained_node: str) -> None:
     """Check that a replay shows each function's recorded and new response, and causes only dry-run writes."""
     open_complete_timeline(browser, site, drained_node)
-    writes_before = len(site.environment.list_own_writes())
+    writes_before = len(site.environment.list_product_writes())
     browser.open_event("node.cordoned")
 
     assert browser.replay_event() == [["taint", "same", "200 node.tainted", "200 node.tainted"]]
     writes = [
-        entry for entry in site.environment.list_own_writes()[writes_before:] if drained_node in entry["requestURI"]
+        entry for entry in site.environment.list_product_writes()[writes_before:] if drained_node in entry["requestURI"]
     ]
     assert all("dryRun=All" in entry["requestURI"] for entry in writes)
     assert browser.take_errors() == []
@@ -131,9 +131,8 @@ def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
     assert "503" in browser.get_text("tbody")
     browser.wait_for_element("tbody form button").click()
     assert "Redrive this event?" in browser.wait_for_dialog()
-    assert (
-        journal.select(Query(dead_letters_only=True))[0].attempts == dead_letter.attempts
-    )  # only the confirmation delivers it
+    # The dialog does not deliver the dead letter until the user confirms.
+    assert journal.select(Query(dead_letters_only=True))[0].attempts == dead_letter.attempts
     browser.wait_for_element("dialog[open] .buttons button").click()
     browser.wait_until(lambda: "Redriven" in browser.wait_for_dialog())
     assert "cordon" in browser.wait_for_dialog()
@@ -144,13 +143,13 @@ def test_dead_letter_shows_reason_and_is_redriven_after_confirmation(
 
 
 @pytest.mark.slow
-def test_unredriven_dead_letters_are_listed_first(site: Site, tmp_path: Path) -> None:
-    """X-6: Dead letters that have not been redriven are listed before newer redriven ones; omissions are stated."""
+def test_open_dead_letters_are_listed_before_redriven_dead_letters(site: Site, tmp_path: Path) -> None:
+    """X-6: Open dead letters are listed first, and the page states whether it omits older dead letters."""
     file, attempted_at = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(file)) as journal:
         for number in range(230):
             event = CloudEvent({"id": str(number), "source": "/s", "type": MAINTENANCE_BEGUN}, {})
-            journal.write_event(to_dead_letter(event, DeadLetter("http://in/cordon", 503, "away")))
+            journal.write_event(add_dead_letter_extensions(event, DeadLetter("http://in/cordon", 503, "away")))
         with WebConsole(site.environment.cluster, tmp_path, "--journal", file) as console:
             console_site = Site(site.environment, console)
             page_before = get_page(console_site, "/dead-letters").text
@@ -203,7 +202,8 @@ def test_form_does_not_redrive_dead_letter_of_replaced_journal(site: Site, recei
                     database_file.unlink()
                 event = CloudEvent({"id": event_id, "source": "/s", "type": MAINTENANCE_BEGUN}, {})
                 with closing(Journal(file)) as new_journal:
-                    new_journal.write_event(to_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away")))
+                    dead_letter = DeadLetter("http://gone/cordon", 503, "away")
+                    new_journal.write_event(add_dead_letter_extensions(event, dead_letter))
                 pages.append(dict(HIDDEN_FIELD.findall(console.get("/dead-letters").text)))
             old_response = console.post("/dead-letters/redrive", data={**pages[0], "confirm": "yes"})
             new_response = console.post("/dead-letters/redrive", data=pages[1])
@@ -224,7 +224,7 @@ def test_environment_values_of_event_are_redacted(site: Site) -> None:
         journal.write_event(CloudEvent({**attributes, "datacontenttype": "application/json"}, {"spec": {"env": env}}))
         (entry,) = journal.select(Query(ids=("rule-1",)))
 
-    page = requests.get(site.url(f"/events/{entry.seq}"), timeout=10).text
+    page = requests.get(site.build_url(f"/events/{entry.seq}"), timeout=10).text
 
     assert "TOKEN" in page
     assert "hunter-of-two" not in page
@@ -241,7 +241,7 @@ def test_large_events_are_listed_within_memory_limit(site: Site) -> None:
             )
     peak_before = measure_peak_memory_kib(site)
 
-    page = requests.get(site.url("/events", type="large"), timeout=30).text
+    page = requests.get(site.build_url("/events", type="large"), timeout=30).text
 
     assert page.count('<th scope="row">') == 12
     assert measure_peak_memory_kib(site) - peak_before < 120 * 1024

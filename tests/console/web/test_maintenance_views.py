@@ -40,7 +40,7 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
     assert browser.open_menu(node) == ["Start Maintenance"]
     browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
     assert "Take solo-1 out of service?" in browser.wait_for_dialog()
-    assert list_maintenances(environment, node) == []  # only the confirmation changes anything
+    assert list_maintenances(environment, node) == []  # The dialog changes nothing until the user confirms.
     browser.confirm_dialog("new disk")
 
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Drained")
@@ -55,7 +55,7 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
     browser.confirm_dialog()
     browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
     assert not environment.get_node_spec(node).get("unschedulable")
-    assert browser.run_script("return performance.timeOrigin") == time_origin  # the page was never reloaded
+    assert browser.run_script("return performance.timeOrigin") == time_origin  # The page was not reloaded.
     assert browser.take_errors() == []
 
 
@@ -118,7 +118,7 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     assert "<script>document.title = 'owned'</script>" in text
     assert browser.driver.title == "held-1 · Node maintenance"
 
-    environment.allow_on_node(namespace, environment.create_node("held-spare"))
+    environment.allow_deployment_on_node(namespace, environment.create_node("held-spare"))
     environment.cluster.kubectl("scale", "deployment/web", "-n", namespace, "--replicas=4")
     browser.wait_until(lambda: "Succeeded" in browser.get_text("main"))
     assert "100 %" in browser.get_text("main")
@@ -132,7 +132,7 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
 
 
 @pytest.mark.slow
-def test_remedy_for_budget_without_disruptions_is_looser_budget(
+def test_page_suggests_looser_budget_if_budget_never_allows_disruptions(
     browser: Browser, environment: ChainEnvironment
 ) -> None:
     """OSV-13: For a budget with `maxUnavailable: 0`, the page suggests a looser budget and not more ready pods."""
@@ -141,7 +141,7 @@ def test_remedy_for_budget_without_disruptions_is_looser_budget(
     environment.create_deployment(namespace, node, 2)
     environment.create_budget(namespace, {"app": "web"}, name="all", disruptions_allowed=0, maxUnavailable=0)
     path = environment.create_maintenance(node)
-    environment.await_state(
+    environment.wait_for_state(
         path, lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 2
     )
 
@@ -184,7 +184,7 @@ def test_list_is_updated_with_new_and_deleted_nodes(browser: Browser, environmen
 
 
 def get_listed_names(browser: Browser) -> list[str]:
-    """Return the node names in the list; one call reads all of them."""
+    """Return the node names in the list, read by one script because the page may change between two calls."""
     names: list[str] = browser.run_script(
         "return [...document.querySelectorAll('tbody th')].map(item => item.innerText)"
     )

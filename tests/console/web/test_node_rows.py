@@ -19,7 +19,7 @@ from console.web.node_rows import (
     build_row,
     build_rows,
     diff_rows,
-    select_draining,
+    select_draining_maintenance,
 )
 from tests.kube.samples import make_maintenance
 
@@ -61,7 +61,7 @@ def test_row_of_blocked_drain_names_first_blocked_pod() -> None:
         [build_maintenance({"phase": "Running", **COUNTS, "blockedPods": [BLOCKED_POD, BLOCKED_POD]})],
     )
 
-    assert row.why == "default/web-1: budget web needs 2 (and 1 more)"
+    assert row.blocker == "default/web-1: budget web needs 2 (and 1 more)"
     assert (row.percent, row.remaining_pods, row.total_pods, row.blocked_pods) == (50, 2, 4, 2)
     assert row.reason == "test"
 
@@ -79,7 +79,7 @@ def test_row_of_blocked_drain_names_first_blocked_pod() -> None:
     ],
 )
 def test_node_without_maintenance_offers_only_start(node: NodeFacts, expected_state: str, expected_note: str) -> None:
-    """OSV-8: The row of a node without maintenance offers only the start of one, with a note if it is cordoned."""
+    """OSV-8: The row of a node without a maintenance offers only Start, and has a note if the node is cordoned."""
     row = build_row("node-1", node, [])
 
     assert (row.state, row.offered_action) == (expected_state, START)
@@ -96,7 +96,7 @@ def test_row_of_ending_maintenance_offers_no_action() -> None:
 
 
 def test_released_maintenance_is_ignored() -> None:
-    """OSV-8: A released maintenance that still has another finalizer is ignored, and a new one may be started."""
+    """OSV-8: A released maintenance with another finalizer is ignored, so the row offers a new maintenance."""
     ending_maintenance = build_maintenance({"phase": "Succeeded"}, deletionTimestamp="2026-01-01T00:00:00Z")
     released_maintenance = {
         **ending_maintenance,
@@ -114,12 +114,12 @@ def test_released_maintenance_is_ignored() -> None:
         build_row("node-1", READY_NODE, [released_maintenance, build_maintenance({"phase": "Running", **COUNTS})]).state
         == "Draining"
     )
-    assert select_draining([released_maintenance, ending_maintenance]) == ending_maintenance
+    assert select_draining_maintenance([released_maintenance, ending_maintenance]) == ending_maintenance
     assert build_rows({}, [released_maintenance]) == []
 
 
-def test_row_shows_draining_maintenance_of_several() -> None:
-    """X-7: If a node has several maintenances, the row shows the draining one and the number of all."""
+def test_row_of_node_with_several_maintenances_shows_draining_maintenance() -> None:
+    """X-7: The row of a node with several maintenances shows the draining maintenance and the total number."""
     failed_maintenance = build_maintenance({"phase": "Failed", "lastError": "another one"}, uid="second")
 
     assert (
@@ -131,7 +131,7 @@ def test_row_shows_draining_maintenance_of_several() -> None:
 def test_maintenance_of_missing_node_has_row() -> None:
     (row,) = build_rows({}, [build_maintenance({"phase": "Failed", "lastError": "no node"})])
 
-    assert (row.name, row.readiness, row.why) == ("node-1", "gone", "no node")
+    assert (row.name, row.readiness, row.blocker) == ("node-1", "gone", "no node")
 
 
 def test_row_of_deleted_node_offers_no_action() -> None:

@@ -12,7 +12,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from console.web.redrive_views import compute_digest
 from eventing import events
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
@@ -36,9 +36,9 @@ from tests.console.web.site import Site
 from tests.proofs import proves
 from tests.receiver import Receiver, Response
 
-JOURNAL_PATHS = ("/events", "/events/1", "/events/2", "/timeline/told-1", "/dead-letters")
+JOURNAL_PATHS = ("/events", "/events/1", "/events/2", "/timeline/recorded-1", "/dead-letters")
 REPLAY_PATH, REDRIVE_PATH = "/events/1/replay", "/dead-letters/redrive"
-NODE_NAME = "told-1"
+NODE_NAME = "recorded-1"
 SECRET = "secret-of-the-journal"  # noqa: S105 - a value that only the recorded event contains
 
 
@@ -54,7 +54,7 @@ def build_event() -> CloudEvent:
     }
     base_attributes = {"maintenance": "uid-1", "datacontenttype": "application/json"}
     return CloudEvent(
-        {**attributes, **base_attributes}, {"node": NODE_NAME, "maintenance": maintenance, "said": SECRET}
+        {**attributes, **base_attributes}, {"node": NODE_NAME, "maintenance": maintenance, "note": SECRET}
     )
 
 
@@ -73,20 +73,21 @@ def journal_file(tmp_path_factory: pytest.TempPathFactory, function_receiver: Re
     file = tmp_path_factory.mktemp("rights") / "journal.db"
     with closing(Journal(file)) as journal:
         journal.write_event(build_event())
-        journal.write_event(to_dead_letter(build_event(), DeadLetter(f"{function_receiver.url}/cordon", 503, SECRET)))
+        dead_letter = DeadLetter(f"{function_receiver.url}/cordon", 503, SECRET)
+        journal.write_event(add_dead_letter_extensions(build_event(), dead_letter))
         for kind in (RULE_KIND, RUN_KIND):
             attributes = {"id": kind, "source": "/apis", "type": events.RESOURCE_ADDED, "kind": kind}
             journal.write_event(
-                CloudEvent(attributes, {"metadata": {"name": "disks", "uid": kind}, "spec": {"said": SECRET}})
+                CloudEvent(attributes, {"metadata": {"name": "disks", "uid": kind}, "spec": {"note": SECRET}})
             )
     return file
 
 
 @pytest.fixture(scope="module")
 def token_console(site: Site, journal_file: Path, function_receiver: Receiver) -> Iterator[Site]:
-    """Yield a console like one in a cluster: other hosts can reach it, and callers send tokens.
+    """Yield a console configured as in a cluster: other hosts can reach the console, and callers send bearer tokens.
 
-    The console's own ServiceAccount may only view.
+    The console's own ServiceAccount may only view nodes and maintenances.
     """
     options = {
         "functions_url": function_receiver.url,
@@ -198,7 +199,10 @@ REPLAY_PERMISSIONS = (*CURRENT_STATE_PERMISSIONS, *(f"{verb} nodemaintenances" f
 def test_replay_requires_permissions_to_start_maintenance_and_to_read_pods(
     token_console: Site, environment: ChainEnvironment, function_receiver: Receiver, missing_permission: str
 ) -> None:
-    """Check that a replay requires each of these permissions; those for pods and budgets, because it shows changes."""
+    """Check that a replay requires the permissions to start maintenances and to read pods and budgets.
+
+    A replay shows how pods and budgets have changed since the recording.
+    """
     permissions = [rule for rule in REPLAY_PERMISSIONS if rule != missing_permission]
     headers = create_account_header(environment, f"without-{missing_permission.replace(' ', '-')}", permissions)
 
@@ -229,7 +233,7 @@ def test_maintainer_may_replay_and_redrive(
 
 
 def test_refused_replay_and_redrive_are_in_audit_log(token_console: Site, environment: ChainEnvironment) -> None:
-    """Check that the audit log contains a refused replay or redrive with its object."""
+    """Check that the audit log contains each refused replay and redrive, with the event or dead letter number."""
     for path in (REPLAY_PATH, REDRIVE_PATH):
         post_form(
             token_console,

@@ -15,7 +15,7 @@ from kube.maintenance.quorum import CONTROL_PLANE_LABELS
 from kube.nodes import build_node_path
 from localcluster import access
 from localcluster.admission.webhook import COMPONENT_DIR, Webhook
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.chain.environment import ChainEnvironment
 from tests.console.web.callers import FormSession
 from tests.console.web.site import Site
@@ -74,13 +74,13 @@ def test_dialog_shows_warnings_before_any_change(
 
 @proves("NMO-18", "NMO-23")
 def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, form_session: FormSession) -> None:
-    """Check that the dialog excludes a node that etcd needs for its quorum, and includes the other node."""
+    """Check that the dialog excludes a node that etcd needs for its quorum, and includes a worker node."""
     members = [webhook_environment.create_node(f"member-{number}") for number in (1, 2)]
     worker = webhook_environment.create_node("foreseen-2")
     for name in members:
         webhook_environment.client.patch(build_node_path(name), {"metadata": {"labels": {CONTROL_PLANE_LABELS[0]: ""}}})
-    url = form_session.site.url("/nodes", q=worker)
-    await_ready("the list", lambda: f"/nodes/{worker}" in form_session.session.get(url, timeout=10).text, [])
+    url = form_session.site.build_url("/nodes", q=worker)
+    wait_until_ready("the list", lambda: f"/nodes/{worker}" in form_session.session.get(url, timeout=10).text, [])
     try:
         dialog = form_session.post("/start", members[0], worker)
         single_dialog = form_session.post("/start", members[0])
@@ -100,10 +100,10 @@ def test_dialog_excludes_denied_nodes(webhook_environment: ChainEnvironment, for
 def test_dialog_states_number_of_nodes_without_preview(
     webhook_environment: ChainEnvironment, form_session: FormSession
 ) -> None:
-    """Check that the dialog states for how many nodes there is no preview, because their number is limited."""
+    """Check that the dialog states how many nodes have no preview, since the number of previewed nodes is limited."""
     nodes = [webhook_environment.create_node(f"asked-{number}") for number in range(MAX_PREVIEWED_NODES + 2)]
-    url = form_session.site.url("/nodes", q=nodes[-1])
-    await_ready("the list", lambda: f"/nodes/{nodes[-1]}" in form_session.session.get(url, timeout=10).text, [])
+    url = form_session.site.build_url("/nodes", q=nodes[-1])
+    wait_until_ready("the list", lambda: f"/nodes/{nodes[-1]}" in form_session.session.get(url, timeout=10).text, [])
 
     assert "No preview for the last 2 nodes" in form_session.post("/start", *nodes).text
     assert "No preview for" not in form_session.post("/start", *nodes[:-2]).text
@@ -116,12 +116,12 @@ def test_dialog_reports_failed_preview(webhook_environment: ChainEnvironment, fo
     The preview fails because another webhook with `failurePolicy: Fail` does not respond.
     """
     node = webhook_environment.create_node("foreseen-4")
-    url = form_session.site.url("/nodes", q=node)
-    await_ready("the list", lambda: f"/nodes/{node}" in form_session.session.get(url, timeout=10).text, [])
+    url = form_session.site.build_url("/nodes", q=node)
+    wait_until_ready("the list", lambda: f"/nodes/{node}" in form_session.session.get(url, timeout=10).text, [])
     webhook_environment.client.create(WEBHOOK_CONFIGURATIONS_PATH, UNREACHABLE_WEBHOOK)
     message = f"cannot preview the maintenance of node &#34;{node}&#34;: "
     try:
-        await_ready("the failed preview", lambda: message in form_session.post("/start", node).text, [], 10)
+        wait_until_ready("the failed preview", lambda: message in form_session.post("/start", node).text, [], 10)
     finally:
         webhook_environment.client.delete(
             f"{WEBHOOK_CONFIGURATIONS_PATH}/away",

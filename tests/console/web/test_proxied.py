@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from console.cli import cli
 from console.operations import maintenance_actions
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.web_console import WebConsole
 from tests.chain.environment import ChainEnvironment
 from tests.console.permissions import grant_permissions, has_permission
@@ -21,7 +21,7 @@ from tests.console.web.site import Site
 from tests.proofs import proves
 
 USER_HEADER, GROUPS_HEADER, SECRET_HEADER = "X-Forwarded-User", "X-Forwarded-Groups", "X-Console-Secret"
-SECRET = "only-the-proxy-knows"  # noqa: S105 - only for these tests
+SECRET = "only-the-proxy-knows"  # noqa: S105 - a fake secret for these tests
 MAINTENANCE_PERMISSIONS = tuple(f"{verb} nodemaintenances" for verb in ("get", "list", "create", "delete"))
 CONSOLE_PERMISSIONS = (
     *VIEW_PERMISSIONS,
@@ -40,7 +40,7 @@ def environment(site: Site) -> ChainEnvironment:
 
 @pytest.fixture(scope="module")
 def proxied_node(site: Site) -> str:
-    """Return a node that every test must take out of maintenance again."""
+    """Return a node that the tests share, so each test must end the maintenances that it starts."""
     return site.environment.create_node("proxied-1")
 
 
@@ -50,7 +50,7 @@ def write_secret(directory: Path, text: str = SECRET) -> Path:
     return secret_file
 
 
-def build_options(directory: Path) -> tuple[str | Path, ...]:
+def build_proxy_options(directory: Path) -> tuple[str | Path, ...]:
     return ("--user-header", USER_HEADER, "--groups-header", GROUPS_HEADER, "--proxy-secret", write_secret(directory))
 
 
@@ -59,7 +59,7 @@ def proxied_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """Yield a console behind a proxy on this machine, which sends the user in headers."""
     folder = tmp_path_factory.mktemp("proxied")
     account_option = create_account_option(site.environment, folder, "reviewing", CONSOLE_PERMISSIONS)
-    with WebConsole(site.environment.cluster, folder, *build_options(folder), *account_option) as console:
+    with WebConsole(site.environment.cluster, folder, *build_proxy_options(folder), *account_option) as console:
         yield Site(site.environment, console)
 
 
@@ -79,9 +79,9 @@ def build_proxy_headers(user: str, groups: str = "") -> dict[str, str]:
 
 
 def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str, str]]:
-    """Return who created and deleted the node's maintenance, by verb, from the API server's audit log.
+    """Return verb (create, delete) → the client that changed the node's maintenance, according to the audit log.
 
-    Each value is the authenticated account and the impersonated user.
+    A client is a pair of the authenticated account and the impersonated user.
     """
     entries = [entry for entry in environment.read_audit_log() if entry["objectRef"].get("name") == node]
     maintenance_writes = [entry for entry in entries if entry["objectRef"]["resource"] == "nodemaintenances"]
@@ -95,7 +95,7 @@ def get_writers(environment: ChainEnvironment, node: str) -> dict[str, tuple[str
 def test_proxied_user_may_do_what_access_review_allows(
     proxied_console: Site, environment: ChainEnvironment, proxied_node: str
 ) -> None:
-    """Check that a SubjectAccessReview decides about each action, and that the object has the proxied user's name."""
+    """Check that a SubjectAccessReview authorizes each action, and that the object has the proxied user's name."""
     viewer_headers, admin_headers = build_proxy_headers(VIEWER), build_proxy_headers("mallory", "staff, system:masters")
 
     assert get_page(proxied_console, "/nodes", build_proxy_headers("mallory")).status_code == 403
@@ -109,7 +109,7 @@ def test_proxied_user_may_do_what_access_review_allows(
     assert maintenance["metadata"]["annotations"]["nodemaintenance.dev/requested-by"] == "mallory"
     assert post_confirmed(proxied_console, "/stop", proxied_node, viewer_headers).status_code == 403
     assert post_confirmed(proxied_console, "/stop", proxied_node, admin_headers).status_code == 303
-    environment.await_deletion(f"{MEDIK8S.path}/{proxied_node}")
+    environment.wait_for_deletion(f"{MEDIK8S.path}/{proxied_node}")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,8 @@ def test_identity_headers_without_valid_secret_are_refused(
 def test_identity_headers_from_other_address_are_refused(site: Site, proxied_console: Site, tmp_path: Path) -> None:
     """Check that identity headers with the secret are refused unless they are sent from the proxy's address."""
     assert get_page(proxied_console, "/nodes", {SECRET_HEADER: SECRET}).status_code == 401
-    with WebConsole(site.environment.cluster, tmp_path, *build_options(tmp_path), "--proxy", "10.0.0.7") as console:
+    proxy_options = (*build_proxy_options(tmp_path), "--proxy", "10.0.0.7")
+    with WebConsole(site.environment.cluster, tmp_path, *proxy_options) as console:
         assert (
             get_page(
                 Site(site.environment, console), "/nodes", build_proxy_headers("admin", "system:masters")
@@ -160,18 +161,18 @@ def test_console_with_proxy_requires_secret(tmp_path: Path, secret: str | None, 
 def test_proxied_users_have_group_authenticated(proxied_console: Site, environment: ChainEnvironment) -> None:
     """Check that the permissions of the group `system:authenticated` apply to every proxied user."""
     group = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
-    with revoke_afterwards(environment, "everybody", "mallory", "list", "nodes"):
+    with revoke_role_afterwards(environment, "everybody", "mallory", "list", "nodes"):
         grant_permissions(environment.client, "everybody", ["list nodes", "list nodemaintenances"], group, "mallory")
         assert get_page(proxied_console, "/nodes", build_proxy_headers("mallory")).status_code == 200
     assert get_page(proxied_console, "/nodes", build_proxy_headers("mallory")).status_code == 403
 
 
 @contextmanager
-def revoke_afterwards(environment: ChainEnvironment, name: str, *permission: str) -> Iterator[None]:
-    """Delete the role at the end of the `with` block, and wait until its permission is revoked."""
+def revoke_role_afterwards(environment: ChainEnvironment, name: str, *permission: str) -> Iterator[None]:
+    """Delete the role at the end of the `with` block, and wait until this permission is revoked."""
     yield
     environment.cluster.kubectl("delete", "clusterrolebinding,clusterrole", name)
-    await_ready("no right", lambda: not has_permission(environment.client, *permission), [], 10)
+    wait_until_ready("the revocation", lambda: not has_permission(environment.client, *permission), [], 10)
 
 
 @pytest.mark.slow
@@ -183,7 +184,7 @@ def test_console_impersonates_user_if_allowed(
     account_option = create_account_option(
         environment, tmp_path, "acting", [*CONSOLE_PERMISSIONS, "impersonate users", "impersonate groups"]
     )
-    with WebConsole(environment.cluster, tmp_path, *build_options(tmp_path), *account_option) as console:
+    with WebConsole(environment.cluster, tmp_path, *build_proxy_options(tmp_path), *account_option) as console:
         impersonating_site = Site(environment, console)
         assert (
             post_confirmed(impersonating_site, "/start", node, build_proxy_headers(maintainer, "staff")).status_code
@@ -194,7 +195,7 @@ def test_console_impersonates_user_if_allowed(
             == 303
         )
         assert post_confirmed(impersonating_site, "/start", node, build_proxy_headers(VIEWER)).status_code == 403
-    environment.await_deletion(f"{MEDIK8S.path}/{node}")
+    environment.wait_for_deletion(f"{MEDIK8S.path}/{node}")
 
     account = "system:serviceaccount:default:acting"
     assert get_writers(environment, node) == {"create": (account, maintainer), "delete": (account, maintainer)}
@@ -208,23 +209,25 @@ def test_console_uses_its_own_account_if_it_may_not_impersonate(
 
     assert post_confirmed(proxied_console, "/start", node, build_proxy_headers(maintainer)).status_code == 303
     assert post_confirmed(proxied_console, "/stop", node, build_proxy_headers(maintainer)).status_code == 303
-    environment.await_deletion(f"{MEDIK8S.path}/{node}")
+    environment.wait_for_deletion(f"{MEDIK8S.path}/{node}")
 
     account = "system:serviceaccount:default:reviewing"
     assert get_writers(environment, node) == {"create": (account, ""), "delete": (account, "")}
 
 
 @proves("OSV-8")
-def test_only_checked_maintenances_are_deleted(site: Site, environment: ChainEnvironment) -> None:
-    """OSV-8: A stop deletes only the maintenances that were checked, not one created later in another API group."""
+def test_maintenance_created_after_permission_check_is_not_deleted(site: Site, environment: ChainEnvironment) -> None:
+    """OSV-8: A stop deletes only the maintenances whose deletion was authorized, and no maintenance created later."""
     node = environment.create_node("checked-1")
     path = environment.create_maintenance(node)
-    checked_maintenances = environment.client.run(maintenance_actions.list_to_end(environment.client.api, node))
+    checked_maintenances = environment.client.run(
+        maintenance_actions.list_maintenances_to_end(environment.client.api, node)
+    )
     later_path = environment.create_maintenance(node, name="checked-later", api_version=KUBEVIRT.api_version)
 
     environment.client.run(maintenance_actions.delete_maintenances(environment.client.api, checked_maintenances))
 
-    environment.await_deletion(path)
+    environment.wait_for_deletion(path)
     assert not environment.client.get(later_path)["metadata"].get("deletionTimestamp")
     environment.request_deletion(later_path)
-    environment.await_deletion(later_path)
+    environment.wait_for_deletion(later_path)

@@ -25,14 +25,14 @@ from console.web.app import create_app
 from console.web.callers import identify_by_kubeconfig
 from console.web.cluster_state import STALE_AFTER_SECONDS, ClusterWatcher
 from eventing import events
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.store import Journal
 from kube.client.api import Api
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S, ApiGroup
 from kube.mutex.objects import DEFAULT_NAMESPACE, RUN_KIND
 from localcluster.access import write_kubeconfig
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.web_console import WebConsole
 from tests.console.commands import mutex_runs
 from tests.console.web.callers import get_page
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 CONNECTION_CLOSE_SECONDS = 0.2
-"""Seconds until connections that were cut during their TLS handshake are closed, which no callback reports."""
+"""Seconds until connections that were cut during the TLS handshake are closed; no callback reports this."""
 SET_HIDDEN_SCRIPT = """
   Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
   document.dispatchEvent(new Event("visibilitychange"));
@@ -112,14 +112,14 @@ def get_readiness(app: Flask) -> tuple[int, str]:
 
 
 def wait_for_missed_checks(watcher: ClusterWatcher) -> None:
-    """Wait until the cluster has not responded for a second; the console checks it five times per second here."""
-    await_ready("the console to miss the cluster", lambda: watcher.get_age_seconds() > 1, [], 10)
+    """Wait until the cluster has not responded for a second, although the console has sent several requests."""
+    wait_until_ready("a second without a response", lambda: watcher.get_age_seconds() > 1, [], 10)
 
 
 def test_console_is_unready_after_a_minute_without_cluster(
     app_and_clock: tuple[Flask, Clock], api_server_relay: Relay
 ) -> None:
-    """Check that the console is unready after a minute without the cluster, so that a Service does not use it.
+    """Check that the console is unready after a minute without the cluster, so that a Service sends it no requests.
 
     The console is ready again as soon as the cluster responds.
     """
@@ -137,7 +137,7 @@ def test_console_is_unready_after_a_minute_without_cluster(
     assert "nodes and maintenances were last confirmed" in get_readiness(console)[1]
 
     api_server_relay.restore()
-    await_ready("the console", lambda: get_readiness(console)[0] == 200, [], 20)
+    wait_until_ready("the console", lambda: get_readiness(console)[0] == 200, [], 20)
 
 
 def test_stale_state_has_time_of_last_confirmation(app_and_clock: tuple[Flask, Clock], api_server_relay: Relay) -> None:
@@ -181,17 +181,17 @@ def test_state_is_stale_until_all_lists_are_read(
             await asyncio.sleep(0.01)
         return await list_objects(*arguments, **options)
 
-    async def count_checks(api: Api) -> list[ApiGroup]:
+    async def list_groups_and_count_check(api: Api) -> list[ApiGroup]:
         groups = await list_served_groups(api)
         completed_checks.append(len(groups))
         return groups
 
     is_released = threading.Event()
     monkeypatch.setattr(api, "list", list_when_released)
-    monkeypatch.setattr(cluster_state, "list_served_groups", count_checks)
+    monkeypatch.setattr(cluster_state, "list_served_groups", list_groups_and_count_check)
     api_server_relay.restore()
     assert is_called.wait(20)
-    await_ready("some checks", lambda: len(completed_checks) > 3, [], 10)
+    wait_until_ready("four checks", lambda: len(completed_checks) > 3, [], 10)
     assert watcher.get_age_seconds() > STALE_AFTER_SECONDS
     assert watcher.get_state().stale_since
 
@@ -207,7 +207,7 @@ def test_state_of_unchanged_cluster_is_not_stale(app_and_clock: tuple[Flask, Clo
 
     clock.offset_seconds += STALE_AFTER_SECONDS + 1
 
-    await_ready("a check", lambda: watcher.get_age_seconds() < 1, [], 10)
+    wait_until_ready("a check", lambda: watcher.get_age_seconds() < 1, [], 10)
     assert watcher.get_state().stale_since == ""
     assert watcher.get_state().version >= state.version
 
@@ -217,7 +217,7 @@ TEXT_BY_PAGE = {
     "/nodes/relayed-1": "All events of this maintenance",
     f"/upgrades/{DEFAULT_NAMESPACE}/relayed-1": "All events of this run",
 }
-"""A text on each page, from the timeline if the page has one."""
+"""URL path → a text on the page, from the timeline if the page has a timeline."""
 COUNT_FAILURES_SCRIPT = """
   window.failedRequests = 0;
   document.addEventListener("htmx:afterRequest", (event) => {
@@ -228,7 +228,7 @@ COUNT_FAILURES_SCRIPT = """
 
 @dataclass(frozen=True)
 class OutagePage:
-    """Observations of a page: its banner before an outage; its text and banner, and the liveness, during the outage."""
+    """A page's banner before an outage, and the page's text, banner and liveness status during the outage."""
 
     banner_before: str
     main_text: str
@@ -271,7 +271,7 @@ def pages_during_outage(
     relay_kubeconfig: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, OutagePage]:
-    """Return what the pages show during an outage, after all of them have recovered."""
+    """Return URL path → what the page shows during an outage; all pages recover before the tests."""
     site.environment.create_node("relayed-1")
     folder = tmp_path_factory.mktemp("far")
     journal = folder / "journal.db"
@@ -291,7 +291,7 @@ def pages_during_outage(
             browser.run_script(COUNT_FAILURES_SCRIPT)
             return browser.get_text("#stale")
 
-        def wait_until_stale() -> tuple[str, str, int]:
+        def observe_page_once_stale() -> tuple[str, str, int]:
             browser.wait_until(lambda: browser.get_text("#stale"))
             browser.wait_until(lambda: browser.get_text("#connection") == "outdated")
             if browser.find_all("[sse-connect] [hx-get]"):
@@ -308,7 +308,7 @@ def pages_during_outage(
                 for path, text in TEXT_BY_PAGE.items()
             }
             api_server_relay.cut()
-            outage_observations = windows.run_in_each_window(wait_until_stale)
+            outage_observations = windows.run_in_each_window(observe_page_once_stale)
             api_server_relay.restore()
             windows.run_in_each_window(lambda: browser.wait_until(lambda: browser.get_text("#stale") == ""))
             windows.run_in_each_window(lambda: browser.wait_until(lambda: browser.get_text("#connection") == "live"))
@@ -339,7 +339,7 @@ def test_progress_dialog_of_redrive_recovers_from_failed_request(
     receiver.answers["/cordon"] = respond_when_released
     with closing(Journal(journal_file)) as store:
         event = CloudEvent({"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
-        store.write_event(to_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away")))
+        store.write_event(add_dead_letter_extensions(event, DeadLetter("http://gone/cordon", 503, "away")))
     urls = {"functions_url": receiver.url, "broker_url": receiver.url}
     options = ("--kubeconfig", relay_kubeconfig, "--journal", journal_file)
     with WebConsole(site.environment.cluster, tmp_path, *options, **urls) as console:
@@ -363,7 +363,7 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
     """Check that a hidden page receives no messages, and shows all changes once it is visible again."""
     environment = site.environment
     node = environment.create_node(path.removeprefix("/nodes/") if path != "/nodes" else "hidden-1")
-    browser.open(path, q=node)  # filters the list; a node's page ignores the parameter
+    browser.open(path, q=node)  # `q` filters the list; a node's page ignores the parameter
     browser.run_script(
         "window.messageCount = 0; document.addEventListener('htmx:sseMessage', () => { window.messageCount += 1; })"
     )
@@ -372,7 +372,7 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
     assert browser.get_text("#connection") == "paused"
     hidden_counts = browser.get_text("#counts")
     path_of_maintenance = environment.create_maintenance(node)
-    environment.await_state(path_of_maintenance)
+    environment.wait_for_state(path_of_maintenance)
     hidden_text = browser.get_text("main")
     assert browser.run_script("return window.messageCount") == 0
     assert "Drained" not in hidden_text
@@ -383,12 +383,12 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
     if path == "/nodes":
         assert browser.get_text("#counts") != hidden_counts
     environment.request_deletion(path_of_maintenance)
-    environment.await_deletion(path_of_maintenance)
+    environment.wait_for_deletion(path_of_maintenance)
     browser.wait_until(lambda: "In service" in browser.get_text("main"))
 
 
 def test_message_about_empty_list_is_updated(site: Site, browser: Browser) -> None:
-    """Check that the message disappears when a matching node is created, and returns after the node's deletion."""
+    """Check that the message disappears when a node matches the filter, and reappears after the node's deletion."""
     browser.open("/nodes", q="lonely")
     assert browser.get_text("#none") == "No nodes match this filter."
 
@@ -399,7 +399,7 @@ def test_message_about_empty_list_is_updated(site: Site, browser: Browser) -> No
 
 
 def build_node_drained_event(node: str) -> CloudEvent:
-    """Build the event that a maintenance, which no longer exists, has drained the node."""
+    """Build an event about a node that was drained by a maintenance that no longer exists."""
     reference = events.ObjectReference(MEDIK8S.api_version, node, f"uid-{node}")
     return events.build_event(events.NODE_DRAINED, "evict", reference, node)
 
@@ -424,14 +424,16 @@ def test_timeline_finds_maintenance_before_many_heartbeats(site: Site, tmp_path:
 
 
 def test_timeline_shows_draining_maintenance(site: Site) -> None:
-    """X-7: The timeline shows the maintenance that drains the node, not a newer one that failed."""
+    """X-7: The timeline shows the maintenance that drains the node, not a newer maintenance that has failed."""
     environment = site.environment
     node = environment.create_node("twice-1")
     first_path = environment.create_maintenance(node)
-    environment.await_state(first_path)
+    environment.wait_for_state(first_path)
     second_path = environment.create_maintenance(node)
-    environment.await_state(second_path, lambda maintenance: (maintenance.get("status") or {}).get("phase") == "Failed")
-    await_ready("the second maintenance", lambda: "(1 of 2)" in get_page(site, f"/nodes?q={node}").text, [], 10)
+    environment.wait_for_state(
+        second_path, lambda maintenance: (maintenance.get("status") or {}).get("phase") == "Failed"
+    )
+    wait_until_ready("the second maintenance", lambda: "(1 of 2)" in get_page(site, f"/nodes?q={node}").text, [], 10)
 
     page = get_page(site, f"/timeline/{node}").text
 
@@ -439,4 +441,4 @@ def test_timeline_shows_draining_maintenance(site: Site) -> None:
     assert [f"/events?maintenance={uid}" in page for uid in uids] == [True, False]
     for path in (second_path, first_path):
         environment.request_deletion(path)
-        environment.await_deletion(path)
+        environment.wait_for_deletion(path)

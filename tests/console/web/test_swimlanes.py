@@ -31,7 +31,7 @@ def build_entry(
 
 
 def test_gaps_in_time_scale_have_minimum_and_maximum_width() -> None:
-    """Check that a long gap is drawn with the maximum width, and a very short one with the minimum width."""
+    """Check that a long gap is drawn with the maximum width, and a very short gap with the minimum width."""
     time_scale = TimeScale([START, build_time(0.00001), build_time(3600)])
 
     assert time_scale(START) == LEFT_MARGIN
@@ -41,7 +41,7 @@ def test_gaps_in_time_scale_have_minimum_and_maximum_width() -> None:
     assert time_scale.build_ticks()[-1].follows_gap
 
 
-def test_lanes_are_in_order_of_maintenance() -> None:
+def test_lanes_are_in_order_of_steps() -> None:
     """Check that emitters and functions with attempts have lanes, in the order of their steps in a maintenance."""
     diagram = build_diagram(
         [

@@ -49,7 +49,7 @@ EVENT_STEPS = (
 
 @pytest.fixture(scope="module")
 def active_run(site: Site) -> Iterator[Object]:
-    """Create MutexRunConfigs with an active and with a halted run; record events of the active run, and yield it."""
+    """Create MutexRunConfigs with an active run and a halted run; yield the active run after recording its events."""
     with mutex_runs.install_mutex_crds(site.environment.cluster):
         run = mutex_runs.create_run_config(site.environment.client, "example")
         failure = {
@@ -77,7 +77,7 @@ def _record_events(site: Site, run: Object) -> None:
 def test_page_about_runs_is_accessible_and_fits_window(
     browser: Browser, active_run: Object, page: str, display_mode: str
 ) -> None:
-    """Check that axe finds no serious violations, no words break, no texts overlap, and the page fits the window."""
+    """Check that axe finds no serious violations, no word is broken, no texts overlap, and the page fits the window."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open(
@@ -124,7 +124,7 @@ def test_run_page_has_steps_nodes_jobs_and_timeline(browser: Browser, active_run
 
 @pytest.mark.slow
 def test_run_page_is_updated(browser: Browser, site: Site, active_run: Object) -> None:
-    """Check that the page is updated when the run changes, and its timeline when new events are recorded."""
+    """Check that a changed run updates the run's page, and that new events update the page's timeline."""
     browser.open(RUN_PATH)
     browser.wait_until(lambda: browser.find_all(".lanes svg a"))
     marker_count = len(browser.find_all(".lanes circle"))
@@ -169,12 +169,12 @@ def test_unchanged_page_is_not_sent_again(site: Site, active_run: Object) -> Non
     version = site.environment.client.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["metadata"][
         "resourceVersion"
     ]
-    assert requests.get(site.url(f"{RUN_PATH}/status", version=version), timeout=10).status_code == 204
-    assert requests.get(site.url(f"{RUN_PATH}/status", version="1"), timeout=10).headers["HX-Trigger"] == "moved"
+    assert requests.get(site.build_url(f"{RUN_PATH}/status", version=version), timeout=10).status_code == 204
+    assert requests.get(site.build_url(f"{RUN_PATH}/status", version="1"), timeout=10).headers["HX-Trigger"] == "moved"
 
 
 def test_page_of_unknown_run_gets_404(site: Site, active_run: Object) -> None:
-    response = requests.get(site.url(f"/upgrades/{DEFAULT_NAMESPACE}/unknown"), timeout=10)
+    response = requests.get(site.build_url(f"/upgrades/{DEFAULT_NAMESPACE}/unknown"), timeout=10)
     assert response.status_code == 404
     assert f"MutexRunConfig &#34;{DEFAULT_NAMESPACE}/unknown&#34; not found" in response.text
 
@@ -187,7 +187,7 @@ def test_run_page_requires_permission_to_list_runs(site: Site, active_run: Objec
         viewer_headers = create_account_header(site.environment, "views", RIGHTS)
         reader_headers = create_account_header(site.environment, "reads", [*RIGHTS, "list mutexrunconfigs"])
         responses = [
-            requests.get(console_site.url(RUN_PATH), headers=headers, timeout=10)
+            requests.get(console_site.build_url(RUN_PATH), headers=headers, timeout=10)
             for headers in (viewer_headers, reader_headers)
         ]
     assert [response.status_code for response in responses] == [403, 200]

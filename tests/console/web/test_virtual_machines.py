@@ -15,7 +15,7 @@ from kube.client.api_errors import Unavailable
 from kube.maintenance.groups import MEDIK8S
 from kube.virtualization.lookup import are_vmis_served
 from kube.virtualization.vmis import build_vmi_path
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.web_console import WebConsole
 from tests.console.commands import virtual_machines
 from tests.console.web.callers import VIEW_PERMISSIONS as RIGHTS
@@ -42,17 +42,21 @@ def vm_node(site: Site) -> Iterator[str]:
     name = site.environment.create_node("machines-1.example.com")
     with virtual_machines.install_kubevirt_crds(site.environment.cluster):
         virtual_machines.create_vms(site.environment.client, name)
-        url = site.url(f"/nodes/{name}")
-        await_ready("the machines", lambda: "machines/live" in requests.get(url, timeout=10).text, [], TIMEOUT_SECONDS)
+        url = site.build_url(f"/nodes/{name}")
+        wait_until_ready(
+            "the machines", lambda: "machines/live" in requests.get(url, timeout=10).text, [], TIMEOUT_SECONDS
+        )
         yield name
         virtual_machines.delete_vms(site.environment.client)
 
 
 @proves("X-3")
 def test_page_without_kubevirt_has_no_vm_table(browser: Browser, site: Site) -> None:
-    """Check that the page has no table of VMs without KubeVirt's CRDs; this test must run before they are installed."""
+    """Check that without KubeVirt's CRDs, which later tests install, the node's page has no table of VMs."""
     name = site.environment.create_node("machines-0.example.com")
-    await_ready("its page", lambda: requests.get(site.url(f"/nodes/{name}"), timeout=10).status_code == 200, [])
+    wait_until_ready(
+        "the node's page", lambda: requests.get(site.build_url(f"/nodes/{name}"), timeout=10).status_code == 200, []
+    )
     browser.open(f"/nodes/{name}")
     assert "takes new pods" in browser.get_text("main")
     assert browser.find_all(VM_SECTION_SELECTOR) == []
@@ -61,7 +65,7 @@ def test_page_without_kubevirt_has_no_vm_table(browser: Browser, site: Site) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
 def test_page_with_vms_is_accessible_and_fits_window(browser: Browser, vm_node: str, display_mode: str) -> None:
-    """Check that axe finds no serious violations, no words break, no texts overlap, and the page fits the window."""
+    """Check that axe finds no serious violations, no word is broken, no texts overlap, and the page fits the window."""
     size, is_dark = ALL_DISPLAY_MODES[display_mode]
     browser.emulate_display(size, is_dark=is_dark)
     browser.open(f"/nodes/{vm_node}")
@@ -80,7 +84,7 @@ def test_page_with_vms_is_accessible_and_fits_window(browser: Browser, vm_node: 
 
 
 @proves("OSV-2", "OSV-3")
-def test_page_lists_vms_like_the_command(browser: Browser, vm_node: str) -> None:
+def test_page_lists_same_vms_as_status_command(browser: Browser, vm_node: str) -> None:
     browser.open(f"/nodes/{vm_node}")
     rows = [" ".join(row.text.split()) for row in browser.find_all(f"{VM_SECTION_SELECTOR} tbody tr")]
     assert rows == [
@@ -93,7 +97,7 @@ def test_page_lists_vms_like_the_command(browser: Browser, vm_node: str) -> None
 
 
 def test_vm_table_is_updated(browser: Browser, site: Site, vm_node: str) -> None:
-    """Check that the table is updated after a change, while the rest of the page stays."""
+    """Check that a change of the node updates the table of VMs, without a reload of the page."""
     browser.open(f"/nodes/{vm_node}")
     admin, path = site.environment.client, build_vmi_path(virtual_machines.VM_NAMESPACE, "stuck")
     conditions_before = admin.get(path)["status"]["conditions"]
@@ -128,15 +132,15 @@ def test_dialog_shows_drain_effect_on_vms(site: Site, vm_node: str) -> None:
 
 @pytest.mark.slow
 def test_vms_are_hidden_without_permission(site: Site, vm_node: str, tmp_path: Path) -> None:
-    """Check that a user who may not read VMs sees the missing permission and the other parts of the page.
+    """Check that the page names the missing permission instead of the VMs if the user may not read VMs.
 
-    The console's own account does not need these permissions.
+    The console's own account does not need the permission to read VMs.
     """
     with WebConsole(site.environment.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
         console_site = Site(site.environment, console)
         viewer_headers = create_account_header(site.environment, "views-nodes", RIGHTS)
         reader_headers = create_account_header(site.environment, "reads-machines", VM_VIEW_PERMISSIONS)
-        url = console_site.url(f"/nodes/{vm_node}")
+        url = console_site.build_url(f"/nodes/{vm_node}")
         responses = [requests.get(url, headers=headers, timeout=10) for headers in (viewer_headers, reader_headers)]
     assert [response.status_code for response in responses] == [200, 200]
     assert ["machines/live" in response.text for response in responses] == [False, True]
@@ -149,16 +153,16 @@ def test_new_crds_are_detected_before_timeout_of_tests() -> None:
 
 
 def test_failed_discovery_keeps_cached_result(site: Site, vm_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the cached result is used if discovery fails, so that the dialog still warns about VMs."""
+    """Check that the console uses cached discovery results if discovery fails, so that dialogs still warn about VMs."""
     monkeypatch.setattr("console.web.context.AVAILABILITY_TTL_SECONDS", 0.0)
     errors = iter([None, Unavailable(429, "too many requests")])
 
-    async def fail_once(api: Api) -> bool:
+    async def fail_second_discovery(api: Api) -> bool:
         if error := next(errors):
             raise error
         return await are_vmis_served(api)
 
-    has_vms = KindAvailability(site.environment.cluster.get_client(), fail_once)
+    has_vms = KindAvailability(site.environment.cluster.get_client(), fail_second_discovery)
 
     assert [has_vms(), has_vms()] == [True, True]
 
@@ -166,7 +170,7 @@ def test_failed_discovery_keeps_cached_result(site: Site, vm_node: str, monkeypa
 def test_deleted_vm_is_removed_from_table(site: Site, vm_node: str) -> None:
     """Check that the table omits a VM that was deleted after the page was loaded."""
     node_name = site.environment.create_node("machines-2.example.com")
-    url = site.url(f"/nodes/{node_name}/machines")
+    url = site.build_url(f"/nodes/{node_name}/machines")
     virtual_machines.create_vm(site.environment.client, node_name, "last", "Always")
     assert "machines/last" in requests.get(url, timeout=10).text
     admin = site.environment.client

@@ -20,9 +20,9 @@ from eventing.journal.store import Journal
 EVENT_COUNT, DRAIN_COUNT, NODE_COUNT = 1_000_000, 2000, 200
 TYPES = [events.RESOURCE_UPDATED] * 4 + [events.PODS_GONE] * 3 + [events.PODS_EVICTED] * 2 + [events.TICK]
 RARE_TYPES = {500: events.MAINTENANCE_STEP_FAILED, 501: events.NODE_DRIFTED}
-"""Remainder of the event number divided by 1000 → rare event type."""
+"""The types of rare events: keys are event numbers modulo 1000; all other events have one of `TYPES`."""
 FAILED_ATTEMPT_INTERVAL, DEAD_LETTER_INTERVAL = 199, 1999
-"""Every 199th event has a failed attempt, and every 1999th is a dead letter."""
+"""Every 199th event has a failed attempt, and every 1999th event is a dead letter."""
 PERIOD_SECONDS = 30 * 86400.0
 Row = tuple[object, ...]
 Insert = Callable[[Table, Iterable[Row]], None]
@@ -64,15 +64,15 @@ def iter_rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
 def create_journal(url: str, count: int = EVENT_COUNT) -> None:
     """Create a journal and fill it with `count` events."""
     Journal(url).close()
-    (_load_postgresql if url.startswith("postgresql") else _load_sqlite)(url, count)
+    (_fill_postgresql if url.startswith("postgresql") else _fill_sqlite)(url, count)
 
 
-def _load_sqlite(path: str, count: int) -> None:
+def _fill_sqlite(path: str, count: int) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
 
         def insert(table: Table, values: Iterable[Row]) -> None:
             placeholders = ", ".join("?" * len(table.columns))
-            statement = f"INSERT INTO {table.name} VALUES ({placeholders})"  # noqa: S608 - our tables
+            statement = f"INSERT INTO {table.name} VALUES ({placeholders})"  # noqa: S608 - constant table names
             connection.executemany(statement, values)
 
         def execute(statement: str) -> None:
@@ -81,7 +81,7 @@ def _load_sqlite(path: str, count: int) -> None:
         _insert_rows(insert, execute, sqlite.dialect(), count)
 
 
-def _load_postgresql(url: str, count: int) -> None:
+def _fill_postgresql(url: str, count: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
 
         def insert(table: Table, values: Iterable[Row]) -> None:
@@ -110,4 +110,4 @@ def _insert_rows(
     for index in indexes:
         execute(str(CreateIndex(index).compile(dialect=dialect)))  # type: ignore[arg-type]
     execute("COMMIT")
-    execute("ANALYZE")  # as PostgreSQL's autovacuum does within a minute
+    execute("ANALYZE")  # PostgreSQL's autovacuum would run ANALYZE only after up to a minute.

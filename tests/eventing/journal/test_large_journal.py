@@ -1,4 +1,4 @@
-"""Tests for a journal with a million events: every filtered query takes less than half a second, on both databases."""
+"""Tests for a journal with a million events: filtered queries take less than 0.5 s on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.eventing.journal.test_store import measure_median_write_seconds
 from tests.machine_speed import is_below_scaled_limit
 from tests.postgresql import PostgreSQL
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # inserting the events takes up to a minute
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # Inserting the events takes up to a minute.
 NOW = datetime.now(timezone.utc)
 
 

@@ -1,4 +1,4 @@
-"""Tests for journals with other schema versions: older ones are migrated and newer ones rejected, on both databases."""
+"""Tests that SQLite and PostgreSQL journals with an older schema are migrated, and with a newer schema rejected."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CREATE TABLE attempts (event TEXT, source TEXT, function TEXT, at DOUBLE PRECISI
     seconds DOUBLE PRECISION NOT NULL, status INTEGER NOT NULL, replies TEXT NOT NULL, error TEXT NOT NULL,
     PRIMARY KEY (event, source, function, at, replay))
 """
-"""The schema before attempts had a size, and before the tables had a version."""
+"""The schema of version 0: attempts have no size, and the tables have no version."""
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def set_schema_version(url: str, version: int) -> None:
 
 
 def test_older_journal_is_migrated_without_loss(older_journal_url: str) -> None:
-    """X-2: A migration keeps events and attempts, and the migrated journal accepts and measures new attempts."""
+    """X-2: A migration keeps events and attempts, and the migrated journal stores new attempts and their sizes."""
     with closing(Journal(older_journal_url)) as journal:
         assert list_event_ids(journal) == ["0", "1", "2"]
         assert journal.select()[0].attempts == (
@@ -128,7 +128,7 @@ def test_writer_rejects_journal_migrated_by_newer_release(journal_url: str) -> N
         assert journal.measure_bytes() == ATTEMPT_OVERHEAD_BYTES + 2 * len("2/xtaint") + len("[]")
 
 
-def test_new_journal_has_current_version(journal_url: str) -> None:
+def test_new_journal_has_current_schema_version(journal_url: str) -> None:
     """Check that a new journal has the current schema version."""
     Journal(journal_url).close()
 
@@ -168,7 +168,7 @@ def test_journal_with_newer_schema_is_rejected(journal_url: str, options: dict[s
 
 
 def test_reader_error_for_older_journal_suggests_remedy(older_journal_url: str, postgresql: PostgreSQL) -> None:
-    """Check that the error for an older journal opened read-only names versions and remedy, and nothing is migrated."""
+    """Check that a reader's error for an older journal names versions and remedy, and that nothing is migrated."""
     reader = postgresql.create_reader_url(older_journal_url) if "://" in older_journal_url else older_journal_url
 
     message_pattern = f"version 0, .* version {SCHEMA_VERSION}: the function record migrates them"
@@ -181,8 +181,8 @@ def test_reader_error_for_older_journal_suggests_remedy(older_journal_url: str, 
         assert list_event_ids(journal) == ["0", "1", "2"]
 
 
-def test_deferred_reader_does_not_migrate_older_journal(older_journal_url: str) -> None:
-    """Check that a deferred reader does not migrate, and can read once another process has migrated the journal.
+def test_long_running_reader_does_not_migrate_older_journal(older_journal_url: str) -> None:
+    """Check that a reader with `defer_not_ready` migrates nothing, and reads the journal once `record` has migrated it.
 
     Otherwise a new console could migrate tables that an older `record`, which does not support the new schema, uses.
     """
@@ -197,8 +197,8 @@ def test_deferred_reader_does_not_migrate_older_journal(older_journal_url: str) 
 
 
 @pytest.mark.slow
-def test_killed_migration_is_repeated(older_journal_url: str) -> None:
-    """X-2: A migration that is killed before its commit is repeated the next time the journal is opened."""
+def test_migration_of_killed_process_is_repeated(older_journal_url: str) -> None:
+    """X-2: If a process is killed before it commits a migration, the next process to open the journal migrates it."""
     child = subprocess.Popen(
         [sys.executable, "-c", MIGRATE_AND_WAIT_PROGRAM, older_journal_url], stdout=subprocess.PIPE, text=True
     )
@@ -230,7 +230,7 @@ def test_concurrent_processes_migrate_journal_only_once(older_journal_url: str) 
 
 
 def test_command_in_error_message_migrates_the_journal(older_journal_url: str) -> None:
-    """Check that the command in the error message migrates a copy of a journal that no function writes to."""
+    """Check that the command that the error message suggests migrates a journal that no function writes to."""
     result = CliRunner().invoke(cli, ["events", "--journal", older_journal_url, "--import", "/dev/null"])
 
     assert result.exit_code == 0, result.output

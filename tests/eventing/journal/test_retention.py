@@ -42,7 +42,7 @@ def journal_of_ten_days(journal_url: str) -> Iterator[Journal]:
         yield journal
 
 
-def list_remaining_days(journal: Journal) -> list[int]:
+def list_days_with_remaining_events(journal: Journal) -> list[int]:
     """Return the days whose events remain, and check that each of these events still has its attempt."""
     entries = journal.select(Query(types=(events.PODS_GONE,)))
     assert all(len(entry.attempts) == 1 for entry in entries)
@@ -50,33 +50,33 @@ def list_remaining_days(journal: Journal) -> list[int]:
 
 
 def test_pruning_without_limits_deletes_nothing(journal_of_ten_days: Journal) -> None:
-    """X-2: Without a limit, nothing is deleted."""
+    """X-2: Without a limit, pruning deletes nothing."""
     assert journal_of_ten_days.prune() == 0
-    assert len(list_remaining_days(journal_of_ten_days)) == 10
+    assert len(list_days_with_remaining_events(journal_of_ten_days)) == 10
 
 
 def test_events_older_than_limit_are_deleted(journal_of_ten_days: Journal) -> None:
     """Check that events that arrived before the age limit are deleted with their attempts."""
     assert journal_of_ten_days.prune(max_age=timedelta(days=4.5)) == 6
-    assert list_remaining_days(journal_of_ten_days) == [4, 3, 2, 1]
+    assert list_days_with_remaining_events(journal_of_ten_days) == [4, 3, 2, 1]
     assert journal_of_ten_days.prune(max_age=timedelta(days=4.5)) == 0
 
 
 def test_oldest_events_are_deleted_to_meet_size_limit(journal_of_ten_days: Journal) -> None:
-    """Check that the oldest events are deleted until the size is below the limit, and not many more."""
+    """Check that the oldest events are deleted until the size is below the limit, and that newer events are kept."""
     size = journal_of_ten_days.measure_bytes()
 
     deleted_count = journal_of_ten_days.prune(max_bytes=size // 2)
 
     assert journal_of_ten_days.measure_bytes() <= size // 2
     assert deleted_count in (5, 6)
-    assert list_remaining_days(journal_of_ten_days) == list(range(10 - deleted_count, 0, -1))
+    assert list_days_with_remaining_events(journal_of_ten_days) == list(range(10 - deleted_count, 0, -1))
 
 
-def test_flood_of_foreign_events_does_not_displace_own_events(journal_of_ten_days: Journal) -> None:
-    """X-6: A flood of large foreign events does not displace our own events, which may use half of the limit."""
+def test_flood_of_foreign_events_does_not_displace_product_events(journal_of_ten_days: Journal) -> None:
+    """X-6: A flood of foreign events does not displace the product's events, which may use half of the size limit."""
     own_size = journal_of_ten_days.measure_bytes()
-    flood = build_flood(0, 50)
+    flood = build_flood_events(0, 50)
     journal_of_ten_days.write_events(flood)
     journal_of_ten_days.write_attempts(Attempt("/flood", event.get_id(), "status", at, 0.1, 403) for event, at in flood)
 
@@ -89,8 +89,8 @@ def test_flood_of_foreign_events_does_not_displace_own_events(journal_of_ten_day
     assert [entry.event.get_id() for entry in remaining] == [str(number) for number in range(50 - len(remaining), 50)]
 
 
-def test_attempts_on_foreign_events_are_deleted_with_them(journal_of_ten_days: Journal) -> None:
-    """X-6: Attempts on foreign events are deleted with them, and foreign data can still use its full share.
+def test_attempts_are_deleted_together_with_foreign_events(journal_of_ten_days: Journal) -> None:
+    """X-6: Foreign events are deleted with their attempts, and may use all space that the product's events do not use.
 
     In this test, the attempts take more space than the small events.
     """
@@ -108,8 +108,8 @@ def test_attempts_on_foreign_events_are_deleted_with_them(journal_of_ten_days: J
     assert len(journal_of_ten_days.select(Query(types=(events.PODS_GONE,)))) == 10
 
 
-def test_attempts_on_unrecorded_events_are_deleted(journal_of_ten_days: Journal) -> None:
-    """X-6: Attempts on unrecorded events, which clients post directly to functions, are deleted like foreign data."""
+def test_attempts_on_unrecorded_events_are_deleted_to_meet_size_limit(journal_of_ten_days: Journal) -> None:
+    """X-6: Attempts on unrecorded events, which clients post directly to functions, are deleted like foreign events."""
     own_size = journal_of_ten_days.measure_bytes()
     journal_of_ten_days.write_events(
         (build_foreign_event(number, "x"), TEST_START - number * ONE_DAY) for number in range(5)
@@ -119,15 +119,15 @@ def test_attempts_on_unrecorded_events_are_deleted(journal_of_ten_days: Journal)
     journal_of_ten_days.prune(max_bytes=4 * own_size)
 
     assert 3.5 * own_size < journal_of_ten_days.measure_bytes() <= 4 * own_size
-    assert list_remaining_days(journal_of_ten_days) == list(range(10, 0, -1))
+    assert list_days_with_remaining_events(journal_of_ten_days) == list(range(10, 0, -1))
     assert len(journal_of_ten_days.select(Query(types=("flood",)))) == 5
 
 
 @pytest.mark.parametrize(
     "source", [events.SOURCE_PREFIX + "x", events.SOURCE_PREFIX.upper()], ids=["same prefix", "in upper case"]
 )
-def test_attempts_with_similar_source_do_not_displace_own_events(journal_of_ten_days: Journal, source: str) -> None:
-    """X-6: Attempts on unrecorded events whose source resembles ours do not displace our own events.
+def test_attempts_with_similar_source_do_not_displace_product_events(journal_of_ten_days: Journal, source: str) -> None:
+    """X-6: Attempts on unrecorded events whose source resembles the product's do not displace the product's events.
 
     `record` rejects such events, but functions still process them and report their attempts.
     """
@@ -137,11 +137,11 @@ def test_attempts_with_similar_source_do_not_displace_own_events(journal_of_ten_
     journal_of_ten_days.prune(max_bytes=4 * own_size)
 
     assert 3.5 * own_size < journal_of_ten_days.measure_bytes() <= 4 * own_size
-    assert list_remaining_days(journal_of_ten_days) == list(range(10, 0, -1))
+    assert list_days_with_remaining_events(journal_of_ten_days) == list(range(10, 0, -1))
 
 
 def test_source_in_upper_case_is_foreign(journal_of_ten_days: Journal) -> None:
-    """X-6: A source that differs from ours only in case is foreign.
+    """X-6: A source that differs from the product's source only in upper and lower case is foreign.
 
     `record` accepts such events without a signature, and SQLite's LIKE would treat both sources as equal.
     """
@@ -153,7 +153,7 @@ def test_source_in_upper_case_is_foreign(journal_of_ten_days: Journal) -> None:
 
     journal_of_ten_days.prune(max_bytes=2 * own_size)
 
-    assert list_remaining_days(journal_of_ten_days) == list(range(10, 0, -1))
+    assert list_days_with_remaining_events(journal_of_ten_days) == list(range(10, 0, -1))
 
 
 def test_pruning_deletes_no_more_than_needed(journal_of_ten_days: Journal) -> None:
@@ -175,8 +175,8 @@ def test_old_attempts_on_unrecorded_events_are_deleted(journal_of_ten_days: Jour
     assert journal_of_ten_days.measure_bytes() == before
 
 
-def test_own_events_exceeding_their_half_are_deleted(journal_of_ten_days: Journal) -> None:
-    """X-6: Our own events are also deleted if they exceed their half, and the newest events of both groups remain."""
+def test_product_events_exceeding_half_of_limit_are_deleted(journal_of_ten_days: Journal) -> None:
+    """X-6: The product's oldest events are deleted if its events exceed half of the limit; the newest events remain."""
     journal_of_ten_days.write_events(
         (build_foreign_event(number, "x"), TEST_START + timedelta(seconds=number)) for number in range(3)
     )
@@ -190,17 +190,17 @@ def test_own_events_exceeding_their_half_are_deleted(journal_of_ten_days: Journa
 def test_events_arriving_during_pruning_are_kept(journal_url: str, journal_of_ten_days: Journal) -> None:
     """X-6: Events that arrive during pruning are not counted until the next pruning.
 
-    Otherwise a continuing flood would displace the oldest events, which are our own.
+    Otherwise a continuing flood would displace the oldest events, which belong to the product.
     """
 
     class FloodedJournal(Journal):
         def measure_bytes(self) -> int:
             before_flood = super().measure_bytes()
-            self.write_events(build_flood(50, 100))
+            self.write_events(build_flood_events(50, 100))
             return before_flood
 
     own_size = journal_of_ten_days.measure_bytes()
-    journal_of_ten_days.write_events(build_flood(0, 50))
+    journal_of_ten_days.write_events(build_flood_events(0, 50))
     with closing(FloodedJournal(journal_url)) as journal:
         journal.prune(max_bytes=4 * own_size)
         assert len(journal_of_ten_days.select(Query(types=(events.PODS_GONE,)))) == 10
@@ -211,7 +211,7 @@ def test_events_arriving_during_pruning_are_kept(journal_url: str, journal_of_te
     assert len(journal_of_ten_days.select(Query(types=(events.PODS_GONE,)))) == 10
 
 
-def build_flood(first: int, end: int) -> list[tuple[CloudEvent, datetime]]:
+def build_flood_events(first: int, end: int) -> list[tuple[CloudEvent, datetime]]:
     """Build large foreign events that arrive one per second, starting now."""
     return [
         (build_foreign_event(number, "x" * 20_000), TEST_START + timedelta(seconds=number))
@@ -268,8 +268,8 @@ def test_pruning_uses_several_transactions(journal_url: str) -> None:
         assert journal.select(Query(limit=1)) == []
 
 
-def test_limits_are_read_from_the_environment() -> None:
-    """Check that environment variables set optional limits, in days and in bytes with Kubernetes unit suffixes."""
+def test_retention_limits_are_read_from_environment() -> None:
+    """Check that environment variables set the journal's limits, in days and in bytes with Kubernetes unit suffixes."""
     retention = Retention.from_environment({"JOURNAL_DAYS": "1.5", "JOURNAL_BYTES": "500Mi"})
 
     assert retention == Retention(timedelta(hours=36), 500 * 2**20)
@@ -286,7 +286,7 @@ def test_error_for_invalid_limit_names_variable(name: str, value: str) -> None:
 
 
 def test_pruner_runs_once_per_interval_in_background_thread(journal_of_ten_days: Journal) -> None:
-    """Check that the pruner starts one thread at the first event, and does not run again within the hour."""
+    """Check that the first event starts a thread that prunes the journal, and that no second one starts for an hour."""
     pruner = Pruner(journal_of_ten_days, Retention(max_age=timedelta(days=4.5)))
 
     for _ in range(3):
@@ -296,11 +296,11 @@ def test_pruner_runs_once_per_interval_in_background_thread(journal_of_ten_days:
         thread.join(10)
 
     assert len(threads) <= 1
-    assert list_remaining_days(journal_of_ten_days) == [4, 3, 2, 1]
+    assert list_days_with_remaining_events(journal_of_ten_days) == [4, 3, 2, 1]
 
 
 def test_only_one_thread_prunes_at_a_time(tmp_path: Path) -> None:
-    """Check that only one thread prunes at a time, and that the next can start right after it.
+    """Check that only one thread prunes at a time, and that another thread may prune as soon as it has finished.
 
     Two concurrent threads could both measure the same excess and together delete twice as much as necessary.
     """
@@ -327,7 +327,7 @@ def test_only_one_thread_prunes_at_a_time(tmp_path: Path) -> None:
         assert started.acquire(timeout=TIMEOUT_SECONDS)
 
 
-def test_pruning_waits_for_slow_commit_although_writers_wait(journal_of_ten_days: Journal) -> None:
+def test_pruning_waits_for_slow_commit_while_writers_wait(journal_of_ten_days: Journal) -> None:
     """Check that pruning waits for a slow commit even if `MAX_WAITERS` writers are already waiting.
 
     If the lock rejected the pruner, pruning would not be attempted again until the first event an hour later.

@@ -20,39 +20,39 @@ EVENT_COUNT, ATTEMPTS_PER_EVENT = 500, 5
 BuildEvent = Callable[[int], CloudEvent]
 
 
-def build_own_event(number: int) -> CloudEvent:
+def build_pods_gone_event(number: int) -> CloudEvent:
     reference = ObjectReference("nodemaintenance.medik8s.io/v1beta1", f"drain-{number % 10}", f"uid-{number % 10:036}")
     return build_event(events.PODS_GONE, "podsource", reference, "node-1", seed=str(number), data={"number": number})
 
 
-def create_builder_with_names(text: str) -> BuildEvent:
-    """Return a function that builds foreign events with `text` in their id, source and type."""
-    return lambda number: CloudEvent({"id": f"{number}-{text}", "source": f"/{text}", "type": text}, None)
+def create_event_builder_with_name(name: str) -> BuildEvent:
+    """Return a function that builds foreign events whose id, source and type contain `name`."""
+    return lambda number: CloudEvent({"id": f"{number}-{name}", "source": f"/{name}", "type": name}, None)
 
 
-def create_builder_with_long_attribute(length: int) -> BuildEvent:
+def create_event_builder_with_long_attribute(length: int) -> BuildEvent:
     return lambda number: CloudEvent({"id": str(number), "source": "/x", "type": "x", "long": "x" * length}, None)
 
 
 EVENT_BUILDERS = {
-    "own events": build_own_event,
-    "small": create_builder_with_names("x"),
-    "long names": create_builder_with_names("x" * 500),
-    "names with multi-byte characters": create_builder_with_names("\N{MEMO}" * 125),
-    "half a page each": create_builder_with_long_attribute(1950),
-    "some pages each": create_builder_with_long_attribute(10_000),
+    "product events": build_pods_gone_event,
+    "small": create_event_builder_with_name("x"),
+    "long names": create_event_builder_with_name("x" * 500),
+    "names with multi-byte characters": create_event_builder_with_name("\N{MEMO}" * 125),
+    "events of half a database page": create_event_builder_with_long_attribute(1950),
+    "events of several database pages": create_event_builder_with_long_attribute(10_000),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status_and_error", [(204, ""), (503, "busy")], ids=["accepted", "refused"])
 @pytest.mark.parametrize("build_event", EVENT_BUILDERS.values(), ids=EVENT_BUILDERS)
-def test_file_size_is_within_twice_the_estimate(
+def test_file_size_and_estimate_differ_by_at_most_factor_two(
     tmp_path: Path, build_event: BuildEvent, status_and_error: tuple[int, str]
 ) -> None:
     """X-6: The file is at most twice as large as the estimate, and the estimate at most twice as large as the file.
 
-    Each event has five attempts. An estimate that is too low would fill the volume and make the pod fail.
+    Each event has five attempts. If the estimate were too low, the journal could fill the volume and make the pod fail.
     """
     status, error = status_and_error
     with closing(Journal(tmp_path / "journal.db")) as journal:

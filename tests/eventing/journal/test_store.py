@@ -21,7 +21,7 @@ from cloudevents.core.v1.event import CloudEvent
 from sqlalchemy import text
 
 from eventing import events
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.events import ObjectReference, build_event
 from eventing.http_binding import BadEvent
 from eventing.journal.batching import strip_data
@@ -65,7 +65,7 @@ def build_api_event(kind: str, resource: dict[str, Any]) -> CloudEvent:
     return CloudEvent({**attributes, "datacontenttype": "application/json"}, resource)
 
 
-def test_events_are_stored_once_in_order(journal: Journal) -> None:
+def test_duplicate_events_are_stored_once_in_order_of_arrival(journal: Journal) -> None:
     """X-2: Source and id identify a duplicate, and entries are returned in order of arrival."""
     are_new = [journal.write_event(build_numbered_event(number)) for number in (2, 1, 2, 3, 1)]
 
@@ -140,11 +140,11 @@ def test_concurrent_writers_record_each_event_once(journal_url: str) -> None:
     """X-2: Two journals that share a database, each with several threads, record every event exactly once."""
     journals = [Journal(journal_url) for _ in range(2)]
 
-    def write(journal: Journal) -> None:
+    def write_events(journal: Journal) -> None:
         for number in range(20):
             journal.write_event(build_numbered_event(number))
 
-    writers = [threading.Thread(target=write, args=(journals[number % 2],)) for number in range(4)]
+    writers = [threading.Thread(target=write_events, args=(journals[number % 2],)) for number in range(4)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -155,7 +155,7 @@ def test_concurrent_writers_record_each_event_once(journal_url: str) -> None:
         journal.close()
 
 
-def test_attempts_are_returned_once_with_their_event(journal: Journal) -> None:
+def test_attempts_are_returned_once_with_recorded_event(journal: Journal) -> None:
     """X-6: Attempts are returned with their event, whichever is recorded first, and duplicates are stored once."""
     first, second = build_numbered_event(1), build_numbered_event(2)
     reply = {"id": "r", "type": events.NODE_TAINTED, "data": {"deep": [1]}}
@@ -247,9 +247,9 @@ def test_query_filters_entries(journal: Journal, query: Query, expected: list[in
 def test_redriven_dead_letter_is_not_selected_as_awaiting_redrive(
     journal: Journal, path: str, replay: str, status: int
 ) -> None:
-    """X-6: The query for dead letters that await a redrive agrees with `awaits_redrive`."""
+    """X-6: The query for dead letters that await a redrive selects those for which `awaits_redrive` is true."""
     dead = build_numbered_event(1)
-    journal.write_event(to_dead_letter(dead, DeadLetter(f"http://in/{path}", 503, "away")))
+    journal.write_event(add_dead_letter_extensions(dead, DeadLetter(f"http://in/{path}", 503, "away")))
     journal.write_attempts([build_attempt(dead, status, replay=replay)])
 
     (dead_letter,) = journal.select(Query(dead_letters_only=True))
@@ -257,8 +257,8 @@ def test_redriven_dead_letter_is_not_selected_as_awaiting_redrive(
     assert bool(journal.select(Query(dead_letters_only=True, awaiting_redrive=True))) is awaits_redrive(dead_letter)
 
 
-def test_query_continues_after_seq_or_selects_ids(journal: Journal) -> None:
-    """X-6: A query can continue after a sequence number, or select events by id."""
+def test_query_selects_events_after_seq_or_by_id(journal: Journal) -> None:
+    """X-6: A query can select the events after a sequence number, or events with given ids."""
     _write_sample_events(journal, build_numbered_event(3))
     entries = journal.select()
     expected = tuple(entry.event.get_id() for entry in entries[1:3])
@@ -280,9 +280,9 @@ def _write_sample_events(journal: Journal, third_event: BaseCloudEvent) -> None:
     journal.write_event(other_event)
 
 
-def test_error_for_invalid_file_names_it(tmp_path: Path) -> None:
+def test_error_for_invalid_file_names_the_file(tmp_path: Path) -> None:
     """X-6: An invalid path or a file of a different format raises an error that names the file."""
-    (tmp_path / "text").write_text("this is not a database, but as long as one" * 20)
+    (tmp_path / "text").write_text("This text is not a SQLite database. " * 24)
 
     with pytest.raises(JournalError, match="no-such-folder"):
         Journal(tmp_path / "no-such-folder" / "journal.db")
@@ -301,7 +301,7 @@ def test_error_for_unsupported_url_lists_supported_urls(journal_url: str) -> Non
 
 
 def test_failed_write_raises_journal_error(tmp_path: Path) -> None:
-    """X-6: A failed write raises `JournalError`, which `record` answers with 503."""
+    """X-6: A failed write raises `JournalError`, to which `record` responds with 503."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         with closing(sqlite3.connect(tmp_path / "journal.db")) as other:
             other.execute("DROP TABLE events")
@@ -352,8 +352,8 @@ def test_reader_reads_replaced_database_file(tmp_path: Path, create: bool) -> No
             assert list_event_numbers(reader.select()) == [2]
 
 
-def test_reader_does_not_create_file_but_finds_it_once_created(tmp_path: Path) -> None:
-    """X-6: A reader does not create the file, and reads the journal as soon as `record` has created it.
+def test_reader_reports_missing_file_until_record_creates_file(tmp_path: Path) -> None:
+    """X-6: A reader does not create a missing file, and reads the file as soon as `record` has created it.
 
     Until then, and after the file is deleted, the error reports that the file does not exist.
     """
@@ -393,7 +393,7 @@ def test_writes_fail_until_missing_directory_is_restored(tmp_path: Path) -> None
 
 
 def assert_second_write_succeeds(journal: Journal) -> None:
-    """Check that the first write after the file was removed or replaced fails, and that the broker's retry succeeds."""
+    """Check that the first write to a removed or replaced file fails, and that a second write succeeds."""
     with pytest.raises(JournalError, match="removed or replaced"):
         journal.write_event(build_numbered_event(2))
     assert journal.write_event(build_numbered_event(2))
@@ -458,7 +458,7 @@ def test_query_after_out_of_range_seq_returns_nothing(journal: Journal) -> None:
 
 
 def test_two_processes_do_not_write_concurrently(postgresql: PostgreSQL) -> None:
-    """Check that two processes write in turn, so that a reader that continues after the last seq misses no event."""
+    """Check that two processes write in turn, so that a reader that continues after the last `seq` misses no event."""
     url = postgresql.create_database()
     waiting_query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     next_number = text("SELECT nextval(pg_get_serial_sequence('events', 'seq'))")
@@ -489,10 +489,12 @@ def build_long_event(number: int) -> CloudEvent:
 @pytest.mark.parametrize("query", [Query(), Query(limit=3, keep_newest=True), Query(dead_letters_only=True)], ids=str)
 @pytest.mark.parametrize("max_bytes", [1, 12_000, 1_000_000])
 def test_iter_entries_returns_same_entries_as_select(journal: Journal, query: Query, max_bytes: int) -> None:
-    """X-2: Iteration returns the same complete events, attempts and order as a query, for any memory limit."""
+    """X-2: `iter_entries` yields the same events and attempts in the same order as `select`, for any memory limit."""
     for number in (3, 1, 2, 0):
         journal.write_event(build_long_event(number), TEST_START + timedelta(seconds=number))
-    journal.write_event(to_dead_letter(build_numbered_event(4), DeadLetter("http://evict/", 503, "")), TEST_START)
+    journal.write_event(
+        add_dead_letter_extensions(build_numbered_event(4), DeadLetter("http://evict/", 503, "")), TEST_START
+    )
     journal.write_attempts([build_attempt(build_numbered_event(1)), build_attempt(build_numbered_event(4), 503)])
 
     entries = list(journal.iter_entries(query, max_bytes))
@@ -533,8 +535,8 @@ def test_events_with_same_id_and_different_source_have_separate_attempts(journal
     assert [entry.attempts for entry in journal.select()] == [(build_attempt(first),), (build_attempt(second),)]
 
 
-def test_entry_with_stripped_data_names_same_objects(journal: Journal) -> None:
-    """Check that an entry whose data has been stripped still has the same kind, node, object and cause."""
+def test_entry_without_data_has_same_kind_node_object_and_cause(journal: Journal) -> None:
+    """Check that an entry without the event's data still has the same kind, node, object and cause."""
     maintenance = {"metadata": {"name": "nm", "uid": "uid-1"}, "spec": {"nodeName": "node-1", "reason": "x" * 5000}}
     for kind, resource in (
         ("NodeMaintenance", maintenance),
@@ -551,17 +553,17 @@ def test_entry_with_stripped_data_names_same_objects(journal: Journal) -> None:
 
     stripped = [strip_data(entry) for entry in entries]
 
-    assert [get_object_fields(entry) for entry in stripped] == [get_object_fields(entry) for entry in entries]
+    assert [get_compared_fields(entry) for entry in stripped] == [get_compared_fields(entry) for entry in entries]
     assert all(len(str(entry.event.get_data())) < 200 for entry in stripped)
     assert stripped[-1].attempts == (build_attempt(build_numbered_event(1), 200),)
 
 
-def get_object_fields(entry: Entry) -> tuple[object, ...]:
+def get_compared_fields(entry: Entry) -> tuple[object, ...]:
     return entry.kind, entry.node, get_object_identity(entry.event), entry.cause, entry.event.get_attributes()
 
 
 def test_list_contains_data_of_newest_events_up_to_memory_limit(journal: Journal) -> None:
-    """X-6: A list includes data of the newest events up to the memory limit, as any client may post large events."""
+    """X-6: A list includes only the newest events' data, up to a memory limit: any client may post large events."""
     journal.write_events((build_long_event(number), TEST_START + timedelta(seconds=number)) for number in range(4))
     journal.write_event(build_numbered_event(4), TEST_START + timedelta(seconds=4))
     entries = journal.select()
@@ -574,8 +576,8 @@ def test_list_contains_data_of_newest_events_up_to_memory_limit(journal: Journal
     assert [(entry.seq, entry.arrived) for entry in listed] == [(entry.seq, entry.arrived) for entry in entries]
 
 
-def test_event_with_long_attributes_is_listed_without_them(journal: Journal) -> None:
-    """Check that an event with long attributes is listed with only its id, source and type."""
+def test_list_omits_long_attributes_of_event(journal: Journal) -> None:
+    """Check that the list shows only the id, source and type of an event with long attributes."""
     journal.write_event(CloudEvent({"id": "1", "source": "/x", "type": "x", "long": "x" * 5000}, {}))
 
     (entry,) = journal.list_entries(Query(), capacity=0)

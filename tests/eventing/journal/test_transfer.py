@@ -56,7 +56,7 @@ def read_content(journal: Journal) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_import_restores_exported_journal(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: An import restores events, arrival times, attempts and dead letters, even in several transactions."""
+    """X-2: An import in several transactions restores events, arrival times, attempts and dead letters."""
     source, target = source_and_target_journal
     fill_journal(source, 700)
     dead_letter_extensions = {"knativeerrordest": "http://x/", "knativeerrorcode": "400", "knativeerrordata": "bm8="}
@@ -73,7 +73,7 @@ def test_import_restores_exported_journal(source_and_target_journal: tuple[Journ
     assert read_content(target) == read_content(source)
 
 
-def test_attempts_beyond_line_limit_are_split(source_and_target_journal: tuple[Journal, Journal]) -> None:
+def test_attempts_beyond_line_limit_span_several_lines(source_and_target_journal: tuple[Journal, Journal]) -> None:
     """X-2: The attempts on one event are exported on several lines if they exceed the maximum line length.
 
     Any client may cause large error responses, and each export must be importable.
@@ -92,7 +92,7 @@ def test_attempts_beyond_line_limit_are_split(source_and_target_journal: tuple[J
 
 
 def test_second_import_adds_nothing(source_and_target_journal: tuple[Journal, Journal]) -> None:
-    """X-2: A second import adds nothing, because events with a known source and id are skipped as duplicates."""
+    """X-2: A second import adds nothing, because events whose source and id are already recorded are skipped."""
     source, target = source_and_target_journal
     fill_journal(source, 3)
     import_file(target, io.BytesIO(export_text(source)))

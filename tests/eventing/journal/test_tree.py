@@ -1,4 +1,4 @@
-"""Unit tests for the tree of causes and effects."""
+"""Unit tests for the tree that shows each recorded event under its cause."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def list_depths_and_types(tree: Tree) -> list[tuple[int, str]]:
     return [(depth, branch.entry.event.get_type()) for depth, branch in tree.iter_branches()]
 
 
-def test_replies_are_under_their_cause_and_hints_start_branches() -> None:
-    """Check that replies appear under their cause, and that PodSource's events, which have no cause, start a branch."""
+def test_reply_is_shown_under_cause_and_hint_starts_branch() -> None:
+    """Check that a reply is shown below its cause, and that a PodSource event, which has no cause, starts a branch."""
     entries = [
         build_entry(0, ADDED, "begin"),
         build_entry(0.1, BEGUN, "cordon", "status"),
@@ -63,9 +63,9 @@ def test_replies_are_under_their_cause_and_hints_start_branches() -> None:
 
 
 def test_subscriber_without_attempt_is_reported_as_missing() -> None:
-    """Check that a subscriber without an attempt is reported as missing, even if replays or other functions have one.
+    """Check that a subscriber without a recorded attempt is reported as missing, even if it was called in a replay.
 
-    A function that replied but recorded no attempt was killed after the reply; it is also reported as replied.
+    A function that was killed after its reply has no recorded attempt, and is reported as missing and as replied.
     """
     entries = [
         build_entry(0, ADDED, "begin", replay="r1"),
@@ -79,25 +79,25 @@ def test_subscriber_without_attempt_is_reported_as_missing() -> None:
     assert [branch.replied_functions for _, branch in tree.iter_branches()] == [("begin",), ("cordon",), ()]
 
 
-def test_replies_about_other_objects_count_as_replies() -> None:
-    """Check that replies about other objects count, since the replies to a tick are about individual maintenances."""
+def test_reply_about_different_object_than_cause_counts_as_reply() -> None:
+    """Check that an event counts as a reply to a tick although it is about a maintenance, and the tick is not."""
     trees = build_trees([build_entry(0, TICK), build_entry(0.1, PENDING, "begin")], (), LATER_TIME)
 
     (unowned,) = [tree for tree in trees if not tree.uid]
     assert unowned.roots[0].replied_functions == ("resync",)
 
 
-def test_attempts_on_recent_event_are_not_missing_yet() -> None:
-    """Check that attempts on a recent event do not count as missing yet, since attempts are recorded with a delay."""
+def test_missing_attempts_on_recent_event_are_not_reported() -> None:
+    """Check that no attempts are reported as missing for a recent event, since attempts are recorded with a delay."""
     (tree,) = build_trees([build_entry(0, ADDED)], (), START_TIME + timedelta(seconds=1))
 
     assert [branch.missing_functions for _, branch in tree.iter_branches()] == [()]
 
 
-def test_effect_of_unknown_cause_starts_branch() -> None:
-    """Check that an unknown cause is listed, and that its effect starts a branch that names the cause.
+def test_event_with_unknown_cause_starts_branch() -> None:
+    """Check that an event whose cause is outside of the tree starts a branch that names the cause.
 
-    A tick does not belong to a maintenance, so the tree does not contain it.
+    A tick does not belong to a maintenance, so a maintenance's tree contains no ticks.
     """
     entries = [build_entry(3, PENDING, "begin")]
     assert find_unknown_causes(entries) == ("tick",)
@@ -121,7 +121,7 @@ def test_events_without_maintenance_are_in_last_tree() -> None:
     assert trees[0].roots[1].external_cause_type == events.TICK
 
 
-def test_dead_letter_is_in_branch_of_its_event() -> None:
+def test_dead_letter_is_shown_in_branch_of_undelivered_event() -> None:
     """X-6: A dead letter is part of its event's branch, or forms its own branch if the event was never recorded."""
     failure = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "500"}
     dead = CloudEvent({**BEGUN.get_attributes(), **failure}, BEGUN.get_data())

@@ -1,4 +1,4 @@
-"""Tests for the journal with an unresponsive database, which neither refuses connections nor responds on them."""
+"""Tests for the journal with an unresponsive database, which accepts connections but never responds."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def measure_rejected_write_seconds(journal: Journal, number: int) -> float:
 
 
 @pytest.mark.slow
-def test_one_thread_tries_database_and_other_writes_are_rejected(postgresql: PostgreSQL, database_relay: Relay) -> None:
-    """Check that one thread tries the unresponsive database, and that all other writes are rejected at once.
+def test_only_one_write_waits_for_unresponsive_database(postgresql: PostgreSQL, database_relay: Relay) -> None:
+    """Check that one thread tries the unresponsive database, and that all other writes are rejected immediately.
 
     The other threads can then answer brokers, which retry, and kubelet probes, so that the process is not restarted.
     """
@@ -62,7 +62,7 @@ def test_one_thread_tries_database_and_other_writes_are_rejected(postgresql: Pos
 
 
 def test_reader_can_start_before_database_server(postgresql: PostgreSQL, database_relay: Relay) -> None:
-    """X-6: A reader can start before the database; it reports errors that name the journal until it can read.
+    """X-6: A reader can start before the database server; until then, read errors name the journal.
 
     A console does not need the journal for its pages about nodes.
     """

@@ -37,9 +37,9 @@ class BrokerProcess:
         self.output = ""
         self._changed = threading.Condition()
         self.start()
-        self.url = self.wait_line(msg="listening")["url"]
+        self.url = self.wait_for_log_line(msg="listening")["url"]
 
-    def command(self, listen: str = "127.0.0.1:0") -> list[str]:
+    def build_command(self, listen: str = "127.0.0.1:0") -> list[str]:
         arguments = [
             "--functions",
             self.functions,
@@ -52,23 +52,23 @@ class BrokerProcess:
 
     def start(self, listen: str = "127.0.0.1:0") -> None:
         self.process = subprocess.Popen(
-            self.command(listen),
+            self.build_command(listen),
             env={**os.environ, **self.environment},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader = threading.Thread(target=self._read_output, args=(self.process,), daemon=True)
         self._reader.start()
 
     def restart(self) -> None:
         """Start the process again with the same port and database, and wait until it listens."""
         self.lines.clear()
         self.start(self.url.removeprefix("http://"))
-        self.wait_line(msg="listening")
+        self.wait_for_log_line(msg="listening")
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _read_output(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             with self._changed:
@@ -79,14 +79,14 @@ class BrokerProcess:
         with self._changed:
             self._changed.notify_all()
 
-    def find(self, **fields: Any) -> list[dict[str, Any]]:
+    def find_log_lines(self, **fields: Any) -> list[dict[str, Any]]:
         return [line for line in self.lines if fields.items() <= line.items()]
 
-    def wait_line(self, **fields: Any) -> dict[str, Any]:
-        """Wait for a log line with these fields, and return the first one."""
+    def wait_for_log_line(self, **fields: Any) -> dict[str, Any]:
+        """Wait until the broker has logged a line with these fields; return the first such line."""
         with self._changed:
-            assert self._changed.wait_for(lambda: bool(self.find(**fields)), TIMEOUT_SECONDS), self.output
-            return self.find(**fields)[0]
+            assert self._changed.wait_for(lambda: bool(self.find_log_lines(**fields)), TIMEOUT_SECONDS), self.output
+            return self.find_log_lines(**fields)[0]
 
     def post(self, body: bytes | str = b"{}", path: str = "/", **attributes: str) -> requests.Response:
         """Post an event in binary mode, and check that it was accepted."""
@@ -96,15 +96,15 @@ class BrokerProcess:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self._join()
+        self._wait_for_exit()
 
     def stop(self) -> int:
         """Stop the process with SIGTERM, and return its exit status."""
         if self.process.poll() is None:
             self.process.terminate()
-        return self._join()
+        return self._wait_for_exit()
 
-    def _join(self) -> int:
+    def _wait_for_exit(self) -> int:
         status = self.process.wait(timeout=15)
         self._reader.join()
         assert self.process.stdout is not None

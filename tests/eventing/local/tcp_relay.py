@@ -8,7 +8,7 @@ import threading
 
 
 class TcpRelay:
-    """A relay to 127.0.0.1:`port`; `cut()` closes all connections and refuses new ones until `mend()`."""
+    """A relay to 127.0.0.1:`port`; `cut()` closes all connections and refuses new ones until `restore()`."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -27,7 +27,7 @@ class TcpRelay:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._is_intact = True
 
     def close(self) -> None:

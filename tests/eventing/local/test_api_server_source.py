@@ -77,12 +77,12 @@ def apply_config_map(cluster: LocalCluster, name: str, value: str) -> None:
     cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
 
 
-def test_changes_are_emitted_like_knatives_events(
+def test_emitted_change_events_equal_those_of_knative(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
     """Check that changes are emitted as events with the types, subject, extensions and data that Knative uses.
 
-    No event is emitted for objects that existed before the start.
+    No event is emitted for objects that existed before the broker started.
     """
     apply_config_map(cluster, "before", "1")
     start_ready_broker(CONFIG_MAP_SOURCE)
@@ -121,14 +121,14 @@ def test_kind_whose_crd_is_installed_later_is_watched_from_first_object(
     )
     start_ready_broker(source)
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.await_crds("lampposts.example.com")
+    cluster.wait_for_crds("lampposts.example.com")
     cluster.kubectl("create", "-f", "-", input=CUSTOM_RESOURCE)
 
     (added,) = receiver.wait_for_requests("/f")
     cluster.kubectl("delete", "crd", "lampposts.example.com")
     deleted = receiver.wait_for_requests("/f", 2)[-1]
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.await_crds("lampposts.example.com")
+    cluster.wait_for_crds("lampposts.example.com")
     cluster.kubectl("create", "-f", "-", input=CUSTOM_RESOURCE)
     readded = receiver.wait_for_requests("/f", 3)[-1]
     cluster.kubectl("delete", "crd", "lampposts.example.com")
@@ -141,7 +141,7 @@ def test_kind_whose_crd_is_installed_later_is_watched_from_first_object(
 def test_events_are_emitted_only_for_labeled_nodes(
     cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
-    """Rule 10: The shipped source emits events only about nodes with the maintenance label.
+    """Design rule 10: The shipped source emits events only about nodes with the maintenance label.
 
     Setting the label is emitted as an addition, and removing it as a deletion although the node still exists.
     """
@@ -202,7 +202,7 @@ def test_no_change_is_lost_while_connection_is_interrupted(
     relay.cut()
     apply_config_map(cluster, "cut", "2")
     cluster.kubectl("delete", "configmap", "cut")
-    relay.mend()
+    relay.restore()
 
     received = receiver.wait_for_requests("/f", 3)
     relay.close()
@@ -215,7 +215,7 @@ def test_no_change_is_lost_if_list_after_expired_version_fails(
 ) -> None:
     """Check that no change is lost if the first list after an expired resourceVersion fails.
 
-    The server answers the watch with 410, and the next list with 403, as if a permission had been revoked.
+    The server responds to the watch with 410, and to the next list with 403, as if a permission had been revoked.
     """
     apply_config_map(cluster, "known", "1")
     apply_config_map(cluster, "passing", "1")
@@ -251,11 +251,11 @@ def test_no_change_is_lost_if_list_after_expired_version_fails(
 def test_source_without_permission_is_not_ready(
     cluster: LocalCluster, start_broker: StartBroker, receiver: Receiver
 ) -> None:
-    """Check that a source without list permission logs what it may not list, is not ready, and recovers."""
+    """Check that a source logs a missing list permission, is not ready, and recovers once the permission is granted."""
     kubeconfig = cluster.ensure_kubeconfig(access.UNPRIVILEGED)
     broker = start_broker(CONFIG_MAP_SOURCE, build_trigger("f"), KUBECONFIG=str(kubeconfig))
 
-    assert "cannot list resource" in broker.wait_line(msg="source failed, retrying")["error"]
+    assert "cannot list resource" in broker.wait_for_log_line(msg="source failed, retrying")["error"]
     unready = requests.get(f"{broker.url}/health/readiness", timeout=10)
     assert (unready.status_code, "maps" in unready.text) == (503, True)
     role = ["--clusterrole=cluster-admin", f"--user={access.UNPRIVILEGED}"]

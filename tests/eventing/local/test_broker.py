@@ -17,7 +17,9 @@ StartBroker = Callable[..., BrokerProcess]
 
 def run_second_broker(broker: BrokerProcess, listen: str) -> str:
     """Run a second broker with the outbox of `broker`, check that it exits with 1, and return its last output line."""
-    second = subprocess.run(broker.command(listen), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    second = subprocess.run(
+        broker.build_command(listen), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
     assert second.returncode == 1, second.stdout
     return second.stderr.splitlines()[-1]
 
@@ -29,16 +31,16 @@ def test_second_broker_on_same_outbox_delivers_nothing(
 ) -> None:
     """X-6: A second broker does not deliver the pending events of an outbox that is in use.
 
-    Its error message names the file, the process that uses it, and the remedy.
+    The error message of the second broker names the file, the process that uses it, and the remedy.
     """
     is_called, may_respond = threading.Event(), threading.Event()
 
-    def answer(_: ReceivedRequest) -> Response:
+    def respond_when_test_permits(_: ReceivedRequest) -> Response:
         is_called.set()
         may_respond.wait(TIMEOUT_SECONDS)
         return build_event_response(id="2", type="b")
 
-    receiver.answers["/f"] = answer
+    receiver.answers["/f"] = respond_when_test_permits
     broker = start_broker(build_trigger("f", type="a"), build_trigger("g", type="b"))
     broker.post(id="1", type="a")
     assert is_called.wait(TIMEOUT_SECONDS)
@@ -65,7 +67,7 @@ def test_broker_with_port_in_use_delivers_nothing(receiver: Receiver, start_brok
     slow_delivery = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
     broker = start_broker(build_trigger("f", type="a", delivery=slow_delivery), build_trigger("g", type="b"))
     broker.post(id="1", type="a")
-    broker.wait_line(msg="retrying")
+    broker.wait_for_log_line(msg="retrying")
     broker.kill()
     receiver.answers["/f"] = lambda _: build_event_response(id="2", type="b")
     address = broker.url.removeprefix("http://")

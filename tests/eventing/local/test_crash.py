@@ -30,7 +30,7 @@ main()
 
 @pytest.fixture
 def short_database_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make brokers fail soon if the database is locked."""
+    """Shorten the time that brokers wait for a locked database."""
     monkeypatch.setattr(BrokerProcess, "program", ("-c", SHORT_TIMEOUT_PROGRAM))
 
 
@@ -92,12 +92,12 @@ def test_broker_finishes_request_in_flight_after_sigterm(receiver: Receiver, sta
     """Check that SIGTERM lets a request in flight finish, so that the event is not delivered twice."""
     is_called, may_respond = threading.Event(), threading.Event()
 
-    def answer_when_released(_: ReceivedRequest) -> Response:
+    def respond_when_test_permits(_: ReceivedRequest) -> Response:
         is_called.set()
         may_respond.wait(10)
         return build_event_response(id="2", type="b")
 
-    receiver.answers["/f"] = answer_when_released
+    receiver.answers["/f"] = respond_when_test_permits
     broker = start_broker(build_trigger("f", type="a"), build_trigger("g", type="b"))
     broker.post(type="a")
     assert is_called.wait(10)
@@ -112,21 +112,21 @@ def test_broker_finishes_request_in_flight_after_sigterm(receiver: Receiver, sta
 
 
 def test_deliveries_of_removed_trigger_are_dropped(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that pending deliveries of a removed Trigger are dropped and logged, and that others are delivered."""
+    """Check that pending deliveries of a removed Trigger are dropped and logged, and that other deliveries succeed."""
     receiver.answers["/old"] = lambda _: Response(503)
     receiver.answers["/kept"] = lambda _: Response(503)
     slow_delivery = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
     broker = start_broker(build_trigger("old", delivery=slow_delivery), build_trigger("kept", delivery=slow_delivery))
     broker.post()
-    broker.wait_line(msg="retrying", trigger="old")
+    broker.wait_for_log_line(msg="retrying", trigger="old")
     broker.kill()
     broker.manifests.write_text(yaml.safe_dump(build_trigger("kept")))
     receiver.answers["/kept"] = lambda _: Response()
 
     broker.restart()
 
-    broker.wait_line(msg="dropped: the Trigger no longer exists", trigger="old")
-    broker.wait_line(msg="delivered", trigger="kept")
+    broker.wait_for_log_line(msg="dropped: the Trigger no longer exists", trigger="old")
+    broker.wait_for_log_line(msg="delivered", trigger="kept")
     broker.stop()
     assert count_rows(broker, "event") == 0
 
@@ -145,12 +145,12 @@ def test_event_is_rejected_while_database_is_locked(receiver: Receiver, start_br
     assert response.status_code == 503
     assert response.text.count("\n") == 1
     broker.post()
-    broker.wait_line(msg="delivered")
+    broker.wait_for_log_line(msg="delivered")
 
 
 @pytest.mark.usefixtures("short_database_timeout")
 def test_broker_exits_with_one_line_error_if_it_cannot_write(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a broker that can no longer write exits with a one-line error, and delivers after a restart.
+    """Check that a broker that cannot write its database exits with a one-line error, and delivers after a restart.
 
     Otherwise it would continue to make deliveries that it cannot acknowledge.
     """
@@ -173,7 +173,7 @@ def test_broker_exits_with_one_line_error_if_it_cannot_write(receiver: Receiver,
     assert broker.output.splitlines()[-1] == "Error: database: database is locked"
     broker.restart()
 
-    broker.wait_line(msg="delivered")
+    broker.wait_for_log_line(msg="delivered")
 
 
 INVALID_EVENTS = {
@@ -188,7 +188,7 @@ def test_invalid_event_in_outbox_does_not_stop_the_broker(
 ) -> None:
     """Check that an invalid event in the outbox is delivered, or dropped and logged, and later events are delivered.
 
-    An older version may have accepted such an event. The later event has the same partition key.
+    An older version may have accepted the invalid event. The later event has the same partition key.
     """
     broker = start_broker(build_trigger("f"))
     broker.kill()
@@ -200,8 +200,8 @@ def test_invalid_event_in_outbox_does_not_stop_the_broker(
     broker.restart()
     broker.post(id="next", partitionkey="k")
 
-    broker.wait_line(msg="delivered", id="next")
-    assert broker.find(msg=outcome, id="poison")
+    broker.wait_for_log_line(msg="delivered", id="next")
+    assert broker.find_log_lines(msg=outcome, id="poison")
     assert broker.process.poll() is None
 
 

@@ -33,8 +33,8 @@ def test_event_reaches_exactly_matching_triggers(receiver: Receiver, start_broke
     broker = start_broker(build_trigger("one", type="a"), build_trigger("two", type="b"), build_trigger("all"))
 
     broker.post('{"x":  [1, "ä"]}', type="a", node="n1", subject="s p")
-    broker.wait_line(msg="delivered", trigger="one")
-    broker.wait_line(msg="delivered", trigger="all")
+    broker.wait_for_log_line(msg="delivered", trigger="one")
+    broker.wait_for_log_line(msg="delivered", trigger="all")
 
     (request,) = receiver.list_requests("/one")
     assert request.body == '{"x":  [1, "ä"]}'.encode()
@@ -47,7 +47,7 @@ def test_event_reaches_exactly_matching_triggers(receiver: Receiver, start_broke
 
 
 def test_replies_are_delivered_as_events(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an event in a response is delivered to the matching Triggers, as are the replies to that event."""
+    """Check that an event in a response is delivered to the matching Triggers, and so are its subscribers' replies."""
     receiver.answers["/begin"] = lambda _: build_event_response(id="2", type="begun", partitionkey="n1")
     receiver.answers["/cordon"] = lambda _: build_event_response(id="3", type="cordoned", partitionkey="n1")
     broker = start_broker(
@@ -102,7 +102,7 @@ def test_invalid_traceparent_is_ignored(receiver: Receiver, start_broker: StartB
 
 
 def test_events_with_same_partition_key_are_delivered_in_order(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that events with the same partition key reach a function one after another, even through two Triggers."""
+    """Check that a function receives events with the same partition key one at a time, even through two Triggers."""
     broker = start_broker(
         build_trigger("one", subscriber="f", type="a"),
         build_trigger("two", subscriber="f", type="b"),
@@ -116,19 +116,17 @@ def test_events_with_same_partition_key_are_delivered_in_order(receiver: Receive
     assert receiver.max_in_flight["/f"] == 1
 
 
-def test_different_keys_are_delivered_concurrently_up_to_parallelism(
-    receiver: Receiver, start_broker: StartBroker
-) -> None:
+def test_events_with_different_keys_are_delivered_concurrently(receiver: Receiver, start_broker: StartBroker) -> None:
     """Check that events with different partition keys are delivered concurrently, up to the Trigger's parallelism."""
     manifest = build_trigger("f")
     manifest["metadata"]["annotations"] = {"rabbitmq.eventing.knative.dev/parallelism": "3"}
     barrier = threading.Barrier(3)
 
-    def answer_after_all_arrived(_: ReceivedRequest) -> Response:
+    def respond_after_all_requests_arrived(_: ReceivedRequest) -> Response:
         barrier.wait(timeout=10)
         return Response()
 
-    receiver.answers["/f"] = answer_after_all_arrived
+    receiver.answers["/f"] = respond_after_all_requests_arrived
     broker = start_broker(manifest)
 
     for number in range(9):
@@ -141,18 +139,18 @@ def test_different_keys_are_delivered_concurrently_up_to_parallelism(
 def test_requests_in_flight_to_one_server_are_limited(receiver: Receiver, start_broker: StartBroker) -> None:
     """Check that the number of requests in flight to one server is limited across all Triggers.
 
-    One process may serve all functions, and a request's timeout keeps running while the server queues it.
+    One process may serve all functions, and a request's timeout includes the time in the server's queue.
     """
     names = ("f", "g", "h")
     barrier = threading.Barrier(MAX_REQUESTS_PER_SERVER)
     in_flight_counts: list[int] = []
 
-    def answer_after_all_arrived(_: ReceivedRequest) -> Response:
+    def respond_after_all_requests_arrived(_: ReceivedRequest) -> Response:
         in_flight_counts.append(sum(receiver.in_flight.values()))
         barrier.wait(timeout=10)
         return Response()
 
-    receiver.answers.update({f"/{name}": answer_after_all_arrived for name in names})
+    receiver.answers.update({f"/{name}": respond_after_all_requests_arrived for name in names})
     broker = start_broker(
         *(build_trigger(name, delivery={**FAST_DELIVERY, "retry": 0, "timeout": "PT10S"}) for name in names)
     )
@@ -163,13 +161,13 @@ def test_requests_in_flight_to_one_server_are_limited(receiver: Receiver, start_
     for name in names:
         assert len(receiver.wait_for_requests(f"/{name}", MAX_REQUESTS_PER_SERVER)) == MAX_REQUESTS_PER_SERVER
     assert max(in_flight_counts) == MAX_REQUESTS_PER_SERVER
-    assert len(receiver.requests) == MAX_REQUESTS_PER_SERVER * len(names)  # no request was retried
+    assert len(receiver.requests) == MAX_REQUESTS_PER_SERVER * len(names)  # No request was retried.
 
 
 def test_functions_server_has_thread_for_each_concurrent_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the functions' server has as many threads as the broker has concurrent requests to one server.
 
-    A request's timeout keeps running while it waits for a thread, so both numbers must change together.
+    A request's timeout includes the time that the request waits for a thread, so both numbers must change together.
     """
     monkeypatch.delenv("FUNCTION", raising=False)
 
@@ -180,12 +178,12 @@ def test_retried_event_delays_only_events_with_same_key(receiver: Receiver, star
     """Check that a retried event delays later events with the same partition key, but not events with other keys."""
     may_accept_bad = threading.Event()
 
-    def answer_bad_with_503(request: ReceivedRequest) -> Response:
+    def reject_bad_event(request: ReceivedRequest) -> Response:
         if request.id == "bad" and not may_accept_bad.is_set():
             return Response(503)
         return Response()
 
-    receiver.answers["/f"] = answer_bad_with_503
+    receiver.answers["/f"] = reject_bad_event
     broker = start_broker(
         build_trigger(
             "f", delivery={**FAST_DELIVERY, "retry": 50, "backoffPolicy": "linear", "backoffDelay": "PT0.01S"}
@@ -195,10 +193,10 @@ def test_retried_event_delays_only_events_with_same_key(receiver: Receiver, star
     broker.post(id="bad", partitionkey="n1")
     broker.post(id="later", partitionkey="n1")
     broker.post(id="other", partitionkey="n2")
-    broker.wait_line(msg="delivered", id="other")
+    broker.wait_for_log_line(msg="delivered", id="other")
     assert "later" not in [request.id for request in receiver.requests]
     may_accept_bad.set()
-    broker.wait_line(msg="delivered", id="later")
+    broker.wait_for_log_line(msg="delivered", id="later")
 
     ids = [request.id for request in receiver.requests]
     assert ids.index("later") > max(index for index, value in enumerate(ids) if value == "bad")
@@ -215,7 +213,7 @@ def test_failing_subscriber_is_retried_with_configured_backoff(
     broker = start_broker(build_trigger("f", delivery={**FAST_DELIVERY, "backoffPolicy": policy}))
 
     broker.post()
-    broker.wait_line(msg="dropped")
+    broker.wait_for_log_line(msg="dropped")
 
     times = [request.received_at for request in receiver.list_requests("/f")]
     waits = [later - earlier for earlier, later in pairwise(times)]
@@ -226,12 +224,12 @@ def test_failing_subscriber_is_retried_with_configured_backoff(
 
 
 RETRIED_STATUSES, PERMANENT_STATUSES = (404, 408, 409, 429, 500, 503), (301, 400, 403, 415, 422)
-"""Transient statuses, which are retried, and permanent statuses, which are not."""
+"""HTTP statuses after which a delivery is retried, and HTTP statuses that make the event a dead letter."""
 
 
 @pytest.fixture(scope="module")
 def broker_and_status_receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Receiver]]:
-    """Yield a broker with one Trigger per status, selected by event type, and the receiver of its requests."""
+    """Yield a broker with one Trigger per HTTP status, and its subscriber; the event type selects the Trigger."""
     fast_delivery = {**FAST_DELIVERY, "backoffDelay": "PT0.01S"}
     retrying_triggers = [
         build_trigger(f"f-{status}", type=f"{status}", delivery=fast_delivery) for status in RETRIED_STATUSES
@@ -258,7 +256,7 @@ def test_transient_statuses_are_retried(
     receiver.answers[f"/f-{status}"] = lambda _: next(answers, Response())
 
     broker.post(type=f"{status}", id=f"{status}")
-    broker.wait_line(msg="delivered", id=f"{status}")
+    broker.wait_for_log_line(msg="delivered", id=f"{status}")
 
     assert len(receiver.list_requests(f"/f-{status}")) == 3
 
@@ -267,12 +265,12 @@ def test_transient_statuses_are_retried(
 def test_event_becomes_dead_letter_on_permanent_status(
     broker_and_status_receiver: tuple[BrokerProcess, Receiver], status: int
 ) -> None:
-    """Check that an event rejected with a permanent status becomes a dead letter at once, with Knative's extensions."""
+    """Check that a permanent status immediately makes the event a dead letter with Knative's extensions."""
     broker, receiver = broker_and_status_receiver
     receiver.answers[f"/f-{status}"] = lambda _: Response(status, body=b"no such thing")
 
     broker.post('{"n": 1}', type=f"{status}", id=f"{status}", node="n1")
-    broker.wait_line(msg="dead letter taken", id=f"{status}")
+    broker.wait_for_log_line(msg="dead letter delivered", id=f"{status}")
 
     (dead_letter,) = [request for request in receiver.list_requests("/record") if request.id == f"{status}"]
     assert len(receiver.list_requests(f"/f-{status}")) == 1
@@ -285,14 +283,14 @@ def test_event_becomes_dead_letter_on_permanent_status(
 
 @pytest.mark.slow
 def test_hanging_subscriber_times_out(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that an attempt without a response within `timeout` fails, and that the dead letter has code 500."""
+    """Check that an attempt without a response within `timeout` fails, and that the dead letter has error code 500."""
     release = threading.Event()
 
-    def hang(_: ReceivedRequest) -> Response:
+    def respond_when_test_permits(_: ReceivedRequest) -> Response:
         release.wait(10)
         return Response()
 
-    receiver.answers["/f"] = hang
+    receiver.answers["/f"] = respond_when_test_permits
     delivery = {"retry": 1, "timeout": "PT1S", "deadLetterSink": build_service_reference("record")}
     start_broker(build_trigger("f", delivery=delivery)).post()
 
@@ -304,7 +302,7 @@ def test_hanging_subscriber_times_out(receiver: Receiver, start_broker: StartBro
 
 
 def test_response_that_is_not_an_event_is_failed_attempt(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that a response body that is not a CloudEvent is a failed attempt with code 502, as in Knative's broker."""
+    """Check that a response body that is not a CloudEvent is a failed attempt with error code 502, as in Knative."""
     receiver.answers["/f"] = lambda _: Response(200, {"content-type": "text/html"}, b"<p>hello")
     broker = start_broker(
         build_trigger("f", delivery={"retry": 1, "deadLetterSink": build_service_reference("record")})
@@ -317,7 +315,7 @@ def test_response_that_is_not_an_event_is_failed_attempt(receiver: Receiver, sta
     assert dead_letter.headers["ce-knativeerrorcode"] == "502"
 
 
-def test_undeliverable_event_without_sink_is_dropped_and_logged(receiver: Receiver, start_broker: StartBroker) -> None:
+def test_undeliverable_event_without_dead_letter_sink_is_dropped(receiver: Receiver, start_broker: StartBroker) -> None:
     """Check that an undeliverable event without a dead letter sink is dropped and logged as an error.
 
     The next event with the same partition key is delivered.
@@ -328,8 +326,8 @@ def test_undeliverable_event_without_sink_is_dropped_and_logged(receiver: Receiv
     broker.post(id="1", partitionkey="n1")
     broker.post(id="2", partitionkey="n1")
 
-    assert broker.wait_line(msg="dropped", id="1")["level"] == "error"
-    broker.wait_line(msg="delivered", id="2")
+    assert broker.wait_for_log_line(msg="dropped", id="1")["level"] == "error"
+    broker.wait_for_log_line(msg="delivered", id="2")
 
 
 @pytest.mark.slow
@@ -345,11 +343,11 @@ def test_dead_letter_is_retried_across_restart(receiver: Receiver, start_broker:
     )
 
     broker.post(id="1", partitionkey="n1")
-    broker.wait_line(msg="dead letter not taken")
+    broker.wait_for_log_line(msg="dead letter not delivered")
     broker.kill()
     receiver.answers["/record"] = lambda _: Response(202)
     broker.restart()
-    broker.wait_line(msg="dead letter taken", id="1")
+    broker.wait_for_log_line(msg="dead letter delivered", id="1")
 
     assert len(receiver.list_requests("/f")) == 1
 
@@ -371,14 +369,14 @@ def test_hanging_dead_letter_sink_does_not_delay_other_deliveries(
 
     broker.post(id="good", partitionkey="another")
 
-    broker.wait_line(msg="delivered", id="good")
+    broker.wait_for_log_line(msg="delivered", id="good")
     assert receiver.max_in_flight["/sink"] == MAX_DEAD_LETTERS_PER_SINK
     release.set()
     receiver.wait_for_requests("/sink", 2 * MAX_REQUESTS_PER_SERVER)
 
 
 def test_response_of_dead_letter_sink_is_ignored(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that any 2xx response from a dead letter sink is a success, and that an event in it is not delivered."""
+    """Check that any 2xx response from a dead letter sink is a success; an event in the response is ignored."""
     receiver.answers["/f"] = lambda _: Response(400)
     receiver.answers["/record"] = lambda request: (
         Response(200, body=b"ok") if request.id == "1" else build_event_response(type="b")
@@ -390,8 +388,8 @@ def test_response_of_dead_letter_sink_is_ignored(receiver: Receiver, start_broke
 
     broker.post(id="1", type="a")
     broker.post(id="2", type="a")
-    broker.wait_line(msg="dead letter taken", id="1")
-    broker.wait_line(msg="dead letter taken", id="2")
+    broker.wait_for_log_line(msg="dead letter delivered", id="1")
+    broker.wait_for_log_line(msg="dead letter delivered", id="2")
 
     assert len(receiver.list_requests("/record")) == 2
     assert receiver.list_requests("/g") == []
@@ -402,9 +400,9 @@ def test_each_accepted_event_and_delivery_is_logged(receiver: Receiver, start_br
     broker = start_broker(build_trigger("f"))
 
     broker.post(id="5", type="a", node="n1")
-    delivered = broker.wait_line(msg="delivered")
+    delivered = broker.wait_for_log_line(msg="delivered")
 
-    accepted = broker.wait_line(msg="accepted")
+    accepted = broker.wait_for_log_line(msg="accepted")
     for line in (accepted, delivered):
         assert {
             "level": "info",
@@ -428,7 +426,7 @@ def test_rejected_dead_letter_is_dropped(receiver: Receiver, start_broker: Start
     broker = start_broker(build_trigger("f", delivery={"retry": 0, "deadLetterSink": build_service_reference("dead")}))
 
     broker.post(id="poison")
-    broker.wait_line(msg="dropped", id="poison")
+    broker.wait_for_log_line(msg="dropped", id="poison")
 
     assert [request.id for request in receiver.list_requests("/dead")] == ["poison"]
     assert "nodemaintenance_delivery_queue_length 0.0" in requests.get(f"{broker.url}/metrics", timeout=10).text

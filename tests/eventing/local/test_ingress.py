@@ -95,10 +95,10 @@ INVALID_REQUESTS: dict[str, tuple[dict[str, str], bytes, str]] = {
 
 
 @pytest.mark.parametrize(("headers", "body", "expected_words"), INVALID_REQUESTS.values(), ids=INVALID_REQUESTS)
-def test_invalid_event_is_rejected_with_one_line(
+def test_invalid_event_is_rejected_with_one_line_error(
     running_broker: BrokerProcess, headers: dict[str, str], body: bytes, expected_words: str
 ) -> None:
-    """Check that an invalid event is rejected with 400 and one line that names the fault, and the broker continues."""
+    """Check that an invalid event is rejected with 400 and a one-line error, and that the broker continues."""
     response = requests.post(running_broker.url, data=body, headers=headers, timeout=10)
 
     assert response.status_code == 400
@@ -166,7 +166,7 @@ def test_events_are_accepted_at_any_path(running_broker: BrokerProcess, path: st
     running_broker.post(path=path)
 
 
-def test_unknown_event_types_share_one_time_series(running_broker: BrokerProcess) -> None:
+def test_unknown_event_types_share_one_metric_time_series(running_broker: BrokerProcess) -> None:
     """Check that unknown event types share one time series, so that clients cannot create unlimited series."""
     for number in range(3):
         running_broker.post(type=f"never.heard.of.{number}")
@@ -180,7 +180,7 @@ def test_unknown_event_types_share_one_time_series(running_broker: BrokerProcess
 def test_health_endpoints_and_metrics_are_served(running_broker: BrokerProcess) -> None:
     """Check liveness, readiness, and the metrics by event type, Trigger and outcome."""
     running_broker.post(id="counted", type="wanted")
-    running_broker.wait_line(msg="delivered", id="counted")
+    running_broker.wait_for_log_line(msg="delivered", id="counted")
 
     metrics = requests.get(f"{running_broker.url}/metrics", timeout=10).text
 

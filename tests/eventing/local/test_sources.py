@@ -29,20 +29,20 @@ headers = {"ce-specversion": "1.0", "ce-id": str(os.getpid()), "ce-source": "/ch
            "ce-greeting": os.environ["GREETING"], "ce-identity": os.environ["KUBECONFIG"],
            "ce-port": os.environ["PORT"] or "none"}
 urllib.request.urlopen(urllib.request.Request(os.environ["K_SINK"], b"", headers, method="POST")).close()
-if os.environ["STAY"] == "yes":
+if os.environ["KEEP_RUNNING"] == "yes":
     time.sleep(600)
 """
 
 
 PING_SOURCE_PATH = "/apis/v1/namespaces/test/pingsources/tick"
-"""Source of the ticks, and the key that orders them."""
+"""The ticks' source attribute; the broker delivers ticks with the same source in order."""
 PORT_VARIABLE = {"name": "PORT", "value": "8080"}
 
 
-def build_container_source(stay: str) -> dict[str, Any]:
+def build_container_source(keep_running: str) -> dict[str, Any]:
     env = [
         {"name": "GREETING", "value": "hello"},
-        {"name": "STAY", "value": stay},
+        {"name": "KEEP_RUNNING", "value": keep_running},
         {"name": "X", "valueFrom": {}},
         PORT_VARIABLE,
     ]
@@ -60,7 +60,7 @@ def build_container_source(stay: str) -> dict[str, Any]:
     ],
 )
 def test_schedule_may_have_five_or_six_fields(expression: str, expected: str) -> None:
-    """Check that a schedule has five fields, or six with seconds first, as in PingSource."""
+    """Check that a schedule may have five fields, or six with the seconds first, as in Knative's PingSource."""
     noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 
     assert Schedule(expression, timezone.utc).get_next_time(noon).isoformat().startswith(expected)
@@ -70,9 +70,9 @@ def test_schedule_may_have_five_or_six_fields(expression: str, expected: str) ->
     ("early_seconds", "expected_seconds"), [(0.2, 15), (3600.0, -3585)], ids=["woken up early", "set back"]
 )
 def test_clock_changes_do_not_repeat_or_stop_ticks(early_seconds: float, expected_seconds: int) -> None:
-    """Rule 11: A sleep that ends early does not repeat a tick, and setting back the clock does not stop the ticks.
+    """Design rule 11: A sleep that ends early repeats no tick, and setting back the clock does not stop the ticks.
 
-    Only ticks repair lost events, so the source does not wait until the clock reaches the old time again.
+    A lost event is replaced only after a tick, so the source does not wait until the clock reaches the old time again.
     """
     noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -96,7 +96,7 @@ def test_ping_source_emits_ticks_on_schedule(receiver: Receiver, start_broker: S
 
 
 def test_ticks_do_not_queue_up_during_retries(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that ticks do not queue up during retries: with the shipped policy, each tick is tried while it is current.
+    """Check that ticks do not queue up during retries: with the shipped policy, retries of a tick end before the next.
 
     The function rejects three ticks, and the first tick that it accepts is the newest one.
     """
@@ -114,13 +114,13 @@ def test_ticks_do_not_queue_up_during_retries(receiver: Receiver, start_broker: 
     ping = build_source("PingSource", "tick", schedule="*/2 * * * * *", contentType="application/json", data="{}")
     broker = start_broker(ping, build_trigger("f", type="dev.knative.sources.ping", delivery=delivery))
 
-    broker.wait_line(msg="delivered", trigger="f")
+    broker.wait_for_log_line(msg="delivered", trigger="f")
 
     first = {request.id: request for request in reversed(receiver.list_requests("/f"))}
     first_attempt_times = [first[tick].received_at for tick in tick_ids]
     assert len(first_attempt_times) == 4
     assert all(1.5 < after - before < 2.5 for before, after in pairwise(first_attempt_times))
-    assert [line["id"] for line in broker.find(msg="dropped", trigger="f")] == list(tick_ids)[:3]
+    assert [line["id"] for line in broker.find_log_lines(msg="dropped", trigger="f")] == list(tick_ids)[:3]
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_pending_ticks_are_replaced_by_newer_ones(receiver: Receiver, start_brok
 
     assert delivered_ids[:2] == [ticks[0], "forged"]
     assert not {*ticks[1:3]} & {*delivered_ids}
-    assert len(broker.find(msg="dropped: a later tick replaces it", trigger="f")) >= 2
+    assert len(broker.find_log_lines(msg="dropped: a later tick replaces it", trigger="f")) >= 2
 
 
 def test_container_source_runs_a_child_process(receiver: Receiver, start_broker: StartBroker) -> None:
@@ -175,14 +175,14 @@ def test_exited_child_process_is_restarted(receiver: Receiver, start_broker: Sta
 
     assert first.id != second.id
     assert second.received_at - first.received_at >= 0.5
-    assert broker.wait_line(msg="source process ended, restarting")["status"] == "exit 0"
+    assert broker.wait_for_log_line(msg="source process ended, restarting")["status"] == "exit 0"
 
 
 def test_source_whose_child_process_exited_is_not_ready() -> None:
     """Check that a source whose child process has exited is not ready."""
     source = ContainerSource("child", ContainerCommand(["true"], {}))
 
-    status = asyncio.run(source._run_once(SourceSink(lambda _event: None, "http://127.0.0.1:1")))
+    status = asyncio.run(source._run_child(SourceSink(lambda _event: None, "http://127.0.0.1:1")))
 
     assert (status, source.is_ready) == ("exit 0", False)
 
@@ -219,7 +219,7 @@ def has_exited_in_time(pidfd: int) -> bool:
     ],
     ids=["no such program", "invalid variable name"],
 )
-def test_program_that_cannot_be_started_is_logged_and_broker_continues(
+def test_failed_start_of_source_program_is_logged_and_broker_continues(
     receiver: Receiver, start_broker: StartBroker, invalid_container: dict[str, Any]
 ) -> None:
     """Check that a source program that cannot be started is logged, and that the broker still delivers other events.
@@ -231,6 +231,6 @@ def test_program_that_cannot_be_started_is_logged_and_broker_continues(
         build_trigger("f"),
     )
 
-    assert "not started" in broker.wait_line(msg="source process ended, restarting", source="gone")["status"]
+    assert "not started" in broker.wait_for_log_line(msg="source process ended, restarting", source="gone")["status"]
     broker.post()
     receiver.wait_for_requests("/f")

@@ -1,4 +1,4 @@
-"""Tests that manifests are parsed as by Knative, and rejected if the local delivery does not support them."""
+"""Tests that manifests are parsed as in Knative, and rejected if the local delivery does not support them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_invalid_duration_is_rejected(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["P1Y", "P1M", "P1Y2M3DT4H"])
-def test_error_explains_why_years_and_months_are_rejected(text: str) -> None:
-    """Check that years and months are rejected because they have no fixed length."""
+def test_duration_in_years_or_months_is_rejected_with_reason(text: str) -> None:
+    """Check that durations in years or months are rejected with the reason: years and months have no fixed length."""
     with pytest.raises(ValueError, match=f"'{text}' has years or months, which have no fixed length: use"):
         triggers.parse_duration(text)
 
@@ -91,8 +91,8 @@ def build_broker(delivery: dict[str, Any] | None) -> dict[str, Any]:
     return build_manifest("eventing.knative.dev/v1", "Broker", "default", {"delivery": delivery} if delivery else {})
 
 
-def test_trigger_delivery_defaults_to_broker_and_knative(tmp_path: Path) -> None:
-    """Check that a Trigger without a delivery spec uses the Broker's, or Knative's default.
+def test_trigger_without_delivery_spec_uses_default_of_broker_or_knative(tmp_path: Path) -> None:
+    """Check that a Trigger without a delivery spec uses the Broker's delivery spec, or else Knative's defaults.
 
     The Broker's dead letter sink also applies to a Trigger whose delivery spec has no sink.
     """
@@ -121,7 +121,7 @@ def test_trigger_delivery_defaults_to_broker_and_knative(tmp_path: Path) -> None
     ids=["service", "service and path", "address"],
 )
 def test_destination_is_resolved_by_service_name_or_url(tmp_path: Path, subscriber: dict[str, Any], url: str) -> None:
-    """Check that a destination is resolved from a Service name, a path or a URL; Services map to paths of one URL."""
+    """Check that a destination may be a Service, a path or a URL; each Service is a path below the functions' URL."""
     manifest = build_trigger("t")
     manifest["spec"]["subscriber"] = subscriber
 
@@ -129,7 +129,7 @@ def test_destination_is_resolved_by_service_name_or_url(tmp_path: Path, subscrib
 
 
 def test_shipped_manifests_can_be_parsed() -> None:
-    """Check that all shipped Triggers and sources can be parsed; other files in their directories are ignored."""
+    """Check that all shipped Triggers and sources can be parsed, and that files of other kinds are ignored."""
     documents = manifests.read_documents([ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1"])
 
     parsed = triggers.parse_triggers(documents, FUNCTIONS_URL)
@@ -183,20 +183,20 @@ API_SERVER_SOURCE_FAULTS: dict[str, ChangeManifest] = {
 }
 
 
-def build_container_change(**changes: object) -> ChangeManifest:
+def create_container_changer(**changes: object) -> ChangeManifest:
     return lambda document: document["spec"]["template"]["spec"]["containers"][0].update(changes)
 
 
 CONTAINER_SOURCE_FAULTS: dict[str, ChangeManifest] = {
     "spec.template.spec.containers": lambda document: document["spec"].update(template={}),
-    "spec.template.spec.containers[0].command is": build_container_change(command=None),
-    "spec.template.spec.containers[0].command must": build_container_change(command=5),
-    "spec.template.spec.containers[0].command must be": build_container_change(command="python -m x"),
-    "spec.template.spec.containers[0].args": build_container_change(args=[5]),
-    "spec.template.spec.containers[0].env must": build_container_change(env=5),
-    "spec.template.spec.containers[0].env[0]": build_container_change(env=[5]),
-    "spec.template.spec.containers[0].env[0] must": build_container_change(env=[{"value": "x"}]),
-    "spec.template.spec.containers[0].env[1]": build_container_change(env=[{"name": "a"}, {"name": "b", "value": 5}]),
+    "spec.template.spec.containers[0].command is": create_container_changer(command=None),
+    "spec.template.spec.containers[0].command must": create_container_changer(command=5),
+    "spec.template.spec.containers[0].command must be": create_container_changer(command="python -m x"),
+    "spec.template.spec.containers[0].args": create_container_changer(args=[5]),
+    "spec.template.spec.containers[0].env must": create_container_changer(env=5),
+    "spec.template.spec.containers[0].env[0]": create_container_changer(env=[5]),
+    "spec.template.spec.containers[0].env[0] must": create_container_changer(env=[{"value": "x"}]),
+    "spec.template.spec.containers[0].env[1]": create_container_changer(env=[{"name": "a"}, {"name": "b", "value": 5}]),
 }
 VALID_MANIFESTS = {
     "Trigger": build_trigger("t", delivery={"retry": 1}),
@@ -268,7 +268,7 @@ def test_error_names_missing_or_invalid_manifest_file(tmp_path: Path) -> None:
     broken_status, broken_output = run_broker("--manifests", broken, "--functions", FUNCTIONS_URL)
 
     assert (missing_status, broken_status) == (1, 1)
-    assert "no such file or folder" in missing_output
+    assert "no such file or directory" in missing_output
     assert f"{broken}: invalid YAML" in broken_output
     assert broken_output.count("\n") == 1
 

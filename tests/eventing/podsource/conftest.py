@@ -1,4 +1,4 @@
-"""Fixtures for a cluster on which only PodSource runs; the tests do the work of the functions."""
+"""Fixtures for a cluster on which only PodSource runs; test helpers replace the functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test environment: PodSource as a process on a real cluster, its sink, and helpers that do the functions' work."""
+"""Test environment: PodSource as a process on a real cluster, its sink, and helpers that replace the functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kube.paths import Object
 from kube.pods import Pod
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
 from tests.receiver import ReceivedRequest, Receiver
 from tests.workload import Workload
@@ -49,7 +49,7 @@ class PodSourceEnvironment:
 
     def wait_for_endpoint(self, endpoint: str) -> None:
         """Wait until the endpoint responds with 200."""
-        await_ready(endpoint, lambda: self.get_status(endpoint) == 200, [self.source], timeout=60)
+        wait_until_ready(endpoint, lambda: self.get_status(endpoint) == 200, [self.source], timeout=60)
 
     def get_status(self, endpoint: str) -> int:
         """Return the HTTP status of an endpoint, or 0 if the connection is refused."""
@@ -66,16 +66,16 @@ class PodSourceEnvironment:
 
     def wait_for_metric(self, metric: str, minimum: float) -> None:
         """Wait until the value of a metric is at least `minimum`."""
-        await_ready(metric, lambda: self.get_metric(metric) >= minimum, [self.source], timeout=30)
+        wait_until_ready(metric, lambda: self.get_metric(metric) >= minimum, [self.source], timeout=30)
 
     def create_maintenance(self, node: str, drain: Object | None = None) -> Object:
         """Create a NodeMaintenance whose drain has not begun, and return it."""
         return self.workload.create_maintenance(node, drain=drain)
 
     def begin_drains(self, *nodes: str, drain: Object | None = None) -> float:
-        """Create a maintenance for each node and mark it as begun, as `begin` does; return the time just before."""
+        """Create a maintenance for each node, mark it as begun, and return the time just before the first mark."""
         maintenances = {node: self.create_maintenance(node, drain) for node in nodes}
-        self.wait_until_watched(*nodes)
+        self.wait_until_nodes_are_watched(*nodes)
         live_nodes = self.client.gather_all(*(self.client.api.get(build_node_path(node)) for node in nodes))
         counts = {"totalpods": 1, "evictionPods": 1}
         patches = {
@@ -86,8 +86,8 @@ class PodSourceEnvironment:
         self.client.gather_all(*(self.client.api.patch(path, patch) for path, patch in patches.items()))
         return before
 
-    def wait_until_watched(self, *nodes: str) -> None:
-        """Wait until PodSource, if it is running, watches budgets and the pods on as many nodes as given."""
+    def wait_until_nodes_are_watched(self, *nodes: str) -> None:
+        """Wait until PodSource, if started, watches budgets and the pods on as many nodes as are given."""
         if self.source.is_alive:
             self.wait_for_metric('watches{resource="pods"}', len(nodes))
             self.wait_for_metric('watches{resource="poddisruptionbudgets"}', 1)
@@ -120,12 +120,12 @@ class PodSourceEnvironment:
         ]
 
     def wait_for_hints(self, event_type: str, *nodes: str, count: int = 1) -> list[ReceivedRequest]:
-        """Wait until the sink has received `count` such hints in total, and return them."""
+        """Wait until the sink has received `count` hints of the type for these nodes, and return them."""
         self.sink.wait_until(lambda: len(self.list_hints(event_type, *nodes)) >= count)
         return self.list_hints(event_type, *nodes)
 
-    def run_to_end(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run another PodSource process that is expected to exit by itself, and return its result."""
+    def run_until_exit(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run another PodSource process until it exits, and return its result."""
         process_environment = {**os.environ, **self.environment, **environment}
         return subprocess.run(
             PODSOURCE_COMMAND,

@@ -1,10 +1,10 @@
-"""Unit tests for which pods on a draining node wait for budgets and may be evicted."""
+"""Unit tests for the rules by which pods on a draining node wait for budgets or may be evicted."""
 
 from __future__ import annotations
 
 import pytest
 
-from eventing.podsource.draining_node import DrainingNode, admits_any, compute_capacity, selects_pod
+from eventing.podsource.draining_node import DrainingNode, admits_any_pod, compute_capacity, selects_pod
 from eventing.podsource.hint_scheduler import BudgetCapacity
 from kube.paths import Object
 from tests.kube.samples import make_budget, make_maintenance, make_pod
@@ -60,22 +60,22 @@ def test_pod_selected_by_two_budgets_is_admitted_by_neither() -> None:
     assert compute_capacity(first, [build_db_pod()], [first, second]) == BudgetCapacity()
 
 
-def test_pods_freed_by_changed_budget_are_admitted() -> None:
+def test_pods_that_changed_budget_no_longer_covers_may_be_evicted() -> None:
     """Check that pods that a budget no longer covers may be evicted, unless another budget blocks them."""
     old, new = (
         make_budget("b", selector={"matchLabels": DB_LABELS}),
         make_budget("b", selector={"matchLabels": WEB_LABELS}, observed=0),
     )
 
-    assert admits_any((old, new), [build_db_pod()], [new])
-    assert not admits_any((old, new), [make_pod(labels=WEB_LABELS)], [new])
-    assert not admits_any((old,), [build_db_pod()], [make_budget("other")])
-    assert admits_any((old,), [build_db_pod()], [make_budget("other", allowed=1)])
-    assert not admits_any((old,), [make_pod(labels=WEB_LABELS)], [])
+    assert admits_any_pod((old, new), [build_db_pod()], [new])
+    assert not admits_any_pod((old, new), [make_pod(labels=WEB_LABELS)], [new])
+    assert not admits_any_pod((old,), [build_db_pod()], [make_budget("other")])
+    assert admits_any_pod((old,), [build_db_pod()], [make_budget("other", allowed=1)])
+    assert not admits_any_pod((old,), [make_pod(labels=WEB_LABELS)], [])
 
 
 def test_pods_excluded_by_spec_do_not_wait_for_budgets() -> None:
-    """DRN-1a, rule 8: Pods that `spec.drain` excludes do not wait for budgets until a changed spec includes them.
+    """DRN-1a, design rule 8: Pods that `spec.drain` excludes wait for no budget until a changed spec includes them.
 
     A hint about such a pod would have no effect, so PodSource would repeat it.
     """
@@ -89,27 +89,27 @@ def test_pods_excluded_by_spec_do_not_wait_for_budgets() -> None:
 
     assert node.update_maintenance(without_force)
     assert not node.update_maintenance(without_force)
-    assert (node.list_leaving(), node.list_evictable(node.classify_pods()), node.list_waiting("ns")) == (
+    assert (node.list_leaving_pods(), node.list_evictable_pods(node.classify_pods()), node.list_waiting_pods("ns")) == (
         [bare_pod, web],
         [web],
         [web],
     )
     node.remove_pod(web)
-    assert (node.list_leaving(), node.list_waiting("ns")) == ([bare_pod], [])
+    assert (node.list_leaving_pods(), node.list_waiting_pods("ns")) == ([bare_pod], [])
     assert node.update_maintenance(with_selector)
-    assert (node.list_leaving(), node.list_waiting("ns")) == ([], [])
+    assert (node.list_leaving_pods(), node.list_waiting_pods("ns")) == ([], [])
     assert node.update_maintenance(maintenance)
-    assert node.list_waiting("ns") == [bare_pod]
+    assert node.list_waiting_pods("ns") == [bare_pod]
 
 
 def test_budget_selects_completed_pod() -> None:
-    """Check that a budget still selects a pod that has run to completion, although it no longer counts the pod."""
+    """Check that a budget selects a pod that has run to completion, although the budget does not count the pod."""
     assert selects_pod(make_budget(), build_db_pod(phase="Succeeded"))
     assert not selects_pod(make_budget(), make_pod(labels=WEB_LABELS))
     assert not selects_pod(make_budget(namespace="other"), build_db_pod())
 
 
-def test_daemon_set_pods_wait_only_after_all_other_pods_left() -> None:
+def test_daemon_set_pods_wait_for_budgets_only_if_no_other_pods_remain() -> None:
     """NMO-7: DaemonSet pods wait for budgets only if no other pods remain.
 
     `evict` determines which DaemonSets no longer exist only after all other pods have left.
@@ -121,14 +121,14 @@ def test_daemon_set_pods_wait_only_after_all_other_pods_left() -> None:
     )
     node.update_pod(daemon)
     node.update_pod(last_pod)
-    assert node.list_waiting("ns") == [last_pod]
+    assert node.list_waiting_pods("ns") == [last_pod]
 
     node.update_pod({**last_pod, "metadata": {**last_pod["metadata"], "deletionTimestamp": DELETION_TIME}})
-    assert node.list_waiting("ns") == []
+    assert node.list_waiting_pods("ns") == []
 
     node.remove_pod(last_pod)
-    assert node.list_waiting("ns") == [daemon]
-    assert node.list_waiting("other") == []
+    assert node.list_waiting_pods("ns") == [daemon]
+    assert node.list_waiting_pods("other") == []
 
 
 def test_update_pod_returns_previous_version() -> None:
@@ -140,7 +140,7 @@ def test_update_pod_returns_previous_version() -> None:
     assert node.remove_pod(pod) is None
 
 
-def test_pods_may_be_evicted_only_if_maintenance_begun_and_node_synced() -> None:
+def test_pods_may_be_evicted_only_if_maintenance_has_begun_and_pods_are_listed() -> None:
     node = DrainingNode("node-1")
     node.maintenances["1"] = make_maintenance(counts="")
     node.is_synced = True

@@ -1,4 +1,4 @@
-"""Unit tests for when which nodes receive hints about an open budget, with simulated time."""
+"""Unit tests, with simulated time, for `HintScheduler`: when each node gets a hint event about an open budget."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ COUNTED_CAPACITY, UNCOUNTED_CAPACITY = BudgetCapacity(counted=True), BudgetCapac
 NODE_A, NODE_B, NODE_C = "node-a", "node-b", "node-c"
 
 
-def open_budget(scheduler: HintScheduler, *nodes: str, allowed: int = 1, budget: str = "x/b") -> None:
+def report_open_budget(scheduler: HintScheduler, *nodes: str, allowed: int = 1, budget: str = "x/b") -> None:
     """Report to the scheduler that the budget admits evictions of pods on these nodes."""
     for node in nodes:
         scheduler.update_capacity(budget, node, COUNTED_CAPACITY, allowed)
 
 
-def close_budget(scheduler: HintScheduler, *nodes: str, budget: str = "x/b") -> None:
+def report_exhausted_budget(scheduler: HintScheduler, *nodes: str, budget: str = "x/b") -> None:
     """Report to the scheduler that pods on these nodes wait for the budget, which admits no evictions."""
     for node in nodes:
         scheduler.update_capacity(budget, node, BudgetCapacity(), 0)
 
 
-def take_due_nodes(scheduler: HintScheduler, now: float) -> list[str]:
+def take_nodes_with_due_hint(scheduler: HintScheduler, now: float) -> list[str]:
     """Take the hints that are due at `now`, and return their nodes."""
     return [hint.node for hint in scheduler.take_due_hints(now)]
 
 
 def list_hint_times(scheduler: HintScheduler, start: float, end: float) -> list[tuple[float, str]]:
     """Take all hints that become due up to `end`, and return the time and node of each."""
-    hint_times = [(start, node) for node in take_due_nodes(scheduler, start)]
+    hint_times = [(start, node) for node in take_nodes_with_due_hint(scheduler, start)]
     now = start
     while (now := scheduler.get_next_due_time(now)) <= end:
-        hint_times += [(now, node) for node in take_due_nodes(scheduler, now)]
+        hint_times += [(now, node) for node in take_nodes_with_due_hint(scheduler, now)]
     return hint_times
 
 
@@ -52,14 +52,14 @@ def list_hint_times(scheduler: HintScheduler, start: float, end: float) -> list[
 def test_one_hint_is_due_when_budget_opens() -> None:
     """Design rule 8: A hint is due when a budget opens, and not when its counts change."""
     scheduler = HintScheduler()
-    close_budget(scheduler, NODE_A)
+    report_exhausted_budget(scheduler, NODE_A)
     assert scheduler.get_next_due_time(0.0) == math.inf
     assert scheduler.take_due_hints(0.0) == []
 
-    open_budget(scheduler, NODE_A, allowed=1)
+    report_open_budget(scheduler, NODE_A, allowed=1)
     assert scheduler.take_due_hints(5.0) == [DueHint("x/b", NODE_A, 0)]
 
-    open_budget(scheduler, NODE_A, allowed=4)
+    report_open_budget(scheduler, NODE_A, allowed=4)
     assert scheduler.take_due_hints(5.5) == []
 
 
@@ -71,48 +71,48 @@ def test_no_hint_is_due_for_node_without_waiting_pod() -> None:
     assert scheduler.get_next_due_time(0.0) == math.inf
 
 
-def test_hints_for_successive_openings_keep_minimum_interval() -> None:
-    """Check that the hint for a second opening within the minimum interval is due at the end of the interval.
+def test_hints_about_successive_budget_openings_keep_minimum_interval() -> None:
+    """Check that a hint is due at the end of the minimum interval if a budget opens twice within the interval.
 
-    The node has used the first opening, and the budget is still open at the end of the interval.
+    A pod was evicted after the first opening, and the budget is open at the end of the interval.
     """
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
-    assert take_due_nodes(scheduler, 10.0) == [NODE_A]
-    close_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
+    assert take_nodes_with_due_hint(scheduler, 10.0) == [NODE_A]
+    report_exhausted_budget(scheduler, NODE_A)
     scheduler.record_eviction("x/b", NODE_A, 10.05)
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
 
-    assert take_due_nodes(scheduler, 10.1) == []
+    assert take_nodes_with_due_hint(scheduler, 10.1) == []
     assert scheduler.get_next_due_time(10.1) == 10.0 + MIN_HINT_SECONDS
-    assert take_due_nodes(scheduler, 10.0 + MIN_HINT_SECONDS) == [NODE_A]
+    assert take_nodes_with_due_hint(scheduler, 10.0 + MIN_HINT_SECONDS) == [NODE_A]
 
 
-def test_delayed_hint_is_dropped_if_budget_closes() -> None:
+def test_delayed_hint_is_discarded_if_budget_is_exhausted() -> None:
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
     scheduler.take_due_hints(10.0)
-    close_budget(scheduler, NODE_A)
+    report_exhausted_budget(scheduler, NODE_A)
     scheduler.record_eviction("x/b", NODE_A, 10.05)
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
     scheduler.take_due_hints(10.1)
-    close_budget(scheduler, NODE_A)
+    report_exhausted_budget(scheduler, NODE_A)
 
-    assert take_due_nodes(scheduler, 11.0) == []
+    assert take_nodes_with_due_hint(scheduler, 11.0) == []
 
 
-def test_hint_is_due_if_pass_leaves_budget_open() -> None:
-    """Check that a hint is due soon after a pass has evicted its last pod if the budget is still open.
+def test_hint_is_due_if_budget_is_still_open_after_pass() -> None:
+    """Check that a hint is due soon after the last eviction in a pass of `evict` if the budget is still open.
 
-    While pods become terminating, the pass is still running and needs no hint.
+    No hint is due while the pass of `evict` is still running, that is, while pods become terminating.
     """
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, allowed=3)
+    report_open_budget(scheduler, NODE_A, allowed=3)
     scheduler.take_due_hints(0.0)
     for now in (0.1, 0.2, 0.3, 0.4):
         scheduler.record_eviction("x/b", NODE_A, now)
-        open_budget(scheduler, NODE_A, allowed=3)
-        assert take_due_nodes(scheduler, now) == []
+        report_open_budget(scheduler, NODE_A, allowed=3)
+        assert take_nodes_with_due_hint(scheduler, now) == []
 
     assert list_hint_times(scheduler, 0.4, 0.9) == [(0.4 + MIN_HINT_SECONDS, NODE_A)]
 
@@ -120,7 +120,7 @@ def test_hint_is_due_if_pass_leaves_budget_open() -> None:
 def test_hint_without_effect_is_repeated_with_exponential_backoff() -> None:
     """Design rule 9: A hint without effect is repeated after 1, 2, 4, ... up to 60 s, while the budget stays open."""
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
 
     times = [now for now, _ in list_hint_times(scheduler, 100.0, 400.0)]
 
@@ -130,17 +130,17 @@ def test_hint_without_effect_is_repeated_with_exponential_backoff() -> None:
 
 def test_backoff_stays_at_maximum_for_a_day() -> None:
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
 
     times = [now for now, _ in list_hint_times(scheduler, 0.0, 100_000.0)]
 
     assert times[-1] - times[-2] == MAX_BACKOFF_SECONDS
 
 
-def test_hints_without_effect_are_numbered() -> None:
-    """Check that repeated hints are numbered, so that their ids differ, and that progress resets the number."""
+def test_repeated_hints_are_numbered() -> None:
+    """Check that repeated hints are numbered, so that their ids differ, and that an eviction resets the number."""
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
     repeats = [scheduler.take_due_hints(now)[0].repeats for now in (0.0, 1.0, 3.0)]
     scheduler.record_eviction("x/b", NODE_A, 3.1)
 
@@ -150,9 +150,9 @@ def test_hints_without_effect_are_numbered() -> None:
 
 def test_terminating_pod_resets_backoff() -> None:
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
     for now in (0.0, 1.0, 3.0, 7.0):
-        assert take_due_nodes(scheduler, now) == [NODE_A]
+        assert take_nodes_with_due_hint(scheduler, now) == [NODE_A]
     scheduler.record_eviction("x/b", NODE_A, 8.0)
 
     assert [now for now, _ in list_hint_times(scheduler, 8.0, 13.0)] == [8.25, 9.25, 11.25]
@@ -163,98 +163,98 @@ def test_flapping_budget_does_not_reset_backoff() -> None:
     scheduler = HintScheduler()
     hints = []
     for step in range(1200):
-        (open_budget if step % 2 else close_budget)(scheduler, NODE_A)
-        hints += take_due_nodes(scheduler, step / 10)
+        (report_open_budget if step % 2 else report_exhausted_budget)(scheduler, NODE_A)
+        hints += take_nodes_with_due_hint(scheduler, step / 10)
 
-    assert len(hints) == 7  # within two minutes: at 0, 1, 3, 7, 15, 31 and 63 s, or slightly later
+    assert len(hints) == 7  # The hints are due at 0, 1, 3, 7, 15, 31 and 63 s, or slightly later.
 
 
-def test_opening_after_pod_left_resets_backoff() -> None:
-    """Check that an opening after a pod has left resets the backoff, as the budget may have opened for another pod.
+def test_budget_opening_after_pod_left_resets_backoff() -> None:
+    """Check that the backoff is reset if a budget opens after a pod has left: another pod may now be evicted.
 
-    The pod was already terminating before the hints.
+    The pod was already terminating before the first hint.
     """
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
     for now in (0.0, 1.0, 3.0):
         scheduler.take_due_hints(now)
     scheduler.record_pod_gone("x/b", NODE_A)
-    assert take_due_nodes(scheduler, 3.4) == []  # the budget has not closed in between
-    close_budget(scheduler, NODE_A)
-    open_budget(scheduler, NODE_A)
+    assert take_nodes_with_due_hint(scheduler, 3.4) == []  # The budget has not closed since the last hint.
+    report_exhausted_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
 
-    assert take_due_nodes(scheduler, 3.5) == [NODE_A]
+    assert take_nodes_with_due_hint(scheduler, 3.5) == [NODE_A]
 
 
 def test_pod_that_left_another_node_does_not_reset_backoff() -> None:
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, NODE_B, allowed=2)
+    report_open_budget(scheduler, NODE_A, NODE_B, allowed=2)
     scheduler.take_due_hints(0.0)
     scheduler.record_pod_gone("x/b", NODE_B)
     scheduler.record_eviction("x/b", NODE_B, 0.1)
-    close_budget(scheduler, NODE_A, NODE_B)
-    open_budget(scheduler, NODE_A, NODE_B, allowed=2)
+    report_exhausted_budget(scheduler, NODE_A, NODE_B)
+    report_open_budget(scheduler, NODE_A, NODE_B, allowed=2)
 
-    assert take_due_nodes(scheduler, 0.5) == [NODE_B]
-    assert take_due_nodes(scheduler, 1.0) == [NODE_A]
+    assert take_nodes_with_due_hint(scheduler, 0.5) == [NODE_B]
+    assert take_nodes_with_due_hint(scheduler, 1.0) == [NODE_A]
 
 
-def test_start_of_pass_counts_as_hint() -> None:
-    """Check that the start of a pass counts as a hint about every budget, so that no hint is due for a second.
+def test_no_hint_is_due_within_a_second_after_start_of_pass() -> None:
+    """Check that a node gets no hint within a second after a pass of `evict` has started on the node.
 
     This also applies to budgets that PodSource first sees after the start of the pass.
     """
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, budget="x/known")
+    report_open_budget(scheduler, NODE_A, budget="x/known")
     scheduler.record_pass_start(NODE_A, 20.0)
-    open_budget(scheduler, NODE_A, budget="x/new")
+    report_open_budget(scheduler, NODE_A, budget="x/new")
 
     assert scheduler.take_due_hints(20.9) == []
     assert [(hint.budget, hint.repeats) for hint in scheduler.take_due_hints(21.0)] == [("x/known", 1), ("x/new", 1)]
 
 
-def test_hint_is_due_at_once_if_budget_opens_after_eviction() -> None:
+def test_hint_is_due_immediately_if_budget_opens_after_eviction() -> None:
     scheduler = HintScheduler()
     scheduler.record_pass_start(NODE_A, 20.0)
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
     scheduler.record_eviction("x/b", NODE_A, 20.1)
-    close_budget(scheduler, NODE_A)
-    open_budget(scheduler, NODE_A)
+    report_exhausted_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
 
-    assert take_due_nodes(scheduler, 20.4) == [NODE_A]
+    assert take_nodes_with_due_hint(scheduler, 20.4) == [NODE_A]
 
 
-def test_hint_is_due_at_once_if_budget_opens_long_after_pass() -> None:
+def test_hint_is_due_immediately_if_budget_opens_long_after_pass() -> None:
     scheduler = HintScheduler()
     scheduler.record_pass_start(NODE_A, 20.0)
-    close_budget(scheduler, NODE_A)
+    report_exhausted_budget(scheduler, NODE_A)
     assert scheduler.take_due_hints(21.0) == []
 
-    open_budget(scheduler, NODE_A)
-    assert take_due_nodes(scheduler, 25.0) == [NODE_A]
+    report_open_budget(scheduler, NODE_A)
+    assert take_nodes_with_due_hint(scheduler, 25.0) == [NODE_A]
 
 
 def test_hint_about_open_budget_is_due_after_restart() -> None:
-    """Check that hints about open budgets are due at once after a restart, because the new process has sent none."""
+    """Check that hints about open budgets are due immediately after a restart: the new process has sent no hints."""
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
     scheduler.reset_after_relist()
 
-    assert take_due_nodes(scheduler, 0.0) == [NODE_A]
+    assert take_nodes_with_due_hint(scheduler, 0.0) == [NODE_A]
 
 
 def test_relist_resets_backoff() -> None:
-    """Check that a relist resets the backoff, because openings may have been missed.
+    """Check that a relist of the budgets resets the backoff, because changes of the budgets may have been missed.
 
     Hints without effect are still at least one second apart.
     """
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A)
+    report_open_budget(scheduler, NODE_A)
     for now in (0.0, 1.0, 3.0, 7.0):
         scheduler.take_due_hints(now)
     scheduler.reset_after_relist()
-    assert take_due_nodes(scheduler, 7.9) == []
-    assert take_due_nodes(scheduler, 8.0) == [NODE_A]
+    assert take_nodes_with_due_hint(scheduler, 7.9) == []
+    assert take_nodes_with_due_hint(scheduler, 8.0) == [NODE_A]
 
     scheduler.reset_after_relist()
     assert [scheduler.get_next_due_time(8.0)] == [9.0]
@@ -266,19 +266,19 @@ def test_one_hint_is_due_per_opening_of_budget_that_admits_one_pod() -> None:
     scheduler = HintScheduler()
     order = []
     for number in range(6):
-        open_budget(scheduler, NODE_A, NODE_B, NODE_C)
-        (node,) = take_due_nodes(scheduler, number)
+        report_open_budget(scheduler, NODE_A, NODE_B, NODE_C)
+        (node,) = take_nodes_with_due_hint(scheduler, number)
         order.append(node)
-        close_budget(scheduler, NODE_A, NODE_B, NODE_C)
+        report_exhausted_budget(scheduler, NODE_A, NODE_B, NODE_C)
         scheduler.record_eviction("x/b", node, number + 0.1)
 
     assert order == [NODE_A, NODE_B, NODE_C, NODE_A, NODE_B, NODE_C]
 
 
-def test_unused_eviction_passes_to_next_node() -> None:
-    """Check that an unused eviction passes to the next node after a second, and that each node has its own backoff."""
+def test_eviction_unused_for_a_second_is_offered_to_next_node() -> None:
+    """Check that the next node gets a hint if a node evicts no pod within a second; each node has its own backoff."""
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, NODE_B, NODE_C)
+    report_open_budget(scheduler, NODE_A, NODE_B, NODE_C)
 
     hint_times = list_hint_times(scheduler, 0.0, 6.0)
 
@@ -288,34 +288,34 @@ def test_unused_eviction_passes_to_next_node() -> None:
 def test_number_of_hinted_nodes_equals_number_of_admitted_pods() -> None:
     """Check that as many nodes get hints as the budget admits pods.
 
-    A hint reserves one eviction for its node for a second. Completed evictions are already part of the budget's counts.
+    A hint reserves one eviction for a node for a second. The budget's counts already include completed evictions.
     """
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, NODE_B, NODE_C, allowed=2)
-    assert take_due_nodes(scheduler, 0.0) == [NODE_A, NODE_B]
+    report_open_budget(scheduler, NODE_A, NODE_B, NODE_C, allowed=2)
+    assert take_nodes_with_due_hint(scheduler, 0.0) == [NODE_A, NODE_B]
 
-    open_budget(scheduler, NODE_A, NODE_B, NODE_C, allowed=3)
-    assert take_due_nodes(scheduler, 0.1) == [NODE_C]
+    report_open_budget(scheduler, NODE_A, NODE_B, NODE_C, allowed=3)
+    assert take_nodes_with_due_hint(scheduler, 0.1) == [NODE_C]
 
 
-def test_used_eviction_is_not_reserved() -> None:
+def test_completed_eviction_is_not_reserved() -> None:
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, NODE_B)
-    assert take_due_nodes(scheduler, 0.0) == [NODE_A]
-    scheduler.record_eviction("x/b", NODE_A, 0.1)  # the budget is still open, since another pod became ready
+    report_open_budget(scheduler, NODE_A, NODE_B)
+    assert take_nodes_with_due_hint(scheduler, 0.0) == [NODE_A]
+    scheduler.record_eviction("x/b", NODE_A, 0.1)  # The budget stays open: another pod became ready.
 
-    assert take_due_nodes(scheduler, 0.1) == [NODE_B]
+    assert take_nodes_with_due_hint(scheduler, 0.1) == [NODE_B]
 
 
-def test_pass_that_just_started_reserves_eviction() -> None:
-    """Check that a pass that has just started, as in a new maintenance, reserves one eviction."""
+def test_start_of_pass_reserves_eviction_for_node() -> None:
+    """Check that a pass of `evict` that has just started on a node reserves one eviction for this node."""
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, NODE_B)
+    report_open_budget(scheduler, NODE_A, NODE_B)
     scheduler.record_pass_start(NODE_A, 0.0)
 
-    assert take_due_nodes(scheduler, 0.5) == []
+    assert take_nodes_with_due_hint(scheduler, 0.5) == []
     assert scheduler.get_next_due_time(0.5) == SLOT_SECONDS
-    assert take_due_nodes(scheduler, 1.0) == [NODE_B]
+    assert take_nodes_with_due_hint(scheduler, 1.0) == [NODE_B]
 
 
 def test_evictions_of_unready_pods_are_not_reserved() -> None:
@@ -327,81 +327,81 @@ def test_evictions_of_unready_pods_are_not_reserved() -> None:
     for node in (NODE_A, NODE_B, NODE_C):
         scheduler.update_capacity("x/b", node, UNCOUNTED_CAPACITY, 0)
 
-    assert take_due_nodes(scheduler, 0.0) == [NODE_A, NODE_B, NODE_C]
+    assert take_nodes_with_due_hint(scheduler, 0.0) == [NODE_A, NODE_B, NODE_C]
 
 
-def test_budgets_are_independent() -> None:
+def test_hints_about_different_budgets_are_independent() -> None:
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, NODE_B, budget="x/one")
-    open_budget(scheduler, NODE_A, NODE_B, budget="x/two")
+    report_open_budget(scheduler, NODE_A, NODE_B, budget="x/one")
+    report_open_budget(scheduler, NODE_A, NODE_B, budget="x/two")
 
     assert [hint.budget for hint in scheduler.take_due_hints(0.0)] == ["x/one", "x/two"]
 
 
 def test_one_hint_is_due_if_budget_no_longer_covers_pods() -> None:
-    """Check that one hint, which is not repeated, is due if a budget is deleted or no longer covers the pods."""
+    """Check that exactly one hint is due if a budget is deleted or no longer covers the pods."""
     scheduler = HintScheduler()
-    close_budget(scheduler, NODE_A)
+    report_exhausted_budget(scheduler, NODE_A)
     scheduler.force_hint("x/b", NODE_A)
     scheduler.update_capacity("x/b", NODE_A, None, 0)
 
     assert list_hint_times(scheduler, 0.0, 500.0) == [(0.0, NODE_A)]
 
 
-def test_hints_for_repeated_deletions_keep_minimum_interval() -> None:
+def test_hints_about_repeatedly_deleted_budget_keep_minimum_interval() -> None:
     scheduler = HintScheduler()
     hints = []
     for step in range(100):
         scheduler.force_hint("x/b", NODE_A)
-        hints += take_due_nodes(scheduler, step / 100)
+        hints += take_nodes_with_due_hint(scheduler, step / 100)
 
     assert len(hints) == 1 / MIN_HINT_SECONDS
 
 
 def test_hint_is_due_after_minimum_interval_if_budget_is_deleted_during_pass() -> None:
-    """Check that a hint about a deleted budget is due after the minimum interval, although a pass has just started.
+    """Check that a hint about a budget that was deleted just after a pass started is due after the minimum interval.
 
-    The pass may have read the budget before its deletion.
+    The pass may have read the budget before the deletion.
     """
     scheduler = HintScheduler()
-    close_budget(scheduler, NODE_A)
+    report_exhausted_budget(scheduler, NODE_A)
     scheduler.record_pass_start(NODE_A, 0.0)
     scheduler.force_hint("x/b", NODE_A)
 
     assert scheduler.get_next_due_time(0.1) == MIN_HINT_SECONDS
-    assert take_due_nodes(scheduler, MIN_HINT_SECONDS) == [NODE_A]
+    assert take_nodes_with_due_hint(scheduler, MIN_HINT_SECONDS) == [NODE_A]
 
 
-def test_dropped_node_reserves_no_eviction() -> None:
+def test_drained_node_reserves_no_eviction() -> None:
     """Check that a drained node reserves no eviction, and that its next maintenance starts without earlier hints."""
     scheduler = HintScheduler()
-    open_budget(scheduler, NODE_A, NODE_B)
-    assert take_due_nodes(scheduler, 0.0) == [NODE_A]
+    report_open_budget(scheduler, NODE_A, NODE_B)
+    assert take_nodes_with_due_hint(scheduler, 0.0) == [NODE_A]
     scheduler.drop_node(NODE_A)
-    assert take_due_nodes(scheduler, 0.1) == [NODE_B]
+    assert take_nodes_with_due_hint(scheduler, 0.1) == [NODE_B]
     scheduler.drop_node(NODE_B)
     assert scheduler.get_next_due_time(0.1) == math.inf
 
-    open_budget(scheduler, NODE_A)
-    assert take_due_nodes(scheduler, 0.2) == [NODE_A]
+    report_open_budget(scheduler, NODE_A)
+    assert take_nodes_with_due_hint(scheduler, 0.2) == [NODE_A]
 
 
 @given(st.lists(st.tuples(st.sampled_from("oca "), st.sampled_from([NODE_A, NODE_B])), max_size=60), st.integers(1, 2))
 def test_hints_keep_minimum_interval_and_no_opening_is_lost(actions: list[tuple[str, str]], allowed: int) -> None:
-    """Check that hints to a node keep the minimum interval, and that hints are due soon after progress."""
+    """Check that hints to a node keep the minimum interval, and that a hint is due soon after an eviction."""
     scheduler, hints, now = HintScheduler(), dict[str, list[float]]({NODE_A: [], NODE_B: []}), 0.0
     for action, node in actions:
         now += 0.05
         if action == "o":
-            open_budget(scheduler, node, allowed=allowed)
+            report_open_budget(scheduler, node, allowed=allowed)
         elif action == "c":
-            close_budget(scheduler, node)
+            report_exhausted_budget(scheduler, node)
         elif action == "a":
             scheduler.record_eviction("x/b", node, now)
-        for name in take_due_nodes(scheduler, now):
+        for name in take_nodes_with_due_hint(scheduler, now):
             hints[name].append(now)
     for node in (NODE_A, NODE_B):
-        open_budget(scheduler, node, allowed=allowed)
+        report_open_budget(scheduler, node, allowed=allowed)
         scheduler.record_eviction("x/b", node, now)
 
     after = {node for _, node in list_hint_times(scheduler, now, now + 2.0)}

@@ -1,4 +1,4 @@
-"""Unit tests for which hints a node gets after a change to a budget or a pod, with simulated time."""
+"""Unit tests, with simulated time, for the hints that a node gets after a change to a budget or a pod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_NAME = "node-1"
 
 
 class NodeFixture:
-    """A node whose maintenance has begun, with methods that report changes to its budget tracker as watches would."""
+    """A node whose maintenance has begun, and its budget tracker, to which tests report changes as watches would."""
 
     def __init__(self, *pods: Object) -> None:
         self.node = DrainingNode(NODE_NAME)
@@ -35,14 +35,14 @@ class NodeFixture:
         budget["metadata"]["resourceVersion"] = str(next(self._versions))
         return budget
 
-    def report_listed(self, *budgets: Object) -> NodeFixture:
+    def report_listed_budgets(self, *budgets: Object) -> NodeFixture:
         for budget in budgets:
             self.tracker.update_budget(budget)
-        self.tracker.mark_listed()
+        self.tracker.mark_budgets_listed()
         return self
 
-    def list_due_budgets(self, now: float) -> list[str]:
-        """Take the hints that are due at `now`, and return their budgets."""
+    def take_budgets_with_due_hint(self, now: float) -> list[str]:
+        """Take the hints that are due at `now`, and return the names of the budgets that these hints are about."""
         return [hint.budget for hint in self.tracker.take_due_hints(now)]
 
 
@@ -54,22 +54,22 @@ def test_no_hint_is_due_before_all_budgets_are_listed() -> None:
     """Check that no hint is due before all budgets are listed, since another budget may cover the same pod."""
     fixture = NodeFixture(build_db_pod())
     fixture.tracker.update_budget(fixture.build_budget("one", allowed=1))
-    assert fixture.list_due_budgets(0.0) == []
+    assert fixture.take_budgets_with_due_hint(0.0) == []
 
-    fixture.report_listed(fixture.build_budget("two", allowed=1))
-    assert fixture.list_due_budgets(1.0) == []
+    fixture.report_listed_budgets(fixture.build_budget("two", allowed=1))
+    assert fixture.take_budgets_with_due_hint(1.0) == []
 
 
 def test_hint_is_due_if_budget_opens_but_not_if_counts_change() -> None:
     fixture = NodeFixture(build_db_pod())
-    fixture.report_listed(fixture.build_budget(allowed=0))
-    assert fixture.list_due_budgets(0.0) == []
+    fixture.report_listed_budgets(fixture.build_budget(allowed=0))
+    assert fixture.take_budgets_with_due_hint(0.0) == []
 
     fixture.tracker.update_budget(fixture.build_budget(allowed=1))
-    assert fixture.list_due_budgets(1.0) == ["ns/b"]
+    assert fixture.take_budgets_with_due_hint(1.0) == ["ns/b"]
     for number in range(2, 9):
         fixture.tracker.update_budget(fixture.build_budget(allowed=number))
-        assert fixture.list_due_budgets(1.0 + number / 10) == []
+        assert fixture.take_budgets_with_due_hint(1.0 + number / 10) == []
 
 
 def test_hints_are_due_if_second_budget_is_deleted() -> None:
@@ -79,58 +79,58 @@ def test_hints_are_due_if_second_budget_is_deleted() -> None:
     """
     fixture = NodeFixture(build_db_pod())
     first, second = fixture.build_budget("one", allowed=1), fixture.build_budget("two", allowed=1)
-    fixture.report_listed(first, second)
-    assert fixture.list_due_budgets(0.0) == []
+    fixture.report_listed_budgets(first, second)
+    assert fixture.take_budgets_with_due_hint(0.0) == []
 
     fixture.tracker.remove_budget(second)
-    assert sorted(fixture.list_due_budgets(1.0)) == ["ns/one", "ns/two"]
+    assert sorted(fixture.take_budgets_with_due_hint(1.0)) == ["ns/one", "ns/two"]
 
 
 def test_no_hint_is_due_if_second_budget_covers_pod() -> None:
     fixture = NodeFixture(build_db_pod())
-    fixture.report_listed(fixture.build_budget("one", allowed=1))
+    fixture.report_listed_budgets(fixture.build_budget("one", allowed=1))
     fixture.tracker.update_budget(fixture.build_budget("two", allowed=1))
 
-    assert fixture.list_due_budgets(1.0) == []
+    assert fixture.take_budgets_with_due_hint(1.0) == []
 
 
-def test_one_hint_is_due_for_pods_freed_by_changed_selector() -> None:
+def test_one_hint_is_due_for_pods_that_budget_no_longer_selects() -> None:
     """Check that exactly one hint is due for a node whose pods a budget no longer covers after its selector changed."""
     fixture = NodeFixture(build_db_pod())
-    fixture.report_listed(fixture.build_budget(allowed=0))
+    fixture.report_listed_budgets(fixture.build_budget(allowed=0))
     fixture.tracker.update_budget(fixture.build_budget(allowed=0, selector={"matchLabels": WEB_LABELS}, observed=0))
 
-    assert fixture.list_due_budgets(0.0) == ["ns/b"]
+    assert fixture.take_budgets_with_due_hint(0.0) == ["ns/b"]
     fixture.tracker.update_budget(fixture.build_budget(allowed=5, selector={"matchLabels": WEB_LABELS}))
-    assert fixture.list_due_budgets(100.0) == []
+    assert fixture.take_budgets_with_due_hint(100.0) == []
 
 
-def test_no_hint_is_due_about_budget_in_another_namespace() -> None:
+def test_no_hint_is_due_if_budget_in_another_namespace_changes() -> None:
     fixture = NodeFixture(build_db_pod())
     other = fixture.build_budget(allowed=1, namespace="other")
-    fixture.report_listed(other)
+    fixture.report_listed_budgets(other)
     fixture.tracker.remove_budget(other)
 
-    assert fixture.list_due_budgets(0.0) == []
+    assert fixture.take_budgets_with_due_hint(0.0) == []
 
 
 def test_pod_with_changed_labels_waits_for_new_budget() -> None:
-    """Check that a pod whose labels changed waits for its new budget, and that its old budget causes no hint."""
+    """Check that only the budget that selects a pod's changed labels causes hints, not the previous budget."""
     fixture = NodeFixture(build_db_pod())
-    fixture.report_listed(
+    fixture.report_listed_budgets(
         fixture.build_budget("db", allowed=0),
         fixture.build_budget("web", allowed=1, selector={"matchLabels": WEB_LABELS}),
     )
-    fixture.list_due_budgets(0.0)
+    fixture.take_budgets_with_due_hint(0.0)
     relabeled_pod = make_pod("one", labels=WEB_LABELS)
     before = fixture.node.update_pod(relabeled_pod)
     assert before is not None
     for pod_version in (before, relabeled_pod):
         fixture.tracker.mark_pod_changed(fixture.node, pod_version)
 
-    assert fixture.list_due_budgets(1.0) == ["ns/web"]
+    assert fixture.take_budgets_with_due_hint(1.0) == ["ns/web"]
     fixture.tracker.update_budget(fixture.build_budget("db", allowed=1))
-    assert fixture.list_due_budgets(1.1) == []
+    assert fixture.take_budgets_with_due_hint(1.1) == []
 
 
 @pytest.mark.parametrize(
@@ -138,73 +138,73 @@ def test_pod_with_changed_labels_waits_for_new_budget() -> None:
     [build_db_pod(phase="Succeeded", ready=False), make_pod("one", labels=WEB_LABELS)],
     ids=["completed", "labels changed"],
 )
-def test_hint_is_due_at_once_for_pod_freed_from_budget(changed_pod: Object) -> None:
+def test_hint_is_due_immediately_for_pod_that_budget_no_longer_covers(changed_pod: Object) -> None:
     """Check that a hint is due if a pod has completed, or if no budget covers its changed labels.
 
     For example, a virt-launcher pod completes after its VM has migrated.
     """
     fixture = NodeFixture(build_db_pod())
-    fixture.report_listed(fixture.build_budget(allowed=0))
-    assert fixture.list_due_budgets(0.0) == []
+    fixture.report_listed_budgets(fixture.build_budget(allowed=0))
+    assert fixture.take_budgets_with_due_hint(0.0) == []
     before = fixture.node.update_pod(changed_pod)
     assert before is not None
-    fixture.tracker.hint_if_freed(fixture.node, before, changed_pod)
+    fixture.tracker.request_hint_if_uncovered(fixture.node, before, changed_pod)
 
-    assert fixture.list_due_budgets(1.0) == ["ns/b"]
-    assert fixture.list_due_budgets(100.0) == []
+    assert fixture.take_budgets_with_due_hint(1.0) == ["ns/b"]
+    assert fixture.take_budgets_with_due_hint(100.0) == []
 
 
 def test_no_hint_is_due_for_terminating_or_covered_pod() -> None:
     """Check that no hint is due if a terminating pod completes, or if a budget still covers the changed pod."""
     fixture = NodeFixture(build_db_pod())
-    fixture.report_listed(fixture.build_budget(allowed=0))
+    fixture.report_listed_budgets(fixture.build_budget(allowed=0))
     for changed_pod in (
         build_db_pod(phase="Failed", ready=False, deletionTimestamp="2026-01-01T00:00:00Z"),
         build_db_pod(ready=False),
     ):
-        fixture.tracker.hint_if_freed(fixture.node, build_db_pod(), changed_pod)
-        assert fixture.list_due_budgets(1.0) == []
+        fixture.tracker.request_hint_if_uncovered(fixture.node, build_db_pod(), changed_pod)
+        assert fixture.take_budgets_with_due_hint(1.0) == []
 
 
-def test_hint_is_due_once_node_is_synced() -> None:
+def test_hint_is_due_once_pods_of_node_are_listed() -> None:
     fixture = NodeFixture(build_db_pod())
     fixture.node.is_synced = False
-    fixture.report_listed(fixture.build_budget(allowed=1))
-    assert fixture.list_due_budgets(0.0) == []
+    fixture.report_listed_budgets(fixture.build_budget(allowed=1))
+    assert fixture.take_budgets_with_due_hint(0.0) == []
 
     fixture.node.is_synced = True
     fixture.tracker.mark_node_changed(fixture.node)
-    assert fixture.list_due_budgets(1.0) == ["ns/b"]
+    assert fixture.take_budgets_with_due_hint(1.0) == ["ns/b"]
 
 
-def test_terminating_pod_counts_as_progress_for_its_budgets() -> None:
-    """Check that a pod that becomes terminating counts as progress for its budgets, even if it had completed."""
+def test_next_hint_is_due_soon_after_pod_becomes_terminating() -> None:
+    """Check that the next hint about a budget is due soon after one of its pods was evicted, even a completed pod."""
     fixture = NodeFixture(build_db_pod("one"), build_db_pod("two"))
-    fixture.report_listed(fixture.build_budget(allowed=2))
-    assert fixture.list_due_budgets(0.0) == ["ns/b"]
+    fixture.report_listed_budgets(fixture.build_budget(allowed=2))
+    assert fixture.take_budgets_with_due_hint(0.0) == ["ns/b"]
 
     fixture.tracker.record_eviction(fixture.node, build_db_pod("one", phase="Succeeded"), 0.1)
     assert fixture.tracker.get_next_due_time(0.1) == 0.35
-    assert fixture.list_due_budgets(0.35) == ["ns/b"]
+    assert fixture.take_budgets_with_due_hint(0.35) == ["ns/b"]
 
 
-def test_latest_version_is_highest_of_all_budgets() -> None:
-    """Check that `latest_version` is the highest resourceVersion of all budgets; a list is not ordered by version.
+def test_latest_version_is_highest_resource_version_of_budgets() -> None:
+    """Check that `latest_version` is the highest resourceVersion of all budgets, which are listed in any order.
 
-    A hint must not contain an older version than PodSource has seen.
+    A hint must not contain an older resourceVersion than one that PodSource has already received.
     """
     fixture = NodeFixture()
     newer, older = fixture.build_budget("a"), fixture.build_budget("b")
     newer["metadata"]["resourceVersion"], older["metadata"]["resourceVersion"] = "100", "99"
-    fixture.report_listed(newer, older)
+    fixture.report_listed_budgets(newer, older)
 
     assert fixture.tracker.latest_version == 100
 
 
-def test_clear_drops_all_hints() -> None:
+def test_clear_discards_all_pending_hints() -> None:
     fixture = NodeFixture(build_db_pod())
-    fixture.report_listed(fixture.build_budget(allowed=1))
+    fixture.report_listed_budgets(fixture.build_budget(allowed=1))
     fixture.tracker.drop_node(fixture.node)
     fixture.tracker.clear()
 
-    assert fixture.list_due_budgets(100.0) == []
+    assert fixture.take_budgets_with_due_hint(100.0) == []

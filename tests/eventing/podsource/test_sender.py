@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 10.0
 class RecordingSink:
     """A sink that rejects the first `rejections` events with 503, and stores later events with their arrival times.
 
-    It calls `before_rejection` before each rejection.
+    The sink calls `before_rejection` before each rejection.
     """
 
     def __init__(self, rejections: int = 0) -> None:
@@ -44,20 +44,20 @@ class RecordingSink:
         self.changed.set()
         return web.Response(status=202)
 
-    async def wait_for(self, count: int) -> None:
+    async def wait_for_events(self, count: int) -> None:
         """Wait until the sink has stored `count` events."""
         while len(self.received_events) < count:
             self.changed.clear()
             await asyncio.wait_for(self.changed.wait(), TIMEOUT_SECONDS)
 
-    def list_versions(self) -> list[str]:
+    def list_pods_versions(self) -> list[str]:
         return [require_data(event)["podsVersion"] for _, event in self.received_events]
 
 
-def run_with_sender(sink: RecordingSink, script: Callable[[HintSender], Awaitable[None]]) -> None:
-    """Start an HTTP server for the sink, and run the script with a sender that posts to the sink."""
+def run_with_sender(sink: RecordingSink, send_hints: Callable[[HintSender], Awaitable[None]]) -> None:
+    """Start an HTTP server for the sink, and call `send_hints` with a sender that posts to the sink."""
 
-    async def run() -> None:
+    async def serve_and_send() -> None:
         app = web.Application()
         app.router.add_post("/", sink.post)
         runner = web.AppRunner(app, access_log=None)
@@ -69,11 +69,11 @@ def run_with_sender(sink: RecordingSink, script: Callable[[HintSender], Awaitabl
                 TaskSupervisor() as tasks,
                 HintSender(f"http://127.0.0.1:{runner.addresses[0][1]}/", tasks) as sender,
             ):
-                await script(sender)
+                await send_hints(sender)
         finally:
             await runner.cleanup()
 
-    asyncio.run(run())
+    asyncio.run(serve_and_send())
 
 
 def enqueue_hint(
@@ -97,47 +97,48 @@ def without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_simultaneous_hints_are_coalesced() -> None:
-    """NMO-12: Hints about fifty pods that are deleted at once are sent as one event with the newest state."""
+    """NMO-12: Hints about fifty pods that are deleted simultaneously are sent as one event with the newest state."""
     sink = RecordingSink()
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         for number in range(50):
             enqueue_hint(sender, str(number))
-        await sink.wait_for(1)
+        await sink.wait_for_events(1)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
-    assert sink.list_versions() == ["49"]
+    assert sink.list_pods_versions() == ["49"]
 
 
-def test_urgent_hint_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMO-10: An urgent hint, such as that a node's last pod is gone, is sent at once and replaces the pending one."""
+def test_urgent_hint_is_sent_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NMO-10: An urgent hint, such as about a node's last pod, is sent immediately and replaces pending hints."""
     sink = RecordingSink()
-    monkeypatch.setattr(sender_module, "COALESCE_SECONDS", 2 * TIMEOUT_SECONDS)  # longer than `wait_for` waits
+    # The test does not wait until this interval ends.
+    monkeypatch.setattr(sender_module, "COALESCE_SECONDS", 2 * TIMEOUT_SECONDS)
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         enqueue_hint(sender, "1")
         enqueue_hint(sender, "2", urgent=True)
-        await sink.wait_for(1)
+        await sink.wait_for_events(1)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
-    assert sink.list_versions() == ["2"]
+    assert sink.list_pods_versions() == ["2"]
 
 
 def test_event_has_flags_of_newest_hint() -> None:
-    """X-4: The event has the flags of the newest hint.
+    """X-4: An event for several coalesced hints has the flags of the newest hint.
 
     Only `status` handles progress hints; after the last pod has left, `evict` also needs the hint.
     """
     sink = RecordingSink()
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         enqueue_hint(sender, "1", flags=("progress",))
         enqueue_hint(sender, "2", urgent=True, flags=("more",))
-        await sink.wait_for(1)
+        await sink.wait_for_events(1)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
     ((_, event),) = sink.received_events
     assert (event.get_extension("more"), event.get_extension("progress")) == ("true", None)
@@ -151,32 +152,32 @@ def test_urgent_hints_are_rate_limited() -> None:
     sink = RecordingSink()
     started = time.monotonic()
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         for number in range(40):
             enqueue_hint(sender, str(number), urgent=True)
             await asyncio.sleep(0)
-        await sink.wait_for(2)
-        while sink.list_versions()[-1] != "39":
-            await sink.wait_for(len(sink.received_events) + 1)
+        await sink.wait_for_events(2)
+        while sink.list_pods_versions()[-1] != "39":
+            await sink.wait_for_events(len(sink.received_events) + 1)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
     last_time, _ = sink.received_events[-1]
     assert (len(sink.received_events) - 1) * MIN_INTERVAL_SECONDS <= last_time - started
 
 
-def test_each_maintenance_and_node_has_its_own_event() -> None:
-    """X-7: Hints about different maintenances or nodes are not coalesced: each gets its own event."""
+def test_hints_about_different_maintenances_or_nodes_are_not_coalesced() -> None:
+    """X-7: Hints about different maintenances or nodes are sent as separate events."""
     sink = RecordingSink()
     other_maintenance = ObjectReference(MAINTENANCE.api_version, "other", "uid-2")
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         enqueue_hint(sender, "1", urgent=True)
         enqueue_hint(sender, "1", urgent=True, reference=other_maintenance)
         enqueue_hint(sender, "1", urgent=True, node="node-2")
-        await sink.wait_for(3)
+        await sink.wait_for_events(3)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
     targets = {(event.get_extension("node"), event.get_extension("maintenance")) for _, event in sink.received_events}
     assert targets == {("node-1", "uid-1"), ("node-1", "uid-2"), ("node-2", "uid-1")}
@@ -186,13 +187,13 @@ def test_rejected_hint_is_retried() -> None:
     """X-6: A rejected hint is sent again until the sink accepts it."""
     sink = RecordingSink(rejections=3)
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         enqueue_hint(sender, "1", urgent=True)
-        await sink.wait_for(1)
+        await sink.wait_for_events(1)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
-    assert sink.list_versions() == ["1"]
+    assert sink.list_pods_versions() == ["1"]
     assert sink.remaining_rejections == 0
 
 
@@ -200,58 +201,58 @@ def test_newer_hint_replaces_rejected_hint() -> None:
     """X-6: A hint that is enqueued while an older hint is being rejected replaces the older one."""
     sink = RecordingSink(rejections=1)
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         sink.before_rejection = lambda: enqueue_hint(sender, "2", urgent=True)
         enqueue_hint(sender, "1", urgent=True)
-        await sink.wait_for(1)
+        await sink.wait_for_events(1)
         enqueue_hint(sender, "3", urgent=True)
-        await sink.wait_for(2)
+        await sink.wait_for_events(2)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
-    assert sink.list_versions() == ["2", "3"]
+    assert sink.list_pods_versions() == ["2", "3"]
 
 
 def test_hints_of_drained_node_are_discarded() -> None:
-    """NMO-10: The waiting hints of a drained node are discarded, and those of other nodes are sent."""
+    """NMO-10: Pending hints for a drained node are discarded, and hints for other nodes are sent."""
     sink = RecordingSink()
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         enqueue_hint(sender, "1")
-        sender.discard_node("node-1")
+        sender.discard_hints("node-1")
         enqueue_hint(sender, "2", urgent=True, node="node-2")
-        await sink.wait_for(1)
+        await sink.wait_for_events(1)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
-    assert sink.list_versions() == ["2"]
+    assert sink.list_pods_versions() == ["2"]
 
 
 def test_hints_about_added_pods_of_drained_node_are_sent() -> None:
-    """NMO-13: A hint about added pods is still sent for a drained node, since the status may not count them."""
+    """NMO-13: A hint about added pods is still sent for a drained node, as the status may not count these pods yet."""
     sink = RecordingSink()
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         enqueue_hint(sender, "1")
         sender.enqueue(events.PODS_ADDED, MAINTENANCE, "node-1", {"podsVersion": "2"}, urgent=False, flags=("more",))
-        sender.discard_node("node-1", (events.PODS_ADDED,))
-        await sink.wait_for(1)
+        sender.discard_hints("node-1", (events.PODS_ADDED,))
+        await sink.wait_for_events(1)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
-    assert sink.list_versions() == ["2"]
+    assert sink.list_pods_versions() == ["2"]
 
 
 def test_hints_about_same_state_have_same_id() -> None:
     """X-2: Hints about the same state have the same id, even across a restart of PodSource."""
     sinks = [RecordingSink(), RecordingSink()]
 
-    async def script(sender: HintSender, sink: RecordingSink) -> None:
+    async def send_hints(sender: HintSender, sink: RecordingSink) -> None:
         enqueue_hint(sender, "7", urgent=True)
-        await sink.wait_for(1)
+        await sink.wait_for_events(1)
 
     for sink in sinks:
-        run_with_sender(sink, partial(script, sink=sink))
+        run_with_sender(sink, partial(send_hints, sink=sink))
 
     first, second = (sink.received_events[0][1].get_id() for sink in sinks)
     assert first == second
@@ -261,13 +262,13 @@ def test_repeated_hint_has_different_id() -> None:
     """X-2: A repeated hint about the same state has a different id, so that it is not treated as a redelivery."""
     sink = RecordingSink()
 
-    async def script(sender: HintSender) -> None:
+    async def send_hints(sender: HintSender) -> None:
         enqueue_hint(sender, "7", urgent=True)
-        await sink.wait_for(1)
+        await sink.wait_for_events(1)
         enqueue_hint(sender, "7", urgent=True, repeats=1)
-        await sink.wait_for(2)
+        await sink.wait_for_events(2)
 
-    run_with_sender(sink, script)
+    run_with_sender(sink, send_hints)
 
     first, second = (event.get_id() for _, event in sink.received_events)
     assert first != second

@@ -22,7 +22,7 @@ def test_error_of_failed_task_is_raised_and_other_tasks_are_cancelled() -> None:
         finally:
             cancelled_tasks.append("other task")
 
-    async def run() -> None:
+    async def run_tasks() -> None:
         async with TaskSupervisor() as tasks:
             tasks.start(wait_forever())
             await asyncio.sleep(0)
@@ -30,16 +30,16 @@ def test_error_of_failed_task_is_raised_and_other_tasks_are_cancelled() -> None:
             await asyncio.wait_for(tasks.wait_for_failure(), 10)
 
     with pytest.raises(ValueError, match="broken"):
-        asyncio.run(run())
+        asyncio.run(run_tasks())
     assert cancelled_tasks == ["other task"]
 
 
 def test_completed_or_cancelled_task_is_not_a_failure() -> None:
-    async def run() -> None:
+    async def run_tasks() -> None:
         async with TaskSupervisor() as tasks:
             tasks.start(asyncio.sleep(0))
             tasks.start(asyncio.sleep(1000)).cancel()
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(tasks.wait_for_failure()), 0.05)
 
-    asyncio.run(run())
+    asyncio.run(run_tasks())

@@ -38,10 +38,10 @@ def list_budget_hints(environment: PodSourceEnvironment, node: str, budget: str)
     return [hint for hint in environment.list_hints(BUDGET_OPENED, node) if json.loads(hint.body)["budget"] == name]
 
 
-def begin_drain_with_known_budgets(environment: PodSourceEnvironment, node: str) -> None:
-    """Start PodSource and begin a drain; return once a hint shows that PodSource knows all budgets.
+def begin_drain_once_budgets_are_watched(environment: PodSourceEnvironment, node: str) -> None:
+    """Start PodSource and begin a drain; return once a hint shows that PodSource watches all budgets.
 
-    PodSource sends no hints about changes before its start; the next tick handles those.
+    PodSource sends no hints about changes before its start; the next tick handles such changes.
     """
     environment.workload.create_bare_pods(node, "free", labels=FREE_LABELS)
     environment.workload.create_budget("open", FREE_LABELS, 0, expected_healthy=1)
@@ -52,7 +52,7 @@ def begin_drain_with_known_budgets(environment: PodSourceEnvironment, node: str)
 
 @pytest.mark.slow
 def test_new_drain_gets_no_hint_for_one_second(environment: PodSourceEnvironment) -> None:
-    """Check that a new drain gets no hint for one second, while its first pass is about to run, and then gets hints."""
+    """Check that a new drain gets hints only after one second, because its first pass is about to run until then."""
     node = environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
     environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=2)
@@ -64,7 +64,7 @@ def test_new_drain_gets_no_hint_for_one_second(environment: PodSourceEnvironment
     assert first.received_at - begun_at >= 1.0
     assert (
         second.received_at - first.received_at > 1.5
-    )  # the backoff doubles; the two arrivals may be slightly less than 2 s apart
+    )  # The backoff doubles; the two arrivals may be slightly less than 2 s apart.
     assert first.id != second.id
 
 
@@ -93,7 +93,7 @@ def test_one_hint_is_sent_per_opening_of_budget_that_admits_one_pod(environment:
 @pytest.mark.slow
 @proves("DRN-1a")
 def test_no_hint_is_sent_about_open_budget_of_excluded_pods(environment: PodSourceEnvironment) -> None:
-    """DRN-1a, rule 8: While a spec excludes pods, no hint reports that their budget allows an eviction."""
+    """DRN-1a, design rule 8: While a spec excludes pods, no hint reports that their budget allows an eviction."""
     node, other = environment.workload.take_node(), environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS, empty_dir=True)
     environment.workload.create_bare_pods(other, "two", labels=X_LABELS)
@@ -111,12 +111,12 @@ def test_no_hint_is_sent_about_open_budget_of_excluded_pods(environment: PodSour
 
 
 @proves("NMO-6")
-def test_hint_is_sent_at_once_if_budget_is_deleted(environment: PodSourceEnvironment) -> None:
+def test_hint_is_sent_immediately_if_budget_is_deleted(environment: PodSourceEnvironment) -> None:
     """X-6: The deletion of a budget causes one hint to the node of its pods, although it admitted no evictions."""
     node = environment.workload.take_node()
     pods = environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 2, expected_healthy=2)
-    begin_drain_with_known_budgets(environment, node)
+    begin_drain_once_budgets_are_watched(environment, node)
 
     assert list_budget_hints(environment, node, "b") == []
     environment.workload.delete(environment.build_budget_path(budget))
@@ -134,7 +134,7 @@ def test_hint_is_sent_if_budget_selector_changes(environment: PodSourceEnvironme
     node = environment.workload.take_node()
     environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
-    begin_drain_with_known_budgets(environment, node)
+    begin_drain_once_budgets_are_watched(environment, node)
 
     environment.change_budget(budget, selector={"matchLabels": {"app": "another"}})
 
@@ -161,7 +161,7 @@ def test_hint_is_sent_about_budget_opened_during_restart(environment: PodSourceE
 
 @pytest.mark.slow
 def test_node_whose_drain_has_not_begun_gets_no_hint(environment: PodSourceEnvironment) -> None:
-    """Check that a node whose drain has not begun gets no hints, while another node gets them."""
+    """Check that a node whose drain has not begun gets no hints, while a draining node gets hints."""
     pending_node, draining_node = environment.workload.take_node(), environment.workload.take_node()
     for node in (pending_node, draining_node):
         environment.workload.create_bare_pods(node, node, labels=X_LABELS)
@@ -294,7 +294,7 @@ def test_podsource_exits_if_port_is_in_use(environment: PodSourceEnvironment) ->
     """Check that PodSource exits with an error if its HTTP port is in use, so that it is restarted."""
     environment.start()
 
-    second = environment.run_to_end()
+    second = environment.run_until_exit()
 
     assert second.returncode != 0
     assert "address already in use" in second.stderr
@@ -313,7 +313,7 @@ def test_unexpected_error_in_one_task_stops_podsource(environment: PodSourceEnvi
     """Check that an unexpected error in one task stops PodSource, so that no node's watch fails unnoticed."""
     environment.create_maintenance(environment.workload.take_node())
 
-    async def run() -> None:
+    async def run_podsource() -> None:
         async with TaskSupervisor() as tasks, HintSender(environment.sink.url, tasks) as sender:
             api = await FailingApi.connect(environment.environment["KUBECONFIG"])
             try:
@@ -322,7 +322,7 @@ def test_unexpected_error_in_one_task_stops_podsource(environment: PodSourceEnvi
                 await api.close()
 
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(run())
+        asyncio.run(run_podsource())
 
 
 def test_served_metrics_match_documentation(environment: PodSourceEnvironment) -> None:

@@ -27,8 +27,8 @@ def build_entry() -> Entry:
     return Entry(1, FIXED_TIME, events.build_event(events.NODE_DRAINED, "evict", MAINTENANCE, "node-1"))
 
 
-def test_batch_is_valid_response_even_if_empty(receiver: Receiver) -> None:
-    """X-2: A batch is a valid response, and so is the empty batch `[]` from a function that does not reply."""
+def test_batch_of_events_is_valid_response_even_if_empty(receiver: Receiver) -> None:
+    """X-2: A batch of events is a valid response; a function that emits no event returns the empty batch `[]`."""
     receiver.answers["/cordon"] = lambda _: Response(200, BATCH_HEADERS, b'[{"id": "2", "type": "t"}]')
     receiver.answers["/status"] = lambda _: Response(200, BATCH_HEADERS, b"[]")
 
@@ -54,7 +54,7 @@ def test_loopback_url_bypasses_proxy(receiver: Receiver, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("status", [400, 415, 500, 503])
-def test_error_response_is_joined_into_one_line(receiver: Receiver, status: int) -> None:
+def test_multi_line_error_response_is_joined_into_one_line(receiver: Receiver, status: int) -> None:
     receiver.answers["/status"] = lambda _: Response(status, {}, b"other clients\nkeep  changing the status\n")
 
     response = replay_event(build_entry(), "status", f"{receiver.url}/status", dry_run=True)
@@ -76,8 +76,8 @@ INVALID_RESPONSES = {
 
 
 @pytest.mark.parametrize("response", INVALID_RESPONSES.values(), ids=INVALID_RESPONSES)
-def test_other_responses_raise_not_a_function(receiver: Receiver, response: Response) -> None:
-    """X-2: A response that is neither a batch nor an error must not count as an empty response from a function."""
+def test_response_that_is_neither_batch_nor_error_raises_not_a_function(receiver: Receiver, response: Response) -> None:
+    """X-2: A response that is neither a batch nor an error does not count as an empty batch from a function."""
     receiver.answers["/status"] = lambda _: response
 
     with pytest.raises(NotAFunction, match=f"status responded with {response.status} and "):
@@ -110,7 +110,7 @@ ATTEMPT_CASES: dict[str, tuple[Sequence[Attempt], str | None]] = {
     "no attempts": ((), None),
     "only another function's attempt": ((build_attempt("other", function="status"),), None),
     "one success": ((build_attempt("first"),), "first"),
-    "success, then late evictions": ((build_attempt("first"), build_attempt("late")), "first"),
+    "success, then evictions after the response": ((build_attempt("first"), build_attempt("late")), "first"),
     "failure, then successes": (
         (build_attempt("away", status=503), build_attempt("first"), build_attempt("late")),
         "first",
@@ -125,8 +125,8 @@ ATTEMPT_CASES: dict[str, tuple[Sequence[Attempt], str | None]] = {
 
 
 @pytest.mark.parametrize(("attempts", "expected"), ATTEMPT_CASES.values(), ids=ATTEMPT_CASES)
-def test_first_success_is_recorded_response(attempts: Sequence[Attempt], expected: str | None) -> None:
-    """X-2: The first success is the recorded response; later successes come from evictions after the first response."""
+def test_first_successful_attempt_has_recorded_response(attempts: Sequence[Attempt], expected: str | None) -> None:
+    """X-2: A replay is compared with the first successful attempt; later ones record evictions after the response."""
     recorded_attempt = find_recorded_attempt(replace(build_entry(), attempts=tuple(attempts)), "evict")
 
     assert (recorded_attempt.error if recorded_attempt else None) == expected

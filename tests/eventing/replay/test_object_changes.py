@@ -1,4 +1,4 @@
-"""Tests for detecting how recorded objects have changed since they were recorded, on a real API server."""
+"""Tests, on a real API server, for detecting how objects have changed since they were recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kube.maintenance.objects import build_path
 from kube.nodes import build_cordon_patch, build_taint_patch
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from tests.functions.event_builders import build_added, build_node_updated, build_own_event
+from tests.functions.event_builders import build_added_event, build_node_updated_event, build_product_event
 from tests.workload import Workload
 
 FIXED_TIME = datetime(2026, 1, 2, tzinfo=timezone.utc)
@@ -42,8 +42,8 @@ def workload(installed_cluster: LocalCluster) -> Iterator[Workload]:
         {"blocked": [{"namespace": 1, "name": "a", "uid": "u", "budget": "b"}]},
     ],
 )
-def test_malformed_data_names_no_objects(data: Object) -> None:
-    """X-1: Malformed data names no objects and raises no error, since events from any client are recorded."""
+def test_malformed_data_yields_no_object_references(data: Object) -> None:
+    """X-1: Malformed data yields no object references and no error, since events from any client are recorded."""
     event = CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "application/json"}, data)
 
     assert find_objects([Entry(1, FIXED_TIME, event)]) == set()
@@ -54,7 +54,7 @@ def test_missing_objects_are_listed(workload: Workload) -> None:
     node, deleted_node, pods_node = workload.take_node(), workload.take_node(), workload.take_node()
     kept_pod, deleted_pod, replaced_pod = workload.create_bare_pods(
         pods_node, "kept", "gone", "replaced"
-    )  # `kept_pod` may be drained meanwhile
+    )  # Another test may drain `kept_pod` at the same time.
     maintenance, deleted_maintenance = workload.create_maintenance(node), workload.create_maintenance(deleted_node)
     pod_references = [
         {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
@@ -63,26 +63,26 @@ def test_missing_objects_are_listed(workload: Workload) -> None:
     pod_references[2]["uid"] = "uid-of-the-previous-pod"
     reply = {"type": events.PODS_EVICTED, "data": {"evicted": pod_references[:1], "blocked": pod_references[1:]}}
     attempt = Attempt("s", "1", "evict", FIXED_TIME, 0.1, 200, (reply,))
-    hint = build_node_updated(workload.read_node(deleted_node))
+    hint = build_node_updated_event(workload.read_node(deleted_node))
     entries = [
-        Entry(1, FIXED_TIME, build_own_event(events.NODE_TAINTED, maintenance), (attempt,)),
-        Entry(2, FIXED_TIME, build_added(deleted_maintenance)),
+        Entry(1, FIXED_TIME, build_product_event(events.NODE_TAINTED, maintenance), (attempt,)),
+        Entry(2, FIXED_TIME, build_added_event(deleted_maintenance)),
         Entry(3, FIXED_TIME, hint),
     ]
     for path in (build_path(deleted_maintenance), f"/api/v1/namespaces/{workload.namespace}/pods/gone"):
         workload.delete(path)
         workload.wait_for_object(
             path, lambda current: current is None
-        )  # other tests' functions may process the first maintenance
+        )  # The functions of other tests may process the first maintenance.
     workload.delete(f"/api/v1/nodes/{deleted_node}")
 
     changes = workload.client.run(read_changes(workload.client.api, find_objects(entries)))
 
-    assert changes.list_gone() == [
+    assert changes.describe_missing_objects() == [
         f"node {deleted_node} no longer exists",
         f"nodemaintenance {deleted_maintenance['metadata']['name']} no longer exists",
         f"pod {workload.namespace}/gone no longer exists",
-        f"pod {workload.namespace}/replaced was replaced by another one",
+        f"pod {workload.namespace}/replaced was deleted and created again",
     ]
     assert {
         change for reference, change in changes.by_object.items() if reference.name == f"{workload.namespace}/kept"
@@ -103,12 +103,12 @@ def test_current_budget_counts_are_read(workload: Workload) -> None:
     )
 
     assert changes.budgets == {f"{workload.namespace}/kept": BudgetCounts(healthy=0, needed=1)}
-    assert f"poddisruptionbudget {workload.namespace}/gone no longer exists" in changes.list_gone()
-    assert len(changes.list_gone()) == 2  # the other missing object is the pod
+    assert f"poddisruptionbudget {workload.namespace}/gone no longer exists" in changes.describe_missing_objects()
+    assert len(changes.describe_missing_objects()) == 2  # The pod is also missing.
 
 
 def test_changed_objects_are_found(workload: Workload) -> None:
-    """X-2: A maintenance under deletion or in phase Succeeded, and a node that is now prepared, count as changed."""
+    """X-2: A deleted or succeeded maintenance, and a node that is now cordoned and tainted, count as changed."""
     node = workload.take_node()
     terminating = workload.create_maintenance(node, finalizers=["example.com/hold"])
     finished = workload.create_maintenance(node)
@@ -122,7 +122,7 @@ def test_changed_objects_are_found(workload: Workload) -> None:
     )
 
     references = find_objects(
-        Entry(number, FIXED_TIME, build_own_event(events.NODE_TAINTED, maintenance))
+        Entry(number, FIXED_TIME, build_product_event(events.NODE_TAINTED, maintenance))
         for number, maintenance in enumerate((terminating, finished))
     )
     changes = workload.client.run(read_changes(workload.client.api, references))

@@ -10,7 +10,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events, sinks
-from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.http_binding import encode_binary
 from eventing.journal.entries import Attempt, Entry
 from eventing.replay.redrive import awaits_redrive, find_failed_function, redrive
@@ -31,7 +31,7 @@ def build_dead_letter() -> Entry:
     event = CloudEvent(
         {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}, {}
     )
-    dead_letter = to_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away"))
+    dead_letter = add_dead_letter_extensions(event, DeadLetter("http://gone/cordon", 503, "away"))
     return Entry(1, datetime.now(timezone.utc), dead_letter)
 
 
@@ -41,10 +41,12 @@ def build_dead_letter() -> Entry:
 def test_invalid_destination_identifies_no_function(destination: str, function: str) -> None:
     """X-1: An invalid destination identifies no function, and does not break the list of dead letters.
 
-    Any client may have written the destination. A failed attempt may identify the function instead.
+    Any client may have written the destination. If an attempt has failed, the attempt identifies the function.
     """
     now = build_dead_letter().arrived
-    invalid_entry = Entry(1, now, to_dead_letter(build_dead_letter().event, DeadLetter(destination, 503, "")))
+    invalid_entry = Entry(
+        1, now, add_dead_letter_extensions(build_dead_letter().event, DeadLetter(destination, 503, ""))
+    )
     failed_entry = replace(invalid_entry, attempts=(Attempt("/s", "1", "cordon", now, 0.1, 503),))
     attempt = Attempt("/s", "1", "cordon", now, 0.1, 204, replay="redrive 1")
 
@@ -54,7 +56,7 @@ def test_invalid_destination_identifies_no_function(destination: str, function: 
     assert awaits_redrive(replace(failed_entry, attempts=(*failed_entry.attempts, attempt))) is bool(function)
 
 
-def test_attempt_succeeds_if_broker_accepts_reply(function_and_broker: Receiver) -> None:
+def test_redrive_succeeds_if_broker_accepts_reply(function_and_broker: Receiver) -> None:
     """X-6: The event is posted without dead letter extensions to the function only, and its reply to the broker."""
     attempt = redrive(build_dead_letter(), f"{function_and_broker.url}/cordon", f"{function_and_broker.url}/broker")
 
@@ -79,7 +81,7 @@ def test_token_is_sent_to_broker_only(
 
 
 @pytest.mark.parametrize("status", [302, 400, 403, 429, 503])
-def test_attempt_fails_if_broker_rejects_reply(function_and_broker: Receiver, status: int) -> None:
+def test_redrive_fails_if_broker_rejects_reply(function_and_broker: Receiver, status: int) -> None:
     """X-6: The attempt fails, with the reason, if the broker rejects the reply; no redirect is followed."""
     function_and_broker.answers["/broker"] = lambda _: Response(
         status, {"location": f"{function_and_broker.url}/elsewhere"}, b"queue full"
@@ -94,7 +96,7 @@ def test_attempt_fails_if_broker_rejects_reply(function_and_broker: Receiver, st
 
 
 @pytest.mark.parametrize("status", [302, 400, 500])
-def test_attempt_fails_if_function_rejects_event(function_and_broker: Receiver, status: int) -> None:
+def test_redrive_fails_if_function_rejects_event(function_and_broker: Receiver, status: int) -> None:
     """X-6: The attempt fails, with the response text, if the function rejects the event; the broker gets nothing."""
     function_and_broker.answers["/cordon"] = lambda _: Response(
         status, {"location": f"{function_and_broker.url}/elsewhere"}, b"not me"

@@ -1,4 +1,4 @@
-"""Unit tests for when two responses are considered equal, and for what explains a difference."""
+"""Unit tests for the comparison of two responses, and for the object changes that explain a difference."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_volatile_attributes_are_not_compared(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])
-def test_list_resource_versions_are_not_compared(name: str) -> None:
-    """X-2: The lists' resourceVersions in the data are not compared."""
+def test_resource_versions_of_listed_objects_are_not_compared(name: str) -> None:
+    """X-2: The resourceVersions of the listed pods and budgets, which the data contains, are not compared."""
     recorded, current = (
         build_reply(events.PODS_EVICTED, data={"evicted": [build_pod("a")], name: version}) for version in "12"
     )
@@ -222,7 +222,7 @@ def test_different_reply_is_explained_by_changed_objects(
     changes: dict[RecordedObject, ObjectChange],
     is_explained: bool,
 ) -> None:
-    """X-2: A reply of a different type, or no reply, is explained if an object named in it has changed accordingly."""
+    """X-2: A missing reply, or one of a different type, is explained by a matching change of an object in the reply."""
     assert summarize_differences(compare_replies(function, recorded, current, changes)) == [("answer", is_explained)]
 
 
@@ -350,13 +350,13 @@ def test_difference_in_blocked_pod_is_explained_only_by_its_pod_or_budget(
         ),
     ],
 )
-def test_difference_in_pod_blocked_without_counts_is_explained_by_current_counts(
+def test_current_budget_counts_explain_difference_if_recorded_counts_are_missing(
     changes_by_object: dict[RecordedObject, ObjectChange],
     counts: BudgetCounts | None,
     current: StructuredEvent,
     explanation: str,
 ) -> None:
-    """X-2: A difference in a pod that was blocked without counts is explained by its budget's current counts.
+    """X-2: If a blocked pod was recorded without its budget's counts, the current counts explain a difference.
 
     Counts are missing if the API server's message contained none, or if the budget was new.
     """
@@ -381,7 +381,7 @@ def test_pod_lists_are_compared_by_pod(
 
 
 @pytest.mark.parametrize(("recorded", "current", "is_equal"), [(204, 204, True), (204, 503, False), (503, 204, False)])
-def test_success_and_failure_are_different(recorded: int, current: int, is_equal: bool) -> None:
+def test_success_and_failure_are_reported_as_different(recorded: int, current: int, is_equal: bool) -> None:
     """X-6: A success and a failure are different, and two successes are equal."""
     attempt = Attempt("s", "e-1", "status", FIXED_TIME, 0.1, recorded, error="busy" if recorded > 400 else "")
 
@@ -416,7 +416,7 @@ def test_equal_responses_have_no_differences(data: dict[str, Any], status: int) 
 @pytest.mark.slow
 @given(data=DATA, name=st.text("abcxyz", min_size=1, max_size=4), value=st.integers(1, 9))
 def test_changed_field_is_one_unexplained_difference(data: dict[str, Any], name: str, value: int) -> None:
-    """X-2: A changed field is exactly one difference, which is unexplained even if all named objects are gone."""
+    """X-2: A changed field is one unexplained difference, even if all objects in the reply have been deleted."""
     recorded, current = build_reply(events.NODE_CORDONED, data={**data, name: 0}), {**data, name: value}
     changes = {MAINTENANCE_1: ObjectChange.DELETED, NODE_1: ObjectChange.DELETED}
 
@@ -438,8 +438,8 @@ def test_order_of_pods_does_not_matter(recorded: list[str], random: Any) -> None
 
 
 @given(recorded=NAMES, deleted_names=st.sets(st.sampled_from("abcdefgh")))
-def test_only_missing_pods_are_explained(recorded: list[str], deleted_names: set[str]) -> None:
-    """X-2: A pod that is not evicted again is explained if and only if it no longer exists."""
+def test_missing_eviction_is_explained_only_if_pod_was_deleted(recorded: list[str], deleted_names: set[str]) -> None:
+    """X-2: An eviction that is missing in the current response is explained if and only if the pod was deleted."""
     changes = {build_recorded_pod(name): ObjectChange.DELETED for name in deleted_names}
 
     differences = compare_replies("evict", [build_pods_evicted(*recorded)], [build_pods_evicted()], changes)
@@ -463,7 +463,7 @@ def build_run_reply(event_type: str, node: str = "") -> StructuredEvent:
 def compare_with_run_progress(
     progress: RunProgress, function: str, recorded: list[StructuredEvent], current: list[StructuredEvent]
 ) -> list[tuple[str, bool]]:
-    """Compare the replies while the run still exists with this progress, and summarize the differences."""
+    """Compare the replies for an existing run with this progress, and summarize the differences."""
     attempt = Attempt("s", "e-1", function, FIXED_TIME, 0.1, 200, tuple(recorded))
     changes = ObjectChanges({}, {"uid-r": progress})
     return summarize_differences(
@@ -525,6 +525,6 @@ def test_missing_or_additional_reply_from_protect_is_explained() -> None:
     reply = build_reply(events.VIRT_LAUNCHERS_WAIT_CHANGED)
 
     removed, added = compare_replies("protect", [reply], []), compare_replies("protect", [], [reply])
-    assert [difference.explained for difference in removed] == ["its recorded write is still in place"]
-    assert [difference.explained for difference in added] == ["the state that it writes has changed since"]
+    assert [difference.explained for difference in removed] == ["the recorded write is still in place"]
+    assert [difference.explained for difference in added] == ["the state that the function writes has changed since"]
     assert summarize_differences(compare_replies("protect", [reply], [FAILED])) == [("answer", False)]

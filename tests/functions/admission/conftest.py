@@ -1,4 +1,4 @@
-"""Fixtures: a cluster whose API server calls the admission webhook; no function runs."""
+"""Fixtures: a cluster whose API server calls the admission webhook; no other part of the product runs."""
 
 from __future__ import annotations
 

@@ -19,25 +19,25 @@ from tests.functions.admission.maintenances import build_maintenance, create_mai
 from tests.proofs import proves
 from tests.workload import Workload, build_pod
 
-LabelControlPlane = Callable[[int], list[str]]
+CreateControlPlane = Callable[[int], list[str]]
 QUORUM_REFUSAL = "can not put master/control-plane node into maintenance at this moment, disrupting node"
 
 
 @pytest.fixture
-def label_control_plane(workload: Workload, client: SyncClient) -> Iterator[LabelControlPlane]:
+def create_control_plane(workload: Workload, client: SyncClient) -> Iterator[CreateControlPlane]:
     """Yield a function that creates and labels a number of control-plane nodes.
 
     After the test, all maintenances are deleted and the nodes' control-plane labels are removed.
     """
     names: list[str] = []
 
-    def label_nodes(count: int) -> list[str]:
+    def create_nodes(count: int) -> list[str]:
         names.extend(workload.take_node() for _ in range(count))
         for number, name in enumerate(names):
             client.patch(build_node_path(name), {"metadata": {"labels": {CONTROL_PLANE_LABELS[number % 2]: ""}}})
         return names
 
-    yield label_nodes
+    yield create_nodes
     for group in GROUPS.values():
         for maintenance in client.list(group.path)["items"]:
             client.run(get_or_none(client.api.request("DELETE", f"{group.path}/{maintenance['metadata']['name']}")))
@@ -62,7 +62,7 @@ def etcd_namespace(workload: Workload, client: SyncClient) -> Iterator[None]:
 
 
 def create_guard_budget(client: SyncClient, name: str, labels: Object) -> Object:
-    """Create the etcd guard budget, as OpenShift or the replaced operator's end-to-end suite creates it."""
+    """Create the etcd guard budget, as OpenShift or the medik8s operator's end-to-end tests would create it."""
     path = f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets"
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": labels}}
     return client.create(path, {"metadata": {"name": name}, "spec": spec})
@@ -70,9 +70,9 @@ def create_guard_budget(client: SyncClient, name: str, labels: Object) -> Object
 
 @proves("NMO-23")
 def test_maintenance_of_second_of_three_control_plane_nodes_is_denied(
-    label_control_plane: LabelControlPlane, client: SyncClient
+    create_control_plane: CreateControlPlane, client: SyncClient
 ) -> None:
-    first, second, _ = label_control_plane(3)
+    first, second, _ = create_control_plane(3)
     maintenance = create_maintenance(client, build_maintenance(first))
 
     with pytest.raises(
@@ -85,10 +85,10 @@ def test_maintenance_of_second_of_three_control_plane_nodes_is_denied(
 
 
 @proves("NMO-23", "NMO-27a")
-def test_maintenance_with_lost_lease_counts_until_node_is_restored(
-    label_control_plane: LabelControlPlane, client: SyncClient
+def test_maintenance_with_lost_lease_counts_as_disruption_until_node_is_restored(
+    create_control_plane: CreateControlPlane, client: SyncClient
 ) -> None:
-    first, second, _ = label_control_plane(3)
+    first, second, _ = create_control_plane(3)
     maintenance = create_maintenance(client, build_maintenance(first))
     client.patch(f"{build_path(maintenance)}/status", {"status": {"errorOnLeaseCount": 4}})
     client.patch(build_node_path(first), {"metadata": {"labels": {MAINTENANCE_LABEL: maintenance["metadata"]["uid"]}}})
@@ -103,14 +103,14 @@ def test_maintenance_with_lost_lease_counts_until_node_is_restored(
 @proves("NMO-23")
 @pytest.mark.parametrize("name", GUARD_BUDGET_NAMES)
 def test_guard_budget_without_pods_is_ignored(
-    label_control_plane: LabelControlPlane, client: SyncClient, etcd_namespace: None, name: str
+    create_control_plane: CreateControlPlane, client: SyncClient, etcd_namespace: None, name: str
 ) -> None:
     """Check that control-plane nodes are counted if the guard budget selects no pods.
 
-    The replaced operator's end-to-end suite creates such a budget, with `maxUnavailable: 0`.
+    The medik8s operator's end-to-end tests create a budget with `maxUnavailable: 0` that selects no pods.
     """
     create_guard_budget(client, name, {"app": "fake-etcd-quorum-guard"})
-    first, second, _ = label_control_plane(3)
+    first, second, _ = create_control_plane(3)
 
     create_maintenance(client, build_maintenance(first))
     with pytest.raises(Denied, match=QUORUM_REFUSAL):
@@ -119,25 +119,25 @@ def test_guard_budget_without_pods_is_ignored(
 
 @proves("NMO-23")
 @pytest.mark.parametrize("name", GUARD_BUDGET_NAMES)
-def test_guard_budget_with_ready_pods_determines_denial(
-    label_control_plane: LabelControlPlane, client: SyncClient, etcd_namespace: None, workload: Workload, name: str
+def test_guard_budget_with_ready_pods_decides_which_node_is_denied(
+    create_control_plane: CreateControlPlane, client: SyncClient, etcd_namespace: None, workload: Workload, name: str
 ) -> None:
-    first, second, _ = label_control_plane(3)
+    first, second, _ = create_control_plane(3)
     workload.create_pods(ETCD_NAMESPACE, [build_pod(first, "guard-1", labels={"app": "guard"})])
     create_guard_budget(client, name, {"app": "guard"})
 
     with pytest.raises(Denied, match=f"budget {ETCD_NAMESPACE}/{name} allows no disruption"):
         create_maintenance(client, build_maintenance(first))
-    create_maintenance(client, build_maintenance(second))  # this node has no guard pod, so it already counts as down
+    create_maintenance(client, build_maintenance(second))  # A node without a guard pod counts as already down.
 
 
 @proves("NMO-23")
 def test_unready_control_plane_node_may_be_maintained(
-    label_control_plane: LabelControlPlane, client: SyncClient
+    create_control_plane: CreateControlPlane, client: SyncClient
 ) -> None:
     unready_node = {"metadata": {"name": "control-plane-down", "labels": {CONTROL_PLANE_LABELS[0]: ""}}}
-    client.create(NODES_PATH, unready_node)  # no simulated kubelet serves this node, so it never becomes Ready
-    ready_node, _ = label_control_plane(2)
+    client.create(NODES_PATH, unready_node)  # No simulated kubelet serves this node, so it never becomes Ready.
+    ready_node, _ = create_control_plane(2)
     try:
         create_maintenance(client, build_maintenance("control-plane-down"))
         with pytest.raises(Denied, match="repair control-plane-down first"):
@@ -148,9 +148,9 @@ def test_unready_control_plane_node_may_be_maintained(
 
 @proves("NMO-23")
 def test_maintenance_of_only_control_plane_node_causes_warning(
-    label_control_plane: LabelControlPlane, client: SyncClient
+    create_control_plane: CreateControlPlane, client: SyncClient
 ) -> None:
-    (node,) = label_control_plane(1)
+    (node,) = create_control_plane(1)
 
     with collect_warnings() as warnings:
         create_maintenance(client, build_maintenance(node))

@@ -1,4 +1,4 @@
-"""Test for the shared pod list: concurrent reviews for one node read its pods once."""
+"""Test for the shared pod list: concurrent admission reviews for one node list its pods only once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kube.paths import Object
 def test_concurrent_callers_share_one_pod_list(client: SyncClient) -> None:
     """Check that concurrent callers for one node share a single read of its pods.
 
-    A cancelled caller does not cancel the read for the others. A later caller, or a caller for another node, causes its
-    own read.
+    A cancelled caller does not cancel the read for the other callers. A later caller, or a caller for another node,
+    starts a new read.
     """
 
-    async def run_callers() -> tuple[list[list[Object]], int, list[Object], list[Object]]:
+    async def collect_pod_lists() -> tuple[list[list[Object]], int, list[Object], list[Object]]:
         cache, may_respond, read_count = WatchCache(client.api), asyncio.Event(), 0
 
         async def list_pods() -> list[Object]:
@@ -39,7 +39,7 @@ def test_concurrent_callers_share_one_pod_list(client: SyncClient) -> None:
             await cache.share_pod_list("node-2", list_pods),
         )
 
-    lists, concurrent_read_count, later_list, other_list = asyncio.run(run_callers())
+    lists, concurrent_read_count, later_list, other_list = asyncio.run(collect_pod_lists())
 
     assert (lists, concurrent_read_count) == ([[{"reading": 1}]] * 4, 1)
     assert (later_list, other_list) == ([{"reading": 2}], [{"reading": 3}])

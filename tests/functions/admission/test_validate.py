@@ -11,7 +11,7 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, ApiGroup
 from kube.maintenance.objects import build_path
 from localcluster.admission.webhook import Webhook
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from localcluster.readiness import CRDS_PATH
 from tests.chain.test_observability import ADMISSION_PREFIXES, parse_documented_metrics
 from tests.chain.test_observability import PAGE_TEXT as OBSERVABILITY_PAGE
@@ -27,7 +27,7 @@ NODE_NAME_RULE_POINTER = (
 
 @proves("NMO-18", "NMO-19")
 @for_every_group
-def test_unknown_node_is_denied_with_original_operators_message(client: SyncClient, group: ApiGroup) -> None:
+def test_unknown_node_is_denied_with_message_of_medik8s_operator(client: SyncClient, group: ApiGroup) -> None:
     with pytest.raises(Denied) as denied:
         create_maintenance(client, build_maintenance("nobody", group))
 
@@ -37,7 +37,7 @@ def test_unknown_node_is_denied_with_original_operators_message(client: SyncClie
 
 
 @proves("NMO-19")
-def test_policy_rejects_invalid_node_name_with_same_message(client: SyncClient) -> None:
+def test_policy_rejects_invalid_node_name_with_message_of_webhook(client: SyncClient) -> None:
     with pytest.raises(Rejected) as rejected:
         create_maintenance(client, build_maintenance("doesNotExist"))
 
@@ -62,10 +62,10 @@ def test_second_maintenance_of_node_is_denied_across_api_groups(
     assert f"kubectl delete nodemaintenances.{group.api_version.partition('/')[0]} {name}" in str(denied.value)
 
 
-def test_node_is_available_after_its_maintenance_is_deleted(workload: Workload, client: SyncClient) -> None:
-    """Check that a new maintenance is accepted right after the deletion of the previous one.
+def test_maintenance_is_accepted_after_deletion_of_previous_maintenance(workload: Workload, client: SyncClient) -> None:
+    """Check that a new maintenance is accepted right after the deletion of the node's previous maintenance.
 
-    The webhook's watch cache may be outdated for a moment, so `validate` reads the objects again before it denies one.
+    The webhook's watch cache may be outdated for a moment, so `validate` reads the objects again before each denial.
     """
     node = workload.take_node()
     for _ in range(20):
@@ -85,7 +85,7 @@ def test_create_with_existing_name_gets_already_exists(workload: Workload, clien
 
 @proves("NMO-21")
 @for_every_group
-def test_change_of_node_name_is_rejected_with_original_operators_message(
+def test_change_of_node_name_is_rejected_with_message_of_medik8s_operator(
     workload: Workload, client: SyncClient, group: ApiGroup
 ) -> None:
     maintenance = create_maintenance(client, build_maintenance(workload.take_node(), group))
@@ -96,9 +96,9 @@ def test_change_of_node_name_is_rejected_with_original_operators_message(
 
 @proves("NMO-21")
 def test_policy_rejects_change_of_node_name_without_schema_rule(workload: Workload, client: SyncClient) -> None:
-    """Check that the policy keeps `spec.nodeName` immutable if the CRD's schema has no such rule.
+    """Check that the policy keeps `spec.nodeName` immutable if the CRD's schema does not.
 
-    Another product that serves the same kind may install a CRD without that rule.
+    Another product that serves the same kind may install a CRD without a rule for `spec.nodeName`.
     """
     maintenance = create_maintenance(client, build_maintenance(workload.take_node(), KUBEVIRT_ALPHA))
     schema = client.get(f"{CRDS_PATH}/nodemaintenances.kubevirt.io")["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -113,7 +113,7 @@ def test_policy_rejects_change_of_node_name_without_schema_rule(workload: Worklo
         f"{CRDS_PATH}/nodemaintenances.kubevirt.io", [{"op": "remove", "path": NODE_NAME_RULE_POINTER}], JSON_PATCH
     )
     try:
-        await_ready("the CRD schema without the nodeName rule", is_rejected_by_policy, [])
+        wait_until_ready("the CRD schema without the nodeName rule", is_rejected_by_policy, [])
     finally:
         restore_patch = [{"op": "add", "path": NODE_NAME_RULE_POINTER, "value": rules}]
         client.patch(f"{CRDS_PATH}/nodemaintenances.kubevirt.io", restore_patch, JSON_PATCH)

@@ -52,7 +52,7 @@ def test_bare_pods_lost_data_and_blocking_budget_cause_warnings(workload: Worklo
 
 @proves("NMO-18")
 def test_new_budgets_appear_in_warnings(workload: Workload, client: SyncClient) -> None:
-    """Check that a warning reflects a new budget within a moment, because the webhook watches budgets."""
+    """Check that a warning reflects new budgets shortly after their creation, because the webhook watches budgets."""
     node, namespace = workload.take_node(), workload.namespace
     workload.create_bare_pods(node, "one", "two", labels=DATABASE_LABELS)
     workload.create_budget("one", DATABASE_LABELS, 1, expected_healthy=2)

@@ -16,7 +16,7 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.functions.admission.maintenances import build_maintenance, create_maintenance
 from tests.functions.certificate_authority import CertificateAuthority
 from tests.proofs import proves
@@ -41,7 +41,7 @@ def stopped_webhook(webhook: Webhook, client: SyncClient) -> Iterator[None]:
     webhook.server.kill()
     yield
     webhook.start_server()
-    await_ready("admission", lambda: is_rejected(client), [webhook.server])
+    wait_until_ready("admission", lambda: is_rejected(client), [webhook.server])
 
 
 @proves("NMO-18")
@@ -50,7 +50,7 @@ def test_stopped_webhook_blocks_nothing_and_causes_no_warnings(
 ) -> None:
     """Check that a stopped webhook blocks no creation and causes no warnings.
 
-    The objects are created, and the functions mark an invalid one as failed.
+    The API server creates even an invalid object, whose failure the functions report in its status.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
@@ -68,9 +68,9 @@ def test_policy_rejects_invalid_names_while_webhook_is_stopped(
 ) -> None:
     """Check that the ValidatingAdmissionPolicy still rejects an invalid node name while the webhook is stopped.
 
-    The API server enforces the policy a moment after it was applied, so the test waits for it.
+    The API server enforces a new policy only after a delay, so the test first waits until the policy is enforced.
     """
-    await_ready("the policy", lambda: is_rejected(client, "doesNotExist", Rejected), webhook_cluster.servers)
+    wait_until_ready("the policy", lambda: is_rejected(client, "doesNotExist", Rejected), webhook_cluster.servers)
     with pytest.raises(Rejected, match="no node with name doesNotExist found"):
         create_maintenance(client, build_maintenance("doesNotExist"))
 
@@ -88,10 +88,10 @@ def test_webhook_with_untrusted_certificate_is_ignored(webhook: Webhook, client:
 
     set_ca_bundle(base64.b64encode(CertificateAuthority("wrong").ca_certificate.encode()).decode())
     try:
-        await_ready("the wrong CA bundle", lambda: not is_rejected(client), [webhook.server])
+        wait_until_ready("the wrong CA bundle", lambda: not is_rejected(client), [webhook.server])
     finally:
         set_ca_bundle(original_bundle)
-    await_ready("the right CA bundle", lambda: is_rejected(client), [webhook.server])
+    wait_until_ready("the right CA bundle", lambda: is_rejected(client), [webhook.server])
 
 
 @pytest.mark.slow

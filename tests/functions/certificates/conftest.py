@@ -19,7 +19,7 @@ from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE, Object
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.functions.conftest import Functions
 from tests.workload import Workload
 
@@ -30,11 +30,11 @@ SECRETS_PATH, CONFIG_MAPS_PATH = (
 WEBHOOK_CONFIGURATIONS_PATH = TARGET_PATHS["ValidatingWebhookConfiguration"]
 PROPAGATION_DELAY = timedelta(minutes=10)
 SETTINGS = Settings(propagation_delay=PROPAGATION_DELAY - PUBLISH_MARGIN - timedelta(seconds=30))
-"""Settings whose waiting period is over when a pass starts `PROPAGATION_DELAY` after a previous, slow one."""
+"""Settings under which a new CA may sign in any pass that starts `PROPAGATION_DELAY` after the previous pass."""
 _numbers = itertools.count(1)
 
 
-def build_secret_hint(event_type: str, name: str) -> CloudEvent:
+def build_secret_reference_event(event_type: str, name: str) -> CloudEvent:
     """Build the event that ApiServerSource emits for a Secret in `mode: Reference`."""
     reference = {"kind": "Secret", "apiversion": "v1", "name": name, "namespace": DEFAULT_NAMESPACE}
     attributes = {
@@ -67,7 +67,7 @@ class NamespaceCertificates:
         data: dict[str, str] | None = None,
         immutable: bool = False,
     ) -> Object:
-        """Create a server's Secret with the label that requests certificates from the step."""
+        """Create a server's Secret with the label for which `renew-certificates` issues a certificate."""
         merged_annotations = {certificate_objects.DNS_NAMES_ANNOTATION: f"{name}.svc,127.0.0.1", **(annotations or {})}
         metadata = {"name": name, "labels": {COMPONENT_LABEL: component}, "annotations": merged_annotations}
         secret = {"metadata": metadata, "type": "Opaque", "data": data or {}, "immutable": immutable}
@@ -84,9 +84,9 @@ class NamespaceCertificates:
         self.administrator_client.patch(f"{self.secrets_path}/{name}", change)
 
     def delete_and_wait(self, path: str) -> None:
-        """Delete an object and wait until it no longer exists; a CustomResourceDefinition takes some time."""
+        """Delete an object and wait until it no longer exists, which takes longer for a CustomResourceDefinition."""
         self.administrator_client.delete(path, uid=self.administrator_client.get(path)["metadata"]["uid"])
-        await_ready(
+        wait_until_ready(
             f"deletion of {path}",
             lambda: self.administrator_client.run(get_or_none(self.administrator_client.api.get(path))) is None,
             [],
@@ -96,8 +96,8 @@ class NamespaceCertificates:
         self.patch_secret(name, {"metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: "now"}}})
 
     def get_serial(self, name: str) -> str:
-        pair = certificate_objects.get_current_pair(self.get_secret(name))
-        return key_pairs.format_serial(pair.parsed) if pair else ""
+        pair = certificate_objects.get_current_key_pair(self.get_secret(name))
+        return key_pairs.format_serial(pair.parsed_certificate) if pair else ""
 
     def get_bundle_configmap(self, component: str = "kubevirt") -> Object | None:
         """Return the ConfigMap with a component's CA bundle, or None if there is none."""
@@ -142,23 +142,23 @@ class NamespaceCertificates:
         return {event["reason"]: event for event in events}
 
     def run_pass_after(self, client: SyncClient, delay: timedelta = timedelta(0)) -> list[ApiError]:
-        """Run a pass with this client, `delay` after the previous one on the simulated clock, and return its errors."""
+        """Advance the simulated clock by `delay`, run a pass with this client, and return the errors of the pass."""
         self.now += delay
         return self.run_pass(client).errors
 
     def run_pass(self, client: SyncClient) -> PassResult:
-        """Run a tick's pass with this client, at the current time of the simulated clock."""
+        """Run a renewal pass, as a tick does, with this client and at the simulated clock's current time."""
         return client.run(renew_all(client.api, replace(SETTINGS, namespaces=(self.namespace,)), self.now))
 
 
 @pytest.fixture(scope="package", autouse=True)
 def allow_patching_every_secret(admin_client: SyncClient, functions: Functions) -> None:
-    """Allow the step to patch every Secret that a test creates; the shipped Role names only the webhook's Secrets."""
+    """Allow `renew-certificates` to patch every Secret; its shipped Role allows only the webhook's Secrets."""
     grant_access(admin_client, functions, DEFAULT_NAMESPACE, "patch")
 
 
 def grant_access(administrator_client: SyncClient, functions: Functions, namespace: str, *verbs: str) -> None:
-    """Allow the step to use these verbs on all Secrets, ConfigMaps and Events of a namespace."""
+    """Grant the account of `renew-certificates` these verbs on all Secrets, ConfigMaps and Events of a namespace."""
     roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     rule = {"apiGroups": [""], "resources": ["secrets", "configmaps", "events"], "verbs": verbs}
     administrator_client.create(f"{roles}/roles", {"metadata": {"name": "every-secret"}, "rules": [rule]})
@@ -173,7 +173,7 @@ def grant_access(administrator_client: SyncClient, functions: Functions, namespa
         "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
     )
     review = {"spec": {"resourceAttributes": attributes}}
-    await_ready(
+    wait_until_ready(
         "permission to patch Secrets", lambda: bool(step_client.create(reviews, review)["status"]["allowed"]), []
     )
 
@@ -190,7 +190,7 @@ def certificates(admin_client: SyncClient) -> Iterator[NamespaceCertificates]:
 def other_namespace_certificates(
     admin_client: SyncClient, functions: Functions, workload: Workload
 ) -> NamespaceCertificates:
-    """Return the certificates of another namespace, in which the step may also write Secrets."""
+    """Return the certificates of another namespace, in which `renew-certificates` may also write Secrets."""
     grant_access(admin_client, functions, workload.namespace, "get", "list", "create", "patch")
     return NamespaceCertificates(admin_client, workload.namespace)
 

@@ -22,9 +22,9 @@ from kube.paths import Object
 
 
 class SelfKillingApi(Api):
-    """An API client that kills its process after the response to its first write.
+    """An API client that kills its process after the response to its last allowed write.
 
-    `writes_left` is the number of writes until then. Set it to kill the process after a later write.
+    `writes_left` is the number of writes that the client still allows, initially one.
     """
 
     writes_left = 1

@@ -1,6 +1,7 @@
 """Tests for `renew-certificates` with objects that are broken, edited by hand, or not writable.
 
-They check that the step recovers from every state, writes nothing too early, and renews other Secrets meanwhile.
+They check that `renew-certificates` recovers from every state, writes nothing too early, and still renews all other
+Secrets.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.functions.certificates.conftest import (
     SECRETS_PATH,
     WEBHOOK_CONFIGURATIONS_PATH,
     NamespaceCertificates,
-    build_secret_hint,
+    build_secret_reference_event,
 )
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_tick
@@ -56,12 +57,12 @@ KUBEVIRT = COMPONENTS["kubevirt"]
 CA_SECRET_NAME = KUBEVIRT.ca_secret_name
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 VERSION_3, VERSION_6 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"
-"""DER encodings of a certificate's version field: v3, and v6, which is not defined."""
+"""DER encodings of a certificate's version field: v3, and the undefined v6."""
 
 
 @pytest.fixture
 def client(functions: Functions) -> SyncClient:
-    """Return an API client with the step's own account."""
+    """Return an API client with the account of `renew-certificates`."""
     return functions.clusters[STEP]
 
 
@@ -110,8 +111,8 @@ def test_invalid_server_name_is_reported_and_blocks_no_other_secret(
 def test_expired_ca_is_replaced_in_one_pass(client: SyncClient, certificates: NamespaceCertificates) -> None:
     """Check that one pass replaces an expired CA and issues a valid certificate from the new one.
 
-    Ticks were lost for days: the server's certificate has expired, while a certificate of another issuer is still
-    valid.
+    The test simulates days without a tick. The server's certificate has then expired, too, while a certificate of
+    another issuer is still valid.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(client)
@@ -127,7 +128,7 @@ def test_expired_ca_is_replaced_in_one_pass(client: SyncClient, certificates: Na
 
 @proves("OSV-20")
 @pytest.mark.parametrize("key_type", ["ed25519", "p521"])
-def test_supplied_ca_with_other_key_type_signs_or_is_replaced(
+def test_supplied_ca_with_unusual_key_type_signs_or_is_replaced(
     client: SyncClient, certificates: NamespaceCertificates, key_type: str
 ) -> None:
     key = ed25519.Ed25519PrivateKey.generate() if key_type == "ed25519" else ec.generate_private_key(ec.SECP521R1())
@@ -184,7 +185,7 @@ def test_certificate_issued_by_supplied_ca_is_trusted(client: SyncClient, certif
     certificates.run_pass_after(client)
 
     assert can_connect(
-        certificate_objects.get_current_pair(certificates.get_secret("api")), certificates.get_trusted_bundle()
+        certificate_objects.get_current_key_pair(certificates.get_secret("api")), certificates.get_trusted_bundle()
     )
 
 
@@ -194,7 +195,7 @@ def can_connect(pair: KeyPair | None, bundle: str) -> bool:
     store = x509.verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
     verifier = x509.verification.PolicyBuilder().store(store).build_server_verifier(x509.DNSName("api.svc"))
     try:
-        verifier.verify(pair.parsed, [])
+        verifier.verify(pair.parsed_certificate, [])
     except x509.verification.VerificationError:
         return False
     return _can_connect_with_openssl(pair, bundle)
@@ -257,7 +258,7 @@ def test_certificate_lost_during_propagation_is_reissued_by_trusted_ca(
 
     certificates.run_pass_after(client, MINUTE)
 
-    assert certificate_objects.get_current_pair(certificates.get_secret("api"))
+    assert certificate_objects.get_current_key_pair(certificates.get_secret("api"))
     assert key_pairs.is_signed_by(get_certificate_pem(certificates, "api"), trusted_bundle)
 
 
@@ -267,7 +268,7 @@ def test_foreign_certificate_is_replaced_only_after_propagation(
 ) -> None:
     """Check that another issuer's certificate is replaced only after a waiting period, even if our CA is not new.
 
-    The clients of that server read the Secret's own `ca.crt`, to which our CA was added only now.
+    The server's clients read `ca.crt` in the server's Secret, to which our CA has only just been added.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(client)
@@ -332,13 +333,11 @@ def test_immutable_secret_does_not_block_other_secrets(client: SyncClient, certi
 
 
 @proves("OSV-20", "OSV-22")
-def test_immutable_secret_holds_back_next_ca_but_no_repair(
-    client: SyncClient, certificates: NamespaceCertificates
-) -> None:
-    """Check that an immutable Secret with an old bundle holds back the next CA, but no repair.
+def test_immutable_secret_delays_next_ca_but_no_repair(client: SyncClient, certificates: NamespaceCertificates) -> None:
+    """Check that the next CA does not sign while an immutable Secret has an old bundle, but that repairs are made.
 
-    Its clients use its `ca.crt` to trust the other servers. So the current CA signs until no server has a valid
-    certificate issued by it. A Secret that is deleted in the meantime is recreated at once.
+    Clients of that Secret use its `ca.crt` to trust the other servers. The current CA therefore signs until all
+    certificates that it issued have expired. A Secret that is deleted in the meantime is recreated immediately.
     """
     certificates.create_secret("frozen")
     certificates.create_secret("api")
@@ -387,8 +386,8 @@ def test_server_error_for_one_object_does_not_block_other_writes(
 ) -> None:
     """Check that a 500 or 503 response for one object does not stop the other writes, and that a 429 stops the pass.
 
-    If another product's webhook for a configuration is broken, the API server responds to each write of that
-    configuration with 500. The error is `Unavailable` in all cases, so the event is retried.
+    If another product's admission webhook is broken, the API server responds with 500 to each write that needs that
+    webhook. The error is `Unavailable` in all cases, so the event is retried.
     """
     client = proxied_functions.clusters[STEP]
     certificates.create_secret("api")
@@ -412,8 +411,8 @@ def test_hanging_write_does_not_block_other_writes(
 ) -> None:
     """Check that a write without a response does not block the other writes, including those of the next component.
 
-    Another product's webhook hangs for a configuration, for the first Secret, or for Events. The step completes all
-    other writes before its own deadline.
+    Another product's admission webhook hangs for a webhook configuration, for the first Secret, or for Events. The
+    step completes all other writes before its own deadline.
     """
     certificates.create_secret("api")
     certificates.create_secret("handler")
@@ -441,8 +440,8 @@ def test_component_with_hanging_writes_does_not_block_other_components(
 ) -> None:
     """Check that a component whose writes all hang does not block the other components forever.
 
-    Its writes, and a list request that never ends, use up a whole pass. The next passes start with different
-    components, in the same namespace and in another one.
+    The hanging writes, and a list request that never ends, use up a whole pass. The next passes start with different
+    components, in the same namespace and in another namespace.
     """
     hanging_names = [f"frozen-{number}" for number in range(8)]
     for name in hanging_names:
@@ -472,7 +471,7 @@ def test_write_timeouts_are_separate_for_secrets_and_configmaps(
 ) -> None:
     """Check that timeouts of Secret writes do not shorten the timeout of ConfigMap writes.
 
-    A webhook for Secrets does not affect ConfigMaps. A shared timeout would leave them a sixteenth of a second.
+    A hanging webhook for Secrets does not affect ConfigMaps. A shared timeout would leave ConfigMaps only 1/16 s.
     """
     names = [f"api-{number}" for number in range(3)]
     for name in names:
@@ -505,7 +504,7 @@ def test_write_timeouts_are_separate_for_secrets_and_configmaps(
 def test_unlabelled_object_with_needed_name_is_reported(
     client: SyncClient, certificates: NamespaceCertificates, path: str
 ) -> None:
-    """Check that the step reports an unlabelled object with a name that it needs, and makes all independent writes."""
+    """Check that an unlabelled object with a needed name is reported, and that all independent writes are made."""
     certificates.create_secret("api")
     certificates.run_pass_after(client)
     certificates.administrator_client.patch(path, {"metadata": {"labels": {COMPONENT_LABEL: None}}})
@@ -531,7 +530,7 @@ def test_future_publication_time_does_not_delay_renewal(
 ) -> None:
     """Check that a publication time in the future does not delay a renewal.
 
-    A user, or a process with a wrong clock, may have written it.
+    A user, or a process with a wrong clock, may have written that time.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(client)
@@ -623,8 +622,8 @@ def test_thousands_of_listed_secrets_delay_no_repair(
 ) -> None:
     """Check that thousands of missing Secrets in the ConfigMap's list do not delay a repair.
 
-    Looking up each of them would take longer than a pass. The step recreates a limited number of Secrets that have
-    server names, and removes the other entries.
+    To read each listed Secret would take longer than a pass. `renew-certificates` recreates a limited number of
+    Secrets that have server names, and removes all other names from the list.
     """
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
@@ -653,7 +652,7 @@ def test_thousands_of_listed_secrets_delay_no_repair(
 def test_secret_with_name_of_other_components_ca_is_reported(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
-    """Check that the step reports a Secret whose name is that of another component's CA Secret, and does not write it.
+    """Check that a Secret with the name of another component's CA Secret is reported and not written.
 
     Otherwise both components would overwrite it forever.
     """
@@ -671,7 +670,7 @@ def test_secret_with_name_of_other_components_ca_is_reported(
 def test_unlistable_injection_targets_block_next_ca_but_no_repair(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that servers are repaired and no new CA signs while the CA injection targets cannot be listed.
+    """Check that server Secrets are repaired, but no new CA signs, while the CA injection targets cannot be listed.
 
     A new CA would lock out every client that uses an unlisted target. The failure is counted for the alert, and the
     event is not retried.
@@ -733,13 +732,13 @@ def test_pass_that_cannot_read_secrets_leaves_metrics_unchanged(
 
 
 @proves("OSV-20")
-@pytest.mark.parametrize("event", [build_tick(), build_secret_hint(events.REFERENCE_UPDATED, "api")])
-def test_server_is_repaired_even_if_list_request_never_ends(
+@pytest.mark.parametrize("event", [build_tick(), build_secret_reference_event(events.REFERENCE_UPDATED, "api")])
+def test_server_secret_is_repaired_even_if_list_request_never_ends(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates, event: BaseCloudEvent
 ) -> None:
     """Check that a server's Secret is repaired even if a list request never ends, and that the event is not retried.
 
-    A busy API server may take that long to list a thousand CustomResourceDefinitions.
+    A busy API server may take very long to list a thousand CustomResourceDefinitions.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(proxied_functions.clusters[STEP])
@@ -761,20 +760,20 @@ def delay_crd_list(
     Afterwards the rule `next_rule` applies.
     """
 
-    def rule(request: str) -> Fault | None:
+    def select_fault(request: str) -> Fault | None:
         if request == "patch secrets 1":
             faults.stop_faults()
             faults.inject(next_rule)
         return DELAYED if request == "list customresourcedefinitions 1" else None
 
-    return rule
+    return select_fault
 
 
 @proves("OSV-20", "OSV-23")
-def test_late_list_causes_second_pass_of_tick(
+def test_tick_runs_second_pass_if_lists_arrive_late(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that a tick runs a second pass if the lists arrive late.
+    """Check that a tick runs a second pass if the lists of CA injection targets arrive late.
 
     The first pass makes the repairs that need no lists; the second one writes the bundle to the CA injection targets.
     """
@@ -846,9 +845,9 @@ def drop_responses_to(request_prefix: str) -> Callable[[str], Fault | None]:
 def test_second_pass_reports_unlabelled_configmap_even_if_lists_hang(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that a second pass reports an unlabelled ConfigMap with the bundle's name, even if the lists hang again.
+    """Check that a second pass reports an unlabelled ConfigMap with the bundle's name, even if list requests hang.
 
-    The step records an Event, and the event that triggered it is not retried.
+    `renew-certificates` records a Kubernetes Event, and the tick is not retried.
     """
     certificates.create_secret("api")
     certificates.run_pass_after(proxied_functions.clusters[STEP])
@@ -902,7 +901,7 @@ def test_tick_without_time_for_second_pass_makes_next_tick_wait_for_lists(
     monkeypatch: pytest.MonkeyPatch,
     lists_arrive: bool,
 ) -> None:
-    """Check that a tick without time for a second pass makes the next tick wait for the lists.
+    """Check that a tick without time for a second pass makes the next tick wait for the lists of injection targets.
 
     Otherwise hanging writes could use up the time of every second pass. If the lists do not arrive, the next tick runs
     its pass without them and repairs what it can.
@@ -948,7 +947,9 @@ def test_certificate_with_undefined_version_is_reissued(
 
 
 @proves("OSV-23")
-def test_repr_of_state_contains_no_key(client: SyncClient, certificates: NamespaceCertificates) -> None:
+def test_repr_of_component_states_contains_no_private_key(
+    client: SyncClient, certificates: NamespaceCertificates
+) -> None:
     certificates.create_secret("api")
     certificates.run_pass_after(client)
     key = (certificates.get_secret("api")["data"])[PRIVATE_KEY_ENTRY]

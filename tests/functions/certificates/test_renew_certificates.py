@@ -38,7 +38,7 @@ from tests.functions.certificates.conftest import (
     SETTINGS,
     WEBHOOK_CONFIGURATIONS_PATH,
     NamespaceCertificates,
-    build_secret_hint,
+    build_secret_reference_event,
 )
 from tests.functions.conftest import MAX_DELIVERIES, Functions
 from tests.functions.event_builders import build_tick
@@ -51,9 +51,9 @@ CA_SECRET_NAME = COMPONENTS["kubevirt"].ca_secret_name
 
 @pytest.fixture
 def client(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> SyncClient:
-    """Return an API client with the step's own account.
+    """Return an API client with the account of `renew-certificates`.
 
-    The step's time limits are long, so that its passes are complete on a busy machine, too.
+    The time limits of `renew-certificates` are long, so that its passes complete even on a busy machine.
     """
     for module, limits in (
         (lookup, ("LIST_TIMEOUT_SECONDS", "TICK_LIST_TIMEOUT_SECONDS")),
@@ -73,7 +73,7 @@ def test_labelled_secret_gets_trusted_certificate(functions: Functions, certific
 
     secret = certificates.get_secret("api")
     certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
-    assert certificate_objects.get_current_pair(secret)
+    assert certificate_objects.get_current_key_pair(secret)
     assert key_pairs.get_subject_alt_names(certificate) == ["api.svc", "127.0.0.1"]
     assert certificate_objects.decode_entry(secret, CA_ENTRY) == certificates.get_trusted_bundle()
     assert key_pairs.is_signed_by(certificate, certificates.get_trusted_bundle())
@@ -94,7 +94,7 @@ def test_admission_webhook_gets_certificate_and_ca_bundle(
         "webhooks"
     ]
     assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.get_trusted_bundle("ours")
-    assert certificate_objects.get_current_pair(certificates.get_secret("validate"))
+    assert certificate_objects.get_current_key_pair(certificates.get_secret("validate"))
 
 
 @proves("OSV-22")
@@ -125,7 +125,7 @@ def test_injection_targets_are_reread_with_list_permission(
 ) -> None:
     """Check that `reread_targets` returns the latest state of each target, without those that no longer exist.
 
-    The step's account may list all of these kinds, but get only CustomResourceDefinitions.
+    The account of `renew-certificates` may list all of these kinds, but get only CustomResourceDefinitions.
     """
     created = {
         **certificates.administrator_client.create(TARGET_PATHS[kind], build_injection_target(kind)),
@@ -165,7 +165,7 @@ def build_injection_target(kind: str) -> Object:
 def test_target_of_other_namespace_is_not_read_in_full(
     fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that the step never reads a whole CRD that requests a bundle from another namespace.
+    """Check that `renew-certificates` never reads a whole CRD that requests a bundle from another namespace.
 
     A CRD of cert-manager, for example, may be 180 kB large, and every pass would read it.
     """
@@ -189,7 +189,7 @@ def test_target_of_other_namespace_is_not_read_in_full(
 
 
 @proves("X-3")
-def test_nothing_is_written_if_nothing_is_due(functions: Functions, certificates: NamespaceCertificates) -> None:
+def test_pass_without_due_renewal_writes_nothing(functions: Functions, certificates: NamespaceCertificates) -> None:
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
     resource_versions = [
@@ -199,7 +199,7 @@ def test_nothing_is_written_if_nothing_is_due(functions: Functions, certificates
     bundle_configmap = certificates.get_bundle_configmap()
 
     functions.invoke(STEP, build_tick())
-    functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api"))
+    functions.invoke(STEP, build_secret_reference_event(events.REFERENCE_UPDATED, "api"))
 
     assert [
         secret["metadata"]["resourceVersion"]
@@ -209,13 +209,13 @@ def test_nothing_is_written_if_nothing_is_due(functions: Functions, certificates
 
 
 @proves("OSV-20")
-def test_deleted_secret_is_recreated_on_its_event(functions: Functions, certificates: NamespaceCertificates) -> None:
+def test_delete_event_recreates_secret(functions: Functions, certificates: NamespaceCertificates) -> None:
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
     old_serial, old_bundle = certificates.get_serial("api"), certificates.get_trusted_bundle()
     certificates.delete_and_wait(f"{SECRETS_PATH}/api")
 
-    functions.invoke(STEP, build_secret_hint(events.REFERENCE_DELETED, "api"))
+    functions.invoke(STEP, build_secret_reference_event(events.REFERENCE_DELETED, "api"))
 
     assert certificates.get_serial("api") not in ("", old_serial)
     assert certificates.get_trusted_bundle() == old_bundle
@@ -246,7 +246,7 @@ def test_tick_repairs_secret_whose_event_was_lost(
 
 
 @proves("OSV-20")
-def test_corrupt_secret_is_reissued_on_its_event(functions: Functions, certificates: NamespaceCertificates) -> None:
+def test_update_event_repairs_corrupt_secret(functions: Functions, certificates: NamespaceCertificates) -> None:
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
     certificates.patch_secret(
@@ -254,7 +254,7 @@ def test_corrupt_secret_is_reissued_on_its_event(functions: Functions, certifica
         {"data": certificate_objects.encode_entries({CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"})},
     )
 
-    functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api"))
+    functions.invoke(STEP, build_secret_reference_event(events.REFERENCE_UPDATED, "api"))
 
     assert key_pairs.is_signed_by(
         certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY),
@@ -307,7 +307,7 @@ def test_certificate_is_renewed_one_propagation_delay_after_new_ca_is_published(
 
 @proves("OSV-23")
 def test_unlabelled_secret_is_never_written(client: SyncClient, certificates: NamespaceCertificates) -> None:
-    """Check that the step never writes an unlabelled Secret.
+    """Check that `renew-certificates` never writes an unlabelled Secret.
 
     This includes a Secret that lost its label, and one whose name the ConfigMap still lists.
     """
@@ -343,7 +343,7 @@ def test_unsuitable_secret_is_skipped_with_one_event(
     annotations: dict[str, str],
     reason: str,
 ) -> None:
-    """Check that the step skips an unsuitable Secret, records one Event over several ticks, and renews the others."""
+    """Check that an unsuitable Secret is skipped with one Event over several ticks, and other Secrets are renewed."""
     created_secret = certificates.create_secret(name, component, annotations=annotations)
     certificates.create_secret("api")
 
@@ -421,7 +421,7 @@ def test_concurrent_passes_create_one_ca(
     for name in ("api", "handler", "controller"):
         secret = certificates.get_secret(name)
         certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
-        assert certificate_objects.get_current_pair(secret)
+        assert certificate_objects.get_current_key_pair(secret)
         assert any(key_pairs.is_signed_by(certificate, signer) for signer in signers)
         assert certificate_objects.decode_entry(secret, CA_ENTRY) == "".join(signers)
 
@@ -432,7 +432,7 @@ def test_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
 ) -> None:
     """Check that a first pass has no error if the injection targets are not listed in time.
 
-    It writes the ConfigMap twice, because the new CA counts as published only when it signs.
+    The pass writes the ConfigMap twice, because a new CA counts as published only when it signs.
     """
     monkeypatch.setattr(lookup, "LIST_TIMEOUT_SECONDS", 0.0)
     certificates.create_secret("api")
@@ -448,12 +448,12 @@ def test_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
     )
 
 
-def test_unwritable_configuration_is_reported_and_blocks_no_certificate(
+def test_forbidden_webhook_configuration_is_reported_and_blocks_no_certificate(
     functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    """Check that an Event reports a configuration that the step may not write, and that no certificate is blocked.
+    """Check that an Event reports a webhook configuration that may not be written, and that no certificate is blocked.
 
-    The configuration never trusted the step's CA, so it does not hold back the server's certificate.
+    The configuration never trusted the CA of `renew-certificates`, so it does not delay the server's certificate.
     """
     certificates.create_secret("api")
     certificates.create_webhook_configuration("of-somebody-else", "api")
@@ -468,12 +468,12 @@ def test_unwritable_configuration_is_reported_and_blocks_no_certificate(
 
 
 @proves("OSV-22")
-def test_configuration_that_cannot_be_written_holds_back_next_ca(
+def test_unwritable_webhook_configuration_delays_next_ca(
     client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
-    """Check that no new CA signs while a configuration that trusts the current CA cannot be written.
+    """Check that no new CA signs while a webhook configuration that trusts the current CA cannot be written.
 
-    The current CA signs the renewed certificate, and the pass reports the error. The next CA signs once the
+    The current CA signs the renewed certificate, and the pass reports the error. The next CA signs once the webhook
     configuration can be written.
     """
     certificates.create_secret("api")
@@ -501,7 +501,7 @@ def test_repeatedly_removed_bundle_is_restored_only_at_ticks(
 ) -> None:
     """Check that a bundle that another client keeps removing is restored once, and then only at ticks.
 
-    Each write is itself an event, so repairs without a cooldown would follow each other as fast as events travel.
+    Each write causes an event, so repairs without a cooldown would run in a fast loop.
     """
     certificates.create_secret("contested")
     proxied_functions.invoke(STEP, build_tick())
@@ -509,11 +509,12 @@ def test_repeatedly_removed_bundle_is_restored_only_at_ticks(
 
     for _ in range(10):
         certificates.patch_secret("contested", {"data": {CA_ENTRY: ""}})
-        proxied_functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "contested"))
+        proxied_functions.invoke(STEP, build_secret_reference_event(events.REFERENCE_UPDATED, "contested"))
     count_after_hints = fault_proxy.request_counts["patch secrets"]
     proxied_functions.invoke(STEP, build_tick())
 
-    assert count_after_hints in (1, 2)  # on a busy machine the loop may take longer than the cooldown of ten seconds
+    # On a busy machine, the loop may take longer than the cooldown of ten seconds.
+    assert count_after_hints in (1, 2)
     assert (
         certificate_objects.decode_entry(certificates.get_secret("contested"), CA_ENTRY)
         == certificates.get_trusted_bundle()
@@ -527,7 +528,7 @@ def test_renew_annotation_causes_immediate_renewal(functions: Functions, certifi
     serial = certificates.get_serial("api")
     certificates.request_renewal("api")
 
-    functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api"))
+    functions.invoke(STEP, build_secret_reference_event(events.REFERENCE_UPDATED, "api"))
 
     assert certificates.get_serial("api") != serial
     assert certificate_objects.RENEW_ANNOTATION not in certificates.get_secret("api")["metadata"]["annotations"]
@@ -559,7 +560,7 @@ def test_no_key_appears_in_logs_events_or_responses(
         for name in ("api", CA_SECRET_NAME)
     ]
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: base64.b64encode(keys[1].encode()).decode()}})
-    responses.append(functions.post(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api")))
+    responses.append(functions.post(STEP, build_secret_reference_event(events.REFERENCE_UPDATED, "api")))
 
     logged = "\n".join(record.getMessage() + json.dumps(record.__dict__, default=str) for record in caplog.records)
     recorded_events = json.dumps(

@@ -70,7 +70,7 @@ class PollingClient(threading.Thread):
             try:
                 connection.request("GET", "/")
                 assert connection.getresponse().status == 200
-            except OSError as error:  # includes ssl.SSLError
+            except OSError as error:  # `ssl.SSLError` is an `OSError`.
                 self.failures.append(str(error))
             finally:
                 connection.close()
@@ -79,7 +79,7 @@ class PollingClient(threading.Thread):
                 self._connected.notify_all()
 
     def wait_for_connections(self, count: int = 2) -> None:
-        """Wait for `count` more connections, by which time the client has read the bundle that is published now."""
+        """Wait for `count` more connections, so that the client has read the currently published bundle."""
         with self._connected:
             target_count = self.connection_count + count
             assert self._connected.wait_for(lambda: self.connection_count >= target_count, TIMEOUT_SECONDS)
@@ -107,7 +107,7 @@ class KilledPassRunner:
         self.kill_count = 0
 
     def run_pass(self, now: datetime) -> bool:
-        """Run a pass at this time, and return whether it had something to write and was therefore killed."""
+        """Run a pass at this time, and return whether it was killed, which happens after its first write."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{now.isoformat()}\n")
@@ -135,8 +135,8 @@ def test_no_client_fails_if_renewal_is_killed_after_each_write(
     """Check that clients can connect while a renewal is killed after every single write.
 
     The renewal starts without certificates, at the due time, and at the end of the waiting period. Each pass is killed
-    after its first write, until nothing is left to write. Meanwhile a client keeps connecting with the published
-    bundle.
+    after its first write, until nothing is left to write. During all passes, a client keeps connecting with the
+    published bundle.
     """
     today = datetime.now(timezone.utc).replace(microsecond=0)
     start_time = today - timedelta(days=1) - PROPAGATION_DELAY
@@ -184,7 +184,7 @@ def test_no_connection_fails_during_rotations(
     ):
         assert mount.updated.wait(TIMEOUT_SECONDS)
         load = ConnectionLoad(certificates.administrator_client, port, certificates.get_trusted_bundle())
-        asyncio.run(load.run(RotationRunner(client, settings, certificates, mount)))
+        asyncio.run(load.run_during_rotations(RotationRunner(client, settings, certificates, mount)))
 
     assert load.failures == []
     assert load.successes >= CONNECTIONS_PER_SECOND * load.elapsed_seconds
@@ -192,7 +192,7 @@ def test_no_connection_fails_during_rotations(
     assert all(len(ports) > load.elapsed_seconds for ports in load.ports_by_connection.values())
     assert (
         len(mount.certificates) == 3
-    )  # the second of the two rotations within one waiting period replaced the first one
+    )  # The second of the two rotations within one waiting period replaces the first one.
     assert len(certificates.get_trusted_bundle().split("BEGIN CERTIFICATE")) == 5
 
 
@@ -220,11 +220,11 @@ def test_no_object_is_rejected_during_rotations_of_webhook_certificate(
         assert mount.updated.wait(TIMEOUT_SECONDS)
         certificates.create_webhook_configuration("nodemaintenance-validate", "api", f"https://{HOST}:{port}/admit")
         creator.create_until(
-            allowed=False
-        )  # the API server calls the webhook, and without a CA trusts none of its responses
+            is_allowed=False
+        )  # Without a CA, the API server trusts no response of the webhook, and rejects the ConfigMaps.
         rotations = RotationRunner(client, settings, certificates, mount)
         rotations.run_pass()
-        creator.create_until(allowed=True)
+        creator.create_until(is_allowed=True)
         with creator.create_continuously():
             rotations.rotate_until_certificate_count(2)
             rotations.rotate_until_certificate_count(3)
@@ -235,7 +235,7 @@ def test_no_object_is_rejected_during_rotations_of_webhook_certificate(
 
 
 class ConfigMapCreator:
-    """A client that creates ConfigMaps one after another, each of which the API server sends to the webhook."""
+    """A client that repeatedly creates a ConfigMap, for which the API server calls the webhook."""
 
     def __init__(self, client: SyncClient, namespace: str) -> None:
         self._client, self._path = client, f"/api/v1/namespaces/{namespace}/configmaps"
@@ -251,13 +251,13 @@ class ConfigMapCreator:
             return error.message
         return ""
 
-    def create_until(self, *, allowed: bool) -> None:
-        """Create ConfigMaps until the API server allows one or, with `allowed=False`, rejects one.
+    def create_until(self, *, is_allowed: bool) -> None:
+        """Create ConfigMaps until the API server allows one or, with `is_allowed=False`, rejects one.
 
-        The API server uses a changed webhook configuration only when its watch delivers it.
+        The API server applies a changed webhook configuration only after its watch has delivered the change.
         """
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while (self.try_create() == "") is not allowed:
+        while (self.try_create() == "") is not is_allowed:
             assert time.monotonic() < deadline
 
     @contextmanager
@@ -279,7 +279,7 @@ class ConfigMapCreator:
 
 
 class RotationRunner:
-    """Runs passes of the step, and requests a new CA before some of them."""
+    """Rotates the CA and the server's certificate by requests for a new CA and passes of `renew-certificates`."""
 
     def __init__(
         self, client: SyncClient, settings: Settings, certificates: NamespaceCertificates, mount: MountedSecret
@@ -292,7 +292,7 @@ class RotationRunner:
         self._request_rotation()
         time.sleep(
             self._settings.propagation_delay.total_seconds() / 2
-        )  # within the waiting period: the test measures real time
+        )  # The next rotation starts within the waiting period, which is real time in this test.
         self.rotate_until_certificate_count(3)
 
     def rotate_until_certificate_count(self, count: int) -> None:
@@ -310,7 +310,7 @@ class RotationRunner:
         self.run_pass()
 
     def run_pass(self) -> None:
-        """Run one pass of the step."""
+        """Run one pass of `renew-certificates` over all certificates."""
         errors = self._client.run(renew_all(self._client.api, self._settings, datetime.now(timezone.utc))).errors
         assert errors == []
 
@@ -330,7 +330,7 @@ class ConnectionLoad:
         self.elapsed_seconds = 0.0
         self.ports_by_connection: dict[int, list[str]] = {number: [] for number in range(4)}
 
-    async def run(self, rotations: RotationRunner) -> None:
+    async def run_during_rotations(self, rotations: RotationRunner) -> None:
         start_time = time.monotonic()
         permanent_tasks = [
             asyncio.create_task(self._keep_connection_open(number)) for number in self.ports_by_connection
@@ -338,24 +338,24 @@ class ConnectionLoad:
         bundle_tasks = [asyncio.create_task(self._poll_bundle(number)) for number in range(len(self._contexts))]
         opening_task = asyncio.create_task(self._open_connections())
         await asyncio.to_thread(rotations.rotate_three_times)
-        await asyncio.sleep(BUNDLE_READ_INTERVAL_SECONDS)  # also connect with the last certificate
+        await asyncio.sleep(BUNDLE_READ_INTERVAL_SECONDS)  # Clients must also connect with the last certificate.
         self.elapsed_seconds = time.monotonic() - start_time
         self._stop_requested.set()
         await asyncio.gather(opening_task, *permanent_tasks, *bundle_tasks)
 
-    async def _poll_bundle(self, number: int) -> None:
+    async def _poll_bundle(self, client_number: int) -> None:
         """Read the bundle periodically, with a different offset for each client."""
         path = f"/api/v1/namespaces/node-maintenance/configmaps/{COMPONENTS['kubevirt'].bundle_configmap_name}"
-        await asyncio.sleep(number * BUNDLE_READ_INTERVAL_SECONDS / len(self._contexts))
+        await asyncio.sleep(client_number * BUNDLE_READ_INTERVAL_SECONDS / len(self._contexts))
         while not self._stop_requested.is_set():
             configmap = await asyncio.to_thread(self._api_client.get, path)
-            self._contexts[number] = create_client_context(configmap["data"]["ca-bundle.crt"])
+            self._contexts[client_number] = create_client_context(configmap["data"]["ca-bundle.crt"])
             await asyncio.sleep(BUNDLE_READ_INTERVAL_SECONDS)
 
     async def _open_connections(self) -> None:
-        """Open a connection every two-hundredth of a second, without waiting for earlier ones.
+        """Open a connection every 5 ms, without waiting for earlier ones.
 
-        If a busy machine is late, the missing connections are opened later, so that the total stays the same.
+        Connections that a busy machine delays are opened later, so that their total number stays the same.
         """
         start_time, tasks = time.monotonic(), list[asyncio.Task[None]]()
         while not self._stop_requested.is_set() or len(tasks) < CONNECTIONS_PER_SECOND * self.elapsed_seconds:
@@ -373,11 +373,11 @@ class ConnectionLoad:
         except OSError as error:
             self.failures.append(str(error))
 
-    async def _keep_connection_open(self, number: int) -> None:
-        """Send requests over a single connection until the end."""
+    async def _keep_connection_open(self, connection_number: int) -> None:
+        """Send requests over a single connection until the load test stops."""
         reader, writer = await asyncio.open_connection(HOST, self._port, ssl=self._contexts[0])
         while not self._stop_requested.is_set():
-            self.ports_by_connection[number].append(await self._request_peer_port(reader, writer))
+            self.ports_by_connection[connection_number].append(await self._request_peer_port(reader, writer))
             await asyncio.sleep(0.25)
         writer.close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from kube.certificates.ca_injection import INJECT_ANNOTATION, RULES_ANNOTATION
 from kube.paths import DEFAULT_NAMESPACE, Object
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.functions.certificates.conftest import CONFIG_MAPS_PATH, WEBHOOK_CONFIGURATIONS_PATH, NamespaceCertificates
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_tick
@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 
 
 class ConnectionCounter:
-    """A TCP server that counts connections and closes each of them at once.
+    """A TCP server that counts connections and immediately closes each of them.
 
     The tests only need to know whether the API server connects.
     """
@@ -44,7 +44,7 @@ class ConnectionCounter:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return  # the socket was closed at the end of the test
+                return  # The fixture closes the socket at the end of the test.
             self.connection_count += 1
             connection.close()
 
@@ -62,7 +62,7 @@ def connection_counters() -> Iterator[tuple[ConnectionCounter, ConnectionCounter
 
 
 def build_webhook(name: str, url: str, rules: list[Object]) -> Object:
-    """Build a webhook for this test's ConfigMaps; if it does not respond, the API server rejects nothing."""
+    """Build a webhook for the test's ConfigMaps, which the API server admits even if the webhook does not respond."""
     versions = {"admissionReviewVersions": ["v1"], "sideEffects": "None"}
     webhook_options = {"objectSelector": {"matchLabels": {"test": "order"}}, "rules": rules}
     return {
@@ -83,8 +83,8 @@ def test_webhook_is_not_called_before_ca_bundle_is_set(
 ) -> None:
     """Check that the API server calls a webhook only after its configuration has the CA bundle.
 
-    A second webhook in the configuration has rules from the start. A call to it shows that the API server has read the
-    configuration. After the pass, the API server calls both.
+    The configuration has a second webhook, which has rules from the start. A call to the second webhook shows that the
+    API server has read the configuration. After the pass, the API server calls both webhooks.
     """
     ready_counter, waiting_counter = connection_counters
     hooks = [
@@ -103,13 +103,13 @@ def test_webhook_is_not_called_before_ca_bundle_is_set(
         )
         return bool(counter.connection_count)
 
-    await_ready("webhook with rules", lambda: is_called_on_create(ready_counter), [])
+    wait_until_ready("webhook with rules", lambda: is_called_on_create(ready_counter), [])
     assert waiting_counter.connection_count == 0
     certificates.create_secret("validate", "ours")
 
     functions.invoke("renew-certificates", build_tick())
 
-    await_ready("webhook without initial rules", lambda: is_called_on_create(waiting_counter), [])
+    wait_until_ready("webhook without initial rules", lambda: is_called_on_create(waiting_counter), [])
     webhooks = certificates.administrator_client.get(f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate")[
         "webhooks"
     ]
@@ -122,7 +122,7 @@ def test_changed_rules_annotation_updates_webhook_rules(
 ) -> None:
     """Check that changed rules in the annotation replace earlier ones, and that the next pass writes nothing.
 
-    Rules that another client wrote stay as they are.
+    Rules that another client wrote stay unchanged.
     """
     path = f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate"
     custom_rule = {**CONFIG_MAP_RULE, "operations": ["DELETE"]}

@@ -1,6 +1,6 @@
 """An HTTPS server in its own process that uses the certificate in a directory.
 
-`python -m tests.functions.certificates.tls_server DIRECTORY` serves and prints its port.
+`python -m tests.functions.certificates.tls_server DIRECTORY` starts the server and prints its port.
 """
 
 from __future__ import annotations

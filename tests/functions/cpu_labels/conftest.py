@@ -1,4 +1,4 @@
-"""Fixtures and helpers for the tests of `label-cpu`; each test starts without its ConfigMaps, objects and labels."""
+"""Fixtures and helpers for the tests of `label-cpu`, which start without ConfigMaps, HyperConvergeds and CPU labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HASWELL_CAPABILITIES = {"models": ["Conroe", "Haswell", "Penryn"], "cpu": "Haswe
 class CpuLabelScenario:
     """The ConfigMaps and HyperConverged of a test, and access to `label-cpu`.
 
-    Its methods call the step with events as a source emits them.
+    Its methods post events to `label-cpu` in the form in which an event source emits them.
     """
 
     def __init__(self, administrator_client: SyncClient, workload: Workload, functions: Functions) -> None:
@@ -43,14 +43,14 @@ class CpuLabelScenario:
         return self.functions.clusters["label-cpu"]
 
     def replace_capabilities(self, entries: Mapping[str, Any], name: str = "offered") -> Object:
-        """Replace a capability ConfigMap; a key of `entries` is a node name or the name of an entry."""
+        """Replace a ConfigMap with CPU capabilities; a key of `entries` is a node name or any name of an entry."""
         data = {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
         body = {"metadata": {"name": name, "labels": {capabilities.CAPABILITIES_LABEL: ""}}, "data": data}
         self.delete_capabilities(name)
         return self.administrator_client.create(CONFIG_MAPS_PATH, body)
 
     def delete_capabilities(self, name: str = "offered") -> None:
-        """Delete a capability ConfigMap if it exists."""
+        """Delete a ConfigMap with CPU capabilities if it exists."""
         self.administrator_client.run(
             get_or_none(self.administrator_client.api.request("DELETE", f"{CONFIG_MAPS_PATH}/{name}"))
         )
@@ -133,7 +133,7 @@ class CpuLabelScenario:
 
 
 def build_reference_event(kind: str = "ConfigMap", event_type: str = events.REFERENCE_UPDATED) -> CloudEvent:
-    """Build the event that a source emits for an object of this kind, which has an arbitrary name."""
+    """Build the event that an event source emits for an object of this kind with an arbitrary name."""
     return build_resource_event(
         event_type, {"kind": kind, "apiVersion": "v1", "name": "any", "metadata": {"name": "any"}}, kind
     )
@@ -151,7 +151,7 @@ def scenario_with_faults(
 
 @pytest.fixture
 def scenario(admin_client: SyncClient, workload: Workload, functions: Functions) -> Iterator[CpuLabelScenario]:
-    """Yield a `CpuLabelScenario` with no positions, rounds or recorded problems left from earlier tests."""
+    """Yield a `CpuLabelScenario` without page positions, rounds or recorded problems from earlier tests."""
     cpu_label_scenario = CpuLabelScenario(admin_client, workload, functions)
     for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
         cache.clear()

@@ -25,7 +25,7 @@ EXAMPLE_CONFIG_MAP, EXAMPLE_HYPERCONVERGED = (
 
 @pytest.fixture
 def labels_by_node(scenario: CpuLabelScenario, workload: Workload) -> dict[str, set[str]]:
-    """Return the labels of each node of the page, with the page's ConfigMap and HyperConverged applied."""
+    """Apply the ConfigMap and HyperConverged of docs/cpu-labels.md, and return the labels of each node."""
     nodes = {name: workload.take_node() for name in ("worker-1", "worker-2", "worker-3")}
 
     def replace_node_names(text: str) -> str:
@@ -41,10 +41,10 @@ def labels_by_node(scenario: CpuLabelScenario, workload: Workload) -> dict[str, 
 
 @proves("OSV-31", "OSV-32", "OSV-38")
 def test_examples_produce_documented_labels(labels_by_node: dict[str, set[str]]) -> None:
-    """Check the labels that result from the page's ConfigMap and HyperConverged.
+    """Check the labels that result from the ConfigMap and HyperConverged in docs/cpu-labels.md.
 
-    One node is named by its own key, and two are listed in an entry. Haswell is obsolete, and Nehalem already has
-    sse4.2.
+    One node's name is a key of the ConfigMap, and two nodes are listed in a shared entry. Haswell is obsolete, and
+    Nehalem already has sse4.2.
     """
     assert {name for name in labels_by_node["worker-1"] if name.startswith(MODEL_LABEL_PREFIX)} == {
         f"{MODEL_LABEL_PREFIX}Penryn"
@@ -53,23 +53,23 @@ def test_examples_produce_documented_labels(labels_by_node: dict[str, set[str]])
     assert labels_by_node["worker-2"] == labels_by_node["worker-3"] == {f"{MODEL_LABEL_PREFIX}Penryn"}
 
 
-def test_page_names_labels_as_code_writes_them() -> None:
-    """Check that the page names the ConfigMap's label and the nodes' labels as the code writes them."""
+def test_page_spells_labels_as_in_code() -> None:
+    """Check that docs/cpu-labels.md spells the labels of the ConfigMap and of the nodes as the code does."""
     assert EXAMPLE_CONFIG_MAP["metadata"]["labels"] == {CAPABILITIES_LABEL: ""}
     assert all(f"| `{name}" in PAGE_TEXT for name in (MODEL_LABEL_PREFIX, FEATURE_LABEL_PREFIX, MANAGED_LABEL))
 
 
 @proves("OSV-30")
 def test_page_lists_always_obsolete_models() -> None:
-    """Check that the page lists all fifteen models that are always obsolete, because no object lists them."""
+    """Check that docs/cpu-labels.md lists all fifteen always obsolete models, because no API object lists them."""
     match = re.search(r"Always obsolete are (.*?)\. Without", PAGE_TEXT, re.DOTALL)
     assert match is not None
     assert set(re.findall(r"`(\w+)`", match[1])) == ALWAYS_OBSOLETE_MODELS
 
 
 def test_page_lists_every_event_reason() -> None:
-    """Check that the page explains the reason of every Event that the step records."""
+    """Check that docs/cpu-labels.md explains the reason of every Event that `label-cpu` records."""
     constants: dict[str, Any] = vars(problems)
     reasons = {value for name, value in constants.items() if name.isupper() and isinstance(value, str)}
-    section = PAGE_TEXT.partition("## What is wrong")[2].partition("\n## ")[0]
+    section = PAGE_TEXT.partition("## Reported problems")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == reasons

@@ -1,4 +1,4 @@
-"""Tests for `label-cpu` on a real API server: the labels of each node, the patches, and changes without effect."""
+"""Tests for `label-cpu` on a real API server: the labels of each node, the patches, and changes that have no effect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FOREIGN_LABEL = "host-model-cpu.node.kubevirt.io/Haswell"
 
 
 def split_nodes_into_two_pages(scenario: CpuLabelScenario, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Set the page size so that the existing nodes fill two pages, the last node on the second; return their names."""
+    """Set the page size so that only the last node is on the second page, and return the names of all nodes."""
     nodes = [node["metadata"]["name"] for node in scenario.administrator_client.list(NODES_PATH)["items"]]
     monkeypatch.setattr(lookup, "PAGE_SIZE", len(nodes) - 1)
     return nodes
@@ -84,7 +84,7 @@ def test_node_gets_labels_of_its_capabilities(scenario: CpuLabelScenario, worklo
 def test_model_listed_in_hyperconverged_has_no_label(scenario: CpuLabelScenario, workload: Workload) -> None:
     """Check that a model's label disappears while HyperConverged lists the model, and returns afterwards.
 
-    Models that are always obsolete get no label, and the step never writes them to HyperConverged.
+    Models that are always obsolete get no label, and `label-cpu` never writes them to HyperConverged.
     """
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -223,7 +223,7 @@ def test_malformed_entry_is_reported_and_removes_no_labels(
 ) -> None:
     """Check that a malformed entry is recorded in one Event and removes no labels, while valid entries apply.
 
-    The entry may be about any node, so no node loses its labels because of it.
+    A malformed entry may concern any node, so no node loses its labels.
     """
     node, other_node = workload.take_node(), workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -286,10 +286,12 @@ def test_oldest_hyperconverged_takes_precedence(scenario: CpuLabelScenario, work
 
 
 @proves("OSV-39", "C29")
-def test_skipped_node_is_relabelled_after_skip_annotation_ends(scenario: CpuLabelScenario, workload: Workload) -> None:
-    """Check that an annotated node keeps its labels, and is relabelled by the first tick after the annotation ends.
+def test_skipped_node_is_relabelled_after_skip_annotation_is_removed(
+    scenario: CpuLabelScenario, workload: Workload
+) -> None:
+    """Check that a skipped node keeps its labels, and that the first tick after the annotation's removal relabels it.
 
-    The annotation ends with the value `false` or with its removal.
+    The value `false` has the same effect as the removal.
     """
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -394,9 +396,8 @@ def test_nothing_is_labelled_while_other_install_holds_lease(
     """
     node, other_account = workload.take_node(), ServiceAccount("kubevirt-hyperconverged", "functions")
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
-    monkeypatch.setattr(
-        installs, "INSTALL_LEASE_CACHE", installs.InstallLeaseCache()
-    )  # drop the cached holder of the lease
+    # The cache still contains the previous holder of the lease.
+    monkeypatch.setattr(installs, "INSTALL_LEASE_CACHE", installs.InstallLeaseCache())
     workload.client.create(LEASES_PATH, install_lease.build_lease(other_account, datetime.now(timezone.utc)))
 
     scenario.run_round()
@@ -446,7 +447,7 @@ def test_hyperconverged_status_update_starts_no_round(
 ) -> None:
     """Check that an update of only the HyperConverged's status starts no round.
 
-    The generation changes only with the spec. Ticks repair other differences.
+    The HyperConverged's generation changes only with its spec. Ticks repair labels that another client changed.
     """
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -468,8 +469,8 @@ def test_redelivered_event_restarts_round_after_lost_reply(
 ) -> None:
     """Check that a redelivered event starts the round again if the first reply was lost.
 
-    This is also true if an update of the HyperConverged's status arrived in between. After the round has ended, a
-    status update starts no round.
+    The round also starts again if an update of the HyperConverged's status arrived in between. After the round has
+    ended, a status update starts no round.
     """
     split_nodes_into_two_pages(scenario, monkeypatch)
     scenario.replace_capabilities({scenario.workload.take_node(): HASWELL_CAPABILITIES})
@@ -484,9 +485,9 @@ def test_redelivered_event_restarts_round_after_lost_reply(
 
 @proves("X-6")
 def test_node_is_read_again_after_conflict(scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy) -> None:
-    """Check that a node with a conflicting write is read again when the broker redelivers the event.
+    """Check that a node whose patch got a conflict is read again when the broker redelivers the event.
 
-    A node that got the skip annotation meanwhile stays unchanged.
+    A node that got the skip annotation between the two reads stays unchanged.
     """
     scenario, workload = scenario_with_faults, scenario_with_faults.workload
     skipped_node, labelled_node = workload.take_node(), workload.take_node()
@@ -515,7 +516,7 @@ def test_node_is_read_again_after_conflict(scenario_with_faults: CpuLabelScenari
 def test_node_changed_after_first_page_is_labelled_without_conflict(
     scenario: CpuLabelScenario, workload: Workload, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that the second page is labelled in its current state, not in the state of the first page."""
+    """Check that a node on the second page is patched in its current state, not as it was at the first page."""
     assert all(workload.take_node() for _ in range(2))
     node = split_nodes_into_two_pages(scenario, monkeypatch)[-1]
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -537,7 +538,7 @@ def test_labels_after_conflict_come_from_latest_configmaps(
 ) -> None:
     """Check that the labels after a conflict come from the latest ConfigMaps.
 
-    The other writer, for example another replica of this function, may have used a newer ConfigMap.
+    The client that caused the conflict, for example another replica of `label-cpu`, may have used a newer ConfigMap.
     """
     scenario, (first_node, second_node) = (
         scenario_with_faults,
@@ -564,7 +565,7 @@ def test_labels_after_conflict_come_from_latest_configmaps(
 def test_hanging_search_for_unknown_nodes_delays_no_label(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a hanging search for unknown nodes does not delay labels, because it runs after them."""
+    """Check that a hanging search for unknown nodes delays no labels, because the search runs after the patches."""
     scenario, node = scenario_with_faults, scenario_with_faults.workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
     fault_proxy.inject(lambda request: NO_RESPONSE if request == "list nodes 2" else None)
@@ -669,12 +670,12 @@ def test_unwritable_node_does_not_block_other_nodes(
 
 
 @proves("X-1")
-@pytest.mark.parametrize("after", [7, ["a"], {"a": 1}, True])
-def test_invalid_page_position_is_rejected(functions: Functions, after: object) -> None:
-    """Check that an invalid position in the event data is rejected with 400 and causes no API request."""
+@pytest.mark.parametrize("position", [7, ["a"], {"a": 1}, True])
+def test_invalid_page_position_is_rejected(functions: Functions, position: object) -> None:
+    """Check that an invalid page position in the event data is rejected with 400 and causes no API request."""
     reference = events.ObjectReference("v1", "cpu-labels", "a-round", kind="Round")
     response = functions.post(
-        "label-cpu", events.build_event(events.LABELS_DUE, "test", reference, data={"after": after})
+        "label-cpu", events.build_event(events.LABELS_DUE, "test", reference, data={"after": position})
     )
 
     assert (response.status_code, response.text) == (400, "data.after is not a string\n")
@@ -685,7 +686,7 @@ def test_round_restarts_at_first_page_after_rejected_continue_token(
 ) -> None:
     """Check that a round starts at the first page if the API server no longer accepts the continue token.
 
-    Continue tokens expire after some minutes.
+    Continue tokens expire after a few minutes.
     """
     node = workload.take_node()
     scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
@@ -739,7 +740,7 @@ def test_tick_without_capabilities_sends_two_requests(
 ) -> None:
     """Check that a tick lists only ConfigMaps and managed nodes if neither exist.
 
-    If they exist, it sends two more list requests, and reads the install lease.
+    If they exist, the tick sends two more list requests, and reads the install lease.
     """
     scenario, workload = scenario_with_faults, scenario_with_faults.workload
     fault_proxy.inject(lambda _request: None)
@@ -752,7 +753,8 @@ def test_tick_without_capabilities_sends_two_requests(
     scenario.functions.invoke("label-cpu", build_tick())
 
     requests = ("list configmaps", "list nodes", "list hyperconvergeds", "list kubevirts")
-    del fault_proxy.request_counts["get leases"]  # the install lease is read only about once a minute
+    # The number of Lease requests is not fixed, because the install lease is read only about once a minute.
+    del fault_proxy.request_counts["get leases"]
     assert fault_proxy.request_counts == dict.fromkeys(requests, 1)
 
 

@@ -1,4 +1,4 @@
-"""Scenarios for the maintenance steps: the cluster state just before a step, and the event that triggers it."""
+"""Scenarios for the maintenance steps: the cluster state just before a step, and the event that triggers the step."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from eventing import events
 from kube.maintenance import objects as m
 from kube.nodes import build_node_path
 from tests.functions.conftest import Functions, delete_maintenances
-from tests.functions.event_builders import build_added, build_node_updated, build_own_event, build_tick, build_updated
+from tests.functions.event_builders import (
+    build_added_event,
+    build_node_updated_event,
+    build_product_event,
+    build_tick,
+    build_updated_event,
+)
 from tests.workload import Workload
 
 Scenario = Callable[[Functions, Workload], BaseCloudEvent]
-"""Prepares a maintenance for which the step is next, and returns the event that triggers the step."""
+"""Function that prepares a maintenance for which the step is next, and returns the event that triggers the step."""
 
 
 def prepare_begin(_functions: Functions, workload: Workload) -> BaseCloudEvent:
     node = workload.take_node()
     workload.create_bare_pods(node, f"bare-{node}")
     workload.create_daemonset(f"agent-{node}", node)
-    return build_added(workload.create_maintenance(node))
+    return build_added_event(workload.create_maintenance(node))
 
 
 def prepare_duplicate_begin(functions: Functions, workload: Workload) -> BaseCloudEvent:
     maintenance = workload.create_maintenance(workload.take_node())
     functions.run_begin(maintenance)
-    return build_added(workload.read_maintenance(maintenance))
+    return build_added_event(workload.read_maintenance(maintenance))
 
 
 def prepare_cordon(functions: Functions, workload: Workload) -> BaseCloudEvent:
@@ -58,16 +64,16 @@ def prepare_restore(functions: Functions, workload: Workload) -> BaseCloudEvent:
     maintenance = workload.create_maintenance(workload.take_node())
     functions.run_until_tainted(maintenance)
     workload.delete(m.build_path(maintenance))
-    return build_updated(workload.read_maintenance(maintenance))
+    return build_updated_event(workload.read_maintenance(maintenance))
 
 
 def prepare_guard(functions: Functions, workload: Workload) -> BaseCloudEvent:
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
+    functions.invoke("status", build_product_event(events.PODS_EVICTED, maintenance))
     workload.client.patch(build_node_path(node), {"spec": {"unschedulable": None}})
-    return build_node_updated(workload.read_node(node))
+    return build_node_updated_event(workload.read_node(node))
 
 
 def prepare_resync_with_node_read(functions: Functions, workload: Workload) -> BaseCloudEvent:

@@ -17,7 +17,7 @@ from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, ApiGroup
 from kube.nodes import build_node_path
 from kube.paths import PODS_PATH
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_own_event
+from tests.functions.event_builders import build_added_event, build_product_event
 from tests.functions.maintenance.test_status import run_steps_with_status
 from tests.functions.request_hooks import count_requests, run_before_request
 from tests.proofs import proves
@@ -37,7 +37,9 @@ def create_foreign_lease(workload: Workload, node: str, renew_time: str, holder:
 
 @proves("NMO-7", "NMO-11", "NMO-16", "KNM-3")
 @every_group
-def test_begin_sets_finalizer_owner_lease_and_counts(functions: Functions, workload: Workload, group: ApiGroup) -> None:
+def test_begin_sets_finalizer_owner_lease_and_pod_counts(
+    functions: Functions, workload: Workload, group: ApiGroup
+) -> None:
     """NMO-11, NMO-16, NMO-20, KNM-3, X-7: `begin` sets finalizer, owner, lease and pod counts."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare", "second")
@@ -45,7 +47,7 @@ def test_begin_sets_finalizer_owner_lease_and_counts(functions: Functions, workl
     workload.create_daemonset("agent", node)
     maintenance = workload.create_maintenance(node, group)
 
-    reply = functions.invoke("begin", build_added(maintenance))
+    reply = functions.invoke("begin", build_added_event(maintenance))
 
     maintenance = workload.read_maintenance(maintenance)
     assert reply is not None
@@ -85,14 +87,14 @@ def test_begin_writes_only_maintenance_and_lease(functions: Functions, workload:
 
 @proves("X-2", "NMO-11")
 def test_begin_writes_nothing_for_duplicate_event(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: `begin` writes nothing for a duplicate event, and returns the same event without the snapshot.
+    """X-2: `begin` writes nothing for a duplicate event, and replies without the snapshot of the pods.
 
-    The second pass does not read the pods, so `status` reads them.
+    For a duplicate event, `begin` does not list the pods, so `status` lists them.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
     maintenance = workload.create_maintenance(node)
-    event = build_added(maintenance)
+    event = build_added_event(maintenance)
     first_event = functions.invoke("begin", event)
     workload.create_bare_pods(node, "late")
     before, writes = workload.read_maintenance(maintenance), len(audit.list_writes_by())
@@ -114,7 +116,7 @@ def test_begin_sends_minimal_number_of_requests(functions: Functions, workload: 
     INSTALL_LEASE_CACHE.confirm(functions.clusters["begin"])
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
-    path, event = m.build_path(maintenance), build_added(maintenance)
+    path, event = m.build_path(maintenance), build_added_event(maintenance)
     read = {f"GET {path}": 1, f"GET {build_node_path(node)}": 1}
     written = {f"POST {leases.LEASES_PATH}": 1, f"PATCH {path}": 1}
 
@@ -128,11 +130,11 @@ def test_begin_sends_minimal_number_of_requests(functions: Functions, workload: 
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_begin_accepts_both_content_modes(functions: Functions, workload: Workload, mode: str) -> None:
+def test_begin_accepts_binary_and_structured_mode(functions: Functions, workload: Workload, mode: str) -> None:
     """X-1: `begin` accepts an event in binary and in structured mode."""
     maintenance = workload.create_maintenance(workload.take_node())
 
-    response = functions.post("begin", build_added(maintenance), mode=mode)
+    response = functions.post("begin", build_added_event(maintenance), mode=mode)
 
     assert response.status_code == 200
     assert response.headers["ce-type"] == events.MAINTENANCE_BEGUN
@@ -144,7 +146,7 @@ def test_begin_fails_for_unknown_node(functions: Functions, workload: Workload, 
     """NMO-19: for an unknown node, `begin` emits `maintenance.step_failed` and writes nothing."""
     maintenance = workload.create_maintenance("nowhere")
 
-    reply = functions.invoke("begin", build_added(maintenance))
+    reply = functions.invoke("begin", build_added_event(maintenance))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
@@ -160,7 +162,7 @@ def test_begin_treats_malformed_node_name_as_unknown_node(
     name = f"{workload.take_node()}{suffix}"
     maintenance = workload.create_maintenance(name)
 
-    reply = functions.invoke("begin", build_added(maintenance))
+    reply = functions.invoke("begin", build_added_event(maintenance))
 
     assert reply is not None
     assert require_data(reply)["error"] == f'nodes "{name}" not found'
@@ -175,7 +177,7 @@ def test_succeeded_maintenance_is_not_begun_again(functions: Functions, workload
     maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
     assert m.get_phase(maintenance) == m.SUCCEEDED
 
-    assert functions.invoke("begin", build_added(maintenance)) is None
+    assert functions.invoke("begin", build_added_event(maintenance)) is None
 
 
 @proves("NMO-22")
@@ -183,13 +185,13 @@ def test_succeeded_maintenance_is_not_begun_again(functions: Functions, workload
 def test_second_maintenance_of_node_fails(
     functions: Functions, workload: Workload, audit: AuditLog, second_group: ApiGroup
 ) -> None:
-    """NMO-22, X-7: a second maintenance of the node fails, whatever its API group; the error names the first one."""
+    """NMO-22, X-7: a node's second maintenance fails, whatever its API group; the error names the first maintenance."""
     node = workload.take_node()
     first, second = workload.create_maintenance(node), workload.create_maintenance(node, second_group)
     functions.run_begin(first)
     writes = len(audit.list_writes_by())
 
-    reply = functions.invoke("begin", build_added(second))
+    reply = functions.invoke("begin", build_added_event(second))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
@@ -197,7 +199,7 @@ def test_second_maintenance_of_node_fails(
     assert error.startswith(f"invalid nodeName, a NodeMaintenance for node {node} already exists: ")
     assert first["metadata"]["name"] in error
     outcomes = [(entry["verb"], entry["responseStatus"]["code"]) for entry in audit.list_writes_by()[writes:]]
-    assert outcomes == [("create", 409)]  # the lease already exists
+    assert outcomes == [("create", 409)]  # The lease already exists.
 
 
 @proves("NMO-22")
@@ -205,19 +207,19 @@ def test_second_maintenance_of_node_fails(
 def test_second_maintenance_fails_even_if_lease_is_deleted(
     functions: Functions, workload: Workload, audit: AuditLog, second_group: ApiGroup
 ) -> None:
-    """NMO-22: a second maintenance of the node fails even if the first one's lease was deleted."""
+    """NMO-22: a node's second maintenance fails even if the first maintenance's lease was deleted."""
     node = workload.take_node()
     first = run_steps_with_status(functions, workload, workload.create_maintenance(node))
     workload.delete(leases.build_lease_path(node))
     second, writes = workload.create_maintenance(node, second_group), len(audit.list_writes_by())
 
-    reply = functions.invoke("begin", build_added(second))
+    reply = functions.invoke("begin", build_added_event(second))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
     assert first["metadata"]["name"] in str(require_data(reply)["error"])
     assert summarize_writes(audit.list_writes_by()[writes:]) == []
-    functions.invoke("begin", build_added(first))
+    functions.invoke("begin", build_added_event(first))
     assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), first)
 
 
@@ -227,15 +229,15 @@ def test_second_maintenance_fails_even_if_lease_is_deleted(
     [(VALID_RENEW_TIME, False), (EXPIRED_RENEW_TIME, True)],
     ids=["held", "expired"],
 )
-def test_foreign_lease_blocks_until_expiry(
+def test_lease_of_another_tool_blocks_maintenance_until_expiry(
     functions: Functions, workload: Workload, renew_time: str, has_expired: bool
 ) -> None:
-    """NMO-27a: another tool's valid lease blocks the maintenance; `begin` takes over an expired one."""
+    """NMO-27a: another tool's valid lease blocks the maintenance; `begin` takes over an expired lease."""
     node = workload.take_node()
     create_foreign_lease(workload, node, renew_time)
     maintenance = workload.create_maintenance(node)
 
-    reply = functions.invoke("begin", build_added(maintenance))
+    reply = functions.invoke("begin", build_added_event(maintenance))
 
     assert reply is not None
     assert reply.get_type() == (events.MAINTENANCE_BEGUN if has_expired else events.MAINTENANCE_STEP_FAILED)
@@ -265,14 +267,14 @@ def test_lease_without_holder_is_acquired(functions: Functions, workload: Worklo
 
 
 def test_begin_answers_503_if_lease_is_deleted_before_takeover(functions: Functions, workload: Workload) -> None:
-    """X-6: `begin` answers 503 if the lease is deleted between its read and its write, and succeeds when retried."""
+    """X-6: `begin` answers 503 if the lease is deleted after `begin` has read it, and succeeds when retried."""
     node = workload.take_node()
     path = leases.build_lease_path(node)
     create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
     maintenance = workload.create_maintenance(node)
 
     with run_before_request(functions.clusters["begin"], "PATCH", path, lambda: workload.delete(path)):
-        response = functions.post("begin", build_added(maintenance))
+        response = functions.post("begin", build_added_event(maintenance))
 
     assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
     functions.run_begin(maintenance)
@@ -287,7 +289,7 @@ def test_begin_answers_503_if_lease_is_deleted_before_read(functions: Functions,
     maintenance = workload.create_maintenance(node)
 
     with run_before_request(functions.clusters["begin"], "GET", path, lambda: workload.delete(path)):
-        response = functions.post("begin", build_added(maintenance))
+        response = functions.post("begin", build_added_event(maintenance))
 
     assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
     functions.run_begin(maintenance)
@@ -303,8 +305,8 @@ def test_concurrently_renewed_lease_is_not_taken_over(functions: Functions, work
     renewed = {"spec": {"renewTime": VALID_RENEW_TIME}}
 
     with run_before_request(functions.clusters["begin"], "PATCH", path, lambda: workload.client.patch(path, renewed)):
-        response = functions.post("begin", build_added(maintenance))
-    reply = functions.invoke("begin", build_added(maintenance))
+        response = functions.post("begin", build_added_event(maintenance))
+    reply = functions.invoke("begin", build_added_event(maintenance))
 
     assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
     assert reply is not None
@@ -323,7 +325,7 @@ def test_lost_lease_is_reported_with_holder(functions: Functions, workload: Work
         leases.build_lease_path(node), {"metadata": foreign_lease["metadata"], "spec": foreign_lease["spec"]}
     )
 
-    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
+    reply = functions.invoke("begin", build_product_event(events.MAINTENANCE_PENDING, maintenance))
 
     assert reply is not None
     assert (reply.get_type(), require_data(reply)["leaseErrors"]) == (events.MAINTENANCE_STEP_FAILED, 1)
@@ -333,14 +335,14 @@ def test_lost_lease_is_reported_with_holder(functions: Functions, workload: Work
 
 @proves("NMO-7", "NMO-11")
 def test_orphaned_daemonset_pod_is_counted(functions: Functions, workload: Workload) -> None:
-    """NMO-7, NMO-11: a DaemonSet pod whose DaemonSet is gone counts as a pod to evict."""
+    """NMO-7, NMO-11: a DaemonSet pod whose DaemonSet no longer exists counts as a pod to evict."""
     node = workload.take_node()
     metadata = workload.create_daemonset("agent", node)["metadata"]
     daemonset = f"/apis/apps/v1/namespaces/{workload.namespace}/daemonsets/agent"
     workload.client.run(workload.client.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
     workload.wait_for_object(daemonset, lambda current: current is None)
     pod = f"/api/v1/namespaces/{workload.namespace}/pods/{metadata['name']}"
-    # the garbage collector does not delete a pod if it cannot find the owner's kind
+    # The garbage collector does not delete a pod if it cannot find the owner's kind.
     owner = {**metadata["ownerReferences"][0], "apiVersion": "gone.example.com/v1"}
     workload.client.patch(pod, {"metadata": {"ownerReferences": [owner]}})
 
@@ -389,12 +391,12 @@ def test_lease_of_missing_maintenance_is_taken_over(functions: Functions, worklo
 
 
 def test_lease_of_released_maintenance_is_taken_over(functions: Functions, workload: Workload) -> None:
-    """NMO-22, rule 12: `begin` takes over a lease that a late write created for a released maintenance."""
+    """NMO-22, design rule 12: `begin` takes over a lease that a late write created for a released maintenance."""
     node = workload.take_node()
     first = workload.create_maintenance(node, finalizers=["example.com/hold"])
     functions.run_until_tainted(first)
     workload.delete(m.build_path(first))
-    functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, first))
+    functions.invoke("restore", build_product_event(events.MAINTENANCE_RESTORE_PENDING, first))
     workload.client.create(leases.LEASES_PATH, leases.build_lease(node, first, datetime.now(timezone.utc)))
     second = workload.create_maintenance(node)
 
@@ -404,14 +406,14 @@ def test_lease_of_released_maintenance_is_taken_over(functions: Functions, workl
     workload.client.patch(m.build_path(first), {"metadata": {"finalizers": []}})
 
 
-def test_due_lease_is_renewed(functions: Functions, workload: Workload) -> None:
+def test_begin_renews_lease_when_renewal_is_due(functions: Functions, workload: Workload) -> None:
     """NMO-27: `begin` renews the lease of a maintenance in progress when the renewal is due."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     functions.run_begin(maintenance)
     workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": EXPIRED_RENEW_TIME}})
 
-    functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
+    functions.invoke("begin", build_product_event(events.MAINTENANCE_PENDING, maintenance))
 
     assert workload.client.get(leases.build_lease_path(node))["spec"]["renewTime"] > "2026"
 
@@ -419,12 +421,12 @@ def test_due_lease_is_renewed(functions: Functions, workload: Workload) -> None:
 def test_failed_maintenance_begins_after_node_creation(functions: Functions, workload: Workload) -> None:
     """NMO-19: a maintenance that failed because its node was unknown begins after the node is created."""
     maintenance = workload.create_maintenance(node := f"late-{workload.namespace}")
-    failure_event = functions.invoke("begin", build_added(maintenance))
+    failure_event = functions.invoke("begin", build_added_event(maintenance))
     assert failure_event is not None
     functions.invoke("status", failure_event)
 
     workload.local_cluster.create_nodes(node)
-    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
+    reply = functions.invoke("begin", build_product_event(events.MAINTENANCE_PENDING, maintenance))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
@@ -434,12 +436,12 @@ def test_failed_maintenance_begins_after_node_creation(functions: Functions, wor
 @pytest.mark.parametrize(
     "removed_field", ["finalizers", "annotations", "ownerReferences", ""], ids=lambda name: name or "all"
 )
-def test_removed_metadata_is_restored(
+def test_begin_restores_removed_metadata(
     functions: Functions, workload: Workload, audit: AuditLog, removed_field: str
 ) -> None:
     """NMO-11, X-3: `begin` restores metadata that another writer removed, with the pod counts from the status.
 
-    `kubectl replace` with the user's file removes all of it.
+    `kubectl replace` with the user's manifest removes all metadata that `begin` has set.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "goes", "stays")
@@ -451,7 +453,7 @@ def test_removed_metadata_is_restored(
     workload.client.patch(m.build_path(maintenance), {"metadata": dict.fromkeys(names)})
     writes = len(audit.list_writes_by())
 
-    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
+    reply = functions.invoke("begin", build_product_event(events.MAINTENANCE_PENDING, maintenance))
 
     after = workload.read_maintenance(maintenance)["metadata"]
     assert {name: after[name] for name in ("finalizers", "annotations", "ownerReferences")} == {
@@ -470,7 +472,7 @@ def test_deleted_maintenance_does_not_begin(functions: Functions, workload: Work
     maintenance = workload.create_maintenance(workload.take_node(), finalizers=["example.com/hold"])
     workload.delete(m.build_path(maintenance))
 
-    assert functions.invoke("begin", build_added(maintenance)) is None
+    assert functions.invoke("begin", build_added_event(maintenance)) is None
     assert audit.list_writes_by() == []
 
 
@@ -489,10 +491,10 @@ def test_begin_keeps_foreign_finalizers_and_owners(functions: Functions, workloa
 
 
 @proves("NMO-7", "NMO-8")
-def test_begin_logs_lines_of_replaced_operator(
+def test_begin_logs_same_lines_as_medik8s_operator(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-7, NMO-8, NMO-17, KNM-5: `begin` logs the lines that administrators search for."""
+    """NMO-7, NMO-8, NMO-17, KNM-5: `begin` logs the same lines as the medik8s operator."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
     workload.create_daemonset("agent", node)

@@ -15,14 +15,14 @@ from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import EXCLUDE_LABEL, EXCLUDED_BEFORE_LABEL, MAINTENANCE_LABEL, UNSET_VALUE
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_own_event
+from tests.functions.event_builders import build_product_event
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
 
 
 @proves("X-1", "NMO-3")
 def test_cordon_sets_unschedulable_and_labels(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-3, X-1, OSV-5: `cordon` sets spec.unschedulable and our labels, and emits `node.cordoned`."""
+    """NMO-3, X-1, OSV-5: `cordon` sets `spec.unschedulable` and the product's labels, and emits `node.cordoned`."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     begun_event = functions.run_begin(maintenance)
@@ -33,7 +33,7 @@ def test_cordon_sets_unschedulable_and_labels(functions: Functions, workload: Wo
     after = workload.read_node(node)
     assert reply is not None
     assert (reply.get_type(), require_data(reply)["node"]) == (events.NODE_CORDONED, node)
-    after["spec"].pop("taints", None)  # the controller manager adds its own taint as soon as it sees the cordon
+    after["spec"].pop("taints", None)  # The controller manager adds the unschedulable taint to a cordoned node.
     assert after["spec"] == {**before["spec"], "unschedulable": True}
     labels = {
         MAINTENANCE_LABEL: maintenance["metadata"]["uid"],
@@ -41,8 +41,8 @@ def test_cordon_sets_unschedulable_and_labels(functions: Functions, workload: Wo
         EXCLUDE_LABEL: "true",
     }
     assert after["metadata"]["labels"] == {**before["metadata"]["labels"], **labels}
-    own_writes = summarize_writes(audit.list_writes_by()[writes:])
-    assert [(verb, kind) for verb, kind, _ in own_writes] == [("patch", "nodes")]
+    writes_of_cordon = summarize_writes(audit.list_writes_by()[writes:])
+    assert [(verb, kind) for verb, kind, _ in writes_of_cordon] == [("patch", "nodes")]
     assert "SchedulingDisabled" in workload.local_cluster.kubectl("get", "node", node).stdout
 
 
@@ -78,10 +78,10 @@ def test_cordoned_node_is_only_labelled(functions: Functions, workload: Workload
 
 @proves("NMO-17")
 @pytest.mark.parametrize("is_cordoned_by_hand", [False, True], ids=["schedulable", "cordoned by hand"])
-def test_cordon_logs_only_its_own_cordon(
+def test_cordon_logs_cordon_only_of_schedulable_node(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture, is_cordoned_by_hand: bool
 ) -> None:
-    """NMO-17: `cordon` logs its own cordon once, and logs nothing for a node that was cordoned by hand."""
+    """NMO-17: `cordon` logs the cordon of a schedulable node once, and logs nothing for a node cordoned by hand."""
     node = workload.take_node()
     begun_event = functions.run_begin(workload.create_maintenance(node))
     if is_cordoned_by_hand:
@@ -95,8 +95,8 @@ def test_cordon_logs_only_its_own_cordon(
     assert [record.message for record in caplog.records] == ([] if is_cordoned_by_hand else [f"cordon Node: {node}"])
 
 
-def test_cordon_overwrites_foreign_label_value(functions: Functions, workload: Workload) -> None:
-    """Rule 10: `cordon` overwrites a label value that another writer set."""
+def test_cordon_overwrites_label_value_of_other_writer(functions: Functions, workload: Workload) -> None:
+    """Design rule 10: `cordon` overwrites the value of the maintenance label that another writer set."""
     node = workload.take_node()
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}=by-hand")
     maintenance = workload.create_maintenance(node)
@@ -129,7 +129,7 @@ def test_uncordoned_node_is_cordoned_again(functions: Functions, workload: Workl
     functions.run_chain(maintenance, "begin", "cordon")
     workload.local_cluster.kubectl("uncordon", node)
 
-    functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, maintenance))
+    functions.invoke("cordon", build_product_event(events.NODE_DRIFTED, maintenance))
 
     assert workload.read_node(node)["spec"]["unschedulable"] is True
 
@@ -138,12 +138,12 @@ def test_uncordoned_node_is_cordoned_again(functions: Functions, workload: Workl
 def test_steps_do_not_change_recreated_node(
     functions: Functions, workload: Workload, audit: AuditLog, step: str
 ) -> None:
-    """NMO-20, X-2: if the node was recreated, the step emits `maintenance.step_failed` and writes nothing."""
+    """NMO-20, X-2: if the node was recreated, each step emits `maintenance.step_failed` and writes nothing."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     event = dict(zip(("cordon", "taint", "evict"), run_and_collect_events(functions, maintenance), strict=True))[step]
     workload.local_cluster.kubectl("uncordon", node)
-    # this API version is not served, so the garbage collector cannot look up the owner
+    # The API server does not serve this API version, so the garbage collector cannot look up the owner.
     owner = {"apiVersion": "example.com/v1", "kind": "Node", "name": node, "uid": "of-the-old-node"}
     workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": [owner]}})
     writes = len(audit.list_writes_by())
@@ -171,7 +171,7 @@ def test_cordon_fails_if_node_is_deleted(functions: Functions, workload: Workloa
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     begun_event = functions.run_begin(maintenance)
-    # without an owner reference, the garbage collector does not delete the maintenance
+    # Without an owner reference, the garbage collector does not delete the maintenance.
     workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": []}})
     workload.delete(f"/api/v1/nodes/{node}")
     writes = len(audit.list_writes_by())
@@ -190,22 +190,25 @@ def test_cordon_fails_if_node_is_deleted(functions: Functions, workload: Workloa
     ("step", "change"),
     [
         *itertools.product(("cordon", "taint", "evict", "status"), ("gone", "recreated", "deleting", "not-begun")),
-        *itertools.product(("cordon", "taint", "evict"), ("other-node",)),  # status reads the name from the object
+        *itertools.product(("cordon", "taint", "evict"), ("other-node",)),  # `status` ignores the event's node.
     ],
 )
 def test_steps_ignore_outdated_event(
     functions: Functions, workload: Workload, audit: AuditLog, step: str, change: str
 ) -> None:
-    """X-2, NMO-15: a step ignores an event for a maintenance that is gone, recreated, deleted, unbegun or elsewhere."""
+    """X-2, NMO-15: a step ignores an event whose maintenance is gone, recreated, being deleted or not begun.
+
+    A step also ignores an event with a node that differs from the maintenance's node.
+    """
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     if change != "not-begun":
         functions.run_begin(maintenance)
     event = {
-        "cordon": build_own_event(events.MAINTENANCE_BEGUN, maintenance),
-        "taint": build_own_event(events.NODE_CORDONED, maintenance),
-        "evict": build_own_event(events.NODE_TAINTED, maintenance),
-        "status": build_own_event(events.PODS_EVICTED, maintenance),
+        "cordon": build_product_event(events.MAINTENANCE_BEGUN, maintenance),
+        "taint": build_product_event(events.NODE_CORDONED, maintenance),
+        "evict": build_product_event(events.NODE_TAINTED, maintenance),
+        "status": build_product_event(events.PODS_EVICTED, maintenance),
     }[step]
     if change in ("gone", "recreated"):
         workload.remove_maintenance(maintenance)
@@ -218,7 +221,7 @@ def test_steps_ignore_outdated_event(
         workload.delete(m.build_path(maintenance))
     if change == "other-node":
         other_node = workload.take_node()
-        event = build_own_event(event.get_type(), {**maintenance, "spec": {"nodeName": other_node}})
+        event = build_product_event(event.get_type(), {**maintenance, "spec": {"nodeName": other_node}})
     writes = len(audit.list_writes_by())
 
     response = functions.post(step, event)

@@ -1,4 +1,4 @@
-"""Tests for node writes that arrive too late because the maintenance was deleted after the step had read it."""
+"""Tests for late node writes: the maintenance is deleted after a step reads it and before the step writes the node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S, ApiGroup
 from kube.nodes import MAINTENANCE_LABEL, build_cordon_patch, build_node_path, is_in_maintenance
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_own_event, build_tick, build_updated
+from tests.functions.event_builders import build_product_event, build_tick, build_updated_event
 from tests.functions.request_hooks import count_requests, run_before_request
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
@@ -24,11 +24,11 @@ from tests.workload import AuditLog, Workload, summarize_writes
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
 PRECEDING_STEPS = {"cordon": ("begin",), "taint": ("begin", "cordon")}
-"""Step with the late write → the steps before it."""
+"""Step that patches the node late → the steps before that step."""
 
 
 def is_restored(node: Object) -> bool:
-    """Return whether the node is schedulable and has neither our label nor a drain taint.
+    """Return whether the node is schedulable and has neither the maintenance label nor a drain taint.
 
     The unschedulable taint is ignored, because the controller manager removes it.
     """
@@ -43,17 +43,17 @@ def build_restore_action(functions: Functions, workload: Workload, maintenance: 
 
     def delete_and_restore() -> None:
         workload.delete(m.build_path(maintenance))
-        reply = functions.invoke("restore", build_updated(workload.read_maintenance(maintenance)))
+        reply = functions.invoke("restore", build_updated_event(workload.read_maintenance(maintenance)))
         assert reply is not None
         assert reply.get_type() == events.NODE_RESTORED
 
     return delete_and_restore
 
 
-def run_with_late_patch(
+def run_step_with_late_patch(
     functions: Functions, workload: Workload, maintenance: Object, step: str
 ) -> BaseCloudEvent | None:
-    """Run a step whose node patch arrives after the node was restored, and return the step's reply."""
+    """Run a step, delay its node patch until the node has been restored, and return the step's reply."""
     node = maintenance["spec"]["nodeName"]
     event = functions.run_chain(maintenance, *PRECEDING_STEPS[step])
     with run_before_request(
@@ -62,12 +62,12 @@ def run_with_late_patch(
         return functions.invoke(step, event)
 
 
-def test_late_cordon_is_undone(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 12: if the maintenance is deleted during `cordon`, `taint`'s reply makes `restore` undo the cordon."""
+def test_cordon_of_restored_node_is_undone(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Design rule 12: if the maintenance is deleted during `cordon`, the next events make `restore` undo the cordon."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
 
-    cordoned_event = run_with_late_patch(functions, workload, maintenance, "cordon")
+    cordoned_event = run_step_with_late_patch(functions, workload, maintenance, "cordon")
     assert cordoned_event is not None
     reply = functions.invoke("taint", cordoned_event)
 
@@ -87,7 +87,7 @@ def test_late_cordon_is_undone(functions: Functions, workload: Workload, audit: 
 
 
 def test_cordon_after_timeout_is_undone(functions: Functions, workload: Workload) -> None:
-    """Rule 12: a redelivery undoes a cordon that the API server executed after the step's timeout."""
+    """Design rule 12: a redelivery undoes a cordon that the API server executed after the step's timeout."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     begun_event = functions.run_begin(maintenance)
@@ -104,17 +104,17 @@ def test_cordon_after_timeout_is_undone(functions: Functions, workload: Workload
     assert functions.invoke("cordon", begun_event) is None
 
 
-def test_late_taint_is_rejected(functions: Functions, workload: Workload) -> None:
-    """Rule 12: the API server rejects a late taint, because the label in its precondition is gone."""
+def test_taint_of_restored_node_is_rejected(functions: Functions, workload: Workload) -> None:
+    """Design rule 12: the API server rejects a delayed taint if the node lacks the label that the patch requires."""
     node = workload.take_node()
 
-    assert run_with_late_patch(functions, workload, workload.create_maintenance(node), "taint") is None
+    assert run_step_with_late_patch(functions, workload, workload.create_maintenance(node), "taint") is None
 
     assert is_restored(workload.read_node(node))
 
 
 def test_taint_restores_removed_label(functions: Functions, workload: Workload) -> None:
-    """Rule 12: `taint` restores a label that another writer removed, and the maintenance continues."""
+    """Design rule 12: `taint` restores a label that another writer removed, and the maintenance continues."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     cordoned_event = functions.run_chain(maintenance, "begin", "cordon")
@@ -128,7 +128,7 @@ def test_taint_restores_removed_label(functions: Functions, workload: Workload) 
 
 
 def test_taint_of_labelled_node_reads_maintenance_only_before_write(functions: Functions, workload: Workload) -> None:
-    """Rule 8: on a labelled node, `taint` reads the maintenance once before each write and not afterwards."""
+    """Design rule 8: on a labelled node, `taint` reads the maintenance once before each write and not afterwards."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     cordoned_event = functions.run_chain(maintenance, "begin", "cordon")
@@ -141,7 +141,7 @@ def test_taint_of_labelled_node_reads_maintenance_only_before_write(functions: F
 
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_taint_of_restored_node_is_undone(functions: Functions, workload: Workload, group: ApiGroup) -> None:
-    """Rule 12: if the node is restored after `taint` read the maintenance, `taint`'s reply undoes the taints."""
+    """Design rule 12: if the node is restored after `taint` read the maintenance, `taint`'s reply undoes the taints."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node, group)
     cordoned_event = functions.run_chain(maintenance, "begin", "cordon")
@@ -158,10 +158,10 @@ def test_taint_of_restored_node_is_undone(functions: Functions, workload: Worklo
 
 
 @pytest.mark.parametrize("is_next_tainted", [False, True], ids=["before its steps", "after its steps"])
-def test_late_cordon_does_not_affect_next_maintenance(
+def test_delayed_cordon_does_not_affect_next_maintenance(
     functions: Functions, workload: Workload, is_next_tainted: bool
 ) -> None:
-    """Rule 12: a late cordon does not change the taints and the label of the node's next maintenance."""
+    """Design rule 12: a delayed cordon does not change the taints and the label of the node's next maintenance."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     begun_event = functions.run_begin(maintenance)
@@ -188,10 +188,10 @@ def test_late_cordon_does_not_affect_next_maintenance(
 
 
 @proves("X-3")
-def test_tick_restores_node_after_late_cordon(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 12: if `cordon`'s reply is lost, a tick emits one event, and `restore` undoes the late cordon."""
+def test_tick_restores_node_after_delayed_cordon(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Design rule 12: if `cordon`'s reply is lost, a tick emits one event, and `restore` undoes the delayed cordon."""
     node = workload.take_node()
-    run_with_late_patch(functions, workload, workload.create_maintenance(node), "cordon")
+    run_step_with_late_patch(functions, workload, workload.create_maintenance(node), "cordon")
 
     restore_event = functions.invoke("resync", build_tick())
     assert restore_event is not None
@@ -231,7 +231,7 @@ def test_tick_restores_node_after_finalizer_removal(functions: Functions, worklo
 
 
 def test_tick_releases_orphaned_lease(functions: Functions, workload: Workload) -> None:
-    """Rule 12: a tick releases the lease of a maintenance that no longer exists, without changing the node."""
+    """Design rule 12: a tick releases the lease of a maintenance that no longer exists, without changing the node."""
     node = workload.take_node()
     workload.local_cluster.kubectl("cordon", node)
     maintenance = workload.create_maintenance(node)
@@ -260,7 +260,7 @@ def test_restore_emits_nothing_if_duplicate_has_released_lease(functions: Functi
     maintenance = workload.create_maintenance(node)
     functions.run_begin(maintenance)
     restore_event, path = (
-        build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance),
+        build_product_event(events.MAINTENANCE_RESTORE_PENDING, maintenance),
         leases.build_lease_path(node),
     )
     workload.remove_maintenance(maintenance)
@@ -269,12 +269,12 @@ def test_restore_emits_nothing_if_duplicate_has_released_lease(functions: Functi
         assert functions.invoke("restore", restore_event) is None
 
 
-def test_orphaned_node_is_restored_despite_maintenance_of_other_node(functions: Functions, workload: Workload) -> None:
-    """Rule 12: `restore` restores an orphaned node even if another node has a maintenance."""
+def test_orphaned_node_is_restored_if_another_node_has_maintenance(functions: Functions, workload: Workload) -> None:
+    """Design rule 12: `restore` restores an orphaned node even if another node has a maintenance."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
-    restore_event = build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)
+    restore_event = build_product_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)
     workload.remove_maintenance(maintenance)
     workload.create_maintenance(workload.take_node())
 
@@ -290,7 +290,7 @@ def test_outdated_event_does_not_restore_node_of_new_maintenance(
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
-    restore_event = build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)
+    restore_event = build_product_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)
     workload.remove_maintenance(maintenance)
     following = workload.create_maintenance(node)
     if has_begun:
@@ -301,12 +301,14 @@ def test_outdated_event_does_not_restore_node_of_new_maintenance(
     assert len(audit.list_writes_by()) == writes
 
 
-def test_cordon_and_taint_copy_again_field_to_reply(functions: Functions, workload: Workload) -> None:
-    """Rule 9: `cordon` and `taint` copy the field `again` to their replies, so that `evict` knows about the drift."""
+def test_cordon_and_taint_mark_reply_to_repair_requested_by_evict(functions: Functions, workload: Workload) -> None:
+    """Design rule 9: `cordon` and `taint` copy `again`, which marks a repair requested by `evict`, to the reply."""
     maintenance = workload.create_maintenance(workload.take_node())
     first_event = functions.run_until_tainted(maintenance)
 
-    cordoned_event = functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, maintenance, data={"again": True}))
+    cordoned_event = functions.invoke(
+        "cordon", build_product_event(events.NODE_DRIFTED, maintenance, data={"again": True})
+    )
     assert cordoned_event is not None
     tainted_event = functions.invoke("taint", cordoned_event)
 

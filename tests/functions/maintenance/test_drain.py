@@ -13,9 +13,9 @@ from kube.maintenance.objects import build_path
 from kube.paths import Object
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_own_event, build_tick
+from tests.functions.event_builders import build_product_event, build_tick
 from tests.manifests.rendering import ROOT
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("without_in_flight_wait", "clean_cluster")
 NO_CONTROLLER_MESSAGE = "no controller would recreate it: set spec.drain.force, or delete the pod"
 EMPTY_DIR_MESSAGE = "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete the pod"
 DAEMONSET_MESSAGE = (
-    "its DaemonSet would recreate it on this node at once: set spec.drain.ignoreDaemonSets, "
+    "its DaemonSet would recreate it on this node immediately: set spec.drain.ignoreDaemonSets, "
     "or exclude the node from the DaemonSet"
 )
 
@@ -36,8 +36,10 @@ def delete_permission(idle_cluster: LocalCluster) -> Iterator[None]:
     manifest = ROOT / "manifests" / "components" / "deleting" / "rbac.yaml"
     idle_cluster.kubectl("apply", "-f", manifest)
     arguments = ("auth", "can-i", "delete", "pods", "-A", "--as", access.make_username("evict"))
-    await_ready(
-        "the right", lambda: idle_cluster.kubectl(*arguments, check=False).returncode == 0, idle_cluster.servers
+    wait_until_ready(
+        "the permission to delete pods",
+        lambda: idle_cluster.kubectl(*arguments, check=False).returncode == 0,
+        idle_cluster.servers,
     )
     yield
     idle_cluster.kubectl("delete", "-f", manifest)
@@ -46,8 +48,8 @@ def delete_permission(idle_cluster: LocalCluster) -> Iterator[None]:
 def run_evict_and_status(
     functions: Functions, maintenance: Object, event: BaseCloudEvent | None = None
 ) -> BaseCloudEvent:
-    """Run `evict` and then `status` on its reply; return the reply."""
-    reply = functions.invoke("evict", event or build_own_event(events.PODS_GONE, maintenance))
+    """Run `evict`, then run `status` with the reply of `evict`, and return that reply."""
+    reply = functions.invoke("evict", event or build_product_event(events.PODS_GONE, maintenance))
     assert reply is not None
     functions.invoke("status", reply)
     return reply
@@ -82,10 +84,10 @@ def wait_until_pods_are_gone(workload: Workload, *pods: str) -> None:
         ("ignoreDaemonSets", "agent", "IgnoreDaemonSets", DAEMONSET_MESSAGE),
     ],
 )
-def test_pod_is_blocked_if_drain_flag_forbids_its_eviction(
+def test_pod_is_blocked_if_drain_flag_forbids_eviction(
     functions: Functions, workload: Workload, flag: str, pod_kind: str, reason: str, message: str
 ) -> None:
-    """DRN-1a, rule 8: a pod whose eviction a drain flag forbids is blocked, and the other pods are evicted.
+    """DRN-1a, design rule 8: a pod whose eviction a drain flag forbids is blocked, and the other pods are evicted.
 
     The status names the remedy. A tick emits an event for the pod only after the spec has changed.
     """
@@ -130,8 +132,8 @@ def test_pod_is_blocked_if_drain_flag_forbids_its_eviction(
 
 
 @proves("DRN-1a")
-def test_pod_blocked_by_drain_flag_causes_no_writes(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rules 2 and 8: no eviction is sent for a pod that a flag blocks, and repeated passes do not rewrite status."""
+def test_pod_blocked_by_drain_flag_is_not_evicted(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """Design rules 2 and 8: for a pod that a drain flag blocks, `evict` sends no eviction and `status` writes once."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
     maintenance = workload.create_maintenance(node, drain={"force": False})
@@ -182,7 +184,7 @@ def test_pods_outside_pod_selector_are_ignored(functions: Functions, workload: W
 def test_evictions_contain_grace_period_of_drain_spec(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """DRN-1a: evictions contain the spec's `gracePeriodSeconds`; -1 omits it, so the pod's own value applies."""
+    """DRN-1a: evictions contain the spec's `gracePeriodSeconds`, except -1, for which the pod's own value applies."""
     for drain, options in (({"gracePeriodSeconds": 7}, {"gracePeriodSeconds": 7}), ({"gracePeriodSeconds": -1}, {})):
         node, name = workload.take_node(), f"bare-{len(options)}"
         workload.create_bare_pods(node, name)
@@ -198,7 +200,7 @@ def test_evictions_contain_grace_period_of_drain_spec(
 
 
 @proves("DRN-1a")
-def test_pod_is_blocked_with_remedy_if_its_deletion_is_forbidden(functions: Functions, workload: Workload) -> None:
+def test_pod_is_blocked_with_remedy_if_pod_deletion_is_forbidden(functions: Functions, workload: Workload) -> None:
     """DRN-1a: without the right to delete pods, `disableEviction` blocks the pod until the flag is unset."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
@@ -224,7 +226,7 @@ def test_pod_is_blocked_with_remedy_if_its_deletion_is_forbidden(functions: Func
 @proves("DRN-1a")
 @pytest.mark.usefixtures("delete_permission")
 def test_disable_eviction_deletes_pod(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """DRN-1a: with `disableEviction`, `evict` deletes the pod by uid with its grace period, despite its budget."""
+    """DRN-1a: with `disableEviction`, `evict` deletes a pod despite its budget, with its uid and grace period."""
     node, labels = workload.take_node(), {"app": "db"}
     (pod,) = workload.create_bare_pods(node, "db", labels=labels)
     workload.create_budget("db", labels, 1, expected_healthy=1)
@@ -253,8 +255,8 @@ def test_stuck_terminating_pod_is_skipped(functions: Functions, workload: Worklo
 
     run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
     pending = workload.read_maintenance(maintenance)["status"]["pendingPods"]
-    await_ready(
-        "the end of the wait",
+    wait_until_ready(
+        "the end of skipWaitForDeleteTimeoutSeconds",
         lambda: run_evict_and_status(functions, maintenance).get_type() == events.NODE_DRAINED,
         workload.local_cluster.servers,
     )
@@ -274,7 +276,7 @@ def test_orphaned_daemonset_pod_needs_force(functions: Functions, workload: Work
     daemonset = f"/apis/apps/v1/namespaces/{workload.namespace}/daemonsets/agent"
     workload.client.run(workload.client.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
     workload.wait_for_object(daemonset, lambda current: current is None)
-    # the DaemonSet is gone; the unknown API group of the owner keeps the garbage collector from deleting the pod
+    # The DaemonSet no longer exists. The garbage collector does not delete a pod if it cannot find the owner's kind.
     workload.client.patch(
         pod, {"metadata": {**finalizers, "ownerReferences": [{**owner, "apiVersion": "gone.example.com/v1"}]}}
     )

@@ -72,36 +72,36 @@ def build_snapshot(maintenance: Object, lease: Object | None = None, node: Objec
             FAILED,
             build_snapshot(FAILED, node=NODE_IN_MAINTENANCE),
             events.MAINTENANCE_PENDING,
-            id="failed, node is its own",
+            id="failed, node has maintenance label",
         ),
         pytest.param(
-            FAILED, ResyncSnapshot([OTHER, FAILED], {}, {"node-1": build_lease(OTHER)}), "", id="failed, other holder"
+            FAILED, ResyncSnapshot([OTHER, FAILED], {}, {"node-1": build_lease(OTHER)}), "", id="failed, another holder"
         ),
         pytest.param(
             FAILED,
             ResyncSnapshot([OTHER_RELEASED, FAILED], {}, {"node-1": build_lease(OTHER_RELEASED)}),
             RequiredRead.NODE,
-            id="failed, other released",
+            id="failed, another maintenance released",
         ),
-        pytest.param(FAILED, ResyncSnapshot([OTHER, FAILED], {}, {}), "", id="failed, lease of other deleted"),
-        pytest.param(FAILED, ResyncSnapshot([OTHER_DELETED, FAILED], {}, {}), "", id="failed, other deleted"),
+        pytest.param(FAILED, ResyncSnapshot([OTHER, FAILED], {}, {}), "", id="failed, holder's lease deleted"),
+        pytest.param(FAILED, ResyncSnapshot([OTHER_DELETED, FAILED], {}, {}), "", id="failed, holder deleted"),
         pytest.param(
             FAILED,
             ResyncSnapshot([OTHER, FAILED], {}, {"node-1": EXPIRED_LEASE}),
             "",
-            id="failed, foreign lease",
+            id="failed, lease of another tool",
         ),
         pytest.param(
             FAILED,
             ResyncSnapshot([OTHER_NODE, FAILED], {}, {}),
             RequiredRead.NODE,
-            id="failed, other on other node",
+            id="failed, maintenance of another node",
         ),
         pytest.param(
             FAILED,
             ResyncSnapshot([OTHER_LEASE_LOST, FAILED], {}, {}),
             RequiredRead.NODE,
-            id="failed, other lost lease",
+            id="failed, another maintenance lost lease",
         ),
         pytest.param(FAILED, build_snapshot(FAILED, build_lease(FAILED)), RequiredRead.NODE, id="failed with lease"),
         pytest.param(
@@ -115,7 +115,7 @@ def build_snapshot(maintenance: Object, lease: Object | None = None, node: Objec
             BEGUN,
             build_snapshot(BEGUN, build_lease(BEGUN), NODE_IN_MAINTENANCE),
             RequiredRead.PODS,
-            id="in order",
+            id="begun, node in maintenance",
         ),
         pytest.param(
             BEGUN, build_snapshot(BEGUN, None, NODE_IN_MAINTENANCE), events.MAINTENANCE_PENDING, id="no lease"
@@ -124,7 +124,7 @@ def build_snapshot(maintenance: Object, lease: Object | None = None, node: Objec
             WAITING_FOR_LEASE,
             build_snapshot(WAITING_FOR_LEASE, FOREIGN_LEASE, make_node()),
             "",
-            id="waits for another tool",
+            id="not begun, lease of another tool",
         ),
         pytest.param(
             WAITING_FOR_LEASE,
@@ -136,7 +136,7 @@ def build_snapshot(maintenance: Object, lease: Object | None = None, node: Objec
             BEGUN,
             build_snapshot(BEGUN, FOREIGN_LEASE, NODE_IN_MAINTENANCE),
             events.MAINTENANCE_PENDING,
-            id="other tool has lease",
+            id="begun, lease of another tool",
         ),
         pytest.param(
             LEASE_LOST,
@@ -149,12 +149,14 @@ def build_snapshot(maintenance: Object, lease: Object | None = None, node: Objec
             LEASE_LOST,
             build_snapshot(LEASE_LOST, None, make_node(maintenance_uid="another")),
             "",
-            id="lease lost, node of successor",
+            id="lease lost, node labelled for successor",
         ),
     ],
 )
-def test_find_due_event_uses_only_lists(maintenance: Object, snapshot: ResyncSnapshot, expected: DueEvent) -> None:
-    """X-3: `find_due_event` uses only the lists, and returns the due event or the read that must determine it."""
+def test_find_due_event_returns_event_or_required_read(
+    maintenance: Object, snapshot: ResyncSnapshot, expected: DueEvent
+) -> None:
+    """X-3: from the listed objects, `find_due_event` returns the due event, or the read that must decide."""
     assert find_due_event(maintenance, snapshot, NOW) == expected
 
 
@@ -241,14 +243,14 @@ OVERDUE_AGE = timedelta(minutes=46)
 def test_only_lease_renewal_is_due_while_event_is_in_flight(
     maintenance: Object, lease: Object | None, expected: DueEvent
 ) -> None:
-    """NMO-27a, rule 11: while an event of a maintenance is in flight, only the renewal of its lease can be due."""
+    """NMO-27a, design rule 11: while a maintenance's event is in flight, only the renewal of its lease can be due."""
     snapshot = ResyncSnapshot([maintenance] * 20, {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease} if lease else {})
 
     assert find_due_event(maintenance, snapshot, NOW) == expected
 
 
 def test_begin_is_due_if_owner_reference_is_missing() -> None:
-    """X-3, NMO-20: a maintenance whose owner reference was removed waits for `begin`, which sets it again."""
+    """X-3, NMO-20: a maintenance whose owner reference was removed waits for `begin`, which restores it."""
     without_owner = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
 
     assert (
@@ -262,7 +264,7 @@ def test_begin_is_due_if_owner_reference_is_missing() -> None:
 def build_maintenance_with_ages(
     created: float, *, deleted: float | None = None, written: float | None = None
 ) -> Object:
-    """Build a begun maintenance that was created, deleted and last written this many seconds ago."""
+    """Build a begun maintenance from the seconds since its creation, its deletion and its last status write."""
     ages_by_field = {"creationTimestamp": created, "deletionTimestamp": deleted}
     maintenance = make_maintenance(
         {"phase": "Running"} if written is None else {"phase": "Running", "lastUpdate": format_seconds_ago(written)}
@@ -281,10 +283,10 @@ def format_seconds_ago(seconds: float) -> str:
     ("maintenance", "queue_seconds", "is_in_flight"),
     [
         pytest.param(build_maintenance_with_ages(100, written=0), 0, True, id="written now"),
-        pytest.param(build_maintenance_with_ages(100, written=4), 0, True, id="written a moment ago"),
+        pytest.param(build_maintenance_with_ages(100, written=4), 0, True, id="written four seconds ago"),
         pytest.param(build_maintenance_with_ages(100, written=5), 0, False, id="written five seconds ago"),
         pytest.param(
-            build_maintenance_with_ages(100, written=5), 1, True, id="written five seconds ago, others active"
+            build_maintenance_with_ages(100, written=5), 1, True, id="written five seconds ago, events queued"
         ),
         pytest.param(build_maintenance_with_ages(100, written=6), 1, False, id="written long ago"),
         pytest.param(build_maintenance_with_ages(100, written=-1), 9, False, id="written in the future"),
@@ -297,10 +299,10 @@ def format_seconds_ago(seconds: float) -> str:
         pytest.param(make_maintenance(), 9, False, id="no timestamps"),
     ],
 )
-def test_event_counts_as_in_flight_for_some_time_after_last_write(
+def test_event_counts_as_in_flight_shortly_after_last_write(
     maintenance: Object, queue_seconds: float, is_in_flight: bool
 ) -> None:
-    """Rule 9: an event counts as in flight for some time after the last write, and longer if others are queued."""
+    """Design rule 9: an event counts as in flight for five seconds plus the queueing time after the last write."""
     assert has_event_in_flight(maintenance, NOW, queue_seconds) is is_in_flight
 
 
@@ -310,7 +312,7 @@ def test_event_counts_as_in_flight_for_some_time_after_last_write(
     ids=["deleted", "released"],
 )
 def test_deleted_maintenance_waits_for_restore(maintenance: Object, expected: DueEvent) -> None:
-    """X-3: a deleted maintenance waits for `restore` as long as it has our finalizer."""
+    """X-3: a deleted maintenance waits for `restore` until the product's finalizer is removed."""
     now = NOW + timedelta(seconds=30)
 
     assert (
@@ -321,9 +323,9 @@ def test_deleted_maintenance_waits_for_restore(maintenance: Object, expected: Du
 
 @pytest.mark.parametrize(("active_count", "seconds"), [(10, 0.0), (11, 0.3), (20, 3.0), (500, 60.0)])
 def test_queue_seconds_grow_with_active_maintenances(active_count: int, seconds: float) -> None:
-    """Rule 9: the queue time grows with the number of maintenances in progress, up to one minute.
+    """Design rule 9: the queue time grows with the number of maintenances in progress, up to one minute.
 
-    Deleted maintenances count; succeeded and failed ones do not.
+    A deleted maintenance counts as in progress; a succeeded or failed maintenance does not.
     """
     maintenances = [make_maintenance({"phase": "Running"})] * (active_count - 1) + [OTHER_DELETED, BEGUN, FAILED]
 
@@ -362,14 +364,14 @@ LABELLED_REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1"
         (ResyncSnapshot([], {"node-1": NODE_IN_MAINTENANCE}, None), []),
     ],
     ids=[
-        *("labelled", "labelled by hand", "leased", "labelled and leased", "released", "maintenance of other node"),
+        *("labelled", "labelled by hand", "leased", "labelled and leased", "released", "maintenance of another node"),
         *(
             "other maintenance",
             "other maintenance deleted",
             "other maintenance new",
             "other maintenance lost lease",
-            "own maintenance lost lease",
-            "own maintenance lost lease and was released",
+            "labelled maintenance lost lease",
+            "labelled maintenance lost lease and was released",
             "another tool's lease",
         ),
         *("API group not listed", "nodes not listed", "leases not listed"),
@@ -378,12 +380,12 @@ LABELLED_REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1"
 def test_orphaned_nodes_and_leases_are_found(
     snapshot: ResyncSnapshot, expected: list[tuple[events.ObjectReference, str]]
 ) -> None:
-    """Rule 12: a node or lease whose maintenance no longer exists is orphaned, unless a list is incomplete."""
+    """Design rule 12: a node or lease whose maintenance no longer exists is orphaned, unless a list is incomplete."""
     assert find_orphans(snapshot) == expected
 
 
 def test_no_event_is_due_for_recreated_node() -> None:
-    """NMO-20: a node whose uid differs from the recorded one does not belong to the maintenance."""
+    """NMO-20: no event is due if the node's uid differs from the uid in the maintenance's owner reference."""
     maintenance = make_maintenance(SUCCEEDED_STATUS)
     maintenance["metadata"]["ownerReferences"] = [{"kind": "Node", "uid": "of-the-old-node"}]
 
@@ -409,18 +411,18 @@ def test_no_event_is_due_for_recreated_node() -> None:
         "cordon not reported",
         "no conditions",
         "success not reported",
-        "late pod",
+        "new pod",
         "terminating pod",
         "terminating, cordon not reported",
         "terminating, no conditions",
         "stuck pod",
-        "terminating and late pod",
+        "terminating pod and new pod",
     ],
 )
 def test_find_due_event_by_pods_returns_event_for_pod_states(
     maintenance: Object, pods: list[Object], expected: str
 ) -> None:
-    """X-3: `find_due_event_by_pods` requests a pass if a pod may leave, or if the status lacks the finished drain."""
+    """X-3: a pass is due if a pod may leave, or if the status does not report that the drain is complete."""
     assert find_due_event_by_pods(maintenance, pods, NOW) == expected
 
 
@@ -468,7 +470,7 @@ def build_draining_maintenance(
             build_draining_maintenance({"podSelector": "a=b"}, REPORTED_POD),
             [make_pod()],
             events.NODE_TAINTED,
-            id="no pod selected any more",
+            id="reported pod no longer selected",
         ),
         pytest.param(
             build_draining_maintenance({"podSelector": "a=b"}, phase="Succeeded", observed_generation=0),
@@ -484,12 +486,12 @@ def build_draining_maintenance(
 def test_no_event_is_due_for_reported_pod_that_drain_flag_blocks(
     maintenance: Object, pods: list[Object], expected: str
 ) -> None:
-    """DRN-1a, rule 8: a pod that a drain flag blocks causes no pass once the status reports it; a changed spec does."""
+    """DRN-1a, design rule 8: no pass is due for a blocked pod that the status reports, unless the spec has changed."""
     assert find_due_event_by_pods(maintenance, pods, NOW) == expected
 
 
 def test_no_event_is_due_for_reported_orphaned_daemonset_pod() -> None:
-    """DRN-1a, NMO-7: an orphaned DaemonSet pod that is reported as blocked causes no pass until the spec allows it."""
+    """DRN-1a, NMO-7: no pass is due for a blocked orphaned DaemonSet pod until the spec allows its eviction."""
     reported_pod = {**REPORTED_POD, "name": "agent"}
 
     assert (
@@ -519,7 +521,7 @@ def test_last_update_in_unexpected_format_is_tolerated(last_update: object) -> N
 
 @pytest.mark.parametrize("field", ["spec", "status"])
 def test_malformed_maintenance_does_not_stop_tick(field: str) -> None:
-    """X-3: a maintenance whose spec or status is not an object does not stop the tick for others."""
+    """X-3: a maintenance whose spec or status is not an object does not stop the tick for other maintenances."""
     malformed = {**OTHER, field: "x"}
     snapshot = ResyncSnapshot([malformed, BEGUN], {"node-1": NODE_IN_MAINTENANCE}, {"node-1": build_lease(BEGUN)})
 

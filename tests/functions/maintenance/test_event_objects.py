@@ -17,7 +17,7 @@ from functions.maintenance.event_objects import build_step_failed, log, log_abou
 from kube.maintenance.groups import GROUPS, MEDIK8S, ApiGroup
 from kube.maintenance.status_patch import MAX_ERROR_CHARACTERS
 from kube.text_limits import truncate
-from tests.functions.event_builders import build_added
+from tests.functions.event_builders import build_added_event
 from tests.kube.samples import make_maintenance
 from tests.proofs import proves
 
@@ -30,7 +30,7 @@ def build_event(data: Mapping[str, Any]) -> CloudEvent:
 
 
 def test_maintenance_is_parsed_from_reference_or_object() -> None:
-    """X-4: our own events refer to the maintenance; those of ApiServerSource contain the whole object."""
+    """X-4: the functions' events refer to the maintenance; ApiServerSource's events contain the whole object."""
     maintenance = make_maintenance()
     uid, name = maintenance["metadata"]["uid"], maintenance["metadata"]["name"]
 
@@ -48,7 +48,7 @@ def test_maintenance_is_parsed_from_reference_or_object() -> None:
     ],
 )
 def test_error_names_malformed_field_of_maintenance_reference(maintenance: object, message: str) -> None:
-    """X-6: the error names the missing or malformed field of the maintenance."""
+    """X-6: the error names the missing or malformed field of the maintenance reference."""
     with pytest.raises(BadEvent) as error:
         parse_reference(build_event({"maintenance": maintenance}))
 
@@ -70,9 +70,9 @@ def test_invalid_node_name_is_rejected(node: object) -> None:
     [
         pytest.param(build_event({"maintenance": REFERENCE, "node": "node-1"}), "node-1", id="own event"),
         pytest.param(build_event({"maintenance": REFERENCE, "node": ""}), "-", id="without a node"),
-        pytest.param(build_added(make_maintenance()), "node-1", id="object"),
-        pytest.param(build_added({**make_maintenance(), "spec": {}}), "-", id="object without node"),
-        pytest.param(build_added({**make_maintenance(), "spec": "none"}), "-", id="object without spec"),
+        pytest.param(build_added_event(make_maintenance()), "node-1", id="object"),
+        pytest.param(build_added_event({**make_maintenance(), "spec": {}}), "-", id="object without node"),
+        pytest.param(build_added_event({**make_maintenance(), "spec": "none"}), "-", id="object without spec"),
     ],
 )
 def test_failure_event_names_step_maintenance_and_node(cause: CloudEvent, node: str) -> None:
@@ -89,15 +89,15 @@ def test_failure_event_names_step_maintenance_and_node(cause: CloudEvent, node: 
 
 @pytest.mark.parametrize("data", [{}, {"kind": "Node", "metadata": {"name": "node-1"}}], ids=["a tick", "a node"])
 def test_failure_without_maintenance_raises_retry(data: Mapping[str, Any]) -> None:
-    """X-6: a failure without a maintenance raises `Retry`, since it cannot be written to a status."""
+    """X-6: a failure without a maintenance raises `Retry`, since no status can report the failure."""
     with pytest.raises(Retry, match="no right"):
         build_step_failed("resync", build_event(data), "no right")
 
 
 @proves("NMO-17", "NMO-17a", "KNM-5", "C5")
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-def test_log_line_has_fields_of_replaced_operator(group: ApiGroup, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-17, NMO-17a, KNM-5: a log line has the fields of the replaced operator's lines, and additional ones."""
+def test_log_line_has_fields_of_replaced_operators(group: ApiGroup, caplog: pytest.LogCaptureFixture) -> None:
+    """NMO-17, NMO-17a, KNM-5: a log line has all fields that the replaced operators log, and additional fields."""
     maintenance = {**make_maintenance(), "apiVersion": group.api_version}
 
     with caplog.at_level("INFO", logger=log.name):

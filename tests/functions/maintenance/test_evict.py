@@ -26,7 +26,7 @@ from kube.paths import PODS_PATH, Object
 from kube.pods import format_key
 from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_own_event
+from tests.functions.event_builders import build_product_event
 from tests.functions.request_hooks import count_requests
 from tests.kube import samples
 from tests.machine_speed import is_below_scaled_limit
@@ -40,7 +40,7 @@ def get_pod_names(pods: list[Any]) -> set[str]:
 
 def run_evict(functions: Functions, maintenance: Object) -> BaseCloudEvent:
     """Run `evict` for the latest state of the node and return its reply."""
-    reply = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
+    reply = functions.invoke("evict", build_product_event(events.PODS_GONE, maintenance))
     assert reply is not None
     return reply
 
@@ -73,9 +73,9 @@ def test_pods_are_evicted_once_with_preconditions(functions: Functions, workload
     assert require_data(reply)["blocked"] == []
     assert require_data(reply)["error"] == ""
     assert int(require_data(reply)["podsVersion"]) > 0
-    own_writes = audit.list_writes_by()[writes:]
-    assert {(verb, kind) for verb, kind, _ in summarize_writes(own_writes)} == {("create", "pods/eviction")}
-    sent_options = {entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"] for entry in own_writes}
+    writes_of_evict = audit.list_writes_by()[writes:]
+    assert {(verb, kind) for verb, kind, _ in summarize_writes(writes_of_evict)} == {("create", "pods/eviction")}
+    sent_options = {entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"] for entry in writes_of_evict}
     versions = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in (bare, scratch, owned)}
     assert sent_options == {
         name: {"preconditions": {"uid": uids[name], "resourceVersion": versions[name]}} for name in uids
@@ -92,7 +92,7 @@ def test_eviction_follows_cordon_and_taint(functions: Functions, workload: Workl
 
     kinds = [kind for _, kind, _ in summarize_writes(audit.list_writes_by()) if kind in ("nodes", "pods/eviction")]
     assert kinds[-1] == "pods/eviction"
-    assert len(kinds) >= 3  # one more if the controller manager added its taint in between
+    assert len(kinds) >= 3  # The controller manager may also have patched the node, with the unschedulable taint.
     assert set(kinds[:-1]) == {"nodes"}
 
 
@@ -111,7 +111,7 @@ def test_missing_cordon_or_taint_prevents_evictions(
     else:
         workload.local_cluster.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
 
-    reply = functions.invoke("evict", build_own_event(events.NODE_TAINTED, maintenance))
+    reply = functions.invoke("evict", build_product_event(events.NODE_TAINTED, maintenance))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
@@ -124,14 +124,14 @@ def test_missing_cordon_or_taint_prevents_evictions(
 def test_evict_ignores_hint_for_uncordoned_node(
     functions: Functions, workload: Workload, audit: AuditLog, event_type: str
 ) -> None:
-    """Rule 9: `evict` ignores a hint about an uncordoned node, since it would bypass the cooldown of `guard`."""
+    """Design rule 9: `evict` ignores a hint for an uncordoned node, because `guard` decides when to repair the node."""
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
     workload.local_cluster.kubectl("uncordon", node)
 
-    assert functions.invoke("evict", build_own_event(event_type, maintenance)) is None
+    assert functions.invoke("evict", build_product_event(event_type, maintenance)) is None
     assert audit.list_evictions() == []
 
 
@@ -142,12 +142,14 @@ def test_node_drained_is_reemitted_after_node_is_cordoned_again(functions: Funct
     drained_event = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
     functions.invoke("status", drained_event)
     workload.local_cluster.kubectl("uncordon", node)
-    failure_event = functions.invoke("evict", build_own_event(events.NODE_TAINTED, maintenance, data={"again": True}))
+    failure_event = functions.invoke(
+        "evict", build_product_event(events.NODE_TAINTED, maintenance, data={"again": True})
+    )
     assert failure_event is not None
     functions.invoke("status", failure_event)
     uncordoned_maintenance = workload.read_maintenance(maintenance)
     assert uncordoned_maintenance["status"]["lastError"] == require_data(failure_event)["error"]
-    cordoned_event = functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, maintenance))
+    cordoned_event = functions.invoke("cordon", build_product_event(events.NODE_DRIFTED, maintenance))
     assert cordoned_event is not None
     tainted_event = functions.invoke("taint", cordoned_event)
     assert tainted_event is not None
@@ -160,13 +162,13 @@ def test_node_drained_is_reemitted_after_node_is_cordoned_again(functions: Funct
     recordoned_maintenance = workload.read_maintenance(maintenance)
     assert m.is_reported_drained(recordoned_maintenance)
     assert m.get_last_error(recordoned_maintenance) == ""
-    assert functions.invoke("evict", build_own_event(events.NODE_TAINTED, maintenance)) is None
+    assert functions.invoke("evict", build_product_event(events.NODE_TAINTED, maintenance)) is None
 
 
 def test_evict_emits_step_failed_if_node_is_uncordoned_twice(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """Rule 9: if the node is uncordoned again after its second cordon, `evict` emits `maintenance.step_failed`."""
+    """Design rule 9: if a node is uncordoned after its second cordon, `evict` emits `maintenance.step_failed`."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     tainted_event = functions.run_until_tainted(maintenance)
@@ -206,7 +208,7 @@ def test_daemonset_and_mirror_pods_are_not_evicted(functions: Functions, workloa
 
 @proves("NMO-7")
 def test_orphaned_daemonset_pod_is_evicted(functions: Functions, workload: Workload) -> None:
-    """NMO-7: a DaemonSet pod whose DaemonSet is gone is evicted like any bare pod."""
+    """NMO-7: a DaemonSet pod whose DaemonSet no longer exists is evicted like any bare pod."""
     node = workload.take_node()
     pod = workload.create_daemonset("agent", node)
     path = f"/apis/apps/v1/namespaces/{workload.namespace}/daemonsets/agent"
@@ -215,7 +217,7 @@ def test_orphaned_daemonset_pod_is_evicted(functions: Functions, workload: Workl
     workload.client.run(workload.client.api.request("DELETE", path, body=orphaning))
     workload.wait_for_object(path, lambda current: current is None)
     pod_path = f"/api/v1/namespaces/{workload.namespace}/pods/{pod['metadata']['name']}"
-    # restore the reference to the deleted DaemonSet; the finalizer keeps the pod from being garbage-collected
+    # Restore the reference to the deleted DaemonSet; the finalizer protects the pod from garbage collection.
     workload.client.patch(pod_path, {"metadata": {"ownerReferences": [owner], "finalizers": ["example.com/hold"]}})
     maintenance = workload.create_maintenance(node)
 
@@ -246,7 +248,7 @@ def test_finished_pods_are_evicted(functions: Functions, workload: Workload) -> 
     wait_until_pods_are_gone(workload, pod["metadata"]["name"])
 
 
-def test_evict_lists_latest_state_before_it_emits_node_drained(
+def test_evict_lists_latest_pods_before_emitting_node_drained(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
     """NMO-10: if the cached pod list is empty, `evict` lists the latest state before it reports a drained node."""
@@ -273,21 +275,21 @@ def test_node_drained_event_contains_pod_list_resource_version(functions: Functi
     assert int(require_data(reply)["podsVersion"]) > 0
 
 
-def test_deferred_pods_cause_another_pass_only_if_batch_made_progress() -> None:
-    """NMO-6, rule 9: deferred pods cause another pass if the batch made progress, and are blocked otherwise."""
+def test_deferred_pods_cause_another_pass_only_if_batch_evicted_pod() -> None:
+    """NMO-6: pods that a batch had no time to evict are blocked, unless the batch evicted another pod."""
     deferred_pod = samples.make_pod("left")
     with_progress, without_progress = (
         EvictionResult(evicted=[{"uid": "u"}], deferred=[deferred_pod]),
         EvictionResult(deferred=[deferred_pod]),
     )
 
-    assert evict._defer_undecided(with_progress, samples.make_maintenance())
-    assert not evict._defer_undecided(without_progress, samples.make_maintenance())
+    assert evict._update_blocked_pods(with_progress, samples.make_maintenance())
+    assert not evict._update_blocked_pods(without_progress, samples.make_maintenance())
     assert [pod.reason for pod in with_progress.blocked + without_progress.blocked] == ["NoTime"]
 
 
 def test_terminating_pod_is_not_evicted_again(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2, NMO-6: a second pass does not evict a terminating pod again; `node.drained` follows when it is gone."""
+    """X-2, NMO-6: `evict` does not evict a terminating pod again, and emits `node.drained` after the pod is gone."""
     node = workload.take_node()
     workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
     maintenance = workload.create_maintenance(node)
@@ -300,7 +302,7 @@ def test_terminating_pod_is_not_evicted_again(functions: Functions, workload: Wo
     assert require_data(second_reply)["evicted"] == []
     assert require_data(second_reply)["blocked"] == []
     assert audit.list_evictions("slow") == first_evictions
-    # an eviction that conflicted with another write of the pod is retried
+    # An eviction that conflicted with another write of the pod is retried.
     assert [
         entry["responseStatus"]["code"] < 300 for entry in first_evictions if entry["responseStatus"]["code"] != 409
     ] == [True]
@@ -346,12 +348,12 @@ def test_conflicting_eviction_is_retried(functions: Functions, workload: Workloa
     assert [entry["responseStatus"]["code"] for entry in audit.list_evictions("busy")] == [409, 201]
 
 
-def test_late_conflict_is_not_retried(
+def test_eviction_is_not_retried_after_late_conflict_response(
     functions: Functions, workload: Workload, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 12: a conflict that arrives late is not retried in the same pass.
+    """Design rule 12: a pass does not retry an eviction whose conflict response arrives late.
 
-    After a slow webhook, the maintenance may have ended; only the next pass reads it again.
+    The maintenance may have ended since the pass read it; only the next pass reads the maintenance again.
     """
     (pod,) = workload.create_bare_pods(workload.take_node(), "slow")
     workload.client.patch(build_pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
@@ -385,7 +387,7 @@ def test_budget_limits_evictions(functions: Functions, workload: Workload, audit
     assert len(audit.list_evictions()) == 1
     for pod in blocked.values():
         assert (pod["reason"], pod["budget"]) == ("DisruptionBudget", "keep-two")
-        assert (pod["healthy"], pod["needed"]) == (2, 2)  # the evicted pod no longer counts
+        assert (pod["healthy"], pod["needed"]) == (2, 2)  # The evicted pod no longer counts as healthy.
     assert "keep-two needs 2 healthy pods and has 2" in data["error"]
 
 
@@ -393,7 +395,7 @@ def test_budget_limits_evictions(functions: Functions, workload: Workload, audit
 def test_no_eviction_is_sent_for_pod_with_exhausted_budget(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """NMO-6, X-6: no eviction is sent for a pod whose budget allows none, and the other pods are evicted."""
+    """NMO-6, X-6: `evict` sends no eviction for a pod whose budget allows no disruption, and evicts the other pods."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", labels={"app": "db"})
     workload.create_bare_pods(node, "free")
@@ -414,9 +416,9 @@ def test_no_eviction_is_sent_for_pod_with_exhausted_budget(
 
 
 def test_pod_with_two_budgets_is_blocked(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-6: a pod with two budgets is blocked, with the names of both, and the other pods are evicted.
+    """NMO-6: a pod with two budgets is blocked, the reason names both budgets, and the other pods are evicted.
 
-    The API server would answer 500 to its eviction.
+    The API server would answer 500 to the pod's eviction.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "twice", labels={"app": "db", "tier": "x"})
@@ -471,7 +473,7 @@ def test_pods_deleted_before_eviction_are_not_reported(
 
     while not (
         evictions := audit.list_evictions(*names)
-    ):  # on a busy machine the first batch may time out before it sends any
+    ):  # On a busy machine, the first batch may time out before it sends an eviction.
         reply = proxied_functions.invoke("evict", tainted_event)
         assert reply is not None
         assert reply.get_type() == events.PODS_EVICTED
@@ -483,10 +485,10 @@ def test_pods_deleted_before_eviction_are_not_reported(
 
 
 @proves("NMO-6")
-def test_pod_rejected_by_busy_server_is_in_next_batch(
+def test_pod_is_evicted_in_next_batch_after_busy_server_rejected_eviction(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
-    """NMO-6, rule 9: a pod that a busy API server rejected is evicted by the next batch, without a backoff."""
+    """NMO-6: a pod whose eviction a busy API server rejected is evicted in the next batch, without backoff."""
     node = workload.take_node()
     workload.create_bare_pods(node, f"first-{node}", f"second-{node}")
     maintenance = workload.create_maintenance(node)
@@ -508,7 +510,7 @@ def test_pod_rejected_by_busy_server_is_in_next_batch(
 def test_busy_server_causes_no_further_pass(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
-    """Rule 9: if a busy API server rejects all evictions, the pods are blocked and no further pass follows."""
+    """Design rule 9: if a busy API server rejects all evictions, the pods are blocked and no further pass follows."""
     node = workload.take_node()
     workload.create_bare_pods(node, f"first-{node}", f"second-{node}")
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
@@ -539,7 +541,7 @@ def test_failed_pod_list_is_ignored_for_deleted_maintenance(
 
 
 def test_evict_reads_daemonsets_only_if_no_other_pod_may_leave(functions: Functions, workload: Workload) -> None:
-    """Rule 8, NMO-7: `evict` reads DaemonSets only if no other pod may leave."""
+    """Design rule 8, NMO-7: `evict` reads DaemonSets only if no other pod may leave."""
     node = workload.take_node()
     workload.create_daemonset("agent", node)
     workload.create_bare_pods(node, "bare")
@@ -589,7 +591,7 @@ def test_thirty_pods_are_evicted_concurrently(
 ) -> None:
     """NMO-6: thirty pods without a budget are evicted in under a second, each by one request.
 
-    A fast machine needs one batch. The time limit is longer on a slow machine, which may need several.
+    A fast machine needs one batch. The time limit is longer on a slow machine, which may need several batches.
     """
     evicted: set[str] = set()
     start_time = time.monotonic()
@@ -645,7 +647,7 @@ def test_blocked_pods_are_logged(functions: Functions, workload: Workload, caplo
 def test_evict_answers_503_if_state_is_older_than_hint(
     functions: Functions, workload: Workload, version_field: str
 ) -> None:
-    """Rule 1: `evict` answers 503 and evicts no pod if the API server's state is older than the hint's."""
+    """Design rule 1: `evict` answers 503 and evicts no pod if the API server's state is older than the event."""
     node = workload.take_node()
     pod = workload.create_bare_pods(node, "stays")[0]
     maintenance = workload.create_maintenance(node)
@@ -653,15 +655,15 @@ def test_evict_answers_503_if_state_is_older_than_hint(
     future_version = str(int(pod["metadata"]["resourceVersion"]) + 10**6)
 
     response = functions.post(
-        "evict", build_own_event(events.BUDGET_OPENED, maintenance, data={version_field: future_version})
+        "evict", build_product_event(events.BUDGET_OPENED, maintenance, data={version_field: future_version})
     )
 
     assert response.status_code == 503
     assert not workload.client.get(build_pod_path(pod))["metadata"].get("deletionTimestamp")
 
 
-def test_hint_with_resource_version_saves_second_pod_list(functions: Functions, workload: Workload) -> None:
-    """Rule 8: `evict` lists pods only once if the hint names the state in which the last pod is gone."""
+def test_hint_with_resource_version_saves_second_pod_list_request(functions: Functions, workload: Workload) -> None:
+    """Design rule 8: `evict` lists pods only once if the hint contains a resourceVersion at which all pods are gone."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
@@ -670,7 +672,7 @@ def test_hint_with_resource_version_saves_second_pod_list(functions: Functions, 
 
     for data in ({"podsVersion": version}, {}):
         with count_requests(functions.clusters["evict"].api) as requests:
-            reply = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance, data=data))
+            reply = functions.invoke("evict", build_product_event(events.PODS_GONE, maintenance, data=data))
         assert reply is not None
         assert reply.get_type() == events.NODE_DRAINED
         list_counts.append(requests[f"GET {PODS_PATH}"])

@@ -1,4 +1,4 @@
-"""Tests for undecided evictions (no response, conflict, busy server) and for merged replies (rules 8 and 9)."""
+"""Tests for evictions without outcome (no response, conflict, busy server) and for merged replies of `evict`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.http_binding import decode_event, encode_binary
 from functions.event_data import require_data
-from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, _build_data, _defer_undecided
+from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, _build_evicted_data, _update_blocked_pods
 from functions.maintenance.eviction_reports import PodStrategy
 from kube.budgets import BlockedPod
 from kube.evictions import EvictionResult
@@ -34,57 +34,57 @@ def build_maintenance_with_blocked_pod(name: str, reason: str) -> Object:
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
-def test_undecided_eviction_is_retried_after_progress(reason: str) -> None:
-    """Check that a pod with an undecided eviction is retried, not blocked, if the batch evicted another pod."""
+def test_eviction_without_outcome_is_retried_if_another_pod_was_evicted(reason: str) -> None:
+    """Check that an eviction without outcome is retried, and its pod is not blocked, if another pod was evicted."""
     batch = EvictionResult(
         evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", reason), build_blocked_pod("b", "Error")]
     )
 
-    assert _defer_undecided(batch, NEW_MAINTENANCE)
+    assert _update_blocked_pods(batch, NEW_MAINTENANCE)
     assert [pod.reason for pod in batch.blocked] == ["Error"]
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
-def test_undecided_eviction_is_blocked_without_progress(reason: str) -> None:
-    """Check that a pod with an undecided eviction is blocked if the batch evicted no pod."""
+def test_pod_without_eviction_outcome_is_blocked_if_no_pod_was_evicted(reason: str) -> None:
+    """Check that a pod whose eviction has no outcome is blocked if the batch evicted no pod."""
     batch = EvictionResult(blocked=[build_blocked_pod("a", reason)])
 
-    assert not _defer_undecided(batch, NEW_MAINTENANCE)
+    assert not _update_blocked_pods(batch, NEW_MAINTENANCE)
     assert [pod.reason for pod in batch.blocked] == [reason]
 
 
-def test_blocked_pod_stays_blocked() -> None:
-    """Check that a pod that was already blocked stays blocked while others are evicted, so that its backoff grows."""
+def test_blocked_pod_stays_blocked_if_other_pod_is_evicted() -> None:
+    """Check that a blocked pod stays blocked while other pods are evicted, so that its backoff grows."""
     batch = EvictionResult(evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", "NoAnswer")])
 
-    assert not _defer_undecided(batch, build_maintenance_with_blocked_pod("a", "NoAnswer"))
+    assert not _update_blocked_pods(batch, build_maintenance_with_blocked_pod("a", "NoAnswer"))
     assert [pod.reason for pod in batch.blocked] == ["NoAnswer"]
 
 
-def test_deferred_pod_is_retried_only_after_progress() -> None:
-    """Check that a deferred pod causes another pass only after progress, and is otherwise blocked as NoTime."""
+def test_deferred_pod_is_retried_only_if_another_pod_left() -> None:
+    """Check that a pod that a batch had no time to evict is blocked as NoTime, unless other pods have left."""
     with_progress, without_progress = (
         EvictionResult(already_gone=[{"uid": "x"}], deferred=[make_pod("a")]),
         EvictionResult(deferred=[make_pod("a")]),
     )
 
-    assert _defer_undecided(with_progress, NEW_MAINTENANCE)
-    assert not _defer_undecided(without_progress, NEW_MAINTENANCE)
+    assert _update_blocked_pods(with_progress, NEW_MAINTENANCE)
+    assert not _update_blocked_pods(without_progress, NEW_MAINTENANCE)
     assert [(blocked.pod["name"], blocked.reason) for blocked in without_progress.blocked] == [("a", "NoTime")]
 
 
-def test_pod_that_runs_evict_is_blocked_with_its_own_message() -> None:
-    """Check that the pod that runs `evict` is blocked, with a message about evictions on other nodes."""
+def test_pod_that_runs_evict_is_blocked_with_separate_message() -> None:
+    """Check that the pod that runs `evict` is blocked with `OWN_POD_MESSAGE`."""
     batch = EvictionResult(deferred=[make_pod("a"), make_pod("b")])
 
-    assert not _defer_undecided(batch, NEW_MAINTENANCE, "b")
+    assert not _update_blocked_pods(batch, NEW_MAINTENANCE, "b")
     assert [pod.message for pod in batch.blocked] == [NO_TIME_MESSAGE, OWN_POD_MESSAGE]
 
 
 def test_eviction_in_flight_causes_no_further_pass() -> None:
-    """Check that an eviction in flight causes no further pass, unless a pod is also deferred."""
-    assert not _defer_undecided(EvictionResult(in_flight=[{"uid": "x"}]), NEW_MAINTENANCE)
-    assert _defer_undecided(EvictionResult(in_flight=[{"uid": "x"}], deferred=[make_pod("a")]), NEW_MAINTENANCE)
+    """Check that `evict` requests another pass for a deferred pod, but not for an eviction in flight."""
+    assert not _update_blocked_pods(EvictionResult(in_flight=[{"uid": "x"}]), NEW_MAINTENANCE)
+    assert _update_blocked_pods(EvictionResult(in_flight=[{"uid": "x"}], deferred=[make_pod("a")]), NEW_MAINTENANCE)
 
 
 REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
@@ -100,20 +100,20 @@ def build_reply(
     return events.build_event(events.PODS_EVICTED, "evict", REFERENCE, "node-1", cause=HINT, data=data, flags=flags)
 
 
-def build_refusal(uid: str, message: str, **more: str) -> Object:
-    return {"uid": uid, "message": message, **more}
+def build_refusal(uid: str, message: str, **extra_fields: str) -> Object:
+    return {"uid": uid, "message": message, **extra_fields}
 
 
-def merge_replies(*replies: BaseCloudEvent, more: bool = False) -> BaseCloudEvent:
+def merge_replies(*replies: BaseCloudEvent, has_more_hints: bool = False) -> BaseCloudEvent:
     """Return the single reply that merges the replies of several batches."""
-    merged = PodStrategy().merge(HINT, [[reply] for reply in replies], more=more)
+    merged = PodStrategy().merge(HINT, [[reply] for reply in replies], has_more_hints=has_more_hints)
     assert merged is not None
     (reply,) = merged
     return reply
 
 
 def test_batches_merge_into_one_reply() -> None:
-    """Rule 8: the merged reply contains all evicted pods, all refusals that still apply, and each error once."""
+    """Design rule 8: the merged reply contains all evicted pods, all refusals that still apply, and each error once."""
     refusal_with_backoff = build_refusal("b", "too busy", retryAfter="2026-01-02T03:04:05Z")
     first = build_reply("a", blocked=[refusal_with_backoff, build_refusal("c", "earlier")], error="too busy")
     last = build_reply("d", blocked=[build_refusal("e", "forbidden")], error="forbidden")
@@ -128,7 +128,7 @@ def test_batches_merge_into_one_reply() -> None:
 
 
 def test_merged_reply_contains_latest_outcome_of_pod() -> None:
-    """Rule 9: if a pod has several outcomes, the merged reply contains only the latest one."""
+    """Design rule 9: if a pod has several outcomes, the merged reply contains only the latest outcome."""
     refusals_with_backoff = [build_refusal(uid, "too busy", retryAfter="2026-01-02T03:04:05Z") for uid in ("a", "b")]
 
     data = require_data(
@@ -142,7 +142,7 @@ def test_merged_reply_contains_latest_outcome_of_pod() -> None:
 
 
 def test_merged_reply_keeps_request_for_another_pass() -> None:
-    """Rule 8: the merged reply requests another pass if the last batch does, or if a later batch failed."""
+    """Design rule 8: the merged reply requests another pass if the last batch requests one or if a batch failed."""
     failure = events.build_event(
         events.MAINTENANCE_STEP_FAILED, "evict", REFERENCE, "node-1", cause=HINT, data={"error": "x"}
     )
@@ -156,8 +156,8 @@ def test_merged_reply_keeps_request_for_another_pass() -> None:
     assert merge_replies(build_reply("a"), build_reply("b")).get_extension("more") is None
 
 
-def test_refusals_fit_in_event() -> None:
-    """X-6: a reply with many long refusals omits some of them to stay within the size limit of an event."""
+def test_reply_omits_refusals_beyond_event_size_limit() -> None:
+    """X-6: a reply omits refusals that would make the event larger than the size limit."""
     pods = [
         {"namespace": "ns", "name": f"pod-{number}", "uid": f"{prefix}{number}"}
         for prefix in "ab"
@@ -168,7 +168,7 @@ def test_refusals_fit_in_event() -> None:
         EvictionResult(blocked=[BlockedPod(pod, "Error", long_message) for pod in part])
         for part in (pods[:330], pods[330:])
     ]
-    first, last = (_build_data(batch, "1", "1") for batch in batches)
+    first, last = (_build_evicted_data(batch, "1", "1") for batch in batches)
     refusals_with_backoff = [{**pod, "retryAfter": "2026-01-02T03:04:05Z"} for pod in first["blocked"]]
 
     single_reply = build_reply(blocked=last["blocked"], error=last["error"])
@@ -183,7 +183,7 @@ def test_refusals_fit_in_event() -> None:
 
 
 def test_refusals_in_event_are_independent_of_order() -> None:
-    """Rule 9: the event contains the same pods in any order of refusals, since an omitted pod loses its backoff."""
+    """Design rule 9: a size-limited event contains the same pods, and so their backoffs, in any order of refusals."""
     long_message = "\N{PILE OF POO}" * 1024
     blocked = [
         BlockedPod({"namespace": "ns", "name": f"pod-{number:03}", "uid": str(number)}, "Error", long_message)
@@ -191,7 +191,7 @@ def test_refusals_in_event_are_independent_of_order() -> None:
     ]
 
     in_order, reversed_order = (
-        _build_data(EvictionResult(blocked=order), "1", "1")["blocked"] for order in (blocked, blocked[::-1])
+        _build_evicted_data(EvictionResult(blocked=order), "1", "1")["blocked"] for order in (blocked, blocked[::-1])
     )
 
     assert in_order == reversed_order
@@ -199,7 +199,7 @@ def test_refusals_in_event_are_independent_of_order() -> None:
 
 
 def test_snapshot_omits_oversized_pods() -> None:
-    """X-6: the snapshot omits the remaining pods if their finalizers are too long for an event."""
+    """X-6: the snapshot omits the field `left` if the pods' finalizers are too long for an event."""
     oversized_pods = [make_pod("a", finalizers=[f"example.com/{'x' * 60}"] * 6000)]
 
     assert (
@@ -217,8 +217,8 @@ def test_snapshot_omits_oversized_pods() -> None:
 
 
 def test_empty_replies_merge_into_empty_reply() -> None:
-    """Rule 8: empty replies merge into an empty reply, or into None if another pass must follow."""
+    """Design rule 8: empty replies merge into an empty reply, or into None if another pass must follow."""
     strategy = PodStrategy()
 
-    assert strategy.merge(HINT, [[], []], more=False) == []
-    assert strategy.merge(HINT, [[], []], more=True) is None
+    assert strategy.merge(HINT, [[], []], has_more_hints=False) == []
+    assert strategy.merge(HINT, [[], []], has_more_hints=True) is None

@@ -23,8 +23,8 @@ from kube.maintenance.status_patch import UNRESTORED_PREFIX
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
-from tests.functions.conftest import Functions, is_transient_error, run_behind_fault_proxy, run_idle_cluster
-from tests.functions.event_builders import build_own_event, build_updated
+from tests.functions.conftest import Functions, is_transient_error, run_idle_cluster, start_fault_proxy
+from tests.functions.event_builders import build_product_event, build_updated_event
 from tests.functions.maintenance.scenarios import (
     Scenario,
     prepare_begin,
@@ -57,7 +57,7 @@ FAULTS = {
     "silence": NO_RESPONSE,
 }
 RETRYABLE_FAULTS = ("500", "503", "429", "429, Retry-After", "409", "reset", "silence")
-"""Failures that a retry may resolve."""
+"""Kinds of failure that a retry may resolve."""
 DEADLINE_SECONDS = 1.5
 """Deadline for a step's API requests; a request without a response takes this long."""
 MAX_LATE_RESPONSES = 10
@@ -66,7 +66,7 @@ LIST_MAINTENANCES = "list nodemaintenances"
 CHAIN_STEPS = ("cordon", "taint")
 """Steps that consume only events of other steps."""
 INSTALL_LEASE_REQUESTS = ("create selfsubjectreviews", "get leases")
-"""Requests by which all steps but `CHAIN_STEPS` determine whether their install is active, unless that is cached."""
+"""Requests by which all steps except `CHAIN_STEPS` check whether their install is active, if no result is cached."""
 SCENARIOS: dict[str, tuple[Scenario, str, set[str]]] = {
     "begin": (
         *(prepare_begin, events.MAINTENANCE_BEGUN),
@@ -115,7 +115,7 @@ SCENARIOS: dict[str, tuple[Scenario, str, set[str]]] = {
         {LIST_MAINTENANCES, "list nodes", "list leases", "list pods"},
     ),
 }
-"""Scenario name → function that prepares it, event type of the final reply, and requests that the step sends."""
+"""Scenario name → function that prepares the scenario, type of the final reply, and requests that the step sends."""
 KUBERNETES_EVENT_REQUESTS = {"list events", "create events", "patch events"}
 """Requests about Kubernetes Events; their failure does not affect the step."""
 EVICTION_REQUESTS = {"create pods/eviction"}
@@ -126,11 +126,11 @@ EVICTION_REASONS = {
     **dict.fromkeys(("429", "429, Retry-After"), "Busy"),
     "reset": "NoAnswer",
 }
-"""Kind of failure → reason of the blocked pod. Flow control never counts as a disruption budget."""
+"""Kind of failure → reason of the blocked pod. A 429 by flow control is never reported as DisruptionBudget."""
 SINGLE_READS = {("resync", "get nodes"), ("resync", "list pods")}
-"""Reads of a tick for one maintenance, whose failure must not stop the other reads."""
+"""Requests by which a tick reads the state of one maintenance; their failure must not stop the other reads."""
 STEPS_WITHOUT_FAILURE_EVENT = ("status", "guard", "resync")
-"""Steps that answer 503 and log: their events name no maintenance, or the step writes the status itself."""
+"""Steps that answer 503 and log the failure, because their events name no maintenance or the step writes the status."""
 PARTIAL_LISTS = {
     ("restore", LIST_MAINTENANCES),
     ("resync", LIST_MAINTENANCES),
@@ -147,7 +147,7 @@ LASTING_FAILURES = {
     prepare_evict: "list pods",
     prepare_restore: "patch nodes",
 }
-"""Scenario → a request that may fail for a long time."""
+"""Scenario → the request that fails in every delivery until the test stops the fault."""
 
 
 @pytest.fixture
@@ -169,10 +169,11 @@ def fail_each_request_once(
     prepare_event: Callable[[], BaseCloudEvent],
     post: Callable[[BaseCloudEvent], TestResponse],
 ) -> Iterator[tuple[str, TestResponse]]:
-    """Post an event repeatedly, and yield each failed request and its response; the last request is "" (no failure).
+    """Post an event repeatedly, make another request fail each time, and yield the failed request and the response.
 
-    After a success, the scenario is prepared again. The client retries a read whose connection broke, so a reset breaks
-    all requests of that kind. After a 503 that a busy machine caused without a fault, the event is posted again.
+    The last yielded request is "", because no request failed. After a success, the scenario is prepared again. The API
+    client retries a read after a connection reset, so a reset breaks all requests of the same kind. After a 503 that a
+    busy machine caused without a fault, the event is posted again.
     """
     failed_requests: list[str] = []
     event, late_responses_left = prepare_event(), MAX_LATE_RESPONSES
@@ -221,13 +222,13 @@ def test_each_failed_request_is_retried_or_reported(
     scenario: str,
     fault_kind: str,
 ) -> None:
-    """X-6: a step answers 503 to a failure that a retry may resolve, reports others, and never answers 500."""
+    """X-6: a step answers 503 to a failure that a retry may resolve, and reports all other failures."""
     check_each_failed_request(functions, proxied_functions, workload, fault_proxy, scenario, fault_kind)
 
 
 @pytest.fixture(scope="module")
 def second_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Functions]]:
-    """Yield a second cluster and its functions for the scenarios that cannot run next to others."""
+    """Yield a second cluster and its functions for the scenarios of ticks."""
     with run_idle_cluster(tmp_path_factory.mktemp("elsewhere")) as cluster, closing(Functions(cluster)) as functions:
         yield cluster, functions
 
@@ -241,14 +242,14 @@ def test_steps_answer_503_if_request_gets_no_response(
 ) -> None:
     """X-6: a step answers 503 if a request gets no response.
 
-    Scenarios of ticks run in the second cluster, one at a time.
+    The scenarios of ticks run in the second cluster, one at a time.
     """
     is_tick_scenario = scenario in TICK_SCENARIOS
     local, direct_functions = second_cluster if is_tick_scenario else (idle_cluster, functions)
     with (
         TICK_LOCK if is_tick_scenario else nullcontext(),
         TemporaryDirectory() as folder,
-        run_behind_fault_proxy(local, Path(folder)) as (faults, proxied_functions),
+        start_fault_proxy(local, Path(folder)) as (faults, proxied_functions),
     ):
         check_each_failed_request(
             direct_functions, proxied_functions, Workload(local, local.get_client()), faults, scenario, "silence"
@@ -292,7 +293,7 @@ def check_response(step: str, request: str, fault_kind: str, response: TestRespo
     """Assert that the response is valid for a step whose request failed with this kind of fault."""
     assert "DisruptionBudget" not in response.text
     if not request or request in KUBERNETES_EVENT_REQUESTS or (step, request) in SINGLE_READS:
-        # a request without a response, or a slow machine, may leave no time for later requests
+        # A request without a response, or a slow machine, may leave no time for later requests.
         is_late = (fault_kind == "silence" and response.status_code == 503) or is_transient_error(response)
         assert is_late or response.status_code in (200, 204)
     elif request in EVICTION_REQUESTS:
@@ -357,7 +358,7 @@ def test_lasting_failure_is_reported_until_resolved(
 
 
 def get_maintenance_reference(event: BaseCloudEvent) -> Object:
-    """Return the fields of the event's maintenance that are needed to read it."""
+    """Return the fields of the event's maintenance that are needed to read the object."""
     data = require_data(event)
     if data.get("kind") == "NodeMaintenance":
         return dict(data)
@@ -369,7 +370,7 @@ def get_maintenance_reference(event: BaseCloudEvent) -> Object:
 def test_busy_server_delays_next_eviction(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
-    """X-6: a flow-control 429 blocks the pod as Busy, with the server's message, until its backoff has passed."""
+    """X-6: a flow-control 429 blocks the pod as Busy, with the server's message, until the pod's backoff ends."""
     node = workload.take_node()
     workload.create_bare_pods(node, f"bare-{node}")
     maintenance = workload.create_maintenance(node)
@@ -382,14 +383,14 @@ def test_busy_server_delays_next_eviction(
     assert reply is not None
     functions.invoke("status", reply)
     first_status = workload.read_maintenance(maintenance)["status"]
-    second_reply = parse_reply(proxied_functions.post("evict", build_own_event(events.NODE_TAINTED, maintenance)))
+    second_reply = parse_reply(proxied_functions.post("evict", build_product_event(events.NODE_TAINTED, maintenance)))
 
     (blocked,) = first_status["blockedPods"]
     assert (blocked["reason"], FAULT_MESSAGE in blocked["message"]) == ("Busy", True)
     assert blocked["retryAfter"] > first_status["lastUpdate"]
     assert FAULT_MESSAGE in first_status["lastError"]
     assert second_reply is not None
-    assert fault_proxy.request_counts["create pods/eviction"] == 1  # its backoff has not passed
+    assert fault_proxy.request_counts["create pods/eviction"] == 1  # The pod's backoff has not passed.
 
 
 @proves("X-6")
@@ -418,7 +419,7 @@ def test_webhook_refusal_of_eviction_is_reported(
 def test_webhook_refusal_of_node_patch_is_reported(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status_code: int
 ) -> None:
-    """X-6: a webhook's refusal of a node patch is reported with the webhook's message and not retried."""
+    """X-6: `cordon` reports a webhook's refusal of a node patch with the webhook's message, and does not retry."""
     begun_event = functions.run_begin(workload.create_maintenance(workload.take_node()))
     denial = f'admission webhook "w.example.com" denied the request: {FAULT_MESSAGE}'
     fault_proxy.inject(lambda request: Fault(status_code, denial) if request.startswith("patch nodes") else None)
@@ -440,7 +441,10 @@ def test_restore_answers_503_if_policy_rejects_finalizer_of_successor(
     functions.run_until_tainted(first)
     workload.create_maintenance(node)
     workload.delete(m.build_path(first))
-    event, refusal = build_updated(workload.read_maintenance(first)), Fault(422, f"denied by a policy: {FAULT_MESSAGE}")
+    event, refusal = (
+        build_updated_event(workload.read_maintenance(first)),
+        Fault(422, f"denied by a policy: {FAULT_MESSAGE}"),
+    )
     fault_proxy.inject(lambda request: refusal if request.startswith("patch nodemaintenances") else None)
 
     response = proxied_functions.post("restore", event)

@@ -20,17 +20,22 @@ from kube.paths import Object
 from kube.times import format_time
 from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_node_deleted, build_node_updated, build_own_event, build_updated
+from tests.functions.event_builders import (
+    build_node_deleted_event,
+    build_node_updated_event,
+    build_product_event,
+    build_updated_event,
+)
 from tests.functions.request_hooks import count_requests, record_list_requests, run_before_request
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
 
 
 def create_active_maintenance(functions: Functions, workload: Workload, node: str, group: ApiGroup = MEDIK8S) -> Object:
-    """Create a maintenance whose node is cordoned and tainted, and whose status reports that."""
+    """Create a maintenance whose node is cordoned and tainted, and whose status reports the cordon."""
     maintenance = workload.create_maintenance(node, group)
     functions.run_until_tainted(maintenance)
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
+    functions.invoke("status", build_product_event(events.PODS_EVICTED, maintenance))
     maintenance = workload.read_maintenance(maintenance)
     assert m.get_condition(maintenance, "Cordoned")["status"] == "True"
     return maintenance
@@ -45,7 +50,7 @@ def test_guard_emits_node_drifted_for_uncordoned_node(
     workload.local_cluster.kubectl("uncordon", node)
     writes = len(audit.list_writes_by())
 
-    reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
+    reply = functions.invoke("guard", build_node_updated_event(workload.read_node(node)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
@@ -66,17 +71,17 @@ def test_guard_emits_node_drifted_for_uncordoned_node(
 
 @proves("X-2")
 def test_drift_of_first_pass_is_emitted_despite_coalesced_hint(functions: Functions, workload: Workload) -> None:
-    """Check that drift found by the first pass is emitted even if a hint causes a second pass.
+    """Check that `guard` emits the drift that it has found, even if an event during this pass causes another pass.
 
-    The second pass finds the drift already recorded, and emits nothing itself.
+    The second pass finds the drift already recorded, and emits nothing.
     """
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("uncordon", node)
-    hint = build_node_updated(workload.read_node(node))
+    hint = build_node_updated_event(workload.read_node(node))
 
     with run_before_request(functions.clusters["guard"], "POST", EVENTS_PATH, lambda: functions.post("guard", hint)):
-        reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
+        reply = functions.invoke("guard", build_node_updated_event(workload.read_node(node)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
@@ -92,7 +97,7 @@ def test_guard_emits_node_drifted_for_removed_drain_taint(
     maintenance = create_active_maintenance(functions, workload, node, group)
     workload.local_cluster.kubectl("taint", "node", node, f"{group.drain_taint}:NoSchedule-")
 
-    reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
+    reply = functions.invoke("guard", build_node_updated_event(workload.read_node(node)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
@@ -101,28 +106,28 @@ def test_guard_emits_node_drifted_for_removed_drain_taint(
 
 @pytest.mark.parametrize("label", ["of-an-earlier-one", ""])
 def test_guard_detects_drift_whatever_the_label_value(functions: Functions, workload: Workload, label: str) -> None:
-    """Rule 10: `guard` finds the node's maintenance even if the label has a different value or none."""
+    """Design rule 10: `guard` finds the node's maintenance even if the label has a different or an empty value."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("uncordon", node)
     workload.local_cluster.kubectl("label", "--overwrite", "node", node, f"{MAINTENANCE_LABEL}={label}")
 
-    reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
+    reply = functions.invoke("guard", build_node_updated_event(workload.read_node(node)))
 
     assert reply is not None
     assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(maintenance).as_data()
 
 
 def test_guard_sends_one_list_request_between_cordon_and_taint(functions: Functions, workload: Workload) -> None:
-    """Rule 10: between cordon and taint, `guard` sends only one list request.
+    """Design rule 10: between cordon and taint, `guard` sends only one list request.
 
-    In each drain, the controller manager then adds its own taint, which causes an update event. The test caches that
-    this install is active, which is otherwise read once a minute.
+    In each drain, the controller manager then adds the unschedulable taint, which causes an update event. The test
+    first caches that this install is active, because `guard` otherwise reads the install Lease once a minute.
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])
     node = workload.take_node()
     functions.run_chain(workload.create_maintenance(node), "begin", "cordon")
-    hint = build_node_updated(workload.read_node(node))
+    hint = build_node_updated_event(workload.read_node(node))
 
     with count_requests(functions.clusters["guard"].api) as requests:
         assert functions.invoke("guard", hint) is None
@@ -131,13 +136,13 @@ def test_guard_sends_one_list_request_between_cordon_and_taint(functions: Functi
 
 
 def test_guard_treats_removed_label_as_drift(functions: Functions, workload: Workload) -> None:
-    """Rule 10: `guard` treats a removed label, which arrives as a deletion of the node, as drift."""
+    """Design rule 10: `guard` treats the removed label, reported by the event source as a node deletion, as drift."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     before = workload.read_node(node)
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
-    reply = functions.invoke("guard", build_node_deleted(before))
+    reply = functions.invoke("guard", build_node_deleted_event(before))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
@@ -146,12 +151,12 @@ def test_guard_treats_removed_label_as_drift(functions: Functions, workload: Wor
     assert cordoned_event is not None
     functions.invoke("taint", cordoned_event)
     assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == maintenance["metadata"]["uid"]
-    assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
+    assert functions.invoke("guard", build_node_updated_event(workload.read_node(node))) is None
     assert not m.is_deleting(workload.read_maintenance(maintenance))
 
 
 def test_guard_backs_off_on_repeated_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 9: `guard` reacts to repeated drift once, and then backs off for as long as the drift has lasted.
+    """Design rule 9: `guard` reacts to repeated drift once; the backoff then grows with the duration of the drift.
 
     Another controller may remove the label each time. During the backoff, only a tick repairs the drift.
     """
@@ -161,37 +166,37 @@ def test_guard_backs_off_on_repeated_drift(functions: Functions, workload: Workl
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
     writes = len(audit.list_writes_by())
 
-    first_event = functions.invoke("guard", build_node_deleted(labelled_node))
-    repeated_replies = [functions.invoke("guard", build_node_deleted(labelled_node)) for _ in range(5)]
+    first_event = functions.invoke("guard", build_node_deleted_event(labelled_node))
+    repeated_replies = [functions.invoke("guard", build_node_deleted_event(labelled_node)) for _ in range(5)]
     write_count = len(audit.list_writes_by()) - writes
     set_drift_event_age(workload, node, first_seconds_ago=80, last_seconds_ago=11)
-    reply_in_backoff = functions.invoke("guard", build_node_deleted(labelled_node))
+    reply_in_backoff = functions.invoke("guard", build_node_deleted_event(labelled_node))
 
     assert first_event is not None
     assert repeated_replies == [None] * 5
     assert write_count == 1
-    assert reply_in_backoff is None  # drift has lasted for 69 seconds, so the backoff is 60 seconds
+    assert reply_in_backoff is None  # The drift has lasted for 69 seconds, so the backoff is 60 seconds.
     set_drift_event_age(workload, node, first_seconds_ago=21, last_seconds_ago=11)
-    assert functions.invoke("guard", build_node_deleted(labelled_node)) is not None
+    assert functions.invoke("guard", build_node_deleted_event(labelled_node)) is not None
     assert not m.is_deleting(workload.read_maintenance(maintenance))
 
 
 @pytest.mark.slow
 @proves("X-6")
-def test_guard_emits_nothing_if_it_cannot_count_drift(
+def test_guard_emits_nothing_if_kubernetes_event_cannot_be_written(
     proxied_functions: Functions, fault_proxy: FaultProxy, functions: Functions, workload: Workload
 ) -> None:
-    """Rule 9: `guard` emits nothing if it cannot write the Event that counts the repeated drift."""
+    """Design rule 9: `guard` emits nothing if it cannot write the Event that counts the repeated drift."""
     node = workload.take_node()
     create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("uncordon", node)
     fault_proxy.inject(lambda request: Fault(403, "exceeded quota") if request.startswith("create events") else None)
 
-    reply = proxied_functions.invoke("guard", build_node_updated(workload.read_node(node)))
+    reply = proxied_functions.invoke("guard", build_node_updated_event(workload.read_node(node)))
     fault_proxy.stop_faults()
 
     assert reply is None
-    assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is not None
+    assert functions.invoke("guard", build_node_updated_event(workload.read_node(node))) is not None
 
 
 def create_two_maintenances(workload: Workload, node: str) -> list[Object]:
@@ -200,7 +205,7 @@ def create_two_maintenances(workload: Workload, node: str) -> list[Object]:
 
 
 def mark_as_begun(workload: Workload, maintenance: Object, *, is_cordoned: bool) -> None:
-    """Mark a maintenance as begun even if another one holds the node; with `is_cordoned`, report it as cordoned."""
+    """Mark a maintenance as begun, even if it is not the holder; `is_cordoned` also sets its condition Cordoned."""
     node = workload.read_node(maintenance["spec"]["nodeName"])
     workload.client.patch(
         m.build_path(maintenance),
@@ -217,23 +222,23 @@ def mark_as_begun(workload: Workload, maintenance: Object, *, is_cordoned: bool)
         }
         workload.client.patch(f"{m.build_path(maintenance)}/status", {"status": {"conditions": [condition]}})
     version = workload.read_maintenance(maintenance)["metadata"]["resourceVersion"]
-    # wait until the API server's watch cache contains the change
+    # Wait until the API server's watch cache contains the change.
     workload.client.run(workload.client.api.list(m.get_group(maintenance).path, resource_version=version))
 
 
-@pytest.mark.parametrize("reason", ["not cordoned yet", "emitted a moment ago"])
+@pytest.mark.parametrize("reason", ["not cordoned yet", "drift just emitted"])
 def test_guard_checks_second_maintenance_if_first_causes_no_event(
     functions: Functions, workload: Workload, reason: str
 ) -> None:
-    """X-7: if `guard` emits nothing for one maintenance of a node, it still checks the other one.
+    """X-7: if `guard` emits nothing for a node's first maintenance, it still checks the second maintenance.
 
-    The first one is not cordoned yet, or its drift was emitted a moment ago.
+    The status of the first maintenance reports no cordon yet, or its drift was emitted a moment ago.
     """
     node = workload.take_node()
     first, second = create_two_maintenances(workload, node)
-    mark_as_begun(workload, first, is_cordoned=reason == "emitted a moment ago")
+    mark_as_begun(workload, first, is_cordoned=reason == "drift just emitted")
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}={second['metadata']['uid']}")
-    hint = build_node_updated(workload.read_node(node))
+    hint = build_node_updated_event(workload.read_node(node))
     first_replies = [] if reason == "not cordoned yet" else guard(hint, functions.clusters["guard"])
     mark_as_begun(workload, second, is_cordoned=True)
 
@@ -245,41 +250,41 @@ def test_guard_checks_second_maintenance_if_first_causes_no_event(
 
 
 def test_guard_deletes_second_maintenance_of_deleted_node(functions: Functions, workload: Workload) -> None:
-    """NMO-20: `guard` deletes the second maintenance of a deleted node even if the first one is already gone."""
+    """NMO-20: `guard` deletes a deleted node's second maintenance even if the first maintenance no longer exists."""
     node = workload.take_node()
     first, second = create_two_maintenances(workload, node)
     for maintenance in (first, second):
         mark_as_begun(workload, maintenance, is_cordoned=True)
-        # this API version is not served, so the garbage collector keeps the maintenance
+        # The API server does not serve this API version, so the garbage collector does not delete the maintenance.
         owner = {
             **workload.read_maintenance(maintenance)["metadata"]["ownerReferences"][0],
             "apiVersion": "example.com/v1",
         }
         workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": [owner]}})
-    hint = build_node_deleted(workload.read_node(node))
+    hint = build_node_deleted_event(workload.read_node(node))
     workload.delete(f"/api/v1/nodes/{node}")
 
-    def delete_first() -> None:
+    def delete_first_maintenance() -> None:
         workload.remove_maintenance(first)
 
-    with run_before_request(functions.clusters["guard"], "DELETE", m.build_path(first), delete_first):
+    with run_before_request(functions.clusters["guard"], "DELETE", m.build_path(first), delete_first_maintenance):
         assert functions.invoke("guard", hint) is None
 
     assert m.is_deleting(workload.read_maintenance(second))
 
 
-@pytest.mark.parametrize("is_deleted", [False, True], ids=["updated", "is_deleted"])
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["updated", "deleted"])
 def test_guard_lists_latest_state_after_node_deletion(
     functions: Functions, workload: Workload, is_deleted: bool
 ) -> None:
-    """Rule 1: `guard` lists the latest state after a deletion, and the cached state after an update.
+    """Design rule 1: `guard` lists the latest state after a deletion, and the cached state after an update.
 
-    The cache may still contain the maintenance whose restored node has just lost its label.
+    The cache may still contain the maintenance although `restore` has just removed the node's label.
     """
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("uncordon", node)
-    hint = (build_node_deleted if is_deleted else build_node_updated)(workload.read_node(node))
+    hint = (build_node_deleted_event if is_deleted else build_node_updated_event)(workload.read_node(node))
 
     with record_list_requests(functions.clusters["guard"].api) as requests:
         functions.invoke("guard", hint)
@@ -300,15 +305,15 @@ def set_drift_event_age(workload: Workload, node: str, *, first_seconds_ago: int
 
 
 def test_guard_ignores_restored_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 10: `guard` ignores the deletion event that `restore` causes by removing the label."""
+    """Design rule 10: `guard` ignores the deletion event that `restore` causes by removing the label."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     before = workload.read_node(node)
     workload.delete(m.build_path(maintenance))
-    functions.invoke("restore", build_updated(workload.read_maintenance(maintenance)))
+    functions.invoke("restore", build_updated_event(workload.read_maintenance(maintenance)))
     writes = len(audit.list_writes_by())
 
-    assert functions.invoke("guard", build_node_deleted(before)) is None
+    assert functions.invoke("guard", build_node_deleted_event(before)) is None
     assert len(audit.list_writes_by()) == writes
 
 
@@ -321,7 +326,7 @@ def test_guard_deletes_maintenance_of_replaced_node(functions: Functions, worklo
     workload.delete(f"/api/v1/nodes/{node}")
     workload.client.create("/api/v1/nodes", {"metadata": {"name": node}})
 
-    assert functions.invoke("guard", build_node_deleted(before)) is None
+    assert functions.invoke("guard", build_node_deleted_event(before)) is None
 
     assert m.is_deleting(workload.read_maintenance(maintenance))
     assert not workload.read_node(node)["spec"].get("unschedulable")
@@ -334,34 +339,34 @@ def test_guard_deletes_maintenance_without_owner_only_if_node_is_gone(functions:
     workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": []}})
     before = workload.read_node(node)
 
-    functions.invoke("guard", build_node_deleted(before))
+    functions.invoke("guard", build_node_deleted_event(before))
     is_kept = not m.is_deleting(workload.read_maintenance(maintenance))
     workload.delete(f"/api/v1/nodes/{node}")
-    functions.invoke("guard", build_node_deleted(before))
+    functions.invoke("guard", build_node_deleted_event(before))
 
     assert (is_kept, m.is_deleting(workload.read_maintenance(maintenance))) == (True, True)
 
 
 def test_guard_ignores_node_without_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: `guard` ignores an update of a node without drift, and an outdated event about it."""
+    """X-2: `guard` ignores an update of a node without drift, and an outdated event about the same node."""
     node = workload.take_node()
     before = workload.read_node(node)
     create_active_maintenance(functions, workload, node)
     writes = len(audit.list_writes_by())
 
-    assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
-    assert functions.invoke("guard", build_node_updated(before)) is None
+    assert functions.invoke("guard", build_node_updated_event(workload.read_node(node))) is None
+    assert functions.invoke("guard", build_node_updated_event(before)) is None
     assert len(audit.list_writes_by()) == writes
 
 
 def test_guard_ignores_node_that_is_not_cordoned_yet(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: a node that is not cordoned yet, because its maintenance has just begun, has not drifted."""
+    """X-2: `guard` ignores a node that is not cordoned yet because its maintenance has just begun."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     functions.invoke("status", functions.run_begin(maintenance))
     writes = len(audit.list_writes_by())
 
-    assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
+    assert functions.invoke("guard", build_node_updated_event(workload.read_node(node))) is None
     assert len(audit.list_writes_by()) == writes
 
 
@@ -371,23 +376,23 @@ def test_guard_ignores_manual_cordon(functions: Functions, workload: Workload, a
     node = workload.take_node()
     for command in ("cordon", "uncordon"):
         workload.local_cluster.kubectl(command, node)
-        assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
+        assert functions.invoke("guard", build_node_updated_event(workload.read_node(node))) is None
 
     assert audit.list_writes_by() == []
 
 
 def test_guard_deletes_maintenance_of_deleted_node(functions: Functions, workload: Workload) -> None:
-    """NMO-20: `guard` deletes the maintenance of a deleted node, and `restore` releases it."""
+    """NMO-20: `guard` deletes the maintenance of a deleted node, and `restore` releases the maintenance."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     before = workload.read_node(node)
     workload.delete(f"/api/v1/nodes/{node}")
 
-    assert functions.invoke("guard", build_node_deleted(before)) is None
+    assert functions.invoke("guard", build_node_deleted_event(before)) is None
 
     maintenance = workload.read_maintenance(maintenance)
     assert m.is_deleting(maintenance)
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
     assert (
         workload.client.list(
             m.get_group(maintenance).path, field_selector=f"metadata.name={maintenance['metadata']['name']}"
@@ -397,29 +402,29 @@ def test_guard_deletes_maintenance_of_deleted_node(functions: Functions, workloa
 
 
 def test_guard_ignores_outdated_node_deletion(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: an outdated deletion event for an earlier node with that name does not end the new node's maintenance."""
+    """X-2: an outdated deletion event for an earlier node of the same name does not end the new node's maintenance."""
     node = workload.take_node()
     old_node = {**workload.read_node(node)}
     maintenance = create_active_maintenance(functions, workload, node)
     writes = len(audit.list_writes_by())
 
     functions.invoke(
-        "guard", build_node_deleted({**old_node, "metadata": {**old_node["metadata"], "uid": "of-an-older-node"}})
+        "guard", build_node_deleted_event({**old_node, "metadata": {**old_node["metadata"], "uid": "of-an-older-node"}})
     )
 
     assert not m.is_deleting(workload.read_maintenance(maintenance))
     assert len(audit.list_writes_by()) == writes
 
 
-def test_guard_keeps_unbegun_maintenance_of_deleted_node(
+def test_guard_keeps_maintenance_of_deleted_node_if_not_begun(
     functions: Functions, workload: Workload, audit: AuditLog
 ) -> None:
-    """NMO-22: `guard` does not delete a maintenance that never began when its node is deleted."""
+    """NMO-22: if a node is deleted, `guard` does not delete a maintenance that has not begun."""
     node = workload.take_node()
     before = workload.read_node(node)
     maintenance = workload.create_maintenance(node, KUBEVIRT)
 
-    functions.invoke("guard", build_node_deleted(before))
+    functions.invoke("guard", build_node_deleted_event(before))
 
     assert not m.is_deleting(workload.read_maintenance(maintenance))
     assert audit.list_writes_by() == []
@@ -442,7 +447,7 @@ def test_guard_answers_400_to_malformed_node(functions: Functions, change: Objec
         "metadata": {"name": "n", "labels": {MAINTENANCE_LABEL: "some-uid"}},
         "spec": {},
     }
-    event = CloudEvent(dict(build_node_updated(node).get_attributes()), {**node, **change})
+    event = CloudEvent(dict(build_node_updated_event(node).get_attributes()), {**node, **change})
 
     response = functions.post("guard", event)
 

@@ -25,7 +25,7 @@ from kube.paths import Object
 from kube.times import format_time
 from localcluster.access import UNPRIVILEGED
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_own_event, build_updated
+from tests.functions.event_builders import build_added_event, build_product_event, build_updated_event
 from tests.functions.maintenance.test_status import run_steps_with_status
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
@@ -33,14 +33,14 @@ from tests.workload import AuditLog, Workload, summarize_writes
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
 
-def list_own_events(workload: Workload, kind: str, name: str) -> dict[str, Object]:
-    """Return our Events about an object, as reason → Event; each reason must occur only once."""
+def list_product_events(workload: Workload, kind: str, name: str) -> dict[str, Object]:
+    """Return the product's Events about an object, as reason → Event; each reason must occur only once."""
     all_events = workload.client.list(
         EVENTS_PATH, field_selector=f"involvedObject.kind={kind},involvedObject.name={name}"
     )["items"]
-    own_events = [event for event in all_events if event["source"].get("component") == "node-maintenance"]
-    assert len({event["reason"] for event in own_events}) == len(own_events)
-    return {event["reason"]: event for event in own_events}
+    product_events = [event for event in all_events if event["source"].get("component") == "node-maintenance"]
+    assert len({event["reason"] for event in product_events}) == len(product_events)
+    return {event["reason"]: event for event in product_events}
 
 
 def build_kubelet_event(node: str, reason: str) -> Object:
@@ -97,16 +97,16 @@ def test_cordon_event_is_recorded_once_besides_kubelet_event(functions: Function
     node = workload.take_node()
     maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
 
-    functions.invoke("cordon", build_own_event(events.MAINTENANCE_BEGUN, maintenance))
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
+    functions.invoke("cordon", build_product_event(events.MAINTENANCE_BEGUN, maintenance))
+    functions.invoke("status", build_product_event(events.NODE_DRAINED, maintenance))
 
     workload.client.create(EVENTS_PATH, build_kubelet_event(node, "NodeNotSchedulable"))
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
+    functions.invoke("status", build_product_event(events.NODE_DRAINED, maintenance))
 
     description = workload.local_cluster.kubectl("describe", "node", node).stdout
     assert description.count("Cordon a node") == description.count("CordonNode") == 1
     assert description.count(f"Node {node} status is now: NodeNotSchedulable") == 1
-    assert description.count("NodeNotSchedulable") == 2  # in the reason and the message of the kubelet's Event
+    assert description.count("NodeNotSchedulable") == 2  # The kubelet's Event contains it twice.
 
 
 @proves("NMO-27", "OSV-12")
@@ -116,10 +116,10 @@ def test_uncordon_and_removal_are_recorded(functions: Functions, workload: Workl
     maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
     workload.delete(m.build_path(maintenance))
 
-    functions.invoke("restore", build_updated(workload.read_maintenance(maintenance)))
+    functions.invoke("restore", build_updated_event(workload.read_maintenance(maintenance)))
 
     name = maintenance["metadata"]["name"]
-    events_by_reason = list_own_events(workload, "Node", node)
+    events_by_reason = list_product_events(workload, "Node", node)
     assert {UNCORDON_REASON, REMOVE_REASON} <= events_by_reason.keys()
     assert {reason: events_by_reason[reason]["message"] for reason in (SUCCEED_REASON, REMOVE_REASON)} == {
         reason: EVENT_MESSAGES[reason] for reason in (SUCCEED_REASON, REMOVE_REASON)
@@ -127,7 +127,7 @@ def test_uncordon_and_removal_are_recorded(functions: Functions, workload: Workl
     assert {event["type"] for event in events_by_reason.values()} == {"Normal"}
     assert "NodeSchedulable" not in events_by_reason
     assert (
-        list_own_events(workload, "NodeMaintenance", name)[REMOVE_REASON]["involvedObject"]["uid"]
+        list_product_events(workload, "NodeMaintenance", name)[REMOVE_REASON]["involvedObject"]["uid"]
         == maintenance["metadata"]["uid"]
     )
     text = workload.local_cluster.kubectl("describe", "node", node).stdout
@@ -139,11 +139,11 @@ def test_failure_is_recorded_as_warning(functions: Functions, workload: Workload
     """NMO-27, NMO-19: FailedMaintenance is a Warning with the error; the same failure is not recorded again."""
     maintenance = workload.create_maintenance("no-such-node")
     for _ in range(2):
-        failure_event = functions.invoke("begin", build_added(maintenance))
+        failure_event = functions.invoke("begin", build_added_event(maintenance))
         assert failure_event is not None
         functions.invoke("status", failure_event)
 
-    events_by_reason = list_own_events(workload, "NodeMaintenance", maintenance["metadata"]["name"])
+    events_by_reason = list_product_events(workload, "NodeMaintenance", maintenance["metadata"]["name"])
     assert (set(events_by_reason), events_by_reason[FAIL_REASON]["type"], events_by_reason[FAIL_REASON]["count"]) == (
         {FAIL_REASON},
         "Warning",
@@ -161,9 +161,9 @@ def test_redelivered_event_records_no_kubernetes_event(
     maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
     before = len(audit.list_writes_by())
 
-    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, maintenance))
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
-    functions.invoke("cordon", build_own_event(events.MAINTENANCE_BEGUN, maintenance))
+    functions.invoke("status", build_product_event(events.MAINTENANCE_BEGUN, maintenance))
+    functions.invoke("status", build_product_event(events.NODE_DRAINED, maintenance))
+    functions.invoke("cordon", build_product_event(events.MAINTENANCE_BEGUN, maintenance))
 
     assert summarize_writes(audit.list_writes_by()[before:]) == []
 
@@ -175,19 +175,19 @@ def test_repeated_success_increments_count_of_kubernetes_event(
     node = workload.take_node()
     maintenance = create_succeeded_maintenance(functions, workload, node, next(iter(GROUPS.values())))
     workload.create_bare_pods(node, "late")
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance, data={"blocked": []}))
+    functions.invoke("status", build_product_event(events.PODS_EVICTED, maintenance, data={"blocked": []}))
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/late")
     workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
     before = len(audit.list_writes_by())
 
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
+    functions.invoke("status", build_product_event(events.NODE_DRAINED, maintenance))
 
-    events_by_reason = list_own_events(workload, "Node", node)
+    events_by_reason = list_product_events(workload, "Node", node)
     assert (events_by_reason[SUCCEED_REASON]["count"], events_by_reason[BEGIN_REASON]["count"]) == (2, 1)
     event_patches = [
         write for write in summarize_writes(audit.list_writes_by()[before:]) if write[:2] == ("patch", "events")
     ]
-    assert len(event_patches) == 2  # one on the maintenance and one on its node
+    assert len(event_patches) == 2  # One Event is about the maintenance, one about its node.
 
 
 def test_rejected_kubernetes_event_is_logged(workload: Workload, caplog: pytest.LogCaptureFixture) -> None:

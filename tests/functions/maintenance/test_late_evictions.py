@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def late_evictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
-    """Yield the `LateEvictions` of `evict`, whose passes do not wait for responses."""
+    """Yield the `LateEvictions` of `evict`, and make `evict` return without waiting for eviction responses."""
     new_late_evictions = LateEvictions()
     monkeypatch.setattr(evict, "LATE_EVICTIONS", new_late_evictions)
     monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late_replies=new_late_evictions))
@@ -73,7 +73,7 @@ def test_late_evictions_are_published_at_process_end(
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Check that late evictions are published as a reply to their own event when the process ends."""
+    """Check that late evictions are published when the process ends, as a reply to the event of their pass."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -97,7 +97,7 @@ def test_late_evictions_are_published_after_delay(
     workload: Workload,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Check that a node's late evictions are published together after a while if this process runs no further pass."""
+    """Check that a node's late evictions are published together after a delay if no further pass publishes them."""
     monkeypatch.setattr(eviction_tracker, "EVICTION_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(eviction_tracker, "OUTCOME_TTL_SECONDS", 0.5)
     node = workload.take_node()
@@ -127,7 +127,7 @@ def test_dry_run_publishes_no_late_evictions(
     assert list_evicted_pod_names(attempts_receiver) == [[]]
 
 
-def test_replay_during_drain_does_not_report_drains_evictions(
+def test_replay_during_drain_does_not_report_evictions_of_drain(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
@@ -151,7 +151,7 @@ def test_replay_during_drain_does_not_report_drains_evictions(
 
 
 @pytest.mark.parametrize("finalizers", [(), ("test.nodemaintenance.dev/stay",)], ids=["gone", "terminating"])
-def test_replay_does_not_report_drains_late_evictions(
+def test_replay_does_not_report_late_evictions_of_drain(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
@@ -159,7 +159,7 @@ def test_replay_does_not_report_drains_late_evictions(
     workload: Workload,
     finalizers: tuple[str, ...],
 ) -> None:
-    """Check that a replay does not report the drain's late evictions, even if it finds no pod."""
+    """Check that a replay does not report the drain's late evictions, even if the replay finds no pod."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "a", finalizers=finalizers)
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
@@ -179,14 +179,14 @@ def test_replay_does_not_report_drains_late_evictions(
     assert read_evicted_count() - count_before == 1
 
 
-def test_replay_publishes_own_late_evictions(
+def test_late_evictions_of_replay_are_published_but_not_counted(
     functions: Functions,
     evict_client: FlaskClient,
     attempts_receiver: Receiver,
     late_evictions: LateEvictions,
     workload: Workload,
 ) -> None:
-    """Check that a replay publishes its own late evictions, and that the metrics do not count them."""
+    """Check that the late evictions of a replay are published, and that the metrics do not count them."""
     message = build_replay_message(functions, workload, dry_run=False)
     count_before = read_evicted_count()
 
@@ -215,7 +215,7 @@ def build_replay_message(functions: Functions, workload: Workload, *, dry_run: b
 
 
 def assert_eviction_is_published_once(attempts_receiver: Receiver) -> None:
-    """Assert that three attempts are published, and that only the drain's, not the replay's, names the evicted pod."""
+    """Assert that three attempts are published, and that only an attempt of the drain contains the evicted pod."""
     attempts_receiver.wait_until(lambda: len(parse_received_attempts(attempts_receiver)) == 3)
     assert sorted(
         (attempt.replay, get_evicted_pod_names(attempt)) for attempt in parse_received_attempts(attempts_receiver)

@@ -1,4 +1,4 @@
-"""Tests that failed lease renewals are counted, and that the node is restored after too many of them (NMO-27a)."""
+"""Tests for failed lease renewals: the status counts them, and after four failures the node is restored (NMO-27a)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kube.nodes import EXCLUDE_LABEL, MAINTENANCE_LABEL, find_missing_taints, is
 from kube.paths import Object
 from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_node_deleted, build_tick, build_updated
+from tests.functions.event_builders import build_node_deleted_event, build_tick, build_updated_event
 from tests.functions.maintenance.test_faults import parse_reply
 from tests.functions.maintenance.test_states import deliver_event_and_replies, run_all_steps
 from tests.proofs import proves
@@ -41,7 +41,7 @@ def create_maintenance_with_lost_lease(functions: Functions, workload: Workload,
 
 
 def is_restored(node: Object) -> bool:
-    """Return whether the node is schedulable, has none of our labels, and lacks a maintenance taint."""
+    """Return whether the node is schedulable, has none of the product's labels, and lacks a maintenance taint."""
     labels = node["metadata"]["labels"]
     return (
         not is_cordoned(node)
@@ -54,7 +54,7 @@ def is_restored(node: Object) -> bool:
 def test_fourth_failed_renewal_restores_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-27a: three failed renewals are tolerated; after the fourth the phase is Failed and the node is restored.
 
-    The error has the wording of the replaced operator. Later events change nothing.
+    The error has the wording of the medik8s operator. Later events change nothing.
     """
     maintenance = create_maintenance_with_lost_lease(functions, workload, 3)
     node = maintenance["spec"]["nodeName"]
@@ -75,14 +75,18 @@ def test_fourth_failed_renewal_restores_node(functions: Functions, workload: Wor
         "False",
     ]
 
-    restored_event = functions.invoke("restore", build_updated(failed_maintenance))
+    restored_event = functions.invoke("restore", build_updated_event(failed_maintenance))
     assert restored_event is not None
     assert (restored_event.get_type(), require_data(restored_event)["node"]) == (events.NODE_RESTORED, node)
     assert is_restored(workload.read_node(node))
     lease = workload.client.get(leases.build_lease_path(node))
     assert lease["spec"]["holderIdentity"] == "self-node-remediation"
     writes = len(audit.list_writes_by())
-    for event in (build_updated(failed_maintenance), build_node_deleted(workload.read_node(node)), pending_event):
+    for event in (
+        build_updated_event(failed_maintenance),
+        build_node_deleted_event(workload.read_node(node)),
+        pending_event,
+    ):
         deliver_event_and_replies(functions, event)
     assert functions.invoke("resync", build_tick()) is None
     assert summarize_writes(audit.list_writes_by()[writes:]) == []
@@ -92,7 +96,7 @@ def test_fourth_failed_renewal_restores_node(functions: Functions, workload: Wor
 def test_tick_replaces_lost_event_to_status_or_restore(
     functions: Functions, workload: Workload, skipped_step: str
 ) -> None:
-    """X-3, NMO-27a: a tick replaces an event to `status` or `restore` that was lost."""
+    """X-3, NMO-27a: a tick emits an event that replaces a lost event to `status` or `restore`."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 3)
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
@@ -111,7 +115,7 @@ def test_tick_replaces_lost_event_to_status_or_restore(
 
 
 def test_successful_renewal_clears_error_count(functions: Functions, workload: Workload) -> None:
-    """NMO-27a: a renewal that succeeds clears the count and the error."""
+    """NMO-27a: a successful renewal clears the error and the count of failed renewals."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 2)
     node = maintenance["spec"]["nodeName"]
     assert workload.read_maintenance(maintenance)["status"]["errorOnLeaseCount"] == 2
@@ -132,7 +136,7 @@ def test_successful_renewal_clears_error_count(functions: Functions, workload: W
 def test_forbidden_renewal_is_reported(
     functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
-    """NMO-13: a forbidden renewal is reported even for a drained node, and cleared once the right is granted."""
+    """NMO-13: a forbidden renewal is reported even for a drained node, until the right is granted."""
     maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
     workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(maintenance["spec"]["nodeName"])))
     pending_event = functions.invoke("resync", build_tick())
@@ -155,7 +159,7 @@ def test_forbidden_renewal_is_reported(
 
 @proves("NMO-22")
 def test_deleted_lease_is_recreated_for_holder(functions: Functions, workload: Workload) -> None:
-    """Rule 11: a deleted lease is recreated for the maintenance that holds the node, not for the one that waits."""
+    """Design rule 11: a deleted lease is recreated for the node's active maintenance, not for the waiting one."""
     node = workload.take_node()
     first, second = (
         run_all_steps(functions, workload.create_maintenance(node, group)) for group in (MEDIK8S, KUBEVIRT)
@@ -187,8 +191,8 @@ def test_redelivered_renewal_failure_is_counted_once(functions: Functions, workl
     assert workload.read_maintenance(maintenance)["status"]["errorOnLeaseCount"] == 1
 
 
-def test_late_renewal_failure_is_ignored(functions: Functions, workload: Workload) -> None:
-    """X-2: a fourth failure that reaches `status` after a successful renewal changes nothing."""
+def test_renewal_failure_reported_after_success_is_ignored(functions: Functions, workload: Workload) -> None:
+    """X-2: a fourth renewal failure that reaches `status` after a successful renewal changes nothing."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 3)
     pending_event = functions.invoke("resync", build_tick())
     assert pending_event is not None
@@ -209,7 +213,8 @@ def test_late_renewal_failure_is_ignored(functions: Functions, workload: Workloa
 def test_tick_clears_outdated_renewal_error(functions: Functions, workload: Workload, tick_count: int) -> None:
     """X-3, NMO-27a: the next tick clears an outdated renewal error while the maintenance holds its lease.
 
-    The next renewal is due only half an hour later, and another failure would restore the node.
+    The tick does not wait for the next renewal, which is due half an hour later: if that failed too, the node would be
+    restored.
     """
     maintenance = create_maintenance_with_lost_lease(functions, workload, tick_count)
     pending_event = functions.invoke("resync", build_tick())
@@ -218,7 +223,7 @@ def test_tick_clears_outdated_renewal_error(functions: Functions, workload: Work
     assert late_event is not None
     workload.delete(leases.build_lease_path(maintenance["spec"]["nodeName"]))
     if tick_count:
-        functions.invoke("begin", pending_event)  # the reply is lost
+        functions.invoke("begin", pending_event)  # The reply is lost.
     else:
         deliver_event_and_replies(functions, pending_event)
         functions.invoke("status", late_event)
@@ -237,11 +242,11 @@ def test_deletion_after_lost_lease_does_not_change_restored_node(functions: Func
     """NMO-27a: deleting a maintenance that lost its lease does not change the restored node."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
     node = maintenance["spec"]["nodeName"]
-    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
+    deliver_event_and_replies(functions, build_updated_event(workload.read_maintenance(maintenance)))
     workload.local_cluster.kubectl("cordon", node)
 
     workload.delete(m.build_path(maintenance))
-    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
+    deliver_event_and_replies(functions, build_updated_event(workload.read_maintenance(maintenance)))
 
     assert is_cordoned(workload.read_node(node))
     assert m.build_path(maintenance).rpartition("/")[2] not in {
@@ -251,22 +256,22 @@ def test_deletion_after_lost_lease_does_not_change_restored_node(functions: Func
 
 
 def test_deletion_restores_node_without_label(functions: Functions, workload: Workload) -> None:
-    """Rule 11: a node that `restore` skipped because its label was missing is restored after the deletion."""
+    """Design rule 11: a node that `restore` skipped for lack of the label is restored when the maintenance ends."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
     node = maintenance["spec"]["nodeName"]
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
-    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
+    deliver_event_and_replies(functions, build_updated_event(workload.read_maintenance(maintenance)))
     assert is_cordoned(workload.read_node(node))
 
     workload.delete(m.build_path(maintenance))
-    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
+    deliver_event_and_replies(functions, build_updated_event(workload.read_maintenance(maintenance)))
 
     assert is_restored(workload.read_node(node))
 
 
 @proves("X-5")
-def test_tick_restores_node_after_lost_lease_and_finalizer(functions: Functions, workload: Workload) -> None:
-    """Rule 11: a tick restores the node of a maintenance that lost its lease and then our finalizer.
+def test_tick_restores_node_after_loss_of_lease_and_finalizer(functions: Functions, workload: Workload) -> None:
+    """Design rule 11: a tick restores the node of a deleted maintenance without lease and product finalizer.
 
     Another finalizer keeps the object.
     """
@@ -288,7 +293,7 @@ def test_steps_do_nothing_after_lease_is_lost(functions: Functions, workload: Wo
     """NMO-27a: after the lease is lost, `cordon`, `taint` and `evict` do nothing."""
     maintenance = create_maintenance_with_lost_lease(functions, workload, 4)
     node = maintenance["spec"]["nodeName"]
-    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(maintenance)))
+    deliver_event_and_replies(functions, build_updated_event(workload.read_maintenance(maintenance)))
 
     consumed = {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED, "evict": events.NODE_TAINTED}
     for step, kind in consumed.items():
@@ -301,17 +306,17 @@ def test_steps_do_nothing_after_lease_is_lost(functions: Functions, workload: Wo
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["deleted", "removed"])
 def test_maintenance_with_lost_lease_is_not_successor(functions: Functions, workload: Workload, end: str) -> None:
-    """X-7: a maintenance that lost its lease is not a successor: the node is restored when the next one ends."""
+    """X-7: a maintenance that lost its lease is not a successor: the end of the next maintenance restores the node."""
     first = create_maintenance_with_lost_lease(functions, workload, 4)
     node = first["spec"]["nodeName"]
-    deliver_event_and_replies(functions, build_updated(workload.read_maintenance(first)))
+    deliver_event_and_replies(functions, build_updated_event(workload.read_maintenance(first)))
     workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(node)))
     second = run_all_steps(functions, workload.create_maintenance(node))
     assert is_in_maintenance(workload.read_node(node), DRAIN_TAINT_KEY)
 
     if end == "deleted":
         workload.delete(m.build_path(second))
-        deliver_event_and_replies(functions, build_updated(workload.read_maintenance(second)))
+        deliver_event_and_replies(functions, build_updated_event(workload.read_maintenance(second)))
     else:
         workload.remove_maintenance(second)
         pending_event = functions.invoke("resync", build_tick())

@@ -18,7 +18,7 @@ from kube.evictions import EvictionResult
 from kube.paths import Object
 from kube.times import format_time
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_own_event, build_tick
+from tests.functions.event_builders import build_product_event, build_tick
 from tests.functions.maintenance.test_status import run_steps_with_status
 from tests.kube.samples import make_maintenance
 from tests.workload import Workload
@@ -51,7 +51,7 @@ def collect_samples(collector: MaintenanceCollector) -> dict[tuple[str, ...], fl
 
 
 def test_drain_time_starts_at_first_status() -> None:
-    """Check that drain time starts with the first condition Drained=False, or at the creation without a status."""
+    """Check that the drain time starts when Drained becomes False, or at the creation of an object without status."""
     draining = build_maintenance_with_status(
         conditions=[{"type": "Drained", "status": "False", "lastTransitionTime": format_seconds_ago(90)}]
     )
@@ -149,9 +149,9 @@ def test_tick_replaces_metrics_of_earlier_ticks() -> None:
 
 
 def test_expired_snapshot_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that an expired snapshot exports only the time of the last tick.
+    """Check that a replica whose snapshot has expired exports only the time of its last tick.
 
-    Another replica may receive the ticks.
+    Another replica may receive the ticks, so the snapshot may be outdated.
     """
     collector = MaintenanceCollector()
     collector.update([make_maintenance()])
@@ -186,12 +186,14 @@ def test_replays_are_not_counted_in_metrics(functions: Functions, workload: Work
         new_value - old_value for new_value, old_value in zip(after, before, strict=True)
     )
     assert (drains, redelivered, dead_letters) == (1, 1, 1)
-    assert resync_events >= 1  # maintenances of other tests may also be due
+    assert resync_events >= 1  # Events for the maintenances of other tests may also be due.
 
     functions.post("resync", replay_extensions.add_replay_extensions(build_tick(), "r", dry_run=True))
     functions.post(
         "status",
-        replay_extensions.add_replay_extensions(build_own_event(events.NODE_DRAINED, maintenance), "r", dry_run=False),
+        replay_extensions.add_replay_extensions(
+            build_product_event(events.NODE_DRAINED, maintenance), "r", dry_run=False
+        ),
     )
 
     assert read_metrics() == after

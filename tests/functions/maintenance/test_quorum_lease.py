@@ -26,7 +26,7 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_updated
+from tests.functions.event_builders import build_added_event, build_updated_event
 from tests.functions.request_hooks import run_before_request
 from tests.proofs import proves
 from tests.sources import ROOT
@@ -74,18 +74,18 @@ def test_begin_rejects_second_control_plane_node(
     )
     functions.run_begin(first)
 
-    reply = functions.invoke("begin", build_added(second))
+    reply = functions.invoke("begin", build_added_event(second))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
     assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
     assert not m.get_finalizers(workload.read_maintenance(second))
     second_writes = [entry for entry in summarize_writes(audit.list_writes_by()) if control_plane_nodes[1] in entry[2]]
-    assert second_writes == []  # neither the lease nor the node is written
+    assert second_writes == []  # `begin` writes neither the lease nor the node.
 
 
 @proves("NMO-23")
-def test_begin_accepts_next_control_plane_node_after_release_of_first(
+def test_begin_accepts_next_control_plane_node_after_first_is_released(
     functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     first, second = (
@@ -93,7 +93,7 @@ def test_begin_accepts_next_control_plane_node_after_release_of_first(
         workload.create_maintenance(control_plane_nodes[1]),
     )
     functions.run_begin(first)
-    functions.invoke("begin", build_added(second))
+    functions.invoke("begin", build_added_event(second))
     admin_client.patch(m.build_path(first), {"metadata": {"finalizers": None}})
     workload.delete(m.build_path(first))
 
@@ -111,21 +111,21 @@ def test_begin_accepts_next_control_plane_node_after_lost_lease_and_restore(
     )
     functions.run_until_tainted(first)
     admin_client.patch(f"{m.build_path(first)}/status", {"status": {"phase": m.FAILED, "errorOnLeaseCount": 4}})
-    failure_event = functions.invoke("begin", build_added(second))
+    failure_event = functions.invoke("begin", build_added_event(second))
     assert failure_event is not None
     assert str(require_data(failure_event)["error"]).startswith(REFUSAL_PREFIX)
 
-    functions.invoke("restore", build_updated(workload.read_maintenance(first)))
+    functions.invoke("restore", build_updated_event(workload.read_maintenance(first)))
 
     assert functions.run_begin(second).get_type() == events.MAINTENANCE_BEGUN
     assert m.has_begun(workload.read_maintenance(first))
 
 
 @proves("NMO-23")
-def test_copied_metadata_does_not_count_as_begun(
+def test_maintenance_with_copied_metadata_does_not_count_as_begun(
     functions: Functions, workload: Workload, control_plane_nodes: list[str]
 ) -> None:
-    """Check that `begin` treats a maintenance with copied finalizer, counts and owner as a new one."""
+    """Check that `begin` treats a maintenance with another maintenance's finalizer, counts and owner as new."""
     workload.create_bare_pods(control_plane_nodes[0], "counted")
     first = workload.create_maintenance(control_plane_nodes[0])
     functions.run_begin(first)
@@ -133,7 +133,7 @@ def test_copied_metadata_does_not_count_as_begun(
     copied_metadata = {name: metadata[name] for name in ("finalizers", "annotations", "ownerReferences")}
     copied = workload.create_maintenance(control_plane_nodes[1], **copied_metadata)
 
-    reply = functions.invoke("begin", build_added(copied))
+    reply = functions.invoke("begin", build_added_event(copied))
 
     assert reply is not None
     assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
@@ -146,20 +146,20 @@ def test_copied_metadata_does_not_count_as_begun(
 def test_only_one_of_concurrent_maintenances_begins(
     functions: Functions, workload: Workload, control_plane_nodes: list[str]
 ) -> None:
-    """Check that concurrent calls of `begin` start one maintenance.
+    """Check that concurrent calls of `begin` for several control-plane nodes start only one maintenance.
 
-    The others wait for the quorum lease and then fail.
+    The other maintenances wait for the quorum lease and then fail.
     """
     maintenances = [workload.create_maintenance(name) for name in control_plane_nodes]
 
-    def begin_until_decided(maintenance: m.Maintenance) -> str:
+    def begin_with_retries(maintenance: m.Maintenance) -> str:
         while True:
-            response = functions.post("begin", build_added(dict(maintenance)))
+            response = functions.post("begin", build_added_event(dict(maintenance)))
             if response.status_code != 503:
                 return str(response.headers["ce-type"])
 
     with ThreadPoolExecutor(3) as pool:
-        event_types = sorted(pool.map(begin_until_decided, maintenances))
+        event_types = sorted(pool.map(begin_with_retries, maintenances))
 
     assert event_types == [events.MAINTENANCE_BEGUN, events.MAINTENANCE_STEP_FAILED, events.MAINTENANCE_STEP_FAILED]
     assert sum(m.has_begun(workload.read_maintenance(maintenance)) for maintenance in maintenances) == 1
@@ -173,7 +173,7 @@ def test_begin_answers_503_while_quorum_lease_is_held(
     admin_client.create(LEASES_PATH, quorum.build_lease(holder, datetime.now(timezone.utc)))
     maintenance = workload.create_maintenance(control_plane_nodes[1])
 
-    response = functions.post("begin", build_added(maintenance))
+    response = functions.post("begin", build_added_event(maintenance))
     assert (response.status_code, "control-plane node" in response.text) == (503, True)
 
     admin_client.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
@@ -200,7 +200,7 @@ def test_begin_answers_503_if_quorum_lease_is_taken_concurrently(
         quorum.LEASE_PATH,
         lambda: admin_client.patch(quorum.LEASE_PATH, {"spec": other_spec}),
     ):
-        assert functions.post("begin", build_added(maintenance)).status_code == 503
+        assert functions.post("begin", build_added_event(maintenance)).status_code == 503
 
     assert admin_client.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == other_spec["holderIdentity"]
     assert not m.has_begun(workload.read_maintenance(maintenance))
@@ -283,7 +283,7 @@ def test_second_maintenance_does_not_begin_if_quorum_check_fails(
     failed_request: str,
     fault: str,
 ) -> None:
-    """Check that `begin` starts no second maintenance if a request of the quorum check fails."""
+    """Check that `begin` does not start a second maintenance if a request of the quorum check fails."""
     first, second = (
         workload.create_maintenance(control_plane_nodes[0]),
         workload.create_maintenance(control_plane_nodes[1], KUBEVIRT),
@@ -293,12 +293,12 @@ def test_second_maintenance_does_not_begin_if_quorum_check_fails(
         admin_client.run(get_or_none(admin_client.api.request("DELETE", quorum.LEASE_PATH)))
     fault_proxy.inject(lambda request: FAULTS[fault] if request.rpartition(" ")[0] == failed_request else None)
 
-    proxied_functions.post("begin", build_added(second))
+    proxied_functions.post("begin", build_added_event(second))
     fault_proxy.stop_faults()
 
     assert not m.has_begun(workload.read_maintenance(second))
     expire_quorum_lease(admin_client)
-    reply = functions.invoke("begin", build_added(second))
+    reply = functions.invoke("begin", build_added_event(second))
     assert reply is not None
     assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
 
@@ -337,16 +337,16 @@ def test_killed_begin_resumes_on_redelivery(
 
     assert result.returncode == -signal.SIGKILL, result.stderr
     assert m.has_begun(workload.read_maintenance(first)) is (write_count == 3)
-    assert functions.post("begin", build_added(second)).status_code == 503
+    assert functions.post("begin", build_added_event(second)).status_code == 503
     assert functions.run_begin(first).get_type() == events.MAINTENANCE_BEGUN
     expire_quorum_lease(admin_client)
-    reply = functions.invoke("begin", build_added(second))
+    reply = functions.invoke("begin", build_added_event(second))
     assert reply is not None
     assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
 
 
 def ensure_install_lease(admin_client: SyncClient) -> None:
-    """Create the install Lease if it is missing, because the process under test would otherwise write it first."""
+    """Create the install Lease if it is missing, because `begin` would otherwise create it with its first write."""
     if admin_client.run(get_or_none(admin_client.api.get(install_lease.LEASE_PATH))) is None:
         account = install_lease.ServiceAccount(access.NAMESPACE, "begin")
         admin_client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))

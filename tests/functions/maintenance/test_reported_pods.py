@@ -26,26 +26,26 @@ def parse_blocked_field(value: Any) -> list[Object] | None:
     return parse_blocked_pods(CloudEvent(attributes, {"blocked": value}))
 
 
-def test_known_fields_are_kept() -> None:
+def test_parsed_blocked_pod_contains_only_known_fields() -> None:
     """NMO-9: known fields are kept unchanged, and unknown fields are dropped."""
     assert parse_blocked_field([MINIMAL_POD, {**COMPLETE_POD, "other": 1}]) == [MINIMAL_POD, COMPLETE_POD]
 
 
-def test_missing_list_differs_from_empty_list() -> None:
-    """NMO-9: a missing list is parsed as None, which keeps the list in the status; an empty list clears it."""
+def test_missing_list_of_blocked_pods_is_parsed_as_none() -> None:
+    """NMO-9: a missing list is parsed as None, which keeps the list in the status; [] clears that list."""
     assert parse_blocked_field(None) is None
     assert parse_blocked_field([]) == []
 
 
 @pytest.mark.parametrize("value", [{}, "web-1", 1])
-def test_blocked_must_be_list(value: object) -> None:
-    """X-6: a value that is not a list is rejected; the error names the field."""
+def test_blocked_field_must_be_list(value: object) -> None:
+    """X-6: `data.blocked` is rejected if it is not a list; the error names the field."""
     with pytest.raises(BadEvent, match=r"^data\.blocked is not a list"):
         parse_blocked_field(value)
 
 
 def test_blocked_pod_must_be_object() -> None:
-    """X-6: an entry that is not an object is rejected; the error names the field."""
+    """X-6: an entry of `data.blocked` that is not an object is rejected; the error names the field."""
     with pytest.raises(BadEvent, match=r"^data\.blocked contains an item that is not an object"):
         parse_blocked_field([MINIMAL_POD, "web-1"])
 
@@ -61,7 +61,7 @@ def test_blocked_pod_must_be_object() -> None:
     ],
 )
 def test_error_names_malformed_field(field: str, value: object) -> None:
-    """X-6, NMO-9: a malformed field is rejected by name, since the API server would reject the status."""
+    """X-6, NMO-9: the error names a malformed field, which the API server would reject in the status."""
     with pytest.raises(BadEvent) as error:
         parse_blocked_field([{**COMPLETE_POD, field: value}])
 

@@ -19,7 +19,7 @@ from kube.maintenance.status_patch import UNRESTORED_PREFIX
 from kube.nodes import EXCLUDE_LABEL, EXCLUDED_BEFORE_LABEL, MAINTENANCE_LABEL, build_node_path, is_in_maintenance
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_own_event, build_updated
+from tests.functions.event_builders import build_added_event, build_product_event, build_updated_event
 from tests.functions.request_hooks import run_before_request
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
@@ -35,7 +35,7 @@ def create_active_maintenance(functions: Functions, workload: Workload, node: st
 
 
 def request_deletion(workload: Workload, maintenance: Object) -> Object:
-    """Request the deletion of the maintenance and return it."""
+    """Delete the maintenance, whose finalizer delays the removal, and return the object."""
     workload.delete(m.build_path(maintenance))
     return workload.read_maintenance(maintenance)
 
@@ -50,7 +50,7 @@ def is_gone(workload: Workload, maintenance: Object) -> bool:
 def is_restored(node: Object | None) -> bool:
     """Return whether the node is schedulable and has no taint.
 
-    The unschedulable taint is ignored, because the controller manager removes it a moment later.
+    The unschedulable taint is ignored, because the controller manager removes it.
     """
     spec = (node or {}).get("spec", {})
     remaining_taints = [
@@ -63,7 +63,7 @@ def is_restored(node: Object | None) -> bool:
 @every_group
 @pytest.mark.parametrize(
     "build_event",
-    [build_updated, lambda maintenance: build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)],
+    [build_updated_event, lambda maintenance: build_product_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)],
     ids=["hint", "resync"],
 )
 def test_restore_undoes_maintenance(
@@ -71,7 +71,7 @@ def test_restore_undoes_maintenance(
 ) -> None:
     """NMO-14, NMO-15, X-5, OSV-5: `restore` makes the node schedulable and removes taints, labels and lease.
 
-    It releases the maintenance and emits `node.restored`.
+    `restore` then releases the maintenance and emits `node.restored`.
     """
     node = workload.take_node()
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node, group))
@@ -93,7 +93,7 @@ def test_restore_undoes_maintenance(
 
 @proves("NMO-14")
 def test_restore_keeps_foreign_taints_and_labels(functions: Functions, workload: Workload) -> None:
-    """NMO-14, KNM-4: `restore` keeps foreign taints and labels, and removes our drain taint whatever its value."""
+    """NMO-14, KNM-4: `restore` keeps foreign taints and labels, and removes the drain taint whatever its value."""
     node = workload.take_node()
     workload.local_cluster.kubectl(
         "taint", "node", node, "medik8s.io/drain=by-hand:NoSchedule", "example.com/theirs=1:NoSchedule"
@@ -103,7 +103,7 @@ def test_restore_keeps_foreign_taints_and_labels(functions: Functions, workload:
     labels = workload.read_node(node)["metadata"]["labels"]
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
 
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
 
     after = workload.read_node(node)
     taints = {(taint["key"], taint.get("value"), taint["effect"]) for taint in after["spec"]["taints"]}
@@ -121,19 +121,19 @@ def test_restore_removes_preexisting_drain_taint_with_value(functions: Functions
     workload.local_cluster.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node, KUBEVIRT))
 
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
 
     assert is_restored(workload.read_node(node))
 
 
 @proves("NMO-27b")
-def test_restore_removes_other_labels_if_maintenance_label_is_missing(functions: Functions, workload: Workload) -> None:
-    """NMO-27b: `restore` removes the other labels even if the maintenance label was removed by hand."""
+def test_restore_removes_exclude_labels_without_maintenance_label(functions: Functions, workload: Workload) -> None:
+    """NMO-27b: `restore` removes the product's other labels even if the maintenance label was removed by hand."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
-    functions.invoke("restore", build_updated(request_deletion(workload, maintenance)))
+    functions.invoke("restore", build_updated_event(request_deletion(workload, maintenance)))
 
     assert is_restored(workload.read_node(node))
     assert (
@@ -158,7 +158,7 @@ def test_restore_removes_taint_of_vanished_maintenance(
     maintenance = workload.create_maintenance(node)
     functions.run_chain(maintenance, *steps)
 
-    functions.invoke("restore", build_updated(request_deletion(workload, workload.read_maintenance(maintenance))))
+    functions.invoke("restore", build_updated_event(request_deletion(workload, workload.read_maintenance(maintenance))))
 
     assert is_restored(workload.read_node(node))
 
@@ -169,11 +169,11 @@ def test_restore_keeps_no_taint_for_waiting_maintenance(functions: Functions, wo
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node, KUBEVIRT)
     second, third = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
-    functions.invoke("restore", build_updated(request_deletion(workload, first)))
+    functions.invoke("restore", build_updated_event(request_deletion(workload, first)))
     functions.run_until_tainted(second)
     workload.delete(m.build_path(third))
 
-    functions.invoke("restore", build_updated(request_deletion(workload, workload.read_maintenance(second))))
+    functions.invoke("restore", build_updated_event(request_deletion(workload, workload.read_maintenance(second))))
 
     assert is_restored(workload.read_node(node))
 
@@ -186,7 +186,7 @@ def test_restore_writes_no_pod(functions: Functions, workload: Workload, audit: 
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
     writes = len(audit.list_writes_by())
 
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
 
     kinds = [(verb, kind) for verb, kind, _ in summarize_writes(audit.list_writes_by()[writes:])]
     assert kinds == [
@@ -208,9 +208,9 @@ def test_restore_answers_503_if_maintenance_was_edited(functions: Functions, wor
         workload.client.patch(m.build_path(maintenance), {"metadata": {"labels": {"edited": "yes"}}})
 
     with run_before_request(functions.clusters["restore"], "PATCH", m.build_path(maintenance), edit_maintenance):
-        response = functions.post("restore", build_updated(maintenance))
+        response = functions.post("restore", build_updated_event(maintenance))
     assert (response.status_code, "finalizer" in response.text) == (503, True)
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
 
     assert is_gone(workload, maintenance)
 
@@ -220,7 +220,7 @@ def test_uncordon_event_has_type_normal(functions: Functions, workload: Workload
     """OSV-12: the Event for a restored node has the type Normal."""
     node = workload.take_node()
     functions.invoke(
-        "restore", build_updated(request_deletion(workload, create_active_maintenance(functions, workload, node)))
+        "restore", build_updated_event(request_deletion(workload, create_active_maintenance(functions, workload, node)))
     )
 
     assert list_uncordon_event_types(workload, node) == ["Normal"]
@@ -241,7 +241,7 @@ def test_handover_records_no_uncordon_event(functions: Functions, workload: Work
     first = create_active_maintenance(functions, workload, node, KUBEVIRT)
     workload.create_maintenance(node)
 
-    functions.invoke("restore", build_updated(request_deletion(workload, first)))
+    functions.invoke("restore", build_updated_event(request_deletion(workload, first)))
 
     assert workload.read_node(node)["spec"]["unschedulable"] is True
     assert list_uncordon_event_types(workload, node) == []
@@ -254,7 +254,7 @@ def test_restore_keeps_foreign_drain_taint_of_other_group(functions: Functions, 
     workload.local_cluster.kubectl("taint", "node", node, "kubevirt.io/drain=by-hand:NoSchedule")
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
 
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
 
     taints = {(taint["key"], taint.get("value")) for taint in workload.read_node(node)["spec"]["taints"]}
     assert ("kubevirt.io/drain", "by-hand") in taints
@@ -268,7 +268,7 @@ def test_maintenance_of_other_node_is_not_successor(functions: Functions, worklo
     maintenance = create_active_maintenance(functions, workload, node)
     other_maintenance = workload.create_maintenance(workload.take_node())
 
-    reply = functions.invoke("restore", build_updated(request_deletion(workload, maintenance)))
+    reply = functions.invoke("restore", build_updated_event(request_deletion(workload, maintenance)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_RESTORED
@@ -277,19 +277,19 @@ def test_maintenance_of_other_node_is_not_successor(functions: Functions, worklo
 
 
 @proves("X-7")
-def test_restore_keeps_taint_of_next_maintenance_only(functions: Functions, workload: Workload) -> None:
-    """X-7, NMO-14: `restore` keeps only the drain taint of the next maintenance, not of those after it."""
+def test_restore_keeps_taint_of_successor_only(functions: Functions, workload: Workload) -> None:
+    """X-7, NMO-14: `restore` keeps only the successor's drain taint, and not the taints of later maintenances."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node, KUBEVIRT)
     successor = workload.create_maintenance(node)
     last = workload.create_maintenance(node, KUBEVIRT)
     while (
         sort_by_age([successor, last])[0] is not successor
-    ):  # their ages are equal within a second, so the uids decide
+    ):  # Ages are compared in seconds, so the uids may determine the order.
         workload.delete(m.build_path(last))
         last = workload.create_maintenance(node, KUBEVIRT)
 
-    reply = functions.invoke("restore", build_updated(request_deletion(workload, first)))
+    reply = functions.invoke("restore", build_updated_event(request_deletion(workload, first)))
 
     assert reply is not None
     assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(successor).as_data()
@@ -301,13 +301,13 @@ def test_restore_ignores_update_without_deletion(functions: Functions, workload:
     maintenance = create_active_maintenance(functions, workload, workload.take_node())
     writes = len(audit.list_writes_by())
 
-    assert functions.invoke("restore", build_updated(maintenance)) is None
-    assert functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)) is None
+    assert functions.invoke("restore", build_updated_event(maintenance)) is None
+    assert functions.invoke("restore", build_product_event(events.MAINTENANCE_RESTORE_PENDING, maintenance)) is None
     assert len(audit.list_writes_by()) == writes
 
 
 def test_status_update_does_not_trigger_restore(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 9: a status update that reports a failed restore does not trigger another restore; only a tick does.
+    """Design rule 9: a status update that reports a failed restore does not trigger another restore; only a tick does.
 
     Otherwise, a webhook whose message changes each time would cause an endless loop.
     """
@@ -318,10 +318,10 @@ def test_status_update_does_not_trigger_restore(functions: Functions, workload: 
     }
     writes = len(audit.list_writes_by())
 
-    assert functions.invoke("restore", build_updated(reported)) is None
+    assert functions.invoke("restore", build_updated_event(reported)) is None
     assert len(audit.list_writes_by()) == writes
 
-    functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance))
+    functions.invoke("restore", build_product_event(events.MAINTENANCE_RESTORE_PENDING, maintenance))
 
     assert is_gone(workload, maintenance)
 
@@ -330,7 +330,7 @@ def test_restore_ignores_duplicate_event(functions: Functions, workload: Workloa
     """X-2: `restore` ignores a duplicate event, even if a new maintenance has the same name."""
     node = workload.take_node()
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
-    event = build_updated(maintenance)
+    event = build_updated_event(maintenance)
     functions.invoke("restore", event)
     writes = len(audit.list_writes_by())
 
@@ -348,11 +348,11 @@ def test_maintenance_name_is_reusable_after_restore(functions: Functions, worklo
     """NMO-15: a new maintenance with the same name can begin right after the restore."""
     node = workload.take_node()
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
     body = {"apiVersion": maintenance["apiVersion"], "kind": maintenance["kind"], "spec": maintenance["spec"]}
     recreated = workload.client.create(MEDIK8S.path, {**body, "metadata": {"name": maintenance["metadata"]["name"]}})
 
-    reply = functions.invoke("begin", build_added(recreated))
+    reply = functions.invoke("begin", build_added_event(recreated))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
@@ -365,20 +365,20 @@ def test_restore_removes_manual_cordon(functions: Functions, workload: Workload)
     workload.local_cluster.kubectl("cordon", node)
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
 
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
 
     assert not workload.read_node(node)["spec"].get("unschedulable")
 
 
 @proves("NMO-16")
-def test_restore_removes_replaced_operators_finalizer(functions: Functions, workload: Workload) -> None:
-    """NMO-16: `restore` removes the replaced operator's finalizer and keeps other finalizers."""
+def test_restore_removes_finalizer_of_medik8s_operator(functions: Functions, workload: Workload) -> None:
+    """NMO-16: `restore` removes the medik8s operator's finalizer and keeps other finalizers."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node, finalizers=["foregroundDeleteNodeMaintenance", "example.com/hold"])
     workload.local_cluster.kubectl("cordon", node)
     maintenance = request_deletion(workload, maintenance)
 
-    functions.invoke("restore", build_updated(maintenance))
+    functions.invoke("restore", build_updated_event(maintenance))
 
     assert workload.read_maintenance(maintenance)["metadata"]["finalizers"] == ["example.com/hold"]
     assert not workload.read_node(node)["spec"].get("unschedulable")
@@ -393,7 +393,7 @@ def test_restore_releases_maintenance_of_deleted_node(functions: Functions, work
     workload.delete(f"/api/v1/nodes/{node}")
     maintenance = request_deletion(workload, maintenance)
 
-    reply = functions.invoke("restore", build_updated(maintenance))
+    reply = functions.invoke("restore", build_updated_event(maintenance))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_RESTORED
@@ -404,16 +404,16 @@ def test_restore_releases_maintenance_of_deleted_node(functions: Functions, work
 def test_node_is_handed_over_to_second_maintenance(
     functions: Functions, workload: Workload, second_group: ApiGroup
 ) -> None:
-    """X-7, NMO-22: when the first maintenance ends, the node stays cordoned and is handed over to the second one.
+    """X-7, NMO-22: when a node's first maintenance ends, the node stays cordoned for the second maintenance.
 
-    When the second one ends, the node is restored.
+    When the second maintenance ends, the node is restored.
     """
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node)
     second = workload.create_maintenance(node, second_group)
-    functions.invoke("begin", build_added(second))
+    functions.invoke("begin", build_added_event(second))
 
-    reply = functions.invoke("restore", build_updated(request_deletion(workload, first)))
+    reply = functions.invoke("restore", build_updated_event(request_deletion(workload, first)))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_PENDING
@@ -427,7 +427,7 @@ def test_node_is_handed_over_to_second_maintenance(
     cordoned_event = functions.invoke("cordon", begun_event)
     assert cordoned_event is not None
     functions.invoke("taint", cordoned_event)
-    last_event = functions.invoke("restore", build_updated(request_deletion(workload, second)))
+    last_event = functions.invoke("restore", build_updated_event(request_deletion(workload, second)))
 
     assert last_event is not None
     assert last_event.get_type() == events.NODE_RESTORED
@@ -436,18 +436,18 @@ def test_node_is_handed_over_to_second_maintenance(
 
 @proves("X-7")
 @pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
-def test_node_is_restored_if_successor_is_deleted_before_it_begins(
+def test_node_is_restored_if_successor_is_deleted_before_begin(
     functions: Functions, workload: Workload, audit: AuditLog, second_group: ApiGroup
 ) -> None:
     """X-7: if the successor is deleted before it begins, its deletion restores the node."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node)
     second = workload.create_maintenance(node, second_group)
-    pending_event = functions.invoke("restore", build_updated(request_deletion(workload, first)))
+    pending_event = functions.invoke("restore", build_updated_event(request_deletion(workload, first)))
     assert pending_event is not None
     writes = len(audit.list_writes_by())
 
-    last_event = functions.invoke("restore", build_updated(request_deletion(workload, second)))
+    last_event = functions.invoke("restore", build_updated_event(request_deletion(workload, second)))
 
     assert last_event is not None
     assert last_event.get_type() == events.NODE_RESTORED
@@ -463,14 +463,14 @@ def test_node_is_restored_if_successor_is_deleted_before_it_begins(
 def test_node_is_restored_without_tick_if_successor_vanished(
     functions: Functions, workload: Workload, removal: str
 ) -> None:
-    """X-7: `begin` emits `maintenance.restore_pending` if the successor vanished, so the restore needs no tick.
+    """X-7: if the successor no longer exists, `begin` emits `maintenance.restore_pending` without waiting for a tick.
 
     The API server may ignore a finalizer that is written during a deletion.
     """
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node)
     second = workload.create_maintenance(node)
-    pending_event = functions.invoke("restore", build_updated(request_deletion(workload, first)))
+    pending_event = functions.invoke("restore", build_updated_event(request_deletion(workload, first)))
     assert pending_event is not None
     if removal == "before begin":
         workload.remove_maintenance(second)
@@ -491,14 +491,14 @@ def test_node_is_restored_without_tick_if_successor_vanished(
 
 
 @pytest.mark.parametrize("finalizers", [[], ["example.com/hold"]], ids=["no finalizer", "foreign finalizer"])
-def test_successor_deleted_before_it_gets_finalizer_is_skipped(
+def test_successor_deleted_before_finalizer_is_set_is_skipped(
     functions: Functions, workload: Workload, finalizers: list[str]
 ) -> None:
-    """X-7: a maintenance that is deleted before it gets our finalizer is not a successor; the node is restored."""
+    """X-7: a maintenance deleted before `restore` sets its finalizer is not a successor, and the node is restored."""
     node = workload.take_node()
     first = create_active_maintenance(functions, workload, node)
     second = workload.create_maintenance(node, finalizers=finalizers)
-    event, client = build_updated(request_deletion(workload, first)), functions.clusters["restore"]
+    event, client = build_updated_event(request_deletion(workload, first)), functions.clusters["restore"]
 
     with run_before_request(client, "PATCH", m.build_path(second), lambda: workload.delete(m.build_path(second))):
         reply = functions.invoke("restore", event)
@@ -510,10 +510,10 @@ def test_successor_deleted_before_it_gets_finalizer_is_skipped(
     assert not finalizers or workload.read_maintenance(second)["metadata"]["finalizers"] == finalizers
 
 
-def test_successor_edited_before_it_gets_finalizer_takes_over(functions: Functions, workload: Workload) -> None:
-    """X-7: a successor that is edited before it gets our finalizer is read again and takes over."""
+def test_successor_edited_before_finalizer_is_set_takes_over_node(functions: Functions, workload: Workload) -> None:
+    """X-7: if the successor is edited before `restore` sets its finalizer, `restore` reads the successor again."""
     node = workload.take_node()
-    event = build_updated(request_deletion(workload, create_active_maintenance(functions, workload, node)))
+    event = build_updated_event(request_deletion(workload, create_active_maintenance(functions, workload, node)))
     second = workload.create_maintenance(node)
 
     def edit_successor() -> None:
@@ -529,17 +529,17 @@ def test_successor_edited_before_it_gets_finalizer_takes_over(functions: Functio
 
 
 @proves("X-2")
-def test_late_duplicate_does_not_restore_successors_node(functions: Functions, workload: Workload) -> None:
-    """X-2: a late duplicate does not change the node of a maintenance that has begun in the meantime."""
+def test_late_duplicate_event_does_not_restore_node_of_successor(functions: Functions, workload: Workload) -> None:
+    """X-2: `restore` does not change the node if another maintenance has begun since `restore` read the node."""
     node = workload.take_node()
-    event = build_updated(request_deletion(workload, create_active_maintenance(functions, workload, node)))
+    event = build_updated_event(request_deletion(workload, create_active_maintenance(functions, workload, node)))
     successors: list[Object] = []
 
-    def restore_and_begin_next() -> None:
+    def restore_and_begin_successor() -> None:
         assert functions.invoke("restore", event) is not None
         successors.append(create_active_maintenance(functions, workload, node))
 
-    with run_before_request(functions.clusters["restore"], "PATCH", build_node_path(node), restore_and_begin_next):
+    with run_before_request(functions.clusters["restore"], "PATCH", build_node_path(node), restore_and_begin_successor):
         assert functions.invoke("restore", event) is None
 
     node_object = workload.read_node(node)
@@ -549,11 +549,11 @@ def test_late_duplicate_does_not_restore_successors_node(functions: Functions, w
 
 
 @proves("X-2")
-def test_late_duplicate_does_not_delete_successors_lease(functions: Functions, workload: Workload) -> None:
-    """X-2: `restore` does not delete a lease that another holder takes over between its read and its delete request."""
+def test_late_duplicate_event_does_not_delete_lease_of_successor(functions: Functions, workload: Workload) -> None:
+    """X-2: `restore` does not delete a lease that another holder takes over after `restore` has read the lease."""
     node = workload.take_node()
     maintenance = create_active_maintenance(functions, workload, node)
-    event, path = build_updated(request_deletion(workload, maintenance)), leases.build_lease_path(node)
+    event, path = build_updated_event(request_deletion(workload, maintenance)), leases.build_lease_path(node)
 
     with run_before_request(functions.clusters["restore"], "DELETE", path, lambda: take_over_lease(workload, path)):
         functions.invoke("restore", event)
@@ -568,9 +568,9 @@ def take_over_lease(workload: Workload, path: str) -> None:
 
 @proves("NMO-20")
 def test_restore_does_not_uncordon_replacement_node(functions: Functions, workload: Workload) -> None:
-    """NMO-20: `restore` does not uncordon a node that replaced the original one between read and write."""
+    """NMO-20: `restore` does not uncordon a node that was recreated after `restore` had read the original node."""
     node = workload.take_node()
-    event = build_updated(request_deletion(workload, create_active_maintenance(functions, workload, node)))
+    event = build_updated_event(request_deletion(workload, create_active_maintenance(functions, workload, node)))
 
     def replace_node() -> None:
         workload.delete(build_node_path(node))
@@ -582,14 +582,12 @@ def test_restore_does_not_uncordon_replacement_node(functions: Functions, worklo
     assert workload.read_node(node)["spec"]["unschedulable"] is True
 
 
-def test_deletion_of_unbegun_maintenance_does_not_change_node(
-    functions: Functions, workload: Workload, audit: AuditLog
-) -> None:
-    """NMO-22: the deletion of a maintenance that never began does not change the node."""
+def test_deletion_before_begin_does_not_change_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """NMO-22: the deletion of a maintenance that has not begun does not change the node."""
     node = workload.take_node()
     create_active_maintenance(functions, workload, node)
     second = workload.create_maintenance(node, KUBEVIRT)
-    failure_event = functions.invoke("begin", build_added(second))
+    failure_event = functions.invoke("begin", build_added_event(second))
     assert failure_event is not None
     functions.invoke("status", failure_event)
     second = workload.read_maintenance(second)
@@ -597,7 +595,7 @@ def test_deletion_of_unbegun_maintenance_does_not_change_node(
     writes = len(audit.list_writes_by())
 
     hint = {**second, "metadata": {**second["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
-    assert functions.invoke("restore", build_updated(hint)) is None
+    assert functions.invoke("restore", build_updated_event(hint)) is None
     assert len(audit.list_writes_by()) == writes
     assert workload.read_node(node)["spec"]["unschedulable"] is True
 
@@ -609,19 +607,19 @@ def test_interrupted_restore_is_completed(functions: Functions, workload: Worklo
     workload.local_cluster.kubectl("uncordon", node)
     workload.local_cluster.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
 
-    functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, maintenance))
+    functions.invoke("restore", build_product_event(events.MAINTENANCE_RESTORE_PENDING, maintenance))
 
     assert is_gone(workload, maintenance)
 
 
 def test_restore_logs_each_change(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-17, NMO-17a, KNM-5: `restore` logs each change with the messages that both specifications require."""
+    """NMO-17, NMO-17a, KNM-5: `restore` logs each change with the messages that the requirements specify."""
     node = workload.take_node()
     maintenance = request_deletion(workload, create_active_maintenance(functions, workload, node))
     caplog.clear()
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        functions.invoke("restore", build_updated(maintenance))
+        functions.invoke("restore", build_updated_event(maintenance))
 
     assert [record.message for record in caplog.records] == [
         "Reconciling NodeMaintenance",

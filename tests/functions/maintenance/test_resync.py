@@ -21,7 +21,7 @@ from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import PODS_PATH, Object
 from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_own_event, build_tick, build_updated
+from tests.functions.event_builders import build_added_event, build_product_event, build_tick, build_updated_event
 from tests.functions.request_hooks import record_list_requests
 from tests.kube.samples import NODE_IN_MAINTENANCE, make_maintenance
 from tests.proofs import proves
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
 @pytest.fixture
 def broker_sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Yield an HTTP server that receives events in place of the broker at K_SINK."""
+    """Yield an HTTP server that receives the function's events instead of a broker; K_SINK contains its URL."""
     running = Receiver()
     monkeypatch.setenv("K_SINK", running.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -49,7 +49,7 @@ def decode_received_events(sink: Receiver) -> list[BaseCloudEvent]:
 def run_tick(functions: Functions, maintenance: Object) -> list[str]:
     """Invoke `resync` with a tick, and return the type of its reply in a list, or [] without a reply.
 
-    A reply must refer to this maintenance.
+    The function asserts that the reply refers to this maintenance.
     """
     reply = functions.invoke("resync", build_tick())
     if reply is None:
@@ -72,7 +72,7 @@ def test_tick_emits_event_that_each_state_waits_for(functions: Functions, worklo
     steps = []
 
     steps.append(run_tick(functions, maintenance))
-    begun_event = functions.invoke("begin", build_added(maintenance))
+    begun_event = functions.invoke("begin", build_added_event(maintenance))
     assert begun_event is not None
     steps.append(run_tick(functions, maintenance))
     cordoned_event = functions.invoke("cordon", begun_event)
@@ -82,7 +82,7 @@ def test_tick_emits_event_that_each_state_waits_for(functions: Functions, worklo
     steps.append(run_tick(functions, maintenance))
     functions.invoke("evict", tainted_event)
     workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
-    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
+    drained_event = functions.invoke("evict", build_product_event(events.PODS_GONE, maintenance))
     assert drained_event is not None
     functions.invoke("status", drained_event)
     steps.append(run_tick(functions, maintenance))
@@ -90,7 +90,7 @@ def test_tick_emits_event_that_each_state_waits_for(functions: Functions, worklo
     steps.append(run_tick(functions, maintenance))
     workload.delete(m.build_path(maintenance))
     steps.append(run_tick(functions, maintenance))
-    functions.invoke("restore", build_updated(workload.read_maintenance(maintenance)))
+    functions.invoke("restore", build_updated_event(workload.read_maintenance(maintenance)))
     steps.append(run_tick(functions, maintenance))
 
     assert steps == [
@@ -109,14 +109,14 @@ def test_tick_emits_event_that_each_state_waits_for(functions: Functions, worklo
 def test_tick_emits_nothing_for_maintenance_with_event_in_flight(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-3: a tick emits nothing for a maintenance whose last event is in flight, but emits at once for a new one."""
+    """X-3: a tick emits nothing for a maintenance with an event in flight, unless the maintenance is new."""
     node = workload.take_node()
     workload.create_bare_pods(node, "pod")
     maintenance = workload.create_maintenance(node)
     monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 3600)
     before_begin = run_tick(functions, maintenance)
     functions.run_until_tainted(maintenance)
-    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, maintenance))
+    functions.invoke("status", build_product_event(events.MAINTENANCE_BEGUN, maintenance))
 
     in_flight = run_tick(functions, maintenance)
     monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 0)
@@ -130,7 +130,7 @@ def test_tick_emits_nothing_for_maintenance_with_event_in_flight(
 def test_tick_requests_renewal_of_due_lease_while_event_is_in_flight(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 11: a tick requests the renewal of a due lease even if an event of the maintenance is in flight."""
+    """Design rule 11: a tick requests the renewal of a due lease even if an event of the maintenance is in flight."""
     node = workload.take_node()
     workload.create_bare_pods(node, "pod")
     maintenance = workload.create_maintenance(node)
@@ -140,7 +140,7 @@ def test_tick_requests_renewal_of_due_lease_while_event_is_in_flight(
 
     assert run_tick(functions, maintenance) == [events.MAINTENANCE_PENDING]
 
-    functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, maintenance))
+    functions.invoke("begin", build_product_event(events.MAINTENANCE_PENDING, maintenance))
     assert run_tick(functions, maintenance) == []
 
 
@@ -202,7 +202,7 @@ def test_tick_emits_nothing_for_succeeded_maintenance(
 
 @pytest.mark.usefixtures("clean_cluster")
 def test_tick_emits_node_drifted_if_label_is_missing(functions: Functions, workload: Workload) -> None:
-    """Rule 10: a tick emits `node.drifted` for a node that lost its label, until the label is restored."""
+    """Design rule 10: a tick emits `node.drifted` for a node that lost its label, until the label is restored."""
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     drained_event = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
@@ -221,7 +221,7 @@ def test_tick_emits_node_drifted_if_label_is_missing(functions: Functions, workl
 
 
 @pytest.mark.usefixtures("clean_cluster")
-@pytest.mark.parametrize("is_replaced", [False, True], ids=["gone", "is_replaced"])
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
 def test_tick_emits_nothing_if_node_is_deleted_or_replaced(
     functions: Functions, workload: Workload, is_replaced: bool
 ) -> None:
@@ -229,7 +229,7 @@ def test_tick_emits_nothing_if_node_is_deleted_or_replaced(
     node = workload.take_node()
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
-    # this API version is not served, so the garbage collector keeps the maintenance
+    # The API server does not serve this API version, so the garbage collector does not delete the maintenance.
     owner = {
         "apiVersion": "example.com/v1",
         "kind": "Node",
@@ -250,7 +250,7 @@ def test_tick_emits_pending_for_failed_maintenance_after_node_creation(
 ) -> None:
     """NMO-19: a tick emits `maintenance.pending` for a failed maintenance after its missing node is created."""
     maintenance = workload.create_maintenance(node := f"late-{workload.namespace}")
-    failure_event = functions.invoke("begin", build_added(maintenance))
+    failure_event = functions.invoke("begin", build_added_event(maintenance))
     assert failure_event is not None
     functions.invoke("status", failure_event)
 
@@ -269,7 +269,7 @@ def test_tick_emits_pending_for_failed_maintenance_that_holds_lease(functions: F
     workload.client.create(leases.LEASES_PATH, leases.build_lease(node, maintenance, datetime.now(timezone.utc)))
     functions.invoke(
         "status",
-        build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "begin", "error": "may not"}),
+        build_product_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "begin", "error": "may not"}),
     )
 
     pending_event = functions.invoke("resync", build_tick())
@@ -286,7 +286,7 @@ def test_tick_emits_pending_for_failed_maintenance_that_holds_lease(functions: F
 def test_tick_emits_pending_for_maintenance_with_removed_metadata(
     functions: Functions, workload: Workload, removed_field: str
 ) -> None:
-    """X-3: a tick emits `maintenance.pending` for a maintenance with removed metadata, until `begin` restores it."""
+    """X-3: a tick emits `maintenance.pending` for a maintenance until `begin` has restored its removed metadata."""
     maintenance = workload.create_maintenance(workload.take_node())
     drained_event = functions.run_chain(maintenance, "begin", "cordon", "taint", "evict")
     functions.invoke("status", drained_event)
@@ -329,18 +329,18 @@ def test_maintenance_with_removed_metadata_and_deleted_node_fails(functions: Fun
 def test_tick_emits_pending_for_second_maintenance_only_after_first_is_gone(
     functions: Functions, workload: Workload
 ) -> None:
-    """NMO-22, X-7: a tick emits nothing for a second maintenance until the first one is gone."""
+    """NMO-22, X-7: a tick emits nothing for a node's second maintenance until the first maintenance is gone."""
     node = workload.take_node()
     first, second = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
     drained_event = functions.run_chain(first, "begin", "cordon", "taint", "evict")
     functions.invoke("status", drained_event)
-    failure_event = functions.invoke("begin", build_added(second))
+    failure_event = functions.invoke("begin", build_added_event(second))
     assert failure_event is not None
     functions.invoke("status", failure_event)
     before = run_tick(functions, second)
 
     workload.delete(m.build_path(first))
-    functions.invoke("restore", build_updated(workload.read_maintenance(first)))
+    functions.invoke("restore", build_updated_event(workload.read_maintenance(first)))
 
     assert (before, run_tick(functions, second)) == ([], [events.MAINTENANCE_PENDING])
 
@@ -349,9 +349,9 @@ def test_tick_emits_pending_for_second_maintenance_only_after_first_is_gone(
 def test_nodes_of_forbidden_api_group_are_not_treated_as_orphaned(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
-    """X-6, rule 4: if one API group cannot be listed, a tick emits events for the maintenances of the other groups.
+    """X-6, design rule 4: if an API group cannot be listed, a tick emits events for maintenances of other groups.
 
-    The nodes of that group are not treated as orphaned.
+    The nodes of the unlisted group are not treated as orphaned.
     """
     for group in GROUPS.values():
         functions.run_until_tainted(workload.create_maintenance(workload.take_node(), group))
@@ -380,10 +380,10 @@ def test_resync_answers_503_if_list_request_fails(
 
 
 @pytest.mark.usefixtures("clean_cluster")
-def test_replay_does_not_advance_rotation(
+def test_replay_does_not_advance_rotation_of_pod_reads(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 10: ticks read the cached pods of succeeded maintenances in rotation, which a replay does not advance."""
+    """Design rule 10: ticks read the pods of drained nodes in rotation; a replay does not advance the rotation."""
     nodes = {workload.take_node(), workload.take_node()}
     for node in nodes:
         functions.invoke(
@@ -413,7 +413,7 @@ def test_replay_does_not_advance_rotation(
 def test_pod_reads_are_divided_between_draining_and_succeeded_maintenances(
     draining_count: int, succeeded_count: int, read_counts: tuple[int, int]
 ) -> None:
-    """Rule 10: a tick reads the pods of up to twenty nodes, active drains first; five reads are for drained nodes."""
+    """Design rule 10: a tick reads the pods of at most twenty nodes; five reads are reserved for drained nodes."""
     phases = ["Running"] * draining_count + ["Succeeded"] * succeeded_count
     maintenances = [
         {**make_maintenance({"phase": phase}), "metadata": {**make_maintenance()["metadata"], "uid": f"uid-{number}"}}
@@ -428,7 +428,7 @@ def test_pod_reads_are_divided_between_draining_and_succeeded_maintenances(
 
 
 def test_malformed_maintenance_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """X-3: a malformed maintenance is logged and gets no event; it does not stop the tick for the others."""
+    """X-3: a tick logs a malformed maintenance, emits nothing for it, and continues with the other maintenances."""
     malformed, now = make_maintenance({"phase": "Running"}), datetime.now(timezone.utc)
     lease = leases.build_lease("node-1", malformed, now)
     lease["spec"]["renewTime"] = "soon"
@@ -438,7 +438,7 @@ def test_malformed_maintenance_is_logged(caplog: pytest.LogCaptureFixture) -> No
         raise ValueError("'soon' is not an RFC 3339 time")
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        due_event = resync._try_find_due(malformed, lists, now)
+        due_event = resync._try_find_due_event(malformed, lists, now)
         read_result = asyncio.run(resync._try_read(malformed, fail_read()))
 
     assert (due_event, read_result) == ("", (malformed, ""))
@@ -448,7 +448,7 @@ def test_malformed_maintenance_is_logged(caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.usefixtures("clean_cluster")
 def test_resync_posts_several_events_to_k_sink(functions: Functions, workload: Workload, broker_sink: Receiver) -> None:
-    """X-3: several events are posted to K_SINK, because an HTTP response can contain only one."""
+    """X-3: `resync` posts several events to K_SINK, because an HTTP response can contain only one event."""
     maintenances = [
         workload.create_maintenance(workload.take_node()),
         workload.create_maintenance(workload.take_node(), KUBEVIRT),

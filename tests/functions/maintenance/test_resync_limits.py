@@ -1,4 +1,4 @@
-"""Tests for `resync` with many maintenances, with malformed ones, and with too little time."""
+"""Tests for `resync` with many maintenances, with malformed maintenances, and with a deadline that is too short."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import PODS_PATH, Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_own_event, build_tick
+from tests.functions.event_builders import build_product_event, build_tick
 from tests.functions.request_hooks import count_requests
 from tests.kube.samples import DRAIN_TAINTS, make_node
 from tests.proofs import proves
@@ -50,7 +50,7 @@ def create_succeeded_maintenances(workload: Workload) -> Iterator[Callable[[int]
     names: list[str] = []
 
     def create_maintenances(count: int) -> list[str]:
-        added = [f"resting-{number}" for number in range(len(names), len(names) + count)]
+        added = [f"succeeded-{number}" for number in range(len(names), len(names) + count)]
         names.extend(added)
         for chunk in _split_into_chunks(added):
             workload.client.gather_all(*(_create_succeeded_maintenance(workload.client.api, name) for name in chunk))
@@ -82,19 +82,19 @@ async def _create_succeeded_maintenance(api: Api, name: str) -> None:
     await api.create(leases.LEASES_PATH, leases.build_lease(name, maintenance, datetime.now(timezone.utc)))
 
 
-def test_request_count_is_independent_of_succeeded(
+def test_request_count_is_independent_of_succeeded_maintenances(
     functions: Functions, create_succeeded_maintenances: Callable[[int], list[str]]
 ) -> None:
-    """Rule 10: a tick sends as many requests for 300 succeeded maintenances as for 50, and emits nothing.
+    """Design rule 10: a tick sends as many requests for 300 succeeded maintenances as for 50, and emits nothing.
 
     A tick sends five list requests, and reads the pods of a limited number of nodes.
     """
     api = functions.clusters["resync"].api
     request_counts = []
-    INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])  # caches this install's account
+    INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])  # Cache the ServiceAccount's identity.
     for count in (50, 250):
         create_succeeded_maintenances(count)
-        INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])  # caches that this install is active
+        INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])  # Cache that this install is active.
         with count_requests(api) as requests:
             assert functions.invoke("resync", build_tick()) is None
         request_counts.append(requests)
@@ -105,10 +105,10 @@ def test_request_count_is_independent_of_succeeded(
 
 
 @proves("X-3")
-def test_late_pod_is_found_by_rotation(
+def test_new_pod_on_drained_node_is_found_by_rotation(
     functions: Functions, create_succeeded_maintenances: Callable[[int], list[str]], workload: Workload
 ) -> None:
-    """X-3: a late pod on one of 50 nodes with succeeded maintenances is found within three ticks."""
+    """X-3: three ticks are enough to find a new pod on one of 50 nodes whose maintenances have succeeded."""
     names = create_succeeded_maintenances(50)
     pod = build_pod(names[33], "late")
     workload.client.create(f"/api/v1/namespaces/{workload.namespace}/pods", pod)
@@ -117,7 +117,7 @@ def test_late_pod_is_found_by_rotation(
     workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/late?gracePeriodSeconds=0")
 
     emitted = [(reply.get_type(), reply.get_extension("node")) for reply in replies if reply]
-    assert set(emitted) == {(events.NODE_TAINTED, names[33])}  # once or twice: three ticks read sixty nodes
+    assert set(emitted) == {(events.NODE_TAINTED, names[33])}  # One or two of the ticks read the pod's node.
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_late_pod_is_found_by_rotation(
         {"lastUpdate": "2026-01-01T00:00:00.5Z"},
         {"phase": "Running", "blockedPods": [{"namespace": "a", "name": "b", "reason": "c"}]},
     ],
-    ids=["foreign time format", "blocked pod without time"],
+    ids=["foreign time format", "blocked pod without retryAfter"],
 )
 def test_malformed_status_does_not_stop_tick(functions: Functions, workload: Workload, status: Object) -> None:
     """X-3: a status with unexpected values does not stop the tick for other maintenances."""
@@ -157,7 +157,7 @@ def test_forbidden_lists_do_not_stop_tick(
         workload.create_maintenance(workload.take_node()),
     )
     functions.run_until_tainted(begun_maintenance)
-    INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])  # other installs are not under test
+    INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])  # Cache that this install is active.
 
     (event,) = resync(build_tick(), functions.clusters["guard"])
 
@@ -169,17 +169,20 @@ def test_forbidden_lists_do_not_stop_tick(
     assert [record.fields for record in caplog.records if hasattr(record, "fields")][-1] == {"left": 1}
 
 
-def test_tick_that_cannot_list_pods_in_time_emits_other_events(
+def test_tick_that_cannot_list_pods_in_time_emits_events_without_pod_list(
     functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule 10: a tick that cannot list pods in time emits the other events and leaves the rest to the next tick."""
+    """Design rule 10: a tick that cannot list pods in time emits the events that require no pod list.
+
+    The next tick emits the other events.
+    """
     cluster = functions.clusters["resync"]
     new_maintenance, draining = (
         workload.create_maintenance(workload.take_node()),
         workload.create_maintenance(workload.take_node()),
     )
     functions.run_until_tainted(draining)
-    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, draining))
+    functions.invoke("status", build_product_event(events.MAINTENANCE_BEGUN, draining))
     workload.create_bare_pods(draining["spec"]["nodeName"], "pod")
 
     with delay_pod_lists(cluster, monkeypatch), set_deadline(1.0):
@@ -212,6 +215,6 @@ def delay_pod_lists(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def test_tick_without_time_for_any_list_raises_unavailable(functions: Functions) -> None:
-    """X-6: a tick without time for any list raises `Unavailable`."""
+    """X-6: a tick without time for any list request raises `Unavailable`."""
     with set_deadline(0.0), pytest.raises(Unavailable):
         resync(build_tick(), functions.clusters["resync"])

@@ -21,7 +21,7 @@ from kube.nodes import MAINTENANCE_LABEL, is_cordoned, is_in_maintenance
 from kube.paths import Object
 from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_own_event, build_tick, build_updated
+from tests.functions.event_builders import build_added_event, build_product_event, build_tick, build_updated_event
 from tests.functions.request_hooks import count_requests
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
@@ -34,7 +34,7 @@ VALID_RENEW_TIME, EXPIRED_RENEW_TIME = "2999-01-01T00:00:00.000000Z", "2020-01-0
 
 
 def deliver_event_and_replies(functions: Functions, event: BaseCloudEvent) -> Counter[str]:
-    """Deliver the event and all replies as the Triggers route them; return the number of events per type."""
+    """Deliver the event and all replies as the Triggers would route them; return the number of events per type."""
     delivered: Counter[str] = Counter()
     queue = [event]
     while queue:
@@ -47,7 +47,7 @@ def deliver_event_and_replies(functions: Functions, event: BaseCloudEvent) -> Co
 
 def run_all_steps(functions: Functions, maintenance: Object) -> Object:
     """Run all steps of the maintenance without losing an event, and return the maintenance."""
-    deliver_event_and_replies(functions, build_added(maintenance))
+    deliver_event_and_replies(functions, build_added_event(maintenance))
     return maintenance
 
 
@@ -127,18 +127,18 @@ def create_maintenance_without_lease(functions: Functions, workload: Workload) -
 
 
 def create_successor_maintenance(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance that became the successor of a deleted one, and lose the event for it."""
+    """Create the successor of a deleted maintenance, and drop the event that starts the successor."""
     node = workload.take_node()
     first = run_all_steps(functions, workload.create_maintenance(node))
     maintenance = run_all_steps(functions, workload.create_maintenance(node, KUBEVIRT))
     assert workload.read_maintenance(maintenance)["status"]["phase"] == m.FAILED
     workload.delete(m.build_path(first))
-    functions.invoke("restore", build_updated(workload.read_maintenance(first)))
+    functions.invoke("restore", build_updated_event(workload.read_maintenance(first)))
     return maintenance
 
 
 def create_maintenance_blocked_by_foreign_lease(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance that another tool's lease blocked; the lease has expired in the meantime."""
+    """Create a maintenance that another tool's lease blocks, and then make that lease expire."""
     node = workload.take_node()
     spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": VALID_RENEW_TIME}
     workload.client.create(leases.LEASES_PATH, {"metadata": {"name": leases.build_lease_name(node)}, "spec": spec})
@@ -152,13 +152,13 @@ def create_maintenance_with_outdated_error(functions: Functions, workload: Workl
     """Create a drained maintenance whose status contains an outdated lease renewal error."""
     maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
     failure_data = {"step": "begin", "error": "leases is forbidden", "begun": True}
-    functions.invoke("status", build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data=failure_data))
+    functions.invoke("status", build_product_event(events.MAINTENANCE_STEP_FAILED, maintenance, data=failure_data))
     assert workload.read_maintenance(maintenance)["status"]["lastError"] == failure_data["error"]
     return maintenance
 
 
-def create_maintenance_with_late_node(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance that failed because its node was created only afterwards."""
+def create_maintenance_before_node(functions: Functions, workload: Workload) -> Object:
+    """Create a maintenance that fails because its node does not exist, and then create the node."""
     maintenance = run_all_steps(functions, workload.create_maintenance(node := f"late-{workload.namespace}"))
     assert workload.read_maintenance(maintenance)["status"]["phase"] == m.FAILED
     workload.local_cluster.create_nodes(node)
@@ -171,7 +171,7 @@ def create_maintenance_with_late_node(functions: Functions, workload: Workload) 
     ("create_maintenance", "event_type", "max_events"),
     [
         (create_new_maintenance, events.MAINTENANCE_PENDING, 5),
-        (create_maintenance_with_late_node, events.MAINTENANCE_PENDING, 5),
+        (create_maintenance_before_node, events.MAINTENANCE_PENDING, 5),
         (create_maintenance_blocked_by_foreign_lease, events.MAINTENANCE_PENDING, 5),
         (create_successor_maintenance, events.MAINTENANCE_PENDING, 5),
         (create_maintenance_without_metadata, events.MAINTENANCE_PENDING, 4),
@@ -194,9 +194,9 @@ def test_tick_completes_maintenance(
     event_type: str,
     max_events: int,
 ) -> None:
-    """Rule 11, X-3: the event that a tick emits completes the maintenance, and later ticks emit nothing for it.
+    """Design rule 11, X-3: the event that a tick emits completes the maintenance, and later ticks emit nothing.
 
-    The test caches the account of `resync` and that its install is active, so that a tick reads neither.
+    The test first caches the account of `resync` and that its install is active, so that the tick reads neither.
     """
     INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])
     INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
@@ -224,13 +224,13 @@ def test_tick_completes_maintenance(
 def test_failed_lease_renewal_is_retried_once_per_tick(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
-    """Rule 9: a failing lease renewal causes one pass of `begin` per tick and no write; a success clears the error."""
+    """Design rule 9: each tick retries a failed lease renewal once, without a write; a success clears the error."""
     maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
     fault_proxy.inject(lambda request: Fault(403, "may not") if request.startswith("get leases") else None)
     functions.invoke(
         "status",
         run_failing_begin(
-            proxied_functions, build_own_event(events.MAINTENANCE_PENDING, maintenance, data={"begun": True})
+            proxied_functions, build_product_event(events.MAINTENANCE_PENDING, maintenance, data={"begun": True})
         ),
     )
     failed_maintenance, writes = workload.read_maintenance(maintenance), len(audit.list_writes_by())
@@ -279,18 +279,18 @@ def create_vanished_maintenance(functions: Functions, workload: Workload) -> Obj
 
 
 def create_deleted_maintenance_and_successor(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance and its successor, delete both and lose both events; return the successor."""
+    """Create a maintenance and its successor, delete both and drop the events about both; return the successor."""
     node = workload.take_node()
     first = run_all_steps(functions, workload.create_maintenance(node))
     maintenance = run_all_steps(functions, workload.create_maintenance(node, KUBEVIRT))
     workload.delete(m.build_path(first))
-    functions.invoke("restore", build_updated(workload.read_maintenance(first)))
+    functions.invoke("restore", build_updated_event(workload.read_maintenance(first)))
     workload.delete(m.build_path(maintenance))
     return maintenance
 
 
 def create_deleted_maintenance_with_deleted_node(functions: Functions, workload: Workload) -> Object:
-    """Create a maintenance, and delete it and its node."""
+    """Create a maintenance, and delete its node and the maintenance."""
     node = workload.take_node()
     maintenance = run_all_steps(functions, workload.create_maintenance(node))
     workload.delete(f"/api/v1/nodes/{node}")
@@ -312,7 +312,7 @@ def create_deleted_maintenance_with_deleted_node(functions: Functions, workload:
 def test_tick_restores_node(
     functions: Functions, workload: Workload, create_maintenance: Callable[[Functions, Workload], Object]
 ) -> None:
-    """Rule 11, X-5: the event that a tick emits restores the node and releases the lease; later ticks emit nothing."""
+    """Design rule 11, X-5: a tick's event restores the node and releases the lease; later ticks emit nothing."""
     maintenance = create_maintenance(functions, workload)
     name = m.get_node_name(maintenance)
     with count_requests(functions.clusters["resync"].api) as requests:
@@ -345,7 +345,7 @@ def test_tick_restores_node(
 @proves("X-3")
 @pytest.mark.parametrize("value", ["", "Foo_Bar"])
 def test_node_with_invalid_maintenance_label_is_restored(functions: Functions, workload: Workload, value: str) -> None:
-    """Rule 12: a node whose label contains no valid uid is restored, and only once."""
+    """Design rule 12: a node whose label contains no valid uid is restored, and only once."""
     node = workload.take_node()
     workload.local_cluster.kubectl("cordon", node)
     workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}={value}")
@@ -361,7 +361,7 @@ def test_node_with_invalid_maintenance_label_is_restored(functions: Functions, w
 
 
 def test_lease_with_invalid_holder_is_released(functions: Functions, workload: Workload) -> None:
-    """Rule 12: a lease whose annotation has an invalid object name is released as orphaned."""
+    """Design rule 12: a lease whose annotation has an invalid object name is released as orphaned."""
     node = workload.take_node()
     maintenance = run_all_steps(functions, workload.create_maintenance(node))
     annotation = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} x/status some-uid"}
@@ -383,7 +383,7 @@ def test_lease_with_invalid_holder_is_released(functions: Functions, workload: W
 
 @proves("X-3")
 def test_tick_replaces_lost_budget_opened_event(functions: Functions, workload: Workload) -> None:
-    """Rule 11: if `budget.opened` was lost, the event that a tick emits makes `evict` evict the pod."""
+    """Design rule 11: if `budget.opened` was lost, the event that a tick emits makes `evict` evict the pod."""
     node = workload.take_node()
     workload.create_bare_pods(node, "pod", labels={"app": "x"})
     workload.create_budget("keep", {"app": "x"}, 1, expected_healthy=1)
@@ -403,7 +403,7 @@ def test_tick_replaces_lost_budget_opened_event(functions: Functions, workload: 
 def test_tick_replaces_lost_pods_added_event(
     functions: Functions, workload: Workload, blocked_names: list[str]
 ) -> None:
-    """Rule 11: if `pods.added` was lost, the event that a tick emits makes `evict` evict the new pod.
+    """Design rule 11: if `pods.added` was lost, the event that a tick emits makes `evict` evict the new pod.
 
     The drain waits for a budget, or has already succeeded.
     """
@@ -427,7 +427,7 @@ def test_tick_replaces_lost_pods_added_event(
 def test_tick_emits_nothing_for_maintenance_that_waits_for_administrator(
     functions: Functions, workload: Workload
 ) -> None:
-    """Rule 11: a tick emits nothing for a maintenance that waits for an administrator; `lastError` names the cause."""
+    """Design rule 11: a tick emits nothing for a maintenance that needs an administrator; `lastError` states why."""
     node = workload.take_node()
     first = run_all_steps(functions, workload.create_maintenance(node))
     second = run_all_steps(functions, workload.create_maintenance(node, KUBEVIRT))
@@ -437,4 +437,4 @@ def test_tick_emits_nothing_for_maintenance_that_waits_for_administrator(
 
     assert first["metadata"]["name"] in workload.read_maintenance(second)["status"]["lastError"]
     assert workload.read_maintenance(without_node)["status"]["lastError"] == 'nodes "nowhere" not found'
-    assert functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, second)) is None
+    assert functions.invoke("restore", build_product_event(events.MAINTENANCE_RESTORE_PENDING, second)) is None

@@ -21,7 +21,12 @@ from kube.nodes import build_node_path
 from kube.paths import PODS_PATH, Object
 from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_node_updated, build_own_event, build_updated
+from tests.functions.event_builders import (
+    build_added_event,
+    build_node_updated_event,
+    build_product_event,
+    build_updated_event,
+)
 from tests.functions.request_hooks import count_requests, record_list_requests
 from tests.proofs import proves
 from tests.workload import AuditLog, Workload, summarize_writes
@@ -37,7 +42,7 @@ FOREIGN_LEASE_SPEC = {
 
 def run_steps_with_status(functions: Functions, workload: Workload, maintenance: Object) -> Object:
     """Run each step once, each followed by `status`, and return the maintenance."""
-    event: BaseCloudEvent = build_added(maintenance)
+    event: BaseCloudEvent = build_added_event(maintenance)
     for step in ("begin", "cordon", "taint", "evict"):
         reply = functions.invoke(step, event)
         assert reply is not None
@@ -61,7 +66,7 @@ def test_first_status_reports_counts_and_pending_pods(
 ) -> None:
     """NMO-10, NMO-11, KNM-2, KNM-3, OSV-13, X-1: the first status reports Running, the counts and pending pods.
 
-    It contains both spellings of `totalPods`, and is written once, with two Events.
+    The status contains both spellings of `totalPods`. `status` writes it once, and records two Events.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
@@ -88,13 +93,13 @@ def test_first_status_reports_counts_and_pending_pods(
 
 @proves("NMO-10", "NMO-11")
 def test_maintenance_of_drained_node_succeeds(functions: Functions, workload: Workload) -> None:
-    """NMO-10, NMO-11: after the drain, the phase is Succeeded, the progress 100 and no pod pending; the counts stay."""
+    """NMO-10, NMO-11: after the drain, the phase is Succeeded, the progress is 100 and no pod is pending."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(node))
     workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
 
-    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
+    drained_event = functions.invoke("evict", build_product_event(events.PODS_GONE, maintenance))
     assert drained_event is not None
     functions.invoke("status", drained_event)
 
@@ -115,8 +120,8 @@ def _get_name(maintenance: Object) -> str:
     return str(maintenance["metadata"]["name"])
 
 
-def test_maintenance_of_node_without_pods_succeeds_at_once(functions: Functions, workload: Workload) -> None:
-    """NMO-10: the maintenance of a node without pods to evict succeeds at once."""
+def test_maintenance_of_node_without_pods_succeeds_immediately(functions: Functions, workload: Workload) -> None:
+    """NMO-10: the maintenance of a node without pods to evict succeeds immediately."""
     maintenance = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
 
     status = maintenance["status"]
@@ -151,7 +156,7 @@ def test_repeated_passes_of_blocked_drain_write_nothing(
 
     for _ in range(2):
         for kind in (events.NODE_TAINTED, events.PODS_GONE):
-            reply = functions.invoke("evict", build_own_event(kind, maintenance))
+            reply = functions.invoke("evict", build_product_event(kind, maintenance))
             assert reply is not None
             functions.invoke("status", reply)
 
@@ -176,9 +181,9 @@ def test_blocked_pod_is_reported_and_cleared(functions: Functions, workload: Wor
     workload.wait_for_collection(
         f"/apis/policy/v1/namespaces/{workload.namespace}/poddisruptionbudgets", lambda budgets: not budgets
     )
-    functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
+    functions.invoke("evict", build_product_event(events.PODS_GONE, maintenance))
     workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
-    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, maintenance))
+    drained_event = functions.invoke("evict", build_product_event(events.PODS_GONE, maintenance))
     assert drained_event is not None
     functions.invoke("status", drained_event)
 
@@ -201,7 +206,7 @@ def test_drain_progress_never_decreases(functions: Functions, workload: Workload
             workload.wait_for_object(f"{path}/{name}", lambda pod: pod is None)
         else:
             workload.create_bare_pods(node, "late", "later")
-        functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
+        functions.invoke("status", build_product_event(events.PODS_EVICTED, maintenance))
         status = workload.read_maintenance(maintenance)["status"]
         progress.append((status["drainProgress"], len(status["pendingPods"])))
 
@@ -215,10 +220,10 @@ def create_begun_maintenance(functions: Functions, workload: Workload, node: str
 
 
 @proves("NMO-22", "C6")
-def test_maintenance_that_cannot_begin_is_failed(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-19, NMO-22, C6: a maintenance that cannot begin has phase Failed and the reason, written only once."""
+def test_maintenance_that_cannot_begin_fails(functions: Functions, workload: Workload, audit: AuditLog) -> None:
+    """NMO-19, NMO-22, C6: a maintenance that cannot begin gets the phase Failed and the error with one write."""
     maintenance = workload.create_maintenance("nowhere")
-    failure_event = functions.invoke("begin", build_added(maintenance))
+    failure_event = functions.invoke("begin", build_added_event(maintenance))
     assert failure_event is not None
 
     functions.invoke("status", failure_event)
@@ -234,7 +239,7 @@ def test_maintenance_that_cannot_begin_is_failed(functions: Functions, workload:
 
 
 @pytest.mark.parametrize("cause", ["refused", "waits"])
-def test_late_begin_failure_is_ignored(functions: Functions, workload: Workload, cause: str) -> None:
+def test_failure_of_begin_is_ignored_after_later_success(functions: Functions, workload: Workload, cause: str) -> None:
     """X-2: a late failure event of `begin` changes nothing after the maintenance has begun."""
     node = workload.take_node()
     first, second = workload.create_maintenance(node), workload.create_maintenance(node)
@@ -244,13 +249,13 @@ def test_late_begin_failure_is_ignored(functions: Functions, workload: Workload,
         workload.client.create(
             leases.LEASES_PATH, {"metadata": {"name": leases.build_lease_name(node)}, "spec": FOREIGN_LEASE_SPEC}
         )
-    late_event = functions.invoke("begin", build_added(second))
+    late_event = functions.invoke("begin", build_added_event(second))
     assert late_event is not None
     functions.invoke("status", late_event)
     assert m.get_last_error(workload.read_maintenance(second)) == require_data(late_event)["error"]
     if cause == "refused":
         workload.delete(m.build_path(first))
-        functions.invoke("restore", build_updated(workload.read_maintenance(first)))
+        functions.invoke("restore", build_updated_event(workload.read_maintenance(first)))
     else:
         workload.delete(leases.build_lease_path(node))
     functions.invoke("status", functions.run_begin(second))
@@ -274,22 +279,22 @@ def test_failed_step_keeps_phase_running(functions: Functions, workload: Workloa
 
     functions.invoke(
         "status",
-        build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "cordon", "error": "no right"}),
+        build_product_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "cordon", "error": "no right"}),
     )
     status_with_error = workload.read_maintenance(maintenance)["status"]
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
+    functions.invoke("status", build_product_event(events.PODS_EVICTED, maintenance))
 
     assert (status_with_error["phase"], status_with_error["lastError"]) == ("Running", "no right")
     assert "lastError" not in workload.read_maintenance(maintenance)["status"]
 
 
-def test_late_node_drained_does_not_set_succeeded(functions: Functions, workload: Workload) -> None:
+def test_outdated_node_drained_does_not_set_succeeded(functions: Functions, workload: Workload) -> None:
     """X-2: a late `node.drained` does not set Succeeded while a pod remains."""
     node = workload.take_node()
     maintenance = create_begun_maintenance(functions, workload, node)
     workload.create_bare_pods(node, "late")
 
-    functions.invoke("status", build_own_event(events.NODE_DRAINED, maintenance))
+    functions.invoke("status", build_product_event(events.NODE_DRAINED, maintenance))
 
     status = workload.read_maintenance(maintenance)["status"]
     assert (status["phase"], status["pendingPods"]) == ("Running", ["late"])
@@ -305,7 +310,7 @@ def test_status_writes_nothing_for_deleted_maintenance(
     workload.delete(m.build_path(maintenance))
     writes = len(audit.list_writes_by())
 
-    functions.invoke("status", build_own_event(events.PODS_EVICTED, maintenance))
+    functions.invoke("status", build_product_event(events.PODS_EVICTED, maintenance))
 
     assert len(audit.list_writes_by()) == writes
 
@@ -318,7 +323,8 @@ def test_only_restore_errors_are_written_during_deletion(functions: Functions, w
     last_errors = []
     for step, error in (("evict", "too late"), ("restore", "no right"), ("cordon", "too late")):
         functions.invoke(
-            "status", build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": step, "error": error})
+            "status",
+            build_product_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": step, "error": error}),
         )
         last_errors.append(m.get_last_error(workload.read_maintenance(maintenance)))
 
@@ -333,7 +339,7 @@ def test_concurrent_events_share_status_writes(functions: Functions, workload: W
     writes, statuses = len(audit.list_writes_by()), []
 
     def post_event(number: int) -> None:
-        event = build_own_event(
+        event = build_product_event(
             events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": f"error {number}"}
         )
         statuses.append(functions.post("status", event).status_code)
@@ -366,7 +372,7 @@ def test_new_phase_is_logged(functions: Functions, workload: Workload, caplog: p
 def test_stale_cache_does_not_revoke_success(
     functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
-    """X-2, NMO-10: before `status` revokes a success, it lists the latest state and so ignores a stale cache."""
+    """X-2, NMO-10: before `status` revokes a success, it lists the latest pods, because the cache may be stale."""
     node = workload.take_node()
     (deleted_pod,) = workload.create_bare_pods(node, f"gone-{node}")
     workload.delete(build_pod_path(deleted_pod))
@@ -376,7 +382,7 @@ def test_stale_cache_does_not_revoke_success(
     stale_list = Fault(200, body={"items": [deleted_pod], "metadata": {"resourceVersion": "1"}})
     fault_proxy.inject(lambda request: stale_list if request == "list pods 1" else None)
 
-    response = proxied_functions.post("status", build_own_event(events.PODS_EVICTED, maintenance))
+    response = proxied_functions.post("status", build_product_event(events.PODS_EVICTED, maintenance))
 
     list_count = fault_proxy.request_counts["list pods"]
     fault_proxy.stop_faults()
@@ -389,9 +395,9 @@ def test_stale_cache_does_not_revoke_success(
 def test_status_lists_pods_at_resource_version_of_event(
     functions: Functions, workload: Workload, pods_version: str
 ) -> None:
-    """Rule 1: `status` lists pods that are at least as new as the state named in the event."""
+    """Design rule 1: `status` requests a pod list that is at least as new as the resourceVersion in the event."""
     maintenance = create_begun_maintenance(functions, workload, workload.take_node())
-    event = build_own_event(
+    event = build_product_event(
         events.PODS_EVICTED, maintenance, data={"podsVersion": pods_version} if pods_version else {}
     )
 
@@ -404,14 +410,14 @@ def test_status_lists_pods_at_resource_version_of_event(
 def test_event_snapshot_saves_requests(functions: Functions, workload: Workload) -> None:
     """Check that `status` sends two requests after `begin` and `evict`, because it uses the event's snapshot.
 
-    After `node.drained` it also lists the pods, but does not read the node.
+    After `node.drained`, `status` also lists the pods, but does not read the node.
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     maintenance, api = workload.create_maintenance(node), functions.clusters["status"].api
     steps: list[tuple[BaseCloudEvent, int]] = []
-    event: BaseCloudEvent = build_added(maintenance)
+    event: BaseCloudEvent = build_added_event(maintenance)
     for step in ("begin", "cordon", "taint", "evict", "evict"):
         reply = functions.invoke(step, event)
         assert reply is not None
@@ -422,7 +428,7 @@ def test_event_snapshot_saves_requests(functions: Functions, workload: Workload)
         event = reply
         if step == "evict":
             workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
-            event = build_own_event(events.PODS_GONE, maintenance)
+            event = build_product_event(events.PODS_GONE, maintenance)
 
     kinds = [events.MAINTENANCE_BEGUN, events.PODS_EVICTED, events.NODE_DRAINED]
     assert [(reply.get_type(), count) for reply, count in steps] == list(zip(kinds, (2, 2, 3), strict=True))
@@ -433,7 +439,7 @@ def test_event_snapshot_saves_requests(functions: Functions, workload: Workload)
 
 @proves("X-2")
 def test_outdated_event_snapshot_is_ignored(functions: Functions, workload: Workload) -> None:
-    """X-2, rule 1: `status` ignores an event's snapshot that precedes another write, and reads pods and node again."""
+    """X-2, design rule 1: `status` ignores an event's snapshot taken before another write, and reads the cluster."""
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
     maintenance = workload.create_maintenance(node)
@@ -442,7 +448,8 @@ def test_outdated_event_snapshot_is_ignored(functions: Functions, workload: Work
     assert late_event is not None
     functions.invoke("status", late_event)
     functions.invoke(
-        "status", build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": "one"})
+        "status",
+        build_product_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": "one"}),
     )
     pod_path = f"/api/v1/namespaces/{workload.namespace}/pods/a"
     workload.client.patch(pod_path, {"metadata": {"finalizers": None}})
@@ -457,13 +464,13 @@ def test_outdated_event_snapshot_is_ignored(functions: Functions, workload: Work
     workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/b", {"metadata": {"finalizers": None}})
 
 
-@pytest.mark.parametrize("is_foreign_write", [False, True], ids=["own write", "foreign write"])
-def test_event_snapshot_is_used_if_only_this_process_has_written_since(
-    functions: Functions, workload: Workload, is_foreign_write: bool
+@pytest.mark.parametrize("is_written_by_other_client", [False, True], ids=["no other write", "write of another client"])
+def test_event_snapshot_is_used_if_only_this_process_wrote_status_afterwards(
+    functions: Functions, workload: Workload, is_written_by_other_client: bool
 ) -> None:
-    """Check that `status` uses an event's snapshot if only this process has written the status since.
+    """Check that `status` uses an event's snapshot if only this process has written the status after the snapshot.
 
-    It then sends only two requests. A change by another writer makes the snapshot outdated (X-2).
+    In that case, `status` sends only two requests. A write of another client makes the snapshot outdated (X-2).
     """
     INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])
     node, api = workload.take_node(), functions.clusters["status"].api
@@ -473,14 +480,14 @@ def test_event_snapshot_is_used_if_only_this_process_has_written_since(
     late_event = functions.invoke("evict", functions.run_until_tainted(maintenance))
     assert late_event is not None
     functions.invoke("status", begun_event)
-    if is_foreign_write:
+    if is_written_by_other_client:
         workload.client.patch(m.build_path(maintenance), {"metadata": {"annotations": {"somebody": "else"}}})
 
     with count_requests(api) as requests:
         functions.invoke("status", late_event)
 
     assert sum(count for request, count in requests.items() if "/events" not in request) == (
-        4 if is_foreign_write else 2
+        4 if is_written_by_other_client else 2
     )
     assert workload.read_maintenance(maintenance)["status"]["pendingPods"] == ["a", "b"]
     assert get_conditions(workload.read_maintenance(maintenance))["Cordoned"] == ("True", "Cordoned")
@@ -491,7 +498,7 @@ def test_event_snapshot_is_used_if_only_this_process_has_written_since(
 
 
 def test_status_does_not_read_node_for_pods_gone(functions: Functions, workload: Workload) -> None:
-    """Check that `status` sends three requests for `pods.gone`, without reading the node: `guard` checks its cordon."""
+    """Check that `status` sends three requests for `pods.gone`, and does not read the node, which `guard` watches."""
     INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
@@ -501,7 +508,7 @@ def test_status_does_not_read_node_for_pods_gone(functions: Functions, workload:
     workload.wait_for_object(pod_path, lambda pod: pod is None)
 
     with count_requests(functions.clusters["status"].api) as requests:
-        functions.invoke("status", build_own_event(events.PODS_GONE, maintenance))
+        functions.invoke("status", build_product_event(events.PODS_GONE, maintenance))
 
     assert requests == {
         f"GET {m.build_path(maintenance)}": 1,
@@ -527,7 +534,7 @@ def test_cordon_node_event_is_recorded_once(functions: Functions, workload: Work
     for error in ("one", "another"):
         functions.invoke(
             "status",
-            build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": error}),
+            build_product_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": error}),
         )
         cordon_event = list_node_events(workload, node)[CORDON_REASON]
         counts.append((cordon_event["type"], cordon_event.get("count", 1)))
@@ -553,7 +560,7 @@ def test_large_status_is_truncated_and_stored(functions: Functions, workload: Wo
     node = workload.take_node()
     names = [f"{number:03}-{'x' * 249}" for number in range(250)]
     maintenance = workload.create_maintenance(node, name="m" * 253)
-    functions.invoke("status", functions.run_begin(maintenance))  # records BeginMaintenance before the slow writes
+    functions.invoke("status", functions.run_begin(maintenance))  # Record BeginMaintenance before the slow writes.
     functions.run_until_tainted(maintenance)
     workload.create_bare_pods(node, *names, ready=False)
     long_message = "a webhook's long message " * 1000
@@ -562,8 +569,10 @@ def test_large_status_is_truncated_and_stored(functions: Functions, workload: Wo
         for name in names
     ]
 
-    evicted_event = build_own_event(events.PODS_EVICTED, maintenance, data={"blocked": refusals, "error": long_message})
-    codes = [functions.post("status", evicted_event).status_code for _ in range(5)]  # a busy server may cause a 503
+    evicted_event = build_product_event(
+        events.PODS_EVICTED, maintenance, data={"blocked": refusals, "error": long_message}
+    )
+    codes = [functions.post("status", evicted_event).status_code for _ in range(5)]  # A busy server may cause a 503.
 
     assert set(codes) <= {204, 503}
     assert 204 in codes
@@ -574,7 +583,7 @@ def test_large_status_is_truncated_and_stored(functions: Functions, workload: Wo
     assert status["lastError"].endswith("more characters)")
     functions.invoke(
         "status",
-        build_own_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": long_message}),
+        build_product_event(events.MAINTENANCE_STEP_FAILED, maintenance, data={"step": "evict", "error": long_message}),
     )
     recorded_events = workload.client.list(
         "/api/v1/namespaces/default/events", field_selector=f"involvedObject.name={'m' * 253}"
@@ -584,7 +593,7 @@ def test_large_status_is_truncated_and_stored(functions: Functions, workload: Wo
 
 @pytest.mark.parametrize("timestamp", ["2026-01-02T03:04:05.678+02:00", "2026-01-02t03:04:05z"])
 def test_any_rfc3339_time_is_accepted(functions: Functions, workload: Workload, timestamp: str) -> None:
-    """NMO-12: `evict`, `status` and `guard` accept a status with times in any format of RFC 3339."""
+    """NMO-12: `evict`, `status` and `guard` accept a status with timestamps in any RFC 3339 format."""
     node = workload.take_node()
     (held_pod,) = workload.create_bare_pods(node, f"held-{node}", finalizers=("example.com/hold",))
     maintenance = workload.create_maintenance(node)
@@ -602,11 +611,11 @@ def test_any_rfc3339_time_is_accepted(functions: Functions, workload: Workload, 
         f"{m.build_path(maintenance)}/status", {"status": {**status, "phase": "Running", "conditions": [condition]}}
     )
 
-    reply = functions.invoke("evict", build_own_event(events.NODE_TAINTED, maintenance))
+    reply = functions.invoke("evict", build_product_event(events.NODE_TAINTED, maintenance))
     assert reply is not None
     functions.invoke("status", reply)
 
     assert [pod["name"] for pod in require_data(reply)["evicted"]] == [f"held-{node}"]
     assert workload.read_maintenance(maintenance)["status"]["blockedPods"] == []
-    assert functions.post("guard", build_node_updated(workload.read_node(node))).status_code == 204
+    assert functions.post("guard", build_node_updated_event(workload.read_node(node))).status_code == 204
     workload.client.patch(build_pod_path(held_pod), {"metadata": {"finalizers": []}})

@@ -73,8 +73,8 @@ def test_taint_does_not_change_existing_drain_taint_with_value(functions: Functi
 
 
 @proves("NMO-4")
-def test_existing_taints_keep_their_order(functions: Functions, workload: Workload) -> None:
-    """NMO-4: existing taints keep their order and precede ours, even one with our key and a different effect."""
+def test_taint_keeps_order_of_existing_taints(functions: Functions, workload: Workload) -> None:
+    """NMO-4: `taint` appends taints without reordering existing taints, even a drain taint with another effect."""
     node = workload.take_node()
     foreign_taints = [
         "example.com/b=2:NoSchedule",
@@ -127,7 +127,7 @@ def test_concurrently_added_taints_are_kept(
 def test_taint_logs_added_taints_once(
     functions: Functions, workload: Workload, group: ApiGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17, NMO-17a, DRN-13: `taint` logs the added taints once, as JSON in the order of document 002."""
+    """NMO-17, NMO-17a, DRN-13: `taint` logs the added taints once, as JSON in the order that DRN-13 requires."""
     node, key = workload.take_node(), group.drain_taint
     cordoned_event = functions.run_chain(workload.create_maintenance(node, group), "begin", "cordon")
     caplog.clear()

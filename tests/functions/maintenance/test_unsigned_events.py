@@ -17,7 +17,7 @@ from eventing.signatures import KEY_VARIABLE, SIGNATURE_EXTENSION, has_valid_sig
 from functions.event_data import require_data
 from functions.record import get_journal
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_own_event, build_updated
+from tests.functions.event_builders import build_added_event, build_product_event, build_updated_event
 from tests.workload import AuditLog, Workload
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def test_unsigned_event_does_not_change_status(
     functions.invoke("status", functions.run_begin(maintenance))
     before, writes = workload.read_maintenance(maintenance), len(audit.list_writes_by())
 
-    response = functions.post("status", build_own_event(event_type, maintenance, data=data))
+    response = functions.post("status", build_product_event(event_type, maintenance, data=data))
 
     assert response.status_code == 403
     assert workload.read_maintenance(maintenance) == before
@@ -63,13 +63,13 @@ def test_unsigned_event_does_not_change_status(
 def test_unsigned_hint_does_not_start_pass(
     functions: Functions, workload: Workload, audit: AuditLog, event_type: str
 ) -> None:
-    """Rule 8: `evict` answers 403 to an unsigned hint and evicts no pod."""
+    """Design rule 8: `evict` answers 403 to an unsigned hint and evicts no pod."""
     node = workload.take_node()
     workload.create_bare_pods(node, "web", finalizers=("example.com/hold",))
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
 
-    response = functions.post("evict", build_own_event(event_type, maintenance))
+    response = functions.post("evict", build_product_event(event_type, maintenance))
 
     assert response.status_code == 403
     assert audit.list_evictions() == []
@@ -84,7 +84,7 @@ def post_replay(functions: Functions, step: str, event: BaseCloudEvent) -> TestR
 
 
 def remove_replay_extensions(response: TestResponse) -> BaseCloudEvent:
-    """Return the only reply of a replay without its replay extensions, so that it resembles a new event."""
+    """Return the only reply of a replay without the replay extensions, so that the reply resembles a new event."""
     (reply_event,) = json.loads(response.data)
     attributes = {
         name: value
@@ -107,7 +107,9 @@ def test_dry_run_replies_are_unsigned(functions: Functions, workload: Workload, 
     response = post_replay(
         functions,
         step,
-        replay_extensions.add_replay_extensions(build_own_event(EVENT_TYPES[step], maintenance), "r1", dry_run=True),
+        replay_extensions.add_replay_extensions(
+            build_product_event(EVENT_TYPES[step], maintenance), "r1", dry_run=True
+        ),
     )
     assert response.status_code == 200
 
@@ -127,7 +129,7 @@ def test_replay_requires_signature_and_signs_replies(functions: Functions, workl
 
     unsigned, signed = (
         post_replay(functions, "evict", replay_extensions.add_replay_extensions(event, "r1", dry_run=False))
-        for event in (build_own_event(events.NODE_TAINTED, maintenance), tainted_event)
+        for event in (build_product_event(events.NODE_TAINTED, maintenance), tainted_event)
     )
 
     assert (unsigned.status_code, signed.status_code) == (403, 200)
@@ -138,7 +140,7 @@ def test_begun_field_is_copied_from_signed_hint_only(functions: Functions, workl
     """X-2: `begin` copies the field `begun` to its failure event only if the hint is signed."""
     node = workload.take_node()
     functions.run_begin(workload.create_maintenance(node))
-    hint = build_own_event(events.MAINTENANCE_PENDING, workload.create_maintenance(node), data={"begun": True})
+    hint = build_product_event(events.MAINTENANCE_PENDING, workload.create_maintenance(node), data={"begun": True})
 
     unsigned_reply, signed_reply = (functions.invoke("begin", event) for event in (hint, sign_event(hint)))
 
@@ -150,7 +152,7 @@ def test_begun_field_is_copied_from_signed_hint_only(functions: Functions, workl
 def test_signed_failure_is_written_to_status(functions: Functions, workload: Workload) -> None:
     """NMO-13: `status` accepts a step's signed failure event and writes its error."""
     maintenance = workload.create_maintenance("nowhere")
-    failure_event = functions.invoke("begin", build_added(maintenance))
+    failure_event = functions.invoke("begin", build_added_event(maintenance))
     assert failure_event is not None
 
     functions.invoke("status", failure_event)
@@ -163,10 +165,10 @@ def test_steps_answer_400_to_invalid_node_name(functions: Functions, workload: W
     """X-2: a step answers 400 to an invalid node name, so that no signed error message quotes it."""
     maintenance = workload.create_maintenance(workload.take_node())
     functions.run_begin(maintenance)
-    hint = build_own_event(events.NODE_TAINTED, {**maintenance, "spec": {"nodeName": node}})
+    hint = build_product_event(events.NODE_TAINTED, {**maintenance, "spec": {"nodeName": node}})
 
     for step in ("cordon", "taint", "evict"):
-        forged = build_own_event(
+        forged = build_product_event(
             {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED}.get(step, hint.get_type()), maintenance
         )
         response = functions.post(step, sign_event(type(forged)(forged.get_attributes(), hint.get_data())))
@@ -179,7 +181,7 @@ def test_future_resource_version_is_not_awaited(functions: Functions, workload: 
     workload.create_bare_pods(node, "web", finalizers=("example.com/hold",))
     maintenance = workload.create_maintenance(node)
     functions.run_chain(maintenance, "begin", "cordon", "taint")
-    hint = build_own_event(events.PODS_GONE, maintenance, data={"podsVersion": "9" * 18})
+    hint = build_product_event(events.PODS_GONE, maintenance, data={"podsVersion": "9" * 18})
 
     responses = [
         functions.post("evict", event)
@@ -193,7 +195,10 @@ def test_future_resource_version_is_not_awaited(functions: Functions, workload: 
 def test_record_rejects_unsigned_attempts_and_events(functions: Functions, workload: Workload) -> None:
     """X-6: `record` rejects unsigned attempts, and unsigned events whose source is the product."""
     maintenance = workload.create_maintenance("nowhere")
-    forged_event, api_server_event = build_own_event(events.NODE_DRAINED, maintenance), build_updated(maintenance)
+    forged_event, api_server_event = (
+        build_product_event(events.NODE_DRAINED, maintenance),
+        build_updated_event(maintenance),
+    )
     attempt = Attempt(
         api_server_event.get_source(),
         api_server_event.get_id(),

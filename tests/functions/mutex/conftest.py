@@ -47,7 +47,7 @@ TICK_LIST_PATHS = (
     NODES_PATH,
     "/apis/batch/v1/jobs",
 )
-"""API paths that a tick lists."""
+"""API paths that `resync-runs` lists at each tick."""
 CONTAINER: Object = {"name": "mutex", "image": "fake"}
 
 
@@ -111,8 +111,8 @@ class UpgradeScenario:
             f"{build_object_path(run_config)}/status", {"status": {"record": record}}
         )
 
-    def create_or_name_idle_owner(self, *, exists: bool) -> str:
-        """Return the uid of another run config, which either has no run or does not exist."""
+    def get_idle_run_config_uid(self, *, exists: bool) -> str:
+        """Create a run config without a run and return its uid, or with `exists=False` return a nonexistent uid."""
         return (
             str(self.create_object(RUN_KIND, "idle", self.run_config["spec"])["metadata"]["uid"]) if exists else "gone"
         )
@@ -168,9 +168,9 @@ class UpgradeScenario:
         self.functions.invoke("check-rule", build_resource_event(events.RESOURCE_ADDED, self.rule, RULE_KIND))
         self.functions.invoke("check-target", build_resource_event(events.RESOURCE_ADDED, self.target, TARGET_KIND))
 
-    def build_event(self, event_type: str, node: str = "", item: Object | None = None) -> CloudEvent:
-        """Build an event about the run, or about another object, as a step would emit it."""
-        reference = ObjectReference.from_object(item or self.run_config)
+    def build_event(self, event_type: str, node: str = "", mutex_object: Object | None = None) -> CloudEvent:
+        """Build an event about the run config, or about another mutex object, as a step would emit it."""
+        reference = ObjectReference.from_object(mutex_object or self.run_config)
         return events.build_event(event_type, "test", reference, node, seed=str(next(EVENT_NUMBERS)))
 
     def run_step(self, step: str, event_type: str) -> str:
@@ -225,9 +225,8 @@ class UpgradeScenario:
 
     def resync_by_hint(self, hint: BaseCloudEvent) -> list[BaseCloudEvent]:
         """Return the replies of `resync-runs` to a hint, once the API server's cache contains all writes."""
-        self.administrator_client.gather_all(
-            *(self.administrator_client.api.list(path) for path in TICK_LIST_PATHS)
-        )  # waits until the cache is up to date
+        # A list request waits until the API server's cache is up to date.
+        self.administrator_client.gather_all(*(self.administrator_client.api.list(path) for path in TICK_LIST_PATHS))
         return resync_runs.resync_runs(hint, self.functions.clusters["resync-runs"])
 
     def delete_all(self) -> None:
@@ -236,16 +235,16 @@ class UpgradeScenario:
             for mutex_object in self.administrator_client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
                 path = build_path(kind, DEFAULT_NAMESPACE, mutex_object["metadata"]["name"])
                 self.administrator_client.patch(path, {"metadata": {"finalizers": None}})
-                self._remove(path)
-        self._remove(build_jobs_path(DEFAULT_NAMESPACE))
-        self._remove(pools.POOLS_PATH)
+                self._delete_if_exists(path)
+        self._delete_if_exists(build_jobs_path(DEFAULT_NAMESPACE))
+        self._delete_if_exists(pools.POOLS_PATH)
         for node in self.administrator_client.list(NODES_PATH, label_selector=WORKER_LABEL)["items"]:
             rule_labels = [name for name in node["metadata"]["labels"] if name.startswith(RULE_LABEL_PREFIX)]
             self.patch_node_labels(
                 node["metadata"]["name"], dict.fromkeys([*rule_labels, RUN_LABEL, WORKER_LABEL, VERSION_LABEL, "role"])
             )
 
-    def _remove(self, path: str) -> None:
+    def _delete_if_exists(self, path: str) -> None:
         try:
             self.administrator_client.run(
                 self.administrator_client.api.request("DELETE", path, body={"propagationPolicy": "Background"})
@@ -286,5 +285,5 @@ def upgrade(
 
 @pytest.fixture
 def audit_after_setup(upgrade: UpgradeScenario, audit: AuditLog) -> AuditLog:
-    """Return the audit log of the writes that follow the creation of the upgrade's objects."""
+    """Return the audit log, without the writes that created the upgrade's objects."""
     return audit

@@ -23,7 +23,7 @@ LONG_AGO = "2026-01-01T00:00:00Z"
 def test_only_desired_version_completes_upgrade(upgrade: UpgradeScenario) -> None:
     """Check that only the desired version completes the upgrade.
 
-    Otherwise the step waits, and the condition states whether the node's version is older or newer.
+    Otherwise `await-version` waits, and the condition states whether the node's version is older or newer.
     """
     name = upgrade.advance_to_release()
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
@@ -68,12 +68,12 @@ def test_node_is_on_hold_while_it_cannot_be_upgraded(
 ) -> None:
     """Check that a node is on hold while no version is desired, or the control plane has not reached the desired one.
 
-    The hold has no time limit. A tick triggers the report of the hold once. After the hold, the node has its full time
-    again.
+    The hold has no time limit. The first tick during the hold makes `await-version` report the hold; later ticks emit
+    no event. After the hold, the upgrade's time limit starts again.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
-    upgrade.cvo.set_desired_version(desired_version, state, reached=NEW_VERSION)
+    upgrade.cvo.set_desired_version(desired_version, state, reached_version=NEW_VERSION)
     assert [reply.get_type() for reply in upgrade.resync_by_tick()] == [events.NODE_RELEASED]
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", "0")
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
@@ -92,10 +92,10 @@ def test_node_is_on_hold_while_it_cannot_be_upgraded(
 @pytest.mark.slow
 @proves("MUT-45")
 def test_time_limit_restarts_after_invalid_config(upgrade: UpgradeScenario) -> None:
-    """Check that a released node has its full time again after its run config was not valid.
+    """Check that the time limit of a released node starts again after its run config was invalid.
 
-    Here the canary was paused, so the node could not be upgraded. A check of a run config that stayed valid does not
-    extend the time.
+    In this test, the canary was paused, so the node could not be upgraded. A check of a run config that stayed valid
+    does not extend the time limit.
     """
     name = upgrade.advance_to_release()
     canary = pools.build_pool_path("canary")
@@ -121,7 +121,7 @@ def test_node_with_desired_version_is_done_before_control_plane(upgrade: Upgrade
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
-    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached=NEW_VERSION)
+    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached_version=NEW_VERSION)
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
     assert upgrade.resync_by_tick() == []
     upgrade.patch_node_labels(name, {VERSION_LABEL: "4.16.5"})
@@ -139,7 +139,7 @@ RUN_CONFIGS_PATH = (
 def test_relabelled_node_is_released_again(upgrade: UpgradeScenario) -> None:
     """Check that a node that another client labelled again is released again.
 
-    Otherwise it would stay in a paused pool.
+    Otherwise the node would stay in a paused pool.
     """
     name = upgrade.advance_to_release()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
@@ -171,21 +171,22 @@ def test_node_relabelled_within_seconds_is_released_at_next_tick(upgrade: Upgrad
 @pytest.mark.slow
 @proves("MUT-45", "X-3")
 @pytest.mark.parametrize("is_on_hold", [True, False])
-def test_relabelled_node_has_full_time_after_next_release(upgrade: UpgradeScenario, is_on_hold: bool) -> None:
-    """Check that a node that was labelled again has its full time after its next release.
+def test_time_limit_of_relabelled_node_restarts_at_next_release(upgrade: UpgradeScenario, is_on_hold: bool) -> None:
+    """Check that the time limit of a node that was labelled again starts again at the node's next release.
 
-    This is true even if it was on hold before, and however long it waits. A tick during the wait emits one event.
+    It does not matter whether the node was on hold before, or how long its next release waits. A tick during that wait
+    emits one event.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
     if is_on_hold:
-        upgrade.cvo.set_desired_version("4.16.5", "Partial", reached=NEW_VERSION)
+        upgrade.cvo.set_desired_version("4.16.5", "Partial", reached_version=NEW_VERSION)
         assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
     upgrade.patch_node_labels(name, {RULE_NODE_LABEL: ""})
     upgrade.check_rule_and_target()
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == events.NODE_PREJOBS_DONE
-    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached=NEW_VERSION)
+    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached_version=NEW_VERSION)
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert [reply.get_type() for reply in upgrade.resync_by_tick()] == [events.NODE_PREJOBS_DONE]
     upgrade.cvo.set_desired_version("4.16.5")
@@ -196,17 +197,17 @@ def test_relabelled_node_has_full_time_after_next_release(upgrade: UpgradeScenar
 
 @pytest.mark.slow
 @proves("MUT-45", "MUT-1")
-def test_rejected_read_does_not_use_up_time_of_node_on_hold(
+def test_upgrade_timeout_is_not_used_up_by_rejected_read_of_node_on_hold(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a rejected read of the node does not use up the time of a node on hold.
+    """Check that a rejected read of a node on hold does not count toward the upgrade's time limit.
 
-    The condition contains the error, and a tick triggers the step again during the hold.
+    The condition contains the error, and a tick triggers `await-version` again during the hold.
     """
     name = upgrade.advance_to_release()
     upgrade.check_rule_and_target()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
-    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached=NEW_VERSION)
+    upgrade.cvo.set_desired_version("4.16.5", "Partial", reached_version=NEW_VERSION)
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
     fault_proxy.inject(lambda request: Fault(403, "cannot get nodes") if request.startswith("get nodes") else None)
     assert proxied_functions.invoke("await-version", upgrade.build_event(events.NODE_RELEASED)) is None

@@ -47,7 +47,7 @@ def test_invalid_rule_reports_api_server_message_until_corrected(
 ) -> None:
     """Check that an invalid rule's condition contains the API server's message, and that a corrected rule is valid.
 
-    The step creates nothing, and writes only the rule's status.
+    `check-rule` creates nothing, and writes only the rule's status.
     """
     rule = upgrade.create_object(RULE_KIND, "bad", build_rule_spec(**spec))
     status, condition_message = check_rule(upgrade, rule)
@@ -64,7 +64,7 @@ def test_invalid_rule_reports_api_server_message_until_corrected(
 
 @proves("MUT-10")
 def test_null_field_of_job_spec_is_treated_as_absent(upgrade: UpgradeScenario) -> None:
-    """Check that a null field in the Job's spec is treated as absent, as by the API server."""
+    """Check that a null field in the Job's spec is treated as absent, as the API server does."""
     rule = upgrade.create_object(
         RULE_KIND, "nulls", build_rule_spec(jobSpec=build_job_spec(affinity={"nodeAffinity": None}))
     )
@@ -109,7 +109,7 @@ def test_crd_rejects_invalid_rule(upgrade: UpgradeScenario, spec: dict[str, Any]
 
 
 def test_check_rule_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """X-2: The step replies `rule.checked` to the first event, and ignores the update event of its own status write."""
+    """X-2: `check-rule` replies `rule.checked` to the first event, and ignores the event of its own status write."""
     first_reply = upgrade.functions.invoke(
         "check-rule", build_resource_event(events.RESOURCE_ADDED, upgrade.rule, RULE_KIND)
     )

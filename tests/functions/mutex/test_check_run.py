@@ -17,7 +17,7 @@ from tests.workload import AuditLog
 
 
 def check_run(upgrade: UpgradeScenario, run_config: Object | None = None) -> tuple[str, str]:
-    upgrade.functions.invoke("check-run", upgrade.build_event(events.RUN_CHECK_PENDING, item=run_config))
+    upgrade.functions.invoke("check-run", upgrade.build_event(events.RUN_CHECK_PENDING, mutex_object=run_config))
     condition = get_condition(upgrade.read_object(run_config or upgrade.run_config), "ConfigValidated")
     return condition["status"], condition["message"]
 
@@ -46,7 +46,7 @@ def test_unsuitable_canary_is_reported(
 
 @proves("MUT-3")
 def test_missing_canary_and_canary_in_target_are_reported(upgrade: UpgradeScenario) -> None:
-    """Check that the condition reports a missing canary, and one that is also a target's pool."""
+    """Check that the condition reports a missing canary, and a canary that is also a pool of a target."""
     upgrade.check_rule_and_target()
     spec = upgrade.run_config["spec"]
     run_config_with_missing_canary = upgrade.create_object(RUN_KIND, "absent", {**spec, "canary": {"name": "none"}})
@@ -101,7 +101,7 @@ def test_deleted_rule_of_active_run_is_reported(upgrade: UpgradeScenario) -> Non
 
 
 def test_check_run_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """X-2: The step ignores the update event of its own status write, and reacts only to a user's changes."""
+    """X-2: `check-run` ignores the update event of its own status write, and reacts only to a user's changes."""
     upgrade.check_rule_and_target()
     check_run(upgrade)
     hint = build_resource_event(events.RESOURCE_UPDATED, upgrade.read_object(upgrade.run_config), RUN_KIND)
@@ -128,7 +128,7 @@ def test_crd_rejects_invalid_run_config(upgrade: UpgradeScenario, spec: Object) 
 
 
 def test_deletion_of_run_config_with_active_run_triggers_restore(upgrade: UpgradeScenario) -> None:
-    """MUT-51: The step replies `run.restore_pending` if the run config is deleted during a run."""
+    """MUT-51: `check-run` replies `run.restore_pending` if the run config is deleted during a run."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.run(
         upgrade.administrator_client.api.request("DELETE", build_object_path(upgrade.run_config))

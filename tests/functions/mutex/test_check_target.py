@@ -18,13 +18,13 @@ from tests.workload import AuditLog
 
 
 def check_target(upgrade: UpgradeScenario, target: Object) -> Object:
-    upgrade.functions.invoke("check-target", upgrade.build_event(events.TARGET_CHECK_PENDING, item=target))
+    upgrade.functions.invoke("check-target", upgrade.build_event(events.TARGET_CHECK_PENDING, mutex_object=target))
     return upgrade.read_object(target)
 
 
 @proves("MUT-20", "MUT-21", "MUT-22")
 def test_nodes_of_all_pools_are_listed_once(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """Check that the status lists the nodes of all pools, each node once, by the pools' labels and expressions.
+    """Check that the status lists each node that the labels and expressions of the pools select, and lists it once.
 
     The nodes are sorted by the order of their pools, then by name. A node that joins a pool is added to the list. The
     step writes nothing else.
@@ -70,7 +70,7 @@ def test_crd_rejects_target_without_pools(upgrade: UpgradeScenario, spec: Object
 
 
 def test_check_target_ignores_event_of_own_status_write(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """X-2: The step ignores the update event of its own status write."""
+    """X-2: `check-target` ignores the update event of its own status write."""
     check_target(upgrade, upgrade.target)
     count = len(audit_after_setup.list_writes_by())
     hint = build_resource_event(events.RESOURCE_UPDATED, upgrade.read_object(upgrade.target), TARGET_KIND)

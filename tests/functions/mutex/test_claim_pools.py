@@ -21,7 +21,7 @@ STEPS_UNTIL_CLAIM = ("check-run", "detect-upgrade", "claim-pools")
 def test_record_contains_original_state(upgrade: UpgradeScenario) -> None:
     """Check that the record contains the pools' original `nodeSelector` and `paused`, and the nodes in order.
 
-    The step adds a finalizer to the run config and a claim to each pool, and changes no selector.
+    `claim-pools` adds a finalizer to the run config and a claim to each pool, and changes no selector.
     """
     upgrade.administrator_client.patch(pools.build_pool_path("blue"), {"spec": {"paused": True}})
     upgrade.check_rule_and_target()
@@ -175,7 +175,7 @@ def test_active_run_gets_its_finalizer_back(upgrade: UpgradeScenario) -> None:
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"metadata": {"finalizers": None}})
 
-    event, _ = upgrade.resync_by_tick()  # the second one is `job.due`
+    event, _ = upgrade.resync_by_tick()  # The tick's second event is `job.due`.
     assert event.get_type() == events.UPGRADE_DETECTED
     assert upgrade.functions.invoke("claim-pools", event) is None
 
@@ -187,7 +187,7 @@ def test_active_run_gets_its_finalizer_back(upgrade: UpgradeScenario) -> None:
 def test_claim_pools_lists_pools_before_runs(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the step lists the pools before the runs.
+    """Check that `claim-pools` lists the pools before the runs.
 
     Otherwise, a run that claims a pool between the two requests would be mistaken for one that no longer exists.
     """

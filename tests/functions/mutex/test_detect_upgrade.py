@@ -50,7 +50,7 @@ def test_upgrade_is_available_if_control_plane_is_newer_than_worker(
 ) -> None:
     """Check that an upgrade is available if the control plane is at the desired version and a worker is older.
 
-    The step writes only conditions.
+    `detect-upgrade` writes only conditions.
     """
     upgrade.cvo.set_desired_version(desired_version, state, reached_version)
     reply, conditions = detect_upgrade(upgrade)
@@ -77,7 +77,7 @@ def test_no_upgrade_is_available_for_targets_without_nodes(upgrade: UpgradeScena
 
 @proves("C23")
 def test_cluster_version_may_be_named_cluster(upgrade: UpgradeScenario) -> None:
-    """Check that the step reads the ClusterVersion `cluster` if none has the usual name `version`."""
+    """Check that `detect-upgrade` reads the ClusterVersion `cluster` if none has the usual name `version`."""
     version_path = f"{CLUSTER_VERSIONS_PATH}/version"
     cluster_version = upgrade.administrator_client.get(version_path)
     upgrade.administrator_client.delete(version_path, uid=cluster_version["metadata"]["uid"])

@@ -17,7 +17,7 @@ from tests.proofs import proves
 
 
 @proves("MUT-36", "MUT-37", "C24", "C25")
-def test_labelled_node_belongs_to_target_and_released_one_to_canary(upgrade: UpgradeScenario) -> None:
+def test_labelled_node_belongs_to_target_and_released_node_to_canary(upgrade: UpgradeScenario) -> None:
     """Check that a labelled node belongs to its target pool, and a node without rule labels to the canary.
 
     The pools keep their matchLabels, and the canary loses its own expressions.
@@ -34,7 +34,7 @@ def test_labelled_node_belongs_to_target_and_released_one_to_canary(upgrade: Upg
 
 @proves("MUT-36")
 def test_changed_selector_is_edited_again(upgrade: UpgradeScenario) -> None:
-    """Check that a selector that another client changed is edited again, and that a correct one is not written."""
+    """Check that a selector that another client changed is edited again, and a correct selector is not written."""
     upgrade.advance_to_jobs()
     edited = upgrade.read_pool("canary")
     assert upgrade.run_step("edit-pools", events.NODES_LABELLED) == events.POOLS_EDITED
@@ -57,7 +57,7 @@ def test_pool_with_invalid_claim_is_claimed_and_edited_again(upgrade: UpgradeSce
     edited = upgrade.read_pool("blue")
     original_fields, annotations = (
         {"nodeSelector": {"matchExpressions": None}},
-        {RUN_LABEL: upgrade.create_or_name_idle_owner(exists=owner_exists)},
+        {RUN_LABEL: upgrade.get_idle_run_config_uid(exists=owner_exists)},
     )
     upgrade.administrator_client.patch(
         pools.build_pool_path("blue"), {"metadata": {"annotations": annotations}, "spec": original_fields}
@@ -72,13 +72,13 @@ def test_pool_with_invalid_claim_is_claimed_and_edited_again(upgrade: UpgradeSce
 @pytest.mark.slow
 @proves("MUT-37", "MUT-36", "MUT-1")
 @pytest.mark.parametrize(("rejected_pool", "other_pool"), [("blue", "green"), ("green", "blue")])
-def test_rejected_target_pool_write_delays_only_canary(
+def test_rejected_target_pool_write_delays_only_canary_write(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy, rejected_pool: str, other_pool: str
 ) -> None:
-    """Check that a rejected write of a target pool delays the canary, but not another target pool.
+    """Check that a rejected write of a target pool delays the write of the canary, but not of another target pool.
 
-    All three pools are recorded as edited again. A further change is therefore repaired at the next tick, and not on
-    the pool's update event. The condition contains the error.
+    The repairs of all three pools are recorded. If another client changes a pool again, the next tick repairs it, and
+    not the pool's update event. The condition contains the error.
     """
     upgrade.add_pool("green")
     upgrade.advance_to_jobs()
@@ -112,7 +112,7 @@ def test_rejected_target_pool_write_delays_only_canary(
 def test_slow_write_of_only_target_pool_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the write of the only target pool may use nearly all of the step's time: only the canary waits for it.
+    """Check that the write of the only target pool may use nearly all of the time that `edit-pools` has for its writes.
 
     An admission webhook may take more than half of that time.
     """

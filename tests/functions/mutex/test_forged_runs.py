@@ -16,7 +16,7 @@ from functions.app import FUNCTIONS
 from kube.mutex.objects import RULE_KIND, RUN_KIND, TARGET_KIND
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import UpgradeScenario
-from tests.functions.test_corrupted_events import JSON_VALUES, build_poster, list_paths, replace_value
+from tests.functions.test_corrupted_events import JSON_VALUES, build_post_function, iterate_value_paths, replace_value
 from tests.proofs import proves
 from tests.sources import list_steps
 
@@ -46,7 +46,7 @@ def build_valid_event(upgrade: UpgradeScenario, step: str, event_type: str) -> C
         return build_resource_event(
             event_type, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "name": "a"}, "Node"
         )
-    return upgrade.build_event(event_type, item=mutex_object)
+    return upgrade.build_event(event_type, mutex_object=mutex_object)
 
 
 @proves("X-1")
@@ -54,17 +54,17 @@ def build_valid_event(upgrade: UpgradeScenario, step: str, event_type: str) -> C
     ("step", "event_type"), STEP_AND_EVENT_TYPE_CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance.")
 )
 def test_corrupt_event_data_crashes_no_mutex_step(upgrade: UpgradeScenario, step: str, event_type: str) -> None:
-    """X-1: A step never crashes on event data in which any one field has a value of a different type."""
+    """X-1: A step never crashes if any one field of the event data has an arbitrary JSON value."""
     upgrade.advance_to_jobs()
     valid_event = build_valid_event(upgrade, step, event_type)
-    post = build_poster(upgrade.functions, step, valid_event, event_type)
+    post = build_post_function(upgrade.functions, step, valid_event, event_type)
     data = json.loads(encode_binary(valid_event).body)
 
     @settings(max_examples=MAX_EXAMPLES, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(list(list_paths(data))), JSON_VALUES)
-    def check(path: tuple[Any, ...], value: Any) -> None:
+    @given(st.sampled_from(list(iterate_value_paths(data))), JSON_VALUES)
+    def post_corrupt_field(path: tuple[Any, ...], value: Any) -> None:
         status, text = post(replace_value(data, path, value))
         assert status in (200, 204, 400, 503), (path, value, text)
         assert "Traceback" not in text
 
-    check()
+    post_corrupt_field()

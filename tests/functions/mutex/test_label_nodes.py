@@ -39,7 +39,7 @@ def test_each_node_gets_label_per_rule(upgrade: UpgradeScenario) -> None:
 def test_worker_that_joined_after_claim_is_reported(upgrade: UpgradeScenario, workload: Workload) -> None:
     """Check that a worker that joined after the claim is reported before the canary could select it.
 
-    It is not a node of the run, although it belongs to the target. The same is true of a node that was recreated.
+    Neither this worker nor a recreated node is part of the run, although both belong to the target.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps("check-run", "detect-upgrade", "claim-pools", "pause-pools")
@@ -59,7 +59,7 @@ def test_worker_that_joined_after_claim_is_reported(upgrade: UpgradeScenario, wo
 def test_run_with_pause_early_waits_for_control_plane(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """Check that a run with `pauseEarly` pauses its pools and labels no node before the control plane is upgraded.
 
-    A tick emits no event for it until the ClusterVersion changes.
+    A tick emits no event for the run until the ClusterVersion changes.
     """
     upgrade.cvo.set_desired_version(NEW_VERSION, "Partial")
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"spec": {"pauseEarly": True}})
@@ -107,7 +107,7 @@ def test_run_checks_control_plane_again_after_waiting_for_its_turn(upgrade: Upgr
 
 @proves("C26")
 def test_run_waits_for_control_plane_after_pause_early_is_unset(upgrade: UpgradeScenario) -> None:
-    """Check that no node is labelled before the control plane is upgraded, even if `pauseEarly` is unset meanwhile."""
+    """Check that no node is labelled before the control plane is upgraded, even if a user unsets `pauseEarly`."""
     upgrade.cvo.set_desired_version(NEW_VERSION, "Partial")
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"spec": {"pauseEarly": True}})
     upgrade.check_rule_and_target()
@@ -121,7 +121,7 @@ def test_run_waits_for_control_plane_after_pause_early_is_unset(upgrade: Upgrade
 @pytest.mark.slow
 @proves("MUT-43", "X-2")
 def test_late_event_does_not_label_released_node(upgrade: UpgradeScenario) -> None:
-    """Check that a late event labels the nodes that still wait, but not a released node."""
+    """Check that a late event labels the nodes that are not released yet, but not a released node."""
     released_node = upgrade.advance_to_release()
     upgrade.patch_node_labels(upgrade.nodes[1], {RULE_NODE_LABEL: None})
     assert upgrade.run_step("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
@@ -140,7 +140,7 @@ def test_rejected_node_write_does_not_block_later_nodes(
 ) -> None:
     """Check that a rejected node write does not keep later nodes from being labelled; the condition contains the error.
 
-    If the step runs out of time, it emits no event to continue at once, and the next tick continues the labelling.
+    If `label-nodes` runs out of time, it emits no event to continue immediately; the next tick continues the labelling.
     """
     monkeypatch.setattr(label_nodes, "BATCH_SIZE", 1)
     monkeypatch.setattr(label_nodes, "MIN_BATCH_SECONDS", min_batch_seconds)
@@ -184,6 +184,6 @@ def test_pass_selects_unlabelled_nodes(upgrade: UpgradeScenario) -> None:
     upgrade.advance_to_jobs()
     upgrade.patch_node_labels(upgrade.nodes[1], {RULE_NODE_LABEL: None})
 
-    assert label_nodes.list_ungated_nodes(
+    assert label_nodes.list_unlabelled_nodes(
         upgrade.read_status()["record"], upgrade.functions.clusters["label-nodes"]
     ) == [upgrade.nodes[1]]

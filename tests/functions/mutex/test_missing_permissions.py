@@ -1,4 +1,4 @@
-"""Tests for steps without a permission: a condition reports it, the run stops, and a later tick resumes it (MUT-1)."""
+"""Tests for a step without a permission: a condition reports the error, and a later tick resumes the run (MUT-1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventing import events
 from kube.client.sync_client import SyncClient
 from kube.mutex.objects import get_condition
 from localcluster.cluster import LocalCluster
-from localcluster.processes import await_ready
+from localcluster.processes import wait_until_ready
 from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario
 from tests.proofs import proves
 
@@ -53,7 +53,7 @@ def revoke_permission(
     ]
     try:
         upgrade.administrator_client.patch(path, {"rules": [rule for rule in remaining_rules if rule["verbs"]]})
-        await_ready(
+        wait_until_ready(
             f"revoked permission of {step}",
             partial(has_review_result, client, attributes, False),
             local_cluster.servers,
@@ -61,7 +61,7 @@ def revoke_permission(
         yield
     finally:
         upgrade.administrator_client.patch(path, {"rules": rules})
-        await_ready(
+        wait_until_ready(
             f"restored permission of {step}",
             partial(has_review_result, client, attributes, True),
             local_cluster.servers,
@@ -79,9 +79,9 @@ def has_review_result(client: SyncClient, attributes: dict[str, str], allowed: b
 def test_missing_permission_is_reported_and_run_continues_later(
     upgrade: UpgradeScenario, idle_cluster: LocalCluster, step: str, resource: str, verb: str, condition_type: str
 ) -> None:
-    """Check that the condition of a rejected step names the verb, and that the step continues with the permission.
+    """Check that a condition names the verb that a step may not use, and that the step succeeds with the permission.
 
-    The step triggers no later step. A later step that is triggered anyway does nothing.
+    Without the permission, the step emits no event for the next step. Later steps do nothing even if they get an event.
     """
     upgrade.check_rule_and_target()
     earlier_steps = BEFORE_JOBS[: BEFORE_JOBS.index(step)]
@@ -91,7 +91,7 @@ def test_missing_permission_is_reported_and_run_continues_later(
         condition = get_condition(upgrade.read_object(upgrade.run_config), condition_type)
         assert condition["status"] == "False"
         assert f"cannot {verb} resource" in condition["message"]
-        if step != "detect-upgrade":  # `claim-pools` checks the versions itself
+        if step != "detect-upgrade":  # `claim-pools` itself checks the versions.
             later_steps = BEFORE_JOBS[BEFORE_JOBS.index(step) + 1 :]
             later_replies = [upgrade.run_step(later_step, TRIGGER_BY_STEP[later_step]) for later_step in later_steps]
             assert later_replies == [""] * len(later_steps)

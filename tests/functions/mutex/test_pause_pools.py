@@ -52,14 +52,14 @@ def test_already_paused_pool_is_named_and_not_written(upgrade: UpgradeScenario, 
 
 
 @proves("MUT-52")
-def test_skip_tls_verify_disables_verification_for_own_run_only(upgrade: UpgradeScenario) -> None:
-    """Check that the step verifies the API server's certificate unless the run sets `skipTLSVerify`.
+def test_skip_tls_verify_disables_verification_only_if_set(upgrade: UpgradeScenario) -> None:
+    """Check that `pause-pools` verifies the API server's certificate unless the run sets `skipTLSVerify`.
 
-    The test detects this by whether the API client has opened unverified connections.
+    The test checks whether the API client has opened connections that skip the verification.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
-    unverified_client = upgrade.functions.clusters["pause-pools"].api._rest_client.get_unverified()
+    unverified_client = upgrade.functions.clusters["pause-pools"].api._rest_client.get_unverified_client()
     assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
     assert not unverified_client.has_open_sockets
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"spec": {"skipTLSVerify": True}})
@@ -81,7 +81,7 @@ def test_pool_claimed_by_other_run_is_not_paused(upgrade: UpgradeScenario) -> No
     )
     assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == ""
     condition = get_condition(upgrade.read_object(upgrade.run_config), "TargetPoolsPaused")
-    assert (condition["status"], "not claimed" in condition["message"]) == ("False", True)
+    assert (condition["status"], "no longer claimed" in condition["message"]) == ("False", True)
     assert upgrade.read_pool("blue")["spec"]["paused"] is False
 
 
@@ -113,7 +113,7 @@ def test_pool_with_invalid_claim_is_claimed_and_paused_again(upgrade: UpgradeSce
     A user may have applied a backup of the pool from an earlier run, whose run config is deleted or has no run.
     """
     upgrade.advance_to_jobs()
-    annotations = {RUN_LABEL: upgrade.create_or_name_idle_owner(exists=owner_exists)}
+    annotations = {RUN_LABEL: upgrade.get_idle_run_config_uid(exists=owner_exists)}
     upgrade.administrator_client.patch(
         pools.build_pool_path("blue"), {"metadata": {"annotations": annotations}, "spec": {"paused": False}}
     )
@@ -138,8 +138,8 @@ def test_rejected_pool_write_does_not_block_other_pools(
 ) -> None:
     """Check that a rejected write of one pool does not keep another pool from being paused.
 
-    The condition contains the error. During a run, both pools are recorded as paused again. A further change is
-    therefore repaired at the next tick, and not on the pool's update event. At the beginning of a run, no node is
+    The condition contains the error. During a run, the repairs of both pools are recorded. If another client changes a
+    pool again, the next tick repairs it, and not the pool's update event. At the beginning of a run, no node is
     labelled before all pools are paused.
     """
     upgrade.add_pool("green")
@@ -177,10 +177,10 @@ def test_rejected_pool_write_does_not_block_other_pools(
 
 
 @proves("MUT-33", "X-6")
-def test_conflict_is_retried_at_once(
+def test_conflicting_pool_write_is_retried_immediately(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a conflict makes the broker redeliver the event, even if another pool was rejected before.
+    """Check that a conflict makes the broker redeliver the event, even if the write of another pool was rejected.
 
     A rejection alone would be retried only at the next tick.
     """
@@ -201,7 +201,7 @@ def test_conflict_is_retried_at_once(
 def test_hanging_write_does_not_block_pausing_other_pools(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a pool whose write hangs does not keep the others from being paused and recorded.
+    """Check that a pool whose write hangs does not keep other pools from being paused and recorded.
 
     The broker redelivers the event.
     """
@@ -222,7 +222,7 @@ def test_hanging_write_does_not_block_pausing_other_pools(
 def test_slow_write_of_only_unpaused_pool_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the write of the only unpaused pool may use nearly all of the step's time.
+    """Check that the write of the only unpaused pool may use nearly all of the time that `pause-pools` has for writes.
 
     An admission webhook may take more than half of that time.
     """
@@ -265,16 +265,16 @@ def test_run_waits_for_active_run_on_other_pools(upgrade: UpgradeScenario, recor
 
 
 @proves("MUT-44")
-def test_runs_that_take_turn_concurrently_both_withdraw(upgrade: UpgradeScenario) -> None:
-    """Check that if two runs take the turn at the same time, both withdraw.
+def test_two_runs_that_take_turn_concurrently_withdraw(upgrade: UpgradeScenario) -> None:
+    """Check that two runs withdraw if each of them records at the same time that it is its turn to upgrade nodes.
 
-    Each run sees the other when it checks all runs again. At the next tick, the run that began first takes the turn.
+    Each run sees the other run when it checks all runs again. At the next tick, the run that began first continues.
     """
     upgrade.check_rule_and_target()
     upgrade.run_steps(*STEPS_UNTIL_CLAIM)
     upgrade.administrator_client.patch(
         f"{build_object_path(upgrade.run_config)}/status", {"status": {"record": {"turnAt": "2026-01-01T00:00:00Z"}}}
-    )  # the process was killed before it checked the other runs again
+    )  # The record is that of a process that was killed before it checked the other runs again.
     other_run = upgrade.create_other_active_run(startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
 
     assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == ""

@@ -1,8 +1,9 @@
 """Tests that the real CRDs of OpenShift and KubeVirt accept the objects of the requirements documents.
 
-The CRDs reject a ClusterVersion without `spec.clusterID`, which document 004 does not mention. They reject one whose
-`status.history` is a string (C23), a pool whose `paused` is a string, and a virtual machine without a template. They
-accept objects that only KubeVirt's webhook rejects, such as a virtual machine with an unknown run strategy (C15).
+The CRDs reject a ClusterVersion without `spec.clusterID`, which document 004 does not mention. They also reject a
+ClusterVersion whose `status.history` is a string (C23), a pool whose `paused` is a string, and a virtual machine
+without a template. They accept objects that only KubeVirt's webhook rejects, such as a virtual machine with an unknown
+run strategy (C15).
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ def create_by_dry_run(cluster: LocalCluster, manifest: Object) -> str:
 @pytest.mark.parametrize(
     "manifest",
     [
-        pytest.param(CANARY_SAMPLE, id="the canary of 004"),
-        pytest.param(CLUSTER_VERSION, id="the ClusterVersion of 004"),
+        pytest.param(CANARY_SAMPLE, id="the canary of document 004"),
+        pytest.param(CLUSTER_VERSION, id="the ClusterVersion of document 004"),
         pytest.param(build_virtual_machine(running=False), id="a stopped VM"),
-        pytest.param(build_virtual_machine("v1alpha3", running=True), id="a VM of the document's API version"),
+        pytest.param(build_virtual_machine("v1alpha3", running=True), id="a VM of API version v1alpha3"),
         pytest.param(build_virtual_machine(runStrategy="Manual"), id="a run strategy"),
-        pytest.param(build_virtual_machine(runStrategy="Running"), id="the run strategy of 003"),
+        pytest.param(build_virtual_machine(runStrategy="Running"), id="the run strategy of document 003"),
     ],
 )
 def test_documented_object_is_accepted(idle_cluster: LocalCluster, manifest: Object) -> None:
@@ -87,7 +88,7 @@ def test_documented_object_is_accepted(idle_cluster: LocalCluster, manifest: Obj
         pytest.param(
             {**CANARY_SAMPLE, "spec": {**CANARY_SAMPLE["spec"], "paused": "false"}},
             "spec.paused: Invalid value",
-            id="paused as a string",
+            id="a pool whose paused is a string",
         ),
         pytest.param(
             {**build_pool("x", {}), "spec": {"pausd": True}}, 'unknown field "spec.pausd"', id="a typo in a pool"
@@ -97,11 +98,13 @@ def test_documented_object_is_accepted(idle_cluster: LocalCluster, manifest: Obj
             "spec.template: Required value",
             id="a VM without a template",
         ),
-        pytest.param(build_virtual_machine(running="yes"), "spec.running: Invalid value", id="running as a string"),
+        pytest.param(
+            build_virtual_machine(running="yes"), "spec.running: Invalid value", id="a VM whose running is a string"
+        ),
     ],
 )
 def test_invalid_object_is_rejected_by_real_crd(idle_cluster: LocalCluster, manifest: Object, message: str) -> None:
-    """Check that the real CRDs reject objects that a CRD that preserves unknown fields would accept."""
+    """Check that the real CRDs reject objects that a CRD without a schema for these fields would accept."""
     assert message in create_by_dry_run(idle_cluster, manifest)
 
 

@@ -173,7 +173,7 @@ def test_no_node_is_released_without_unpaused_canary(upgrade: UpgradeScenario) -
 def test_no_node_is_released_during_control_plane_upgrade(upgrade: UpgradeScenario) -> None:
     """Check that no node is released while the control plane is being upgraded to a later version.
 
-    The conditions report it, and the node is released when the control plane has reached that version.
+    The conditions report the upgrade, and the node is released when the control plane has reached that version.
     """
     advance_to_prejobs_done(upgrade)
     upgrade.cvo.set_desired_version("4.16.5", "Partial")
@@ -194,7 +194,7 @@ def test_no_node_is_released_during_control_plane_upgrade(upgrade: UpgradeScenar
 def test_released_node_stays_released(upgrade: UpgradeScenario) -> None:
     """Check that a released node stays released if another version is desired afterwards.
 
-    This is also true if the process was killed between the two writes of the release.
+    The node also stays released if the process was killed between the two writes of the release.
     """
     name = upgrade.advance_to_release()
     upgrade.cvo.set_desired_version("4.16.5", "Partial")
@@ -249,14 +249,16 @@ def test_node_of_deleted_maintenance_is_not_released(upgrade: UpgradeScenario) -
     upgrade.patch_node_labels(upgrade.nodes[0], {MAINTENANCE_LABEL: "somebody"})
     assert upgrade.run_step("release-node", events.NODE_PREJOBS_DONE) == ""
     assert (
-        "the NodeMaintenance in its label no longer exists"
+        "the node's label names a deleted NodeMaintenance"
         in get_condition(upgrade.read_object(upgrade.run_config), "NodeUpgrade")["message"]
     )
 
 
 @pytest.mark.slow
 @proves("MUT-44")
-def test_maintenance_requested_by_own_job_does_not_delay_release(upgrade: UpgradeScenario, workload: Workload) -> None:
+def test_maintenance_requested_by_job_of_run_does_not_delay_release(
+    upgrade: UpgradeScenario, workload: Workload
+) -> None:
     """Check that a maintenance that the run's own Job requested does not delay the release.
 
     The Job drains the node before the upgrade, so the release would otherwise wait forever.
@@ -290,7 +292,7 @@ def test_node_without_run_label_is_released(upgrade: UpgradeScenario) -> None:
 def test_node_with_other_runs_label_is_not_recorded_as_released(upgrade: UpgradeScenario) -> None:
     """Check that a node with another run's label is not recorded as released, because its rule labels would remain.
 
-    The condition reports it, and no event is emitted.
+    The condition reports the other run, and no event is emitted.
     """
     advance_to_prejobs_done(upgrade)
     upgrade.patch_node_labels(upgrade.nodes[0], {RUN_LABEL: "another"})

@@ -55,7 +55,7 @@ def get_restore_events_by_orphaned_node(upgrade: UpgradeScenario) -> dict[str, B
 
 
 def advance_to_prejobs_done(upgrade: UpgradeScenario) -> None:
-    """Advance the run until the first node's Jobs are complete, and the node is not released yet."""
+    """Advance the run until the first node's Jobs are complete, but do not release the node."""
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
     upgrade.end_job(upgrade.list_jobs()[-1])
@@ -63,7 +63,7 @@ def advance_to_prejobs_done(upgrade: UpgradeScenario) -> None:
 
 
 def advance_to_all_nodes_done(upgrade: UpgradeScenario) -> None:
-    """Advance the run until all nodes are done, and the pools are not restored yet."""
+    """Advance the run until all nodes are done, but do not restore the pools."""
     upgrade.advance_to_jobs()
     node_records = {name: {"cleanedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}
     upgrade.administrator_client.patch(
@@ -79,9 +79,9 @@ def advance_to_all_nodes_done(upgrade: UpgradeScenario) -> None:
 def test_run_deleted_between_nodes_restores_pools_and_nodes(
     upgrade: UpgradeScenario, advance: Callable[[UpgradeScenario], None], stage: Stage
 ) -> None:
-    """Check that a run that is deleted between two nodes restores all pools and nodes, and that late events do nothing.
+    """Check that a run deleted between the upgrades of two nodes restores all pools and nodes; late events do nothing.
 
-    A run is only briefly in these stages.
+    The two tested stages of a run are very short, so a deletion rarely falls into one of them.
     """
     advance(upgrade)
     assert run_record.compute_stage(upgrade.read_object(upgrade.run_config), lambda rule: True) is stage
@@ -158,7 +158,7 @@ def test_pool_with_invalid_claim_is_restored(upgrade: UpgradeScenario, owner_exi
     A user may have applied a manifest of the pool from an earlier run.
     """
     upgrade.advance_to_jobs()
-    annotations = {RUN_LABEL: upgrade.create_or_name_idle_owner(exists=owner_exists)}
+    annotations = {RUN_LABEL: upgrade.get_idle_run_config_uid(exists=owner_exists)}
     upgrade.administrator_client.patch(build_pool_path("blue"), {"metadata": {"annotations": annotations}})
     upgrade.administrator_client.delete(
         build_object_path(upgrade.run_config), uid=upgrade.run_config["metadata"]["uid"]
@@ -176,7 +176,7 @@ def test_stuck_deletion_is_reported_once(
 ) -> None:
     """Check that the condition of a stuck deletion names the rejected verb, and is written only once.
 
-    Each write of the status causes an event that retries the step, so a write per attempt would loop.
+    Each status write causes an event that triggers `restore-pools` again, so a write per attempt would loop endlessly.
     """
     upgrade.advance_to_jobs()
     upgrade.administrator_client.delete(
@@ -386,7 +386,7 @@ def test_hanging_write_does_not_block_restoring_other_pools(
 def test_slow_write_of_canary_may_use_most_of_step_time(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that the canary's write may use nearly all of the step's time, because the targets wait for it anyway.
+    """Check that the canary's write may use nearly all of the step's time, because the target pools wait for it.
 
     An admission webhook may take more than half of that time.
     """
@@ -398,10 +398,10 @@ def test_slow_write_of_canary_may_use_most_of_step_time(
 
 
 @proves("MUT-44", "X-2")
-def test_late_event_keeps_next_runs_claim(
+def test_late_event_does_not_remove_claim_of_next_run(
     upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
-    """Check that a late event does not restore pools that the run config has meanwhile claimed for its next run."""
+    """Check that a late event does not restore pools that the run config has already claimed for its next run."""
     upgrade.check_rule_and_target()
     detected_event = upgrade.run_steps("check-run", "detect-upgrade")
     requests: list[str] = []
@@ -432,9 +432,8 @@ def test_late_events_do_not_change_restored_pools(
     """
     advance_to_all_nodes_done(upgrade)
     upgrade.run_step("run-job", events.NODE_DONE)
-    status_patch = {
-        "status": {"step": Stage.NODES_DONE.value, "progress": None, "job": None}
-    }  # written when the last node is done
+    # A step writes these fields when the last node is done.
+    status_patch = {"status": {"step": Stage.NODES_DONE.value, "progress": None, "job": None}}
     upgrade.administrator_client.patch(f"{build_object_path(upgrade.run_config)}/status", status_patch)
 
     def repeat_events_before_last_write(request: str) -> None:
@@ -522,7 +521,7 @@ def test_tick_removes_labels_written_after_deletion(
 def test_node_of_active_run_keeps_its_labels(upgrade: UpgradeScenario) -> None:
     """Check that a `run.restore_pending` event for a node removes no labels if the node's run is active.
 
-    The tick that emitted it may have read the runs before that run began.
+    The tick that emitted the event may have read the runs before that run began.
     """
     upgrade.advance_to_jobs()
     restore_event = events.build_event(
@@ -533,7 +532,7 @@ def test_node_of_active_run_keeps_its_labels(upgrade: UpgradeScenario) -> None:
 
 
 def delete_run_config_without_finalizer(upgrade: UpgradeScenario) -> None:
-    """Remove the run config's finalizer, as `kubectl replace` does, and delete the run config at once."""
+    """Remove the run config's finalizer, as `kubectl replace` does, and delete the run config immediately."""
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"metadata": {"finalizers": None}})
     upgrade.administrator_client.delete(
         build_object_path(upgrade.run_config), uid=upgrade.run_config["metadata"]["uid"]
@@ -544,8 +543,8 @@ def delete_run_config_without_finalizer(upgrade: UpgradeScenario) -> None:
 def test_pools_of_deleted_run_are_restored_before_its_nodes(upgrade: UpgradeScenario) -> None:
     """Check that the pools of a run that no longer exists are restored before a node loses its labels.
 
-    Otherwise the run's canary would select all nodes at once. Paused pools stay paused, because no user has approved an
-    upgrade.
+    Otherwise the run's canary would select all nodes at the same time. Paused pools stay paused, because no user has
+    approved an upgrade.
     """
     upgrade.advance_to_jobs()
     delete_run_config_without_finalizer(upgrade)
@@ -596,7 +595,7 @@ def test_targets_of_deleted_run_wait_for_rejected_canary(
 ) -> None:
     """Check that the targets of a run that no longer exists are not restored while its canary's write is rejected.
 
-    The released nodes still belong to the canary, and would belong to two pools.
+    Otherwise the released nodes, which still belong to the canary, would belong to two pools.
     """
     upgrade.advance_to_jobs()
     delete_run_config_without_finalizer(upgrade)
@@ -647,7 +646,7 @@ def test_events_for_orphaned_nodes_are_limited_per_tick(
 ) -> None:
     """Check that each tick emits a limited number of events for orphaned nodes, in rotation.
 
-    A node whose labels cannot be removed therefore does not block the others.
+    A node whose labels cannot be removed therefore does not block other nodes.
     """
     monkeypatch.setattr(resync_runs, "MAX_ORPHANS_PER_TICK", 1)
     upgrade.advance_to_jobs()
@@ -662,7 +661,7 @@ def test_events_for_orphaned_nodes_are_limited_per_tick(
 def test_pool_not_in_run_stays_paused(upgrade: UpgradeScenario) -> None:
     """Check that the end of a run does not unpause a pool that is claimed but not part of the run.
 
-    It was claimed for a run that never began, and an administrator has paused it since.
+    The pool was claimed for a run that never began, and an administrator paused it later.
     """
     advance_to_all_nodes_done(upgrade)
     upgrade.administrator_client.create(POOLS_PATH, build_pool("green", {WORKER_LABEL: "", "role": "green"}))

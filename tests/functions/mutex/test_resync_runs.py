@@ -1,4 +1,4 @@
-"""Tests for `resync-runs`, which emits each event that an object waits for, and no other event."""
+"""Tests for `resync-runs`, which emits exactly the events that objects wait for."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_lost_event_is_emitted_again(upgrade: UpgradeScenario, step_count: int) 
 @pytest.mark.slow
 @proves("X-3", "MUT-42", "MUT-45")
 def test_tick_emits_nothing_during_job_or_upgrade(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
-    """Check that a tick emits nothing while a Job runs or a node is being upgraded, and never writes anything."""
+    """Check that a tick emits nothing while a Job runs or a node is being upgraded, and writes nothing."""
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
     assert list_tick_event_types(upgrade) == []
@@ -88,7 +88,8 @@ def test_tick_emits_nothing_during_job_or_upgrade(upgrade: UpgradeScenario, audi
     upgrade.run_step("run-job", events.JOB_DUE)
     assert list_tick_event_types(upgrade) == [events.NODE_PREJOBS_DONE]
     upgrade.run_step("release-node", events.NODE_PREJOBS_DONE)
-    assert list_tick_event_types(upgrade) == [events.TARGET_CHECK_PENDING]  # the node no longer belongs to its pool
+    # The released node no longer belongs to its pool.
+    assert list_tick_event_types(upgrade) == [events.TARGET_CHECK_PENDING]
     upgrade.check_rule_and_target()
     assert list_tick_event_types(upgrade) == []
     upgrade.patch_node_labels(upgrade.nodes[0], {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
@@ -102,10 +103,10 @@ def test_tick_emits_nothing_during_job_or_upgrade(upgrade: UpgradeScenario, audi
 @proves("X-3", "MUT-35", "MUT-45")
 @pytest.mark.parametrize("recreate", [False, True])
 def test_tick_emits_event_for_deleted_released_node(upgrade: UpgradeScenario, recreate: bool) -> None:
-    """Check that a tick emits the event that drops a released node which was deleted or recreated.
+    """Check that a tick emits the event that drops a released node after its deletion or recreation.
 
-    A recreated node is not part of the run and lacks its label, so no event source reports it. The condition then no
-    longer reports what the node waits for.
+    A recreated node is not part of the run and does not have the run's label, so no event source reports it. The
+    condition then no longer reports what the node waits for.
     """
     name = upgrade.advance_to_release()
     assert upgrade.run_step("await-version", events.NODE_RELEASED) == ""
@@ -283,7 +284,8 @@ def test_recreated_node_does_not_block_selector_repair_of_halted_run(upgrade: Up
 def test_undone_change_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> None:
     """Check that the end of a Job is still reported while an undone change waits to be repeated.
 
-    A webhook may reject that repetition forever. The event for the selectors follows only when all labels are set.
+    A webhook may reject that repetition forever. The event that repairs the selectors follows only when all labels are
+    set.
     """
     upgrade.advance_to_jobs()
     upgrade.run_step("run-job", events.POOLS_EDITED)
@@ -294,7 +296,7 @@ def test_undone_change_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> Non
     )
     tick_events = list_tick_event_types(upgrade)
     assert tick_events == [
-        events.TARGET_CHECK_PENDING,  # the node no longer belongs to its pool
+        events.TARGET_CHECK_PENDING,  # The node without the label no longer belongs to its pool.
         events.POOLS_PAUSED,
         events.JOB_DUE,
     ]
@@ -304,8 +306,8 @@ def test_undone_change_does_not_hide_end_of_job(upgrade: UpgradeScenario) -> Non
 def test_pool_changed_again_within_seconds_waits_for_tick(upgrade: UpgradeScenario) -> None:
     """Check that a pool that another client changes again within seconds is repaired only at the next tick.
 
-    Otherwise the run and another controller would overwrite each other as fast as events travel. Changes of other
-    fields or pools are repaired at once.
+    Otherwise the run and another controller would overwrite each other in a fast loop. Changes of other fields
+    or pools are repaired immediately.
     """
     upgrade.advance_to_jobs()
     unpause, path = {"spec": {"paused": False}}, build_pool_path("blue")
@@ -343,7 +345,8 @@ def test_recently_lost_claim_does_not_delay_other_repairs(
 ) -> None:
     """Check that a claim that was repaired a moment ago does not delay the repair of a pause or a selector.
 
-    A user may have applied a backup of the pool. If only the claim is lost again within seconds, it waits for the tick.
+    A user may have applied a backup of the pool. If only the claim is lost again within seconds, its repair waits for
+    the next tick.
     """
     upgrade.advance_to_jobs()
     path, invalid_claim, event_type = (
@@ -389,7 +392,7 @@ def test_undone_changes_are_repeated_before_config_is_checked(upgrade: UpgradeSc
 
 @proves("MUT-33", "MUT-51", "X-3")
 def test_missing_finalizer_does_not_delay_pause(upgrade: UpgradeScenario) -> None:
-    """Check that a missing finalizer does not delay the pause of a pool, because its write may be rejected forever."""
+    """Check that a missing finalizer, whose write may be rejected forever, does not delay the pause of a pool."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"metadata": {"finalizers": None}})
     upgrade.unpause("blue")

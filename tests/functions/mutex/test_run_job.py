@@ -1,4 +1,4 @@
-"""Tests for `run-job`, which runs each Job of a node once, one after another."""
+"""Tests for `run-job`, which runs the Jobs of a node sequentially, each of them once."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_job_has_rules_pod_template_and_runs_variables(upgrade: UpgradeScenario)
 
 @proves("MUT-47", "MUT-1")
 def test_rejected_job_halts_run(upgrade: UpgradeScenario) -> None:
-    """Check that a Job that the API server rejects halts the run, and later events change nothing.
+    """Check that a Job that the API server rejects halts the run, and that later events change nothing.
 
     The rule was changed after its check. The condition contains the API server's message.
     """
@@ -127,7 +127,7 @@ def test_rejected_job_halts_run(upgrade: UpgradeScenario) -> None:
 
 @proves("MUT-1")
 def test_missing_permission_in_namespace_halts_run(upgrade: UpgradeScenario) -> None:
-    """Check that the run halts if the step may not create Jobs in the rule's namespace.
+    """Check that the run halts if `run-job` may not create Jobs in the rule's namespace.
 
     The condition names the verb.
     """
@@ -228,7 +228,7 @@ def test_unrecorded_job_of_deleted_node_is_found(
 ) -> None:
     """Check that the Job of a deleted node is found by its name if it was created but not recorded.
 
-    The process was killed after the creation. The step then records the Job, so that the Job's end triggers the step,
+    The process was killed after the creation. `run-job` then records the Job, so that the Job's end triggers `run-job`,
     which drops the node.
     """
     upgrade.advance_to_jobs()
@@ -249,8 +249,8 @@ def test_unrecorded_job_of_deleted_node_is_found(
 
 
 @proves("MUT-40")
-def test_last_finished_nodes_keep_their_jobs(upgrade: UpgradeScenario) -> None:
-    """Check that the record keeps the Jobs of the nodes that finished last, by the run's order and not by name."""
+def test_record_keeps_jobs_of_nodes_that_finished_last(upgrade: UpgradeScenario) -> None:
+    """Check that only the nodes that finished last, by the run's order and not by name, keep their recorded Jobs."""
     upgrade.advance_to_jobs()
     names = [f"{pool}-{number:02}" for pool in ("worker", "infra") for number in range(30)]
     node_record = {
@@ -266,12 +266,14 @@ def test_last_finished_nodes_keep_their_jobs(upgrade: UpgradeScenario) -> None:
 
 
 def pause_canary(upgrade: UpgradeScenario) -> Callable[[], object]:
+    """Pause the canary, and return a function that unpauses it."""
     path = pools.build_pool_path("canary")
     upgrade.administrator_client.patch(path, {"spec": {"paused": True}})
     return lambda: upgrade.administrator_client.patch(path, {"spec": {"paused": False}})
 
 
 def delete_rule(upgrade: UpgradeScenario) -> Callable[[], object]:
+    """Delete the rule of the run config, and return a function that creates it again."""
     upgrade.administrator_client.delete(build_object_path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
 
     def recreate_rule() -> None:
@@ -311,7 +313,7 @@ def test_job_result_is_recorded_while_config_is_invalid(
 @pytest.mark.slow
 @proves("MUT-46", "MUT-47")
 def test_failed_job_halts_run_while_config_is_invalid(upgrade: UpgradeScenario) -> None:
-    """Check that a failed Job halts the run at once while the run config is not valid.
+    """Check that a failed Job halts the run immediately while the run config is not valid.
 
     The run does not resume when the config is valid again.
     """

@@ -46,7 +46,7 @@ def test_documented_samples_are_valid_with_their_pools(upgrade: UpgradeScenario,
 
 @pytest.mark.parametrize("name", SAMPLE_KINDS)
 def test_samples_have_no_namespace(name: str) -> None:
-    """C28: A sample does not set its namespace, as in document 004, although references to it name one."""
+    """C28: A sample sets no namespace, as in document 004, although other samples refer to it with a namespace."""
     (manifest,) = yaml.safe_load_all((SAMPLES_DIRECTORY / f"mutex_v1alpha1_{name}.yaml").read_text())
     assert "namespace" not in manifest["metadata"]
 
@@ -88,7 +88,7 @@ def test_sample_script_writes_node_version(tmp_path: Path, separator: str) -> No
 def test_node_feature_discovery_sample_reads_local_files() -> None:
     """Check that the sample NodeFeatureDiscovery generates labels from the local files that nodes write.
 
-    Its CRD is not available here, so the test compares the fields with document 004.
+    The CRD of NodeFeatureDiscovery is not installed, so the test compares the fields with document 004.
     """
     sample = yaml.safe_load((SAMPLES_DIRECTORY / "mutex_nodefeaturediscovery.yaml").read_text())
     assert (sample["apiVersion"], sample["kind"]) == ("nfd.openshift.io/v1", "NodeFeatureDiscovery")

@@ -1,4 +1,4 @@
-"""Tests for publishing attempts: in batches, from a separate thread, and with almost no delay for the step."""
+"""Tests for publishing delivery attempts: in batches, by a separate thread, with almost no delay for the step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from functions.serving.attempts import (
     Publisher,
 )
 from tests.functions.conftest import Functions, parse_received_attempts
-from tests.functions.event_builders import build_added, build_tick
+from tests.functions.event_builders import build_added_event, build_tick
 from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.workload import Workload
 
@@ -58,7 +58,7 @@ def test_published_attempt_contains_event_time_status_and_replies(
     workload: Workload, flask_client: FlaskClient, attempts_receiver: Receiver
 ) -> None:
     """X-6: An attempt of `begin` is published with its event, time, status and complete replies."""
-    event = build_added(workload.create_maintenance(workload.take_node()))
+    event = build_added_event(workload.create_maintenance(workload.take_node()))
     before = datetime.now(timezone.utc)
 
     assert post_event(flask_client, "begin", event) == 200
@@ -91,12 +91,12 @@ def test_attempt_of_rejected_event_contains_status_and_error(
 
 
 @pytest.mark.parametrize("replay_id", ["", "redrive 1", "Redrive 1"])
-def test_replay_with_chosen_id_is_published_as_replay(
+def test_replay_with_id_chosen_by_sender_is_published_as_replay(
     flask_client: FlaskClient, attempts_receiver: Receiver, replay_id: str
 ) -> None:
     """X-6: A replay is published as a replay even if the sender chose an empty id, or the id of a redrive.
 
-    Otherwise, a sender could close a dead letter, or add a trial run to an event's history.
+    Otherwise, a sender could close a dead letter, or add a dry run to an event's history.
     """
     event = CloudEvent({**build_tick().get_attributes(), "replay": replay_id, "dryrun": "All"}, {})
 
@@ -113,7 +113,7 @@ def test_rejected_event_is_published_as_dead_letter(
 ) -> None:
     """X-6: A rejected event is published as a whole, with Knative's attributes for the rejecting URL and the reason.
 
-    A broker may treat 400 as a final response, and create no dead letter itself.
+    A broker may treat 400 as a final response, and not create a dead letter.
     """
     event = CloudEvent({**build_tick().get_attributes(), "type": events.MAINTENANCE_BEGUN}, data)  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ def test_rejected_event_is_published_as_dead_letter(
 
 
 def wait_for_requests(receiver: Receiver, event_id: str) -> list[ReceivedRequest]:
-    """Wait for a request that contains the event with this id, and return all such requests."""
+    """Wait for a request that contains the event with this id, and return all requests that contain it."""
     receiver.wait_until(lambda: any(request.id == event_id for request in receiver.requests))
     return [request for request in receiver.requests if request.id == event_id]
 
@@ -152,7 +152,7 @@ def test_rejected_replay_is_not_a_dead_letter(flask_client: FlaskClient, attempt
     assert replayed.get_id() not in {request.id for request in attempts_receiver.requests}
 
 
-def test_exception_in_step_is_published_with_its_name(attempts_receiver: Receiver) -> None:
+def test_attempt_contains_name_of_exception_in_step(attempts_receiver: Receiver) -> None:
     """X-6: The attempt of a step that raises an unexpected exception contains 500 and the exception's name."""
     publisher = Publisher(attempts_receiver.url)
 
@@ -171,8 +171,8 @@ def _raise_in_attempt(attempt: OngoingAttempt) -> None:
         raise TypeError("boom")
 
 
-def test_record_publishes_no_attempts_of_its_own(flask_client: FlaskClient, attempts_receiver: Receiver) -> None:
-    """Check that `record` publishes no attempts of its own, because each batch would cause the next one."""
+def test_record_publishes_no_attempts(flask_client: FlaskClient, attempts_receiver: Receiver) -> None:
+    """Check that `record` does not publish its attempts, because each batch would cause another attempt of `record`."""
     assert post_event(flask_client, "record", build_tick()) == 204
     assert post_event(flask_client, "cordon", build_tick()) == 204
 
@@ -229,7 +229,7 @@ def test_batch_is_split_after_413(attempts_receiver: Receiver) -> None:
     assert published_ids == {event.get_id() for event in test_events}
 
 
-def test_invalid_attempt_does_not_cause_loss_of_others_in_batch(
+def test_invalid_attempt_does_not_cause_loss_of_other_attempts_in_batch(
     attempts_receiver: Receiver, functions: Functions
 ) -> None:
     """X-6: A batch that is rejected because of one attempt is halved repeatedly, until only that attempt is lost."""
@@ -254,7 +254,7 @@ def test_invalid_attempt_does_not_cause_loss_of_others_in_batch(
 
 
 def test_queue_drops_oldest_attempts_beyond_limit(functions: Functions) -> None:
-    """Check that the queue drops its oldest attempts beyond its limit, and counts them in the metrics."""
+    """Check that the queue drops the oldest attempts beyond its limit, and that a metric counts dropped attempts."""
     before = read_lost_count(functions)
     publisher = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS)
 
@@ -301,7 +301,7 @@ def test_dead_letter_rejected_by_record_is_counted(
 
 
 def test_dropped_dead_letters_are_counted(functions: Functions) -> None:
-    """X-6: Dead letters that are dropped beyond the queue's limit are counted; one of them may be in flight."""
+    """X-6: Dead letters that are dropped beyond the queue's limit are counted; one dead letter may be in flight."""
     before = read_lost_count(functions, "dead_letters")
     publisher = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS)
 
@@ -313,7 +313,7 @@ def test_dropped_dead_letters_are_counted(functions: Functions) -> None:
 
 
 def test_queue_is_limited_in_bytes(functions: Functions) -> None:
-    """X-6: The queue is also limited in bytes, which include the response, but not the event of up to 2 MiB."""
+    """X-6: The queue also limits the total size of attempts: the error counts, the event of up to 2 MiB does not."""
     before = read_lost_count(functions)
     publisher = Publisher(DISCARD_URL, BATCH_DELAY_SECONDS)
     large_event = CloudEvent(build_tick().get_attributes(), {"text": "x" * 2_000_000})
@@ -324,7 +324,7 @@ def test_queue_is_limited_in_bytes(functions: Functions) -> None:
 
     publisher.close()
     assert 80 <= read_lost_count(functions) - before <= 100
-    assert attempt.build_finished().estimated_bytes < MAX_QUEUED_ATTEMPT_BYTES // 9
+    assert attempt.build_finished_attempt().estimated_bytes < MAX_QUEUED_ATTEMPT_BYTES // 9
 
 
 def read_lost_count(functions: Functions, metric_infix: str = "attempts") -> float:
@@ -374,10 +374,10 @@ def test_close_retries_until_record_is_available(attempts_receiver: Receiver) ->
     }
 
 
-def test_close_returns_at_its_time_limit(attempts_receiver: Receiver) -> None:
+def test_close_returns_at_time_limit(attempts_receiver: Receiver) -> None:
     """Check that `close` returns at its time limit even if `record` never accepts the attempts.
 
-    The process must end before it is killed.
+    The process must exit before the kubelet kills it.
     """
     attempts_receiver.answers["/"] = lambda _: Response(503)
     publisher = Publisher(attempts_receiver.url, 1.2)
@@ -393,11 +393,11 @@ def test_close_returns_at_its_time_limit(attempts_receiver: Receiver) -> None:
 def test_connection_to_deleted_pod_times_out_quickly() -> None:
     """Check that a connection to a deleted pod times out quickly.
 
-    The next connection may reach the other pod of `record`.
+    The next connection may reach another pod of `record`.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent_server:
         address = silent_server.getsockname()
-        with socket.create_connection(address):  # fills the backlog of one connection
+        with socket.create_connection(address):  # Fill the backlog of one connection.
             other_threads = set(threading.enumerate())
             publisher = Publisher("http://{}:{}".format(*address), flush_seconds=0.5)
             add_attempt(publisher, build_tick())
@@ -421,21 +421,21 @@ def test_close_waits_briefly_for_local_record() -> None:
 
 
 def test_attempt_added_during_retry_of_last_dead_letter_is_published(attempts_receiver: Receiver) -> None:
-    """Check that an attempt is published if it is added while the last dead letter is being retried.
+    """Check that an attempt that is added during the retry of the last dead letter is published.
 
-    The process ends during that retry.
+    The publisher is closed during that retry.
     """
     publisher = Publisher(attempts_receiver.url)
     closing_thread = threading.Thread(target=publisher.close)
 
-    def answer(_: object) -> Response:
+    def respond_and_close(_: object) -> Response:
         if len(attempts_receiver.requests) == 1:
             add_attempt(publisher, build_tick())
             closing_thread.start()
             return Response(503)
         return Response(204)
 
-    attempts_receiver.answers["/"] = answer
+    attempts_receiver.answers["/"] = respond_and_close
     publisher.add_dead_letter(build_tick())
     attempts_receiver.wait_until(lambda: closing_thread.ident is not None)
     closing_thread.join(TIMEOUT_SECONDS)

@@ -12,7 +12,7 @@ MAX_ITEMS, MAX_BYTES = 5, 100
 
 @given(st.lists(st.integers(0, 150), max_size=30))
 def test_queue_keeps_newest_items_within_limits(sizes: list[int]) -> None:
-    """X-6: The queue holds as many of the newest items as fit, and reports the number of dropped ones."""
+    """X-6: The queue holds as many of the newest items as fit, and returns the number of dropped items."""
     queue: BoundedQueue[int] = BoundedQueue(MAX_ITEMS, MAX_BYTES)
 
     dropped = sum(queue.append(number, size) for number, size in enumerate(sizes))
@@ -27,7 +27,7 @@ def test_queue_keeps_newest_items_within_limits(sizes: list[int]) -> None:
 
 
 def test_bytes_of_removed_items_do_not_count() -> None:
-    """X-6: The bytes of a removed item no longer count."""
+    """X-6: The bytes of a removed item do not count towards the queue's size limit."""
     queue: BoundedQueue[str] = BoundedQueue(MAX_ITEMS, MAX_BYTES)
     queue.append("first", 60)
 

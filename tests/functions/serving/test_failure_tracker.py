@@ -1,4 +1,4 @@
-"""Tests that a lasting failure is reported, and that a short failure or a replay's failure is not (rule 11)."""
+"""Tests that a lasting failure is reported, and that a short failure or a replay's failure is not (design rule 11)."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> 
 @pytest.mark.parametrize(
     ("seconds_later", "next_event", "has_succeeded", "is_reported"),
     [
-        pytest.param(0.0, build_drift_event(1), False, True, id="at once"),
-        pytest.param(120.0, build_drift_event(1), False, True, id="at a later tick"),
-        pytest.param(120.1, build_drift_event(1), False, False, id="long after"),
+        pytest.param(0.0, build_drift_event(1), False, True, id="immediately"),
+        pytest.param(120.0, build_drift_event(1), False, True, id="two minutes later"),
+        pytest.param(120.1, build_drift_event(1), False, False, id="after more than two minutes"),
         pytest.param(0.0, build_drift_event(1), True, False, id="succeeded in between"),
         pytest.param(
             0.0, build_drift_event(maintenance_reference=OTHER_MAINTENANCE), False, False, id="another maintenance"
@@ -79,10 +79,9 @@ def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> 
 def test_next_event_of_failing_kind_is_reported_at_first_attempt(
     clock: list[float], seconds_later: float, next_event: BaseCloudEvent, has_succeeded: bool, is_reported: bool
 ) -> None:
-    """Rule 9: After a reported failure, the next event of the same kind is reported when its first attempt fails.
+    """Design rule 9: After a reported failure, an event of the same kind is reported when its first attempt fails.
 
-    Ticks emit such events faster than each of them can fail for half a minute, so the broker's queue would keep
-    growing.
+    Ticks emit such events more often than every half minute, so the broker's queue would otherwise keep growing.
     """
     tracker = FailureTracker()
     assert not tracker.record_failure(build_drift_event())
@@ -96,10 +95,10 @@ def test_next_event_of_failing_kind_is_reported_at_first_attempt(
 
 
 def test_api_server_event_is_not_reported_at_first_attempt(clock: list[float]) -> None:
-    """Rule 9: A failing event of the API server is always retried for half a minute before it is reported.
+    """Design rule 9: A failing event of the API server is always retried for half a minute before it is reported.
 
-    The report writes the status, which causes another event of the API server. If that event was reported at once, the
-    cycle would not end. The same rule applies to events about other kinds of objects.
+    The report writes the status, which causes another event of the API server. If the failure of that event were
+    reported immediately, the cycle would not end. The same rule applies to events about other kinds of objects.
     """
     tracker = FailureTracker()
     for kubernetes_object in (make_maintenance(), {**make_maintenance(), "kind": "Job"}):
@@ -114,10 +113,10 @@ def test_api_server_event_is_not_reported_at_first_attempt(clock: list[float]) -
         assert not tracker.record_failure(second)
 
 
-def test_event_waiting_for_concurrent_attempt_is_reported_by_its_own_age(clock: list[float]) -> None:
-    """Check that an event that waits for a concurrent attempt is reported only after its own half minute.
+def test_event_waiting_for_concurrent_attempt_is_reported_after_half_a_minute(clock: list[float]) -> None:
+    """Check that an event that waits for a concurrent attempt is reported only after half a minute.
 
-    Its reply is that of the attempt in progress, which may be lost, so the event must be delivered again.
+    The reply of the attempt in progress may be lost, so the waiting event must be delivered again.
     """
     tracker = FailureTracker()
     tracker.record_failure(build_drift_event())
@@ -131,7 +130,7 @@ def test_event_waiting_for_concurrent_attempt_is_reported_by_its_own_age(clock: 
 
 
 def test_success_restarts_failure_age(clock: list[float]) -> None:
-    """Check that a success restarts the half minute, even if attempts before and after it fail."""
+    """Check that a failure is reported only after half a minute without a successful attempt."""
     outcomes = itertools.cycle([True, False])
 
     def fail_every_other_time(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
@@ -147,7 +146,8 @@ def test_success_restarts_failure_age(clock: list[float]) -> None:
 def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -> None:
     """Check that a step without a failure event, and any step for a replay, raises `Retry` however long it fails.
 
-    `status` has no failure event, because it has facts to write. A replay gets the same result as the event itself did.
+    `status` has no failure event, because it must write the facts in its event. A replay must have the same result as
+    the original event.
     """
     replay, step_function, step = (
         replay_extensions.add_replay_extensions(build_hint(), "replay-1", dry_run=False),
@@ -161,8 +161,8 @@ def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -
             invoke(step, replay, NO_CLIENT)
 
 
-def test_tracker_forgets_oldest_beyond_limit(clock: list[float]) -> None:
-    """Check that the tracker forgets its oldest failing events, and its oldest reported kinds, beyond the limit."""
+def test_tracker_forgets_oldest_events_beyond_limit(clock: list[float]) -> None:
+    """Check that the tracker forgets the oldest failing events, and the oldest reported kinds, beyond its limit."""
     tracker, failing = (
         FailureTracker(),
         [build_drift_event(node=f"node-{number}") for number in range(MAX_TRACKED_EVENTS + 1)],

@@ -1,4 +1,4 @@
-"""Tests for changes of the HTTPS server's certificate: new clients get the new one, open connections keep theirs."""
+"""Tests for changes of the HTTPS server's certificate: only new connections use the new certificate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def fetch_port(session: ClientSession, port: int) -> str:
 
 
 async def fetch_port_on_new_connection(port: int, *trusted_cas: CertificateAuthority) -> str:
-    """Return the response on a new connection of a client that trusts these CAs."""
+    """Return the client port that the server reports for a new connection of a client that trusts these CAs."""
     async with ClientSession(connector=TCPConnector(ssl=create_client_context(*trusted_cas))) as session:
         return await fetch_port(session, port)
 
@@ -85,7 +85,9 @@ def test_handshakes_fail_until_certificate_exists(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken_file", ["tls.crt", "tls.key"])
 @pytest.mark.parametrize("text", ["", "-----BEGIN CERTIFICATE-----\nAAAA\n"])
-def test_previous_certificate_is_used_if_new_one_is_unusable(tmp_path: Path, broken_file: str, text: str) -> None:
+def test_previous_certificate_is_used_if_new_certificate_is_unusable(
+    tmp_path: Path, broken_file: str, text: str
+) -> None:
     ca = CertificateAuthority("kept")
     ca.write_serving_certificate(tmp_path, [SERVER_NAME])
 
@@ -156,7 +158,7 @@ def test_certificate_is_read_again_after_transient_error(tmp_path: Path) -> None
 
 @contextmanager
 def exhaust_file_descriptors() -> Iterator[None]:
-    """Lower the limit of open files so that the process cannot open another one."""
+    """Lower the limit of open files so that the process cannot open another file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryFile() as probe:
         number = probe.fileno()

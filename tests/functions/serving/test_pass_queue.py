@@ -1,4 +1,4 @@
-"""Tests for the pass queue: one pass at a time, coalesced hints, and no lost hint (design rule 8)."""
+"""Tests for the pass queue: it runs one pass per node at a time, coalesces hints and loses no hint (design rule 8)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from functions.serving import pass_queue
 from functions.serving.function import Function, invoke
 from functions.serving.pass_queue import PassQueue
 from kube.client.sync_client import SyncClient
-from tests.functions.event_builders import build_node_updated, build_tick
+from tests.functions.event_builders import build_node_updated_event, build_tick
 
 TIMEOUT_SECONDS = 30.0
 NO_CLIENT = cast("SyncClient", None)
@@ -38,7 +38,7 @@ def build_hint(number: int = 0, maintenance: ObjectReference = FIRST_MAINTENANCE
 
 
 def build_node_hint(version: int) -> BaseCloudEvent:
-    return build_node_updated({"metadata": {"name": "node-1", "resourceVersion": str(version)}})
+    return build_node_updated_event({"metadata": {"name": "node-1", "resourceVersion": str(version)}})
 
 
 def build_evicted_reply(event: BaseCloudEvent, *pods: str, maintenance: ObjectReference = FIRST_MAINTENANCE) -> Replies:
@@ -77,7 +77,7 @@ class ControlledStep:
         self._began.release()
 
     def reach_second_pass(self, outcome: Callable[[BaseCloudEvent], Replies]) -> Future[Replies]:
-        """Post a hint, post a second one during its pass, and wait until the second pass starts.
+        """Post a hint, post a second hint during the first pass, and wait until the second pass starts.
 
         Return the response to the first hint.
         """
@@ -98,7 +98,7 @@ def controlled_step() -> ControlledStep:
     return ControlledStep()
 
 
-def raise_error(error: Exception) -> Callable[[BaseCloudEvent], Replies]:
+def build_failing_outcome(error: Exception) -> Callable[[BaseCloudEvent], Replies]:
     def outcome(_event: BaseCloudEvent) -> Replies:
         raise error
 
@@ -109,14 +109,15 @@ def list_evicted_uids(reply: BaseCloudEvent) -> list[str]:
     return [pod["uid"] for pod in require_data(reply)["evicted"]]
 
 
-def requests_more(replies: Replies) -> bool:
+def requests_another_pass(replies: Replies) -> bool:
     return bool(replies[0].get_extension("more"))
 
 
 def test_only_functions_that_consume_hints_coalesce() -> None:
-    """Check that a function coalesces its events only if they are mere hints.
+    """Check that a function coalesces its events only if they are hints.
 
-    Events of `status`, `record` and `restore` carry facts, and `begin`, `cordon` and `taint` act once.
+    The events that `status`, `record` and `restore` consume carry facts. `begin`, `cordon` and `taint` perform one
+    action per event.
     """
     coalescing = {name for name, function in FUNCTIONS.items() if function.pass_queue}
     opt_in_functions = {"resync-runs", "migrate", "protect", "label-cpu"}
@@ -124,9 +125,9 @@ def test_only_functions_that_consume_hints_coalesce() -> None:
 
 
 def test_hints_during_pass_cause_one_further_pass(controlled_step: ControlledStep) -> None:
-    """Check that hints during a pass are answered at once and lead to a single further pass.
+    """Check that hints during a pass are acknowledged immediately and cause a single further pass.
 
-    That pass gets the newest version of each kind that the hints contain.
+    The event of that pass contains the newest version of each kind of object in the hints.
     """
     answer = controlled_step.post(build_hint())
     controlled_step.wait_for_pass()
@@ -143,7 +144,7 @@ def test_hints_during_pass_cause_one_further_pass(controlled_step: ControlledSte
 
     (reply,) = answer.result(TIMEOUT_SECONDS)
     assert list_evicted_uids(reply) == ["a", "b", "c"]
-    assert not requests_more([reply])
+    assert not requests_another_pass([reply])
     assert reply.get_extension("cause") == controlled_step.events_seen[0].get_id()
     data = require_data(controlled_step.events_seen[1])
     assert (data["podsVersion"], data["budgetsVersion"]) == ("12", "30")
@@ -153,26 +154,26 @@ def test_hints_during_pass_cause_one_further_pass(controlled_step: ControlledSte
 def test_reply_requests_pass_for_hint_during_second_pass(controlled_step: ControlledStep) -> None:
     """Check that the reply requests a further pass for a hint during the second pass.
 
-    A third pass would delay the reply.
+    The queue does not run a third pass, which would delay the reply.
     """
     answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
     assert controlled_step.post(build_hint(2)).result(TIMEOUT_SECONDS) == []
 
     controlled_step.finish_pass(lambda event: build_evicted_reply(event, "b"))
 
-    assert requests_more(answer.result(TIMEOUT_SECONDS))
+    assert requests_another_pass(answer.result(TIMEOUT_SECONDS))
     assert len(controlled_step.events_seen) == 2
-    again = controlled_step.post(build_hint(3))  # the key is free again
+    again = controlled_step.post(build_hint(3))  # This hint starts a new pass, because the first request has ended.
     controlled_step.wait_for_pass()
     controlled_step.finish_pass(build_evicted_reply)
-    assert not requests_more(again.result(TIMEOUT_SECONDS))
+    assert not requests_another_pass(again.result(TIMEOUT_SECONDS))
 
 
-def test_event_redelivered_during_its_pass_is_not_coalesced(controlled_step: ControlledStep) -> None:
+def test_redelivery_during_pass_of_same_event_is_not_coalesced(controlled_step: ControlledStep) -> None:
     """Check that an event redelivered during its own pass raises `Retry`.
 
-    The redelivered event does not receive the first reply, which may contain the next step. After the end of the pass,
-    it causes another one.
+    An empty response, which a coalesced event gets, would acknowledge the event although the reply of its pass may be
+    lost. After the end of the pass, the redelivered event causes another pass.
     """
     event = build_hint()
     answer = controlled_step.post(event)
@@ -186,7 +187,9 @@ def test_event_redelivered_during_its_pass_is_not_coalesced(controlled_step: Con
     assert causes_pass(controlled_step, event)
 
 
-def build_pods_gone(number: int, version: str, maintenance: ObjectReference = FIRST_MAINTENANCE) -> BaseCloudEvent:
+def build_pods_gone_event(
+    number: int, version: str, maintenance: ObjectReference = FIRST_MAINTENANCE
+) -> BaseCloudEvent:
     return events.build_event(
         events.PODS_GONE, "test", maintenance, "node-1", seed=str(number), data={"podsVersion": version}
     )
@@ -198,46 +201,46 @@ def causes_pass(
     """Return whether the event causes a pass; `outcome` is the outcome of that pass."""
     before, answer = len(step.events_seen), step.post(event)
     answer.add_done_callback(step.release_wait)
-    step.wait_for_pass()  # also released by a response
+    step.wait_for_pass()  # This wait also ends when a response arrives.
     if len(step.events_seen) == before:
         assert answer.result(TIMEOUT_SECONDS) == []
         return False
     step.finish_pass(outcome)
-    step.wait_for_pass()  # released by the response
+    step.wait_for_pass()  # This wait ends when the response arrives.
     return True
 
 
-def test_hint_seen_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
-    """Check that a hint about a state that the last pass has seen causes no pass.
+def test_hint_about_state_read_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
+    """Check that a hint about a state that the last pass has already read causes no pass.
 
-    A broker that keeps order delivers such hints after the pass. A newer hint, or one about another object, causes a
-    pass.
+    A broker that keeps order delivers such hints after the pass. A newer hint, or a hint about another object, causes
+    a pass.
     """
-    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
 
-    assert not causes_pass(controlled_step, build_pods_gone(2, "9"))
-    assert not causes_pass(controlled_step, build_pods_gone(3, "12"))
+    assert not causes_pass(controlled_step, build_pods_gone_event(2, "9"))
+    assert not causes_pass(controlled_step, build_pods_gone_event(3, "12"))
     assert causes_pass(
         controlled_step,
-        build_pods_gone(4, "9", OTHER_MAINTENANCE),
+        build_pods_gone_event(4, "9", OTHER_MAINTENANCE),
         lambda event: build_evicted_reply(event, maintenance=OTHER_MAINTENANCE),
     )
-    assert causes_pass(controlled_step, build_pods_gone(5, "13"))
-    assert not causes_pass(controlled_step, build_pods_gone(6, "13"))
+    assert causes_pass(controlled_step, build_pods_gone_event(5, "13"))
+    assert not causes_pass(controlled_step, build_pods_gone_event(6, "13"))
 
 
 def test_redelivered_event_causes_another_pass(controlled_step: ControlledStep) -> None:
     """Check that a redelivered event causes another pass, because the reply with the first pass's results was lost."""
-    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
-    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
 
 
 def test_hint_with_unread_version_causes_pass(controlled_step: ControlledStep) -> None:
     """Check that a hint with a version that the last pass did not read causes a pass.
 
-    That pass read no budgets. A batch event that requests the next batch always causes a pass.
+    The last pass of this test read no budgets. An event that requests another batch always causes a pass.
     """
-    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
 
     assert causes_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
     assert causes_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
@@ -245,49 +248,53 @@ def test_hint_with_unread_version_causes_pass(controlled_step: ControlledStep) -
 
 
 def build_outcome_with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
-    """Return the outcome of a pass that has seen the budgets at this version."""
+    """Return the outcome of a pass that has read the budgets at this version."""
     return lambda event: [
         events.merge_data(reply, {"budgetsVersion": version}) for reply in build_evicted_reply(event, "a")
     ]
 
 
-def build_budget_opened(number: int, pods_version: str, budgets_version: str) -> BaseCloudEvent:
+def build_budget_opened_event(number: int, pods_version: str, budgets_version: str) -> BaseCloudEvent:
     if not pods_version:
         return build_hint(number, budgetsVersion=budgets_version)
     return build_hint(number, podsVersion=pods_version, budgetsVersion=budgets_version)
 
 
-def test_budget_opened_seen_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
-    """Rule 8: A `budget.opened` whose pods and budgets the last pass has seen causes no pass; a newer one does.
+def test_budget_opened_about_state_read_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
+    """Design rule 8: A `budget.opened` event causes no pass if the last pass has read the same pods and budgets.
 
-    It is often emitted at the same moment as a `pods.gone`.
+    PodSource often emits `budget.opened` at the same time as `pods.gone`. A newer `budget.opened` causes a pass.
     """
-    assert causes_pass(controlled_step, build_pods_gone(1, "12"), build_outcome_with_budgets("30"))
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
 
-    assert not causes_pass(controlled_step, build_budget_opened(2, "12", "30"))
-    assert not causes_pass(controlled_step, build_budget_opened(3, "9", "28"))
-    assert causes_pass(controlled_step, build_budget_opened(4, "12", "31"), build_outcome_with_budgets("31"))
-    assert causes_pass(controlled_step, build_budget_opened(5, "13", "31"), build_outcome_with_budgets("31"))
+    assert not causes_pass(controlled_step, build_budget_opened_event(2, "12", "30"))
+    assert not causes_pass(controlled_step, build_budget_opened_event(3, "9", "28"))
+    assert causes_pass(controlled_step, build_budget_opened_event(4, "12", "31"), build_outcome_with_budgets("31"))
+    assert causes_pass(controlled_step, build_budget_opened_event(5, "13", "31"), build_outcome_with_budgets("31"))
 
 
 def test_repeated_budget_opened_causes_pass(controlled_step: ControlledStep) -> None:
-    """Rule 8: A repeated `budget.opened`, which contains no version of the pods, always causes a pass.
+    """Design rule 8: A repeated `budget.opened` event, which contains no version of the pods, always causes a pass.
 
-    It is repeated only because no pass has acted on it, whatever the last pass has seen.
+    PodSource repeats the event only if no pass has acted on it, whatever the last pass has read.
     """
-    assert causes_pass(controlled_step, build_pods_gone(1, "12"), build_outcome_with_budgets("30"))
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
 
-    assert causes_pass(controlled_step, build_budget_opened(2, "", "30"), build_outcome_with_budgets("30"))
+    assert causes_pass(controlled_step, build_budget_opened_event(2, "", "30"), build_outcome_with_budgets("30"))
 
 
 @pytest.mark.parametrize("outcome", [Retry("busy"), Failed("forbidden"), None], ids=["retry", "failed", "nothing"])
-def test_failed_or_empty_pass_has_seen_no_state(controlled_step: ControlledStep, outcome: Exception | None) -> None:
-    """Check that a failed pass, or one without replies, does not count as having seen a state.
+def test_hint_causes_pass_after_failed_or_empty_pass(
+    controlled_step: ControlledStep, outcome: Exception | None
+) -> None:
+    """Check that a hint causes a pass if the last pass failed or had no replies, whatever that pass has read.
 
     A pass has no replies if the maintenance is not active.
     """
-    assert causes_pass(controlled_step, build_pods_gone(1, "12"), raise_error(outcome) if outcome else lambda _: [])
-    assert causes_pass(controlled_step, build_pods_gone(2, "9"))
+    assert causes_pass(
+        controlled_step, build_pods_gone_event(1, "12"), build_failing_outcome(outcome) if outcome else lambda _: []
+    )
+    assert causes_pass(controlled_step, build_pods_gone_event(2, "9"))
 
 
 @pytest.fixture
@@ -299,15 +306,15 @@ def single_remembered_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("single_remembered_pass")
 def test_remembered_passes_are_limited(controlled_step: ControlledStep) -> None:
     """Check that the queue forgets the oldest pass beyond the limit, which only causes an additional pass."""
-    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
     assert causes_pass(
         controlled_step,
-        build_pods_gone(2, "12", OTHER_MAINTENANCE),
+        build_pods_gone_event(2, "12", OTHER_MAINTENANCE),
         lambda event: build_evicted_reply(event, maintenance=OTHER_MAINTENANCE),
     )
 
-    assert not causes_pass(controlled_step, build_pods_gone(3, "12", OTHER_MAINTENANCE))
-    assert causes_pass(controlled_step, build_pods_gone(4, "12"))
+    assert not causes_pass(controlled_step, build_pods_gone_event(3, "12", OTHER_MAINTENANCE))
+    assert causes_pass(controlled_step, build_pods_gone_event(4, "12"))
 
 
 @pytest.mark.parametrize("error", [Retry("busy"), Failed("forbidden")], ids=["retry", "failed"])
@@ -315,12 +322,12 @@ def test_reply_keeps_evictions_of_first_pass_if_second_fails(controlled_step: Co
     """Check that the reply contains the first pass's evictions and requests another pass if the second pass fails."""
     answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
 
-    controlled_step.finish_pass(raise_error(error))
+    controlled_step.finish_pass(build_failing_outcome(error))
 
     (reply,) = answer.result(TIMEOUT_SECONDS)
     assert reply.get_type() == events.PODS_EVICTED
     assert list_evicted_uids(reply) == ["a"]
-    assert requests_more([reply])
+    assert requests_another_pass([reply])
 
 
 def test_redelivery_repeats_failed_first_pass(controlled_step: ControlledStep) -> None:
@@ -328,7 +335,7 @@ def test_redelivery_repeats_failed_first_pass(controlled_step: ControlledStep) -
     answer = controlled_step.post(build_hint())
     controlled_step.wait_for_pass()
     controlled_step.post(build_hint(1)).result(TIMEOUT_SECONDS)
-    controlled_step.finish_pass(raise_error(Retry("no answer")))
+    controlled_step.finish_pass(build_failing_outcome(Retry("no answer")))
     with pytest.raises(Retry, match="no answer"):
         answer.result(TIMEOUT_SECONDS)
 
@@ -339,23 +346,23 @@ def test_redelivery_repeats_failed_first_pass(controlled_step: ControlledStep) -
     assert list_evicted_uids(again.result(TIMEOUT_SECONDS)[0]) == ["a"]
 
 
-def test_hint_gets_pass_after_permanent_failure_of_first(controlled_step: ControlledStep) -> None:
-    """Check that a coalesced hint gets its pass even if the first pass ends with `Failed`.
+def test_coalesced_hint_causes_pass_after_permanent_failure_of_first_pass(controlled_step: ControlledStep) -> None:
+    """Check that a coalesced hint causes a second pass even if the first pass ends with `Failed`.
 
     `Failed` leads to a reply, so the broker does not redeliver the event.
     """
-    answer = controlled_step.reach_second_pass(raise_error(Failed("forbidden")))
+    answer = controlled_step.reach_second_pass(build_failing_outcome(Failed("forbidden")))
     controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
 
     (reply,) = answer.result(TIMEOUT_SECONDS)
     assert (reply.get_type(), list_evicted_uids(reply)) == (events.PODS_EVICTED, ["a"])
 
 
-def test_third_pass_runs_if_reply_cannot_request_one(controlled_step: ControlledStep) -> None:
+def test_third_pass_runs_if_reply_cannot_request_another_pass(controlled_step: ControlledStep) -> None:
     """Check that a third pass runs for a hint during the second pass, if the reply cannot request another pass.
 
-    Here the first two passes have no replies, because the maintenance has not begun. The hint reports that it has
-    begun.
+    In this test, the first two passes have no replies, because the maintenance has not begun. The last hint reports
+    that the maintenance has begun.
     """
     answer = controlled_step.post(build_hint())
     for number in (1, 2):
@@ -396,9 +403,9 @@ def test_reply_keeps_pod_in_backoff_from_first_pass(controlled_step: ControlledS
 
 
 def test_failed_third_pass_keeps_evictions(controlled_step: ControlledStep) -> None:
-    """Check that a failed third pass does not lose the evictions of the first one.
+    """Check that the reply contains the first pass's evictions if the third pass fails.
 
-    The second pass found the node drained. The reply is that of the first pass, and requests another pass.
+    The second pass found the node drained. The reply requests another pass.
     """
     answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
     controlled_step.post(build_hint(2)).result(TIMEOUT_SECONDS)
@@ -406,17 +413,17 @@ def test_failed_third_pass_keeps_evictions(controlled_step: ControlledStep) -> N
         lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
     )
     controlled_step.wait_for_pass()
-    controlled_step.finish_pass(raise_error(Retry("busy")))
+    controlled_step.finish_pass(build_failing_outcome(Retry("busy")))
 
     (reply,) = answer.result(TIMEOUT_SECONDS)
-    assert (list_evicted_uids(reply), requests_more([reply])) == (["a"], True)
+    assert (list_evicted_uids(reply), requests_another_pass([reply])) == (["a"], True)
 
 
 @pytest.mark.parametrize("error", [Retry("no time"), BadEvent("invalid hint")])
 def test_reply_to_redelivered_event_contains_changes_if_next_pass_failed(error: Exception) -> None:
-    """Rule 11: If the next pass fails, the reply to the redelivered event contains the changes of the first pass.
+    """Design rule 11: If the next pass fails, the reply to the redelivery contains the changes of the first pass.
 
-    `guard` changes the node, so a repeated pass would have nothing to report.
+    A repeated pass of `guard` would not report the same changes again.
     """
     step = ControlledStep(guard.PASS_STRATEGY)
     first, second = build_node_hint(1), build_node_hint(2)
@@ -425,7 +432,7 @@ def test_reply_to_redelivered_event_contains_changes_if_next_pass_failed(error: 
     step.post(second).result(TIMEOUT_SECONDS)
     step.finish_pass(lambda event: build_evicted_reply(event, "a"))
     step.wait_for_pass()
-    step.finish_pass(raise_error(error))
+    step.finish_pass(build_failing_outcome(error))
     with pytest.raises(Retry):
         answer.result(TIMEOUT_SECONDS)
 
@@ -437,14 +444,14 @@ def test_reply_to_redelivered_event_contains_changes_if_next_pass_failed(error: 
 
 
 def test_redelivered_event_does_not_return_earlier_node_drained(controlled_step: ControlledStep) -> None:
-    """Check that a redelivered event does not return the `node.drained` that an earlier, failed request had found.
+    """Check that the response to a redelivered event does not contain `node.drained` from an earlier failed request.
 
-    That result may be outdated, so the repeated pass reports the current state.
+    The earlier result may be outdated, so the repeated pass reports the current state.
     """
     answer = controlled_step.reach_second_pass(
         lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
     )
-    controlled_step.finish_pass(raise_error(Retry("busy")))
+    controlled_step.finish_pass(build_failing_outcome(Retry("busy")))
     with pytest.raises(Retry):
         answer.result(TIMEOUT_SECONDS)
 
@@ -456,9 +463,9 @@ def test_redelivered_event_does_not_return_earlier_node_drained(controlled_step:
 
 
 def test_passes_per_request_are_limited() -> None:
-    """Rule 11: A request runs a limited number of passes, and a hint during the last one raises `Retry`.
+    """Design rule 11: A request runs a limited number of passes, and a hint during the last pass raises `Retry`.
 
-    The reply of these passes cannot request another pass. The broker redelivers the hint.
+    The replies of `guard` cannot request another pass, so the broker redelivers the hint.
     """
     step = ControlledStep(guard.PASS_STRATEGY)
     hints = [build_node_hint(number) for number in range(pass_queue.MAX_PASSES_PER_REQUEST + 1)]
@@ -483,17 +490,18 @@ def test_passes_per_request_are_limited() -> None:
 def test_newest_coalesced_node_is_used() -> None:
     """Check that a pass uses the newest Node of several coalesced hints.
 
-    Hints arrive out of order, and an older one may show the node before it was uncordoned.
+    Hints arrive out of order, and an older hint may contain the node's state before it was uncordoned.
     """
     nodes = [
-        build_node_updated({"metadata": {"name": "node-1", "resourceVersion": version}}) for version in ("8", "11", "9")
+        build_node_updated_event({"metadata": {"name": "node-1", "resourceVersion": version}})
+        for version in ("8", "11", "9")
     ]
 
     assert guard.PASS_STRATEGY.select_newest(nodes) is nodes[1]
     assert resync.PASS_STRATEGY.select_newest([build_tick(), last := build_tick()]) is last
 
 
-def test_node_drained_in_second_pass_lists_evictions_of_first(controlled_step: ControlledStep) -> None:
+def test_node_drained_in_second_pass_lists_evictions_of_first_pass(controlled_step: ControlledStep) -> None:
     answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
     controlled_step.finish_pass(
         lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
@@ -504,7 +512,7 @@ def test_node_drained_in_second_pass_lists_evictions_of_first(controlled_step: C
 
 
 def test_passes_for_one_node_run_one_after_another(controlled_step: ControlledStep) -> None:
-    """Check that a hint about another maintenance of the node is not coalesced and waits for the current pass."""
+    """Check that a hint about another maintenance of the same node is not coalesced, but waits for the current pass."""
     first = controlled_step.post(build_hint())
     controlled_step.wait_for_pass()
     other_reply = controlled_step.post(build_hint(maintenance=OTHER_MAINTENANCE))
@@ -523,7 +531,7 @@ def test_passes_for_one_node_run_one_after_another(controlled_step: ControlledSt
     assert require_data(controlled_step.events_seen[2])["maintenance"]["uid"] == OTHER_MAINTENANCE.uid
 
 
-@pytest.mark.parametrize("dry_run", [True, False], ids=["dry-run", "kept"])
+@pytest.mark.parametrize("dry_run", [True, False], ids=["dry-run", "without-dry-run"])
 def test_replay_neither_coalesces_nor_is_coalesced(controlled_step: ControlledStep, dry_run: bool) -> None:
     """Check that a replay coalesces no hints and is not coalesced.
 
@@ -543,7 +551,7 @@ def test_replay_neither_coalesces_nor_is_coalesced(controlled_step: ControlledSt
 
 
 def test_no_concurrent_hint_is_lost() -> None:
-    """Check with 1000 concurrent hints that a pass starts after each of them, or a reply requests another pass."""
+    """Check that each of 1000 concurrent events is followed by a pass of the step or by a reply that requests one."""
     changes, passes_seen = [0], [0]
     lock = threading.Lock()
 
@@ -562,4 +570,4 @@ def test_no_concurrent_hint_is_lost() -> None:
     with ThreadPoolExecutor(8) as threads:
         for first in range(0, 1000, 8):
             answers = list(threads.map(post_change, range(first, first + 8)))
-            assert passes_seen[0] == changes[0] or any(requests_more(replies) for replies in answers if replies)
+            assert passes_seen[0] == changes[0] or any(requests_another_pass(replies) for replies in answers if replies)

@@ -20,7 +20,13 @@ from kube.maintenance.objects import build_path
 from kube.nodes import is_cordoned
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import build_added, build_node_deleted, build_own_event, build_tick, build_updated
+from tests.functions.event_builders import (
+    build_added_event,
+    build_node_deleted_event,
+    build_product_event,
+    build_tick,
+    build_updated_event,
+)
 from tests.workload import OWN_USER_PREFIX, AuditLog, Workload, summarize_writes
 
 DRY_RUN_EXTENSIONS = {"replay": "r1", "dryrun": "All"}
@@ -44,13 +50,13 @@ def parse_batch(response: TestResponse) -> list[Any]:
     return batch
 
 
-def select_own_entries(entries: list[Object]) -> list[Object]:
+def select_product_entries(entries: list[Object]) -> list[Object]:
     """Return the audit entries of the product's accounts, without node heartbeats and controllers' writes."""
     return [entry for entry in entries if entry["user"]["username"].startswith(OWN_USER_PREFIX)]
 
 
 def prepare_begin(functions: Functions, workload: Workload, node: str) -> BaseCloudEvent:
-    return build_added(workload.create_maintenance(node))
+    return build_added_event(workload.create_maintenance(node))
 
 
 def prepare_cordon(functions: Functions, workload: Workload, node: str) -> BaseCloudEvent:
@@ -69,7 +75,7 @@ def prepare_restore(functions: Functions, workload: Workload, node: str) -> Base
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
     workload.delete(build_path(maintenance))
-    return build_updated(workload.read_maintenance(maintenance))
+    return build_updated_event(workload.read_maintenance(maintenance))
 
 
 STEPS = {
@@ -89,7 +95,7 @@ STEPS = {
 def test_dry_run_returns_reply_and_stores_nothing(
     functions: Functions, workload: Workload, audit: AuditLog, step: str
 ) -> None:
-    """X-2: A dry run of a step sends all writes, stores none of them, and returns a reply with the same extensions."""
+    """X-2: A dry run of a step sends all writes, stores nothing, and returns a reply with the event's extensions."""
     prepare, kind, writes = STEPS[step]
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
@@ -99,9 +105,9 @@ def test_dry_run_returns_reply_and_stores_nothing(
 
     (response,) = parse_batch(post_event(functions, step, event, **DRY_RUN_EXTENSIONS))
 
-    own_writes = summarize_writes(audit.list_writes_by()[before:])
-    assert {(verb, kind) for verb, kind, _ in own_writes} == writes
-    assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
+    step_writes = summarize_writes(audit.list_writes_by()[before:])
+    assert {(verb, kind) for verb, kind, _ in step_writes} == writes
+    assert select_product_entries(audit.list_persisted_writes()[persisted_count:]) == []
     assert response["type"] == kind
     assert {name: response[name] for name in DRY_RUN_EXTENSIONS} == DRY_RUN_EXTENSIONS
 
@@ -118,7 +124,7 @@ def test_dry_run_of_status_stores_nothing(functions: Functions, workload: Worklo
         "nodemaintenances/status",
         "events",
     }
-    assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
+    assert select_product_entries(audit.list_persisted_writes()[persisted_count:]) == []
     assert "status" not in workload.read_maintenance(maintenance)
 
 
@@ -128,17 +134,19 @@ def test_dry_run_of_guard_deletes_nothing(functions: Functions, workload: Worklo
     maintenance = workload.create_maintenance(node)
     functions.run_until_tainted(maintenance)
     labelled_node = workload.read_node(node)
-    # without an owner reference, the garbage collector does not delete the maintenance
+    # Without an owner reference, the garbage collector does not delete the maintenance.
     workload.client.patch(build_path(maintenance), {"metadata": {"ownerReferences": None}})
     workload.delete(f"/api/v1/nodes/{node}")
     before, persisted_count = len(audit.list_writes_by()), len(audit.list_persisted_writes())
 
-    assert parse_batch(post_event(functions, "guard", build_node_deleted(labelled_node), **DRY_RUN_EXTENSIONS)) == []
+    assert (
+        parse_batch(post_event(functions, "guard", build_node_deleted_event(labelled_node), **DRY_RUN_EXTENSIONS)) == []
+    )
 
     assert summarize_writes(audit.list_writes_by()[before:]) == [
         ("delete", "nodemaintenances", maintenance["metadata"]["name"])
     ]
-    assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
+    assert select_product_entries(audit.list_persisted_writes()[persisted_count:]) == []
     assert not workload.read_maintenance(maintenance)["metadata"].get("deletionTimestamp")
 
 
@@ -154,7 +162,7 @@ def test_replay_without_accept_header_gets_empty_response(functions: Functions, 
     assert (response.status_code, response.data) == (204, b"")
 
 
-def test_replay_with_several_replies_returns_them_as_batch(functions: Functions, workload: Workload) -> None:
+def test_several_replies_to_replay_are_returned_as_batch(functions: Functions, workload: Workload) -> None:
     """X-3: A replay of `resync` returns all replies in its response, and needs no `K_SINK`, which is not set here."""
     maintenances = [workload.create_maintenance(workload.take_node()) for _ in range(2)]
 
@@ -183,7 +191,7 @@ def test_unknown_dryrun_value_is_rejected(
 
 
 def test_replay_without_dryrun_writes(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """X-2: A replay without `dryrun` makes the step's writes; its replies still go only to the client that replays."""
+    """X-2: A replay without `dryrun` stores the step's writes, and only the client that replays gets the replies."""
     node = workload.take_node()
     event = functions.run_begin(workload.create_maintenance(node))
 
@@ -211,7 +219,7 @@ def read_metric_lines(functions: Functions) -> list[str]:
 
 
 def test_journal_stores_no_dry_run(functions: Functions) -> None:
-    """X-2: The journal stores no dry run. A replay without `dryrun` is an event that it already contains."""
+    """X-2: The journal stores no dry run. The event of a replay without `dryrun` is already in the journal."""
     event = build_tick()
 
     post_event(functions, "record", event, **DRY_RUN_EXTENSIONS)
@@ -219,16 +227,16 @@ def test_journal_stores_no_dry_run(functions: Functions) -> None:
     assert get_journal().select(Query(ids=(event.get_id(),))) == []
 
 
-def test_log_lines_of_replay_contain_its_extensions(
+def test_log_lines_of_replay_contain_replay_extensions(
     functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17, KNM-5: Each log line of a replay contains its extensions, and no later line does."""
+    """NMO-17, KNM-5: Each log line of a replay contains the replay's extensions; later log lines do not."""
     maintenance: Object = workload.create_maintenance(workload.take_node())
     caplog.handler.setFormatter(JsonFormatter())
     caplog.clear()
 
     with caplog.at_level(logging.INFO, "controller_nodemaintenance"):
-        post_event(functions, "begin", build_added(maintenance), **DRY_RUN_EXTENSIONS)
+        post_event(functions, "begin", build_added_event(maintenance), **DRY_RUN_EXTENSIONS)
         dry_run_lines = [json.loads(line) for line in caplog.text.splitlines()]
         caplog.clear()
         functions.run_begin(maintenance)
@@ -242,7 +250,7 @@ def test_reply_inherits_replay_extensions(workload: Workload) -> None:
     """X-2: A reply to a replay is itself marked as a replay."""
     maintenance = workload.create_maintenance("nowhere")
     cause = replay_extensions.add_replay_extensions(
-        build_own_event(events.NODE_TAINTED, maintenance), "r1", dry_run=True
+        build_product_event(events.NODE_TAINTED, maintenance), "r1", dry_run=True
     )
 
     response = events.build_event(
@@ -251,4 +259,4 @@ def test_reply_inherits_replay_extensions(workload: Workload) -> None:
 
     assert replay_extensions.get_replay_extensions(response) == DRY_RUN_EXTENSIONS
     assert replay_extensions.is_replay(response)
-    assert not replay_extensions.is_replay(build_own_event(events.NODE_TAINTED, maintenance))
+    assert not replay_extensions.is_replay(build_product_event(events.NODE_TAINTED, maintenance))

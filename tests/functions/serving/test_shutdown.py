@@ -13,7 +13,7 @@ import requests
 
 from localcluster.cluster import LocalCluster
 from localcluster.function_server import FunctionConfig, build_function_server
-from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.servers import ROOT
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 MAX_SHUTDOWN_SECONDS = 10
 """Maximum time for the shutdown; gunicorn would wait for 25 s."""
 MAX_SHUTDOWN_SECONDS_WITH_NEW_CONNECTION = 4.5
-"""Maximum time for a shutdown with a new connection; by default gunicorn waits 5 s for its first bytes."""
+"""Maximum time for a shutdown with a new connection; by default, gunicorn waits 5 s for a connection's first bytes."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def run_function_server(
         server.command[server.command.index("functions/gunicorn.conf.py")] = str(settings)
     server.start()
     try:
-        await_ready("cordon", lambda: _is_alive(port), [server])
+        wait_until_ready("cordon", lambda: _is_alive(port), [server])
         yield server, port
     finally:
         server.kill()
@@ -48,7 +48,7 @@ def run_function_server(
 def test_idle_connection_does_not_delay_shutdown(idle_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that an idle connection does not delay the shutdown.
 
-    Knative's dispatcher keeps such connections: it opens one for a request that it then sends over another connection.
+    Knative's dispatcher may open a connection for a request that it then sends over another connection.
     """
     with (
         run_function_server(idle_cluster, tmp_path, "--threads 1") as (server, port),
@@ -63,7 +63,7 @@ def test_idle_connection_does_not_delay_shutdown(idle_cluster: LocalCluster, tmp
 def test_new_connection_does_not_delay_shutdown(idle_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that a new connection without a request does not delay the shutdown.
 
-    A thread waits for its first bytes, and the last attempts must still be published within the grace period.
+    A server thread waits for the connection's first bytes, but the last attempts must be published in the grace period.
     """
     with run_function_server(idle_cluster, tmp_path) as (server, port), socket.create_connection(("127.0.0.1", port)):
         start_time = time.monotonic()
@@ -73,7 +73,7 @@ def test_new_connection_does_not_delay_shutdown(idle_cluster: LocalCluster, tmp_
 
 @pytest.mark.parametrize("request_start", [b"POST /cor", b"POST /cordon HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"])
 def test_incomplete_requests_time_out(idle_cluster: LocalCluster, tmp_path: Path, request_start: bytes) -> None:
-    """X-6: Incomplete requests, one for each thread, time out, and the server then responds to others again."""
+    """X-6: Incomplete requests, one for each thread, time out, and the server then responds to other requests."""
     settings = tmp_path / "gunicorn.conf.py"
     config = (ROOT / "functions/gunicorn.conf.py").read_text()
     settings.write_text(f"{config}\nDeadlineWorker.request_timeout_seconds = 1.0\n")

@@ -58,7 +58,7 @@ class VmiScenario:
         wait_for_collection(
             self.administrator_client,
             get_instances_path(self.workload.namespace),
-            lambda vmis: not is_any_on_nodes(nodes, vmis.values()),
+            lambda vmis: not has_vmi_on_nodes(nodes, vmis.values()),
             timeout_seconds,
         )
 
@@ -83,7 +83,7 @@ class VmiScenario:
             self.administrator_client.delete(object_path, uid=metadata["uid"])
 
 
-def is_any_on_nodes(nodes: list[str], vmis: Iterable[Object]) -> bool:
+def has_vmi_on_nodes(nodes: list[str], vmis: Iterable[Object]) -> bool:
     return any(vmi["status"]["nodeName"] in nodes for vmi in vmis)
 
 

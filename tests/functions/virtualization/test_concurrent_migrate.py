@@ -61,7 +61,7 @@ def test_kill_before_any_request_causes_no_duplicate(
 ) -> None:
     """Check that a process killed before any one of its requests causes no duplicate migration.
 
-    The redelivered event creates the missing migrations and no others.
+    The redelivered event creates only the missing migrations.
     """
     for number in range(4):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))

@@ -50,7 +50,7 @@ def test_namespace_wide_budget_causes_no_eviction_of_virt_launcher(
 ) -> None:
     """Check that no virt-launcher pod is evicted even if a namespace-wide budget would allow one eviction.
 
-    Users often write such a budget for all pods of a namespace; here it keeps one of two pods.
+    Users often write such a budget for all pods of a namespace. This test's budget keeps one of two pods.
     """
     node = workload.take_node()
     for name in ("able", "other"):
@@ -73,10 +73,10 @@ def test_namespace_wide_budget_causes_no_eviction_of_virt_launcher(
 
 
 @proves("DRN-9")
-def test_labelled_budget_in_other_namespace_does_not_count(
+def test_vmi_gets_budget_despite_labelled_budget_in_other_namespace(
     workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
-    """Check that a budget in another namespace with the label of `protect`'s budgets does not count as a VMI's budget.
+    """Check that `protect` creates a VMI's budget even if another namespace has a budget with the VMI's label.
 
     Any user who knows the VMI's uid can write that label.
     """
@@ -173,7 +173,7 @@ def test_quota_in_one_namespace_does_not_affect_other_namespaces(
 def test_unwritable_budget_does_not_block_other_budgets(
     vmi_scenario: VmiScenario, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions, fault: Fault
 ) -> None:
-    """Check that a budget that cannot be created does not block the others.
+    """Check that a budget that cannot be created does not block other budgets.
 
     The webhook of one namespace may be broken. The retried event starts with the next VMI, and the next tick creates
     the missing budget.
@@ -204,7 +204,7 @@ def test_vmi_after_hanging_writes_gets_budget(
 ) -> None:
     """Check that a VMI gets its budget even if the writes for the two VMIs before it hang.
 
-    Each hanging write takes a whole pass. The next pass starts after it, and skips VMIs without pending writes.
+    Each hanging write takes a whole pass. The next pass starts with the next VMI that has a pending write.
     """
     vmis_by_uid = {
         vmi["metadata"]["uid"]: vmi for vmi in (create_unmigratable_vmi(vmi_scenario, number) for number in range(8))
@@ -231,7 +231,7 @@ def test_vmi_after_hanging_writes_gets_budget(
 
 
 def create_unmigratable_vmi(vmi_scenario: VmiScenario, number: int) -> Object:
-    """Create a VMI that cannot be migrated; `protect` annotates its budget with that reason."""
+    """Create a VMI that cannot be migrated; `protect` annotates its budget with the reason."""
     return vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node, migratable=NOT_MIGRATABLE))
 
 

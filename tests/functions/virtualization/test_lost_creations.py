@@ -31,8 +31,8 @@ def test_migration_is_created_by_redelivered_event_if_creation_got_no_response(
 ) -> None:
     """Check that a migration whose creation got no response is created when the event is redelivered.
 
-    The first pass still creates the other migration. The missing one keeps its slot and its claim, and no failure is
-    recorded.
+    The first pass still creates the other migration. The missing migration keeps its slot and its claim, and no failure
+    is recorded.
     """
     for number in range(3):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
@@ -70,8 +70,8 @@ def test_migration_backs_off_if_creation_got_no_response_twice(
 ) -> None:
     """Check that a migration whose creation got no response twice backs off, with the error in the Lease.
 
-    If the API server may still create it, it keeps its slot, but no attempt owns its claim. Otherwise another migration
-    gets the slot.
+    A migration that the API server may still create keeps its slot; its claim then belongs to no attempt. If the API
+    server cannot create the migration any more, another migration gets the slot.
     """
     for number in range(3):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))

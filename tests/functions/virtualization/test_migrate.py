@@ -26,9 +26,9 @@ MEDIK8S_DRAIN_TAINT: Object = {"key": "medik8s.io/drain", "effect": "NoSchedule"
 
 @proves("DRN-7", "DRN-8", "OSV-2", "X-3a")
 def test_each_migratable_vmi_gets_one_migration(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that each migratable VMI with `LiveMigrate` on a drained node gets one migration, and no second one.
+    """Check that each migratable VMI with `LiveMigrate` on a drained node gets exactly one migration.
 
-    An administrator has set the taint, with a value. VMIs that cannot or should not migrate get none.
+    An administrator has set the drain taint, with a value. VMIs that cannot or should not migrate get no migration.
     """
     migratable_vmi = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     vmi_scenario.create_vmi(build_vmi("unable", vmi_scenario.node, migratable=NOT_MIGRATABLE))
@@ -43,7 +43,7 @@ def test_each_migratable_vmi_gets_one_migration(vmi_scenario: VmiScenario, funct
 
 @proves("C3", "DRN-8")
 def test_medik8s_taint_causes_migration(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that the medik8s drain taint also causes migrations, and that none starts without a taint."""
+    """Check that the medik8s drain taint also causes migrations, and that no migration starts without a taint."""
     vmi_scenario.replace_taints()
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     functions.invoke("migrate", build_tick())
@@ -67,8 +67,8 @@ def test_vmi_migrates_once_it_is_migratable(vmi_scenario: VmiScenario, functions
 
 
 @proves("DRN-8")
-def test_at_most_two_vmis_of_node_migrate_at_once(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that at most two VMIs of a node migrate at once, and that the next one starts when one has finished."""
+def test_at_most_two_vmis_of_node_migrate_concurrently(vmi_scenario: VmiScenario, functions: Functions) -> None:
+    """Check that at most two VMIs of a node migrate concurrently, and that the next one starts when one finishes."""
     for number in range(4):
         vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_claimed_migration_is_created_by_claiming_event_or_after_expiry(
 ) -> None:
     """Check that a claimed migration is created by the claiming event, or by any event after the claim has expired.
 
-    A process may die after its claim. Its redelivered event then continues with the claim.
+    A process may die after its claim. The redelivered event then uses that claim.
     """
     vmi, event = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node)), build_tick()
     name, now = f"evacuation-{vmi['metadata']['uid']}-1", datetime.now(timezone.utc)
@@ -157,10 +157,10 @@ def test_claimed_migration_is_created_by_claiming_event_or_after_expiry(
 
 
 @proves("DRN-8", "X-2")
-def test_hanging_creation_occupies_its_slot(
+def test_hanging_migration_creation_occupies_migration_slot(
     vmi_scenario: VmiScenario, functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a creation that hangs until the step's deadline still occupies its slot.
+    """Check that a migration whose creation hangs until the step's deadline still occupies its migration slot.
 
     The next pass therefore exceeds no limit.
     """
@@ -186,12 +186,12 @@ def test_hanging_creation_occupies_its_slot(
 
 
 @proves("DRN-8")
-def test_creation_passes_timeout_to_api_server(
+def test_migration_creation_sends_timeout_to_api_server(
     vmi_scenario: VmiScenario, functions: Functions, audit: AuditLog
 ) -> None:
-    """Check that a creation passes its time limit to the API server.
+    """Check that the creation of a migration sends its time limit to the API server.
 
-    A request that hangs in a webhook must not create a migration after another one got its slot.
+    A request that hangs in a webhook must not create a migration after another VMI got the migration slot.
     """
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     functions.invoke("migrate", build_tick())
@@ -204,7 +204,7 @@ def test_creation_passes_timeout_to_api_server(
 def test_claim_is_written_before_migration(vmi_scenario: VmiScenario, functions: Functions, audit: AuditLog) -> None:
     """Check that the claim is written before the migration is created, and removed afterwards.
 
-    Concurrent processes therefore see the claim, and the write of the slower one is rejected.
+    Concurrent processes therefore see the claim, and the write of the slower process is rejected.
     """
     vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     functions.invoke("migrate", build_tick())

@@ -25,7 +25,7 @@ from tests.proofs import proves
 from tests.workload import Workload, build_pod, start_audit
 
 GARBAGE_COLLECTION_TIMEOUT_SECONDS = 60.0
-"""Timeout for garbage collection: the collector discovers new kinds only every 30 s, and their objects after that."""
+"""Timeout for garbage collection: the collector discovers new kinds only every 30 s, and then lists their objects."""
 
 
 def get_budgets_by_name(vmi_scenario: VmiScenario) -> dict[str, Object]:
@@ -56,7 +56,7 @@ def test_live_migrate_vmi_has_budget_until_deleted(vmi_scenario: VmiScenario, fu
 def test_reason_of_blocked_virt_launcher_pod_is_reported(
     workload: Workload, functions: Functions, vmi_scenario: VmiScenario
 ) -> None:
-    """Check that a blocked virt-launcher pod's reason is that its VMI cannot migrate, and later that it is migrating.
+    """Check that the reason of a blocked virt-launcher pod states whether its VMI cannot migrate or is migrating.
 
     The pod is never evicted.
     """
@@ -100,10 +100,10 @@ def wait_until_pod_is_counted(vmi_scenario: VmiScenario, vmi: Object) -> None:
 
 
 @proves("DRN-10")
-def test_own_budget_is_deleted_once_kubevirt_budget_exists(vmi_scenario: VmiScenario, functions: Functions) -> None:
-    """Check that, with KubeVirt, `protect` deletes its budget only once KubeVirt's exists, and does not recreate it.
+def test_protect_deletes_budget_once_kubevirt_budget_exists(vmi_scenario: VmiScenario, functions: Functions) -> None:
+    """Check that `protect` deletes its budget only once KubeVirt's budget exists, and does not recreate it.
 
-    Without any budget in between, a drain would shut the VMI down.
+    If the VMI had no budget in between, a drain would shut the VMI down.
     """
     vmi = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
     uid = vmi["metadata"]["uid"]
@@ -136,8 +136,8 @@ def test_eviction_requests_evacuation_if_kubevirt_ignores_taint(
 ) -> None:
     """Check that `evict` requests the evacuation by an eviction if KubeVirt does not react to the drain taint.
 
-    It sends one eviction per event, which is rejected because of the budget. The blocked pod's message contains the
-    remedy.
+    `evict` sends one eviction per event, which the API server rejects because of the budget. The blocked pod's message
+    contains the remedy.
     """
     node = workload.take_node()
     vmi = create_vmi_with_launcher(workload, build_vmi("unheard", node, strategy=strategy))

@@ -18,21 +18,24 @@ def make_other_maintenance(name: str = "other", api_version: str = MEDIK8S.api_v
 
 @proves("NMO-22", "X-7")
 @pytest.mark.parametrize(
-    ("existing", "is_conflict"),
+    ("existing_maintenance", "is_conflict"),
     [
         (make_other_maintenance(), True),
-        (make_other_maintenance("nm", KUBEVIRT.api_version), True),  # a different object: the API group differs
+        # An object in another API group is a different object, even with the same name.
+        (make_other_maintenance("nm", KUBEVIRT.api_version), True),
+        # A deleted maintenance holds the node until its finalizer is removed.
         (
             make_other_maintenance(deletionTimestamp="2026-01-01T00:00:00Z"),
             True,
-        ),  # it holds the node until its finalizer is removed
-        (make_other_maintenance("nm"), False),  # the API server itself reports that it already exists
+        ),
+        # The API server itself rejects a second object with the same name.
+        (make_other_maintenance("nm"), False),
         (make_other_maintenance(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/x"]), False),
         ({**make_other_maintenance(), "status": {"errorOnLeaseCount": 4}}, False),
     ],
 )
-def test_only_a_maintenance_that_claims_the_node_conflicts(existing: Object, is_conflict: bool) -> None:
-    assert find_conflict(make_maintenance(), [existing]) == (existing if is_conflict else None)
+def test_only_a_maintenance_that_claims_the_node_conflicts(existing_maintenance: Object, is_conflict: bool) -> None:
+    assert find_conflict(make_maintenance(), [existing_maintenance]) == (existing_maintenance if is_conflict else None)
 
 
 def test_conflict_is_found_among_several_maintenances() -> None:
@@ -42,22 +45,23 @@ def test_conflict_is_found_among_several_maintenances() -> None:
 
 
 @pytest.mark.parametrize(
-    ("existing", "remedy"),
+    ("existing_maintenance", "remedy"),
     [
         (
             make_other_maintenance(),
-            "use that one, or delete it first: `kubectl delete nodemaintenances.nodemaintenance.medik8s.io other`",
+            "use the existing NodeMaintenance, or delete it first: "
+            "`kubectl delete nodemaintenances.nodemaintenance.medik8s.io other`",
         ),
         (
             make_other_maintenance(deletionTimestamp="2026-01-01T00:00:00Z"),
-            "it is being deleted, so try again in a moment",
+            "the existing NodeMaintenance is being deleted, so try again in a moment",
         ),
     ],
 )
-def test_denial_starts_with_medik8s_wording_and_ends_with_the_remedy(existing: Object, remedy: str) -> None:
+def test_denial_starts_with_medik8s_wording_and_ends_with_the_remedy(existing_maintenance: Object, remedy: str) -> None:
     start = "invalid nodeName, a NodeMaintenance for node node-1 already exists: other (nodemaintenance.medik8s.io); "
 
-    assert build_conflict_message("node-1", existing) == start + remedy
+    assert build_conflict_message("node-1", existing_maintenance) == start + remedy
     assert (
         build_unknown_node_message("n")
         == "invalid nodeName, no node with name n found; `kubectl get nodes` lists the node names"

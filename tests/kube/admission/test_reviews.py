@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kube.admission.reviews import API_VERSION, InvalidReview, build_review, parse_review
+from kube.admission.reviews import API_VERSION, InvalidReview, build_review_response, parse_review
 from kube.paths import Object
 from tests.kube.samples import make_maintenance
 
@@ -38,7 +38,7 @@ def test_creation_of_a_maintenance_is_parsed() -> None:
         {"subResource": "status"},
     ],
 )
-def test_other_requests_are_parsed_without_an_object(overrides: Object) -> None:
+def test_review_of_another_request_is_parsed_without_an_object(overrides: Object) -> None:
     review = parse_review(make_review(**overrides))
 
     assert (review.is_create, review.object) == (False, {})
@@ -67,17 +67,17 @@ def test_invalid_review_raises_invalid_review(body: Any) -> None:
 def test_response_repeats_the_uid_of_the_request() -> None:
     review = parse_review(make_review())
 
-    assert build_review(review) == {
+    assert build_review_response(review) == {
         "apiVersion": API_VERSION,
         "kind": "AdmissionReview",
         "response": {"uid": "request-1", "allowed": True},
     }
-    assert build_review(review, warnings=["mind"])["response"] == {
+    assert build_review_response(review, warnings=["mind"])["response"] == {
         "uid": "request-1",
         "allowed": True,
         "warnings": ["mind"],
     }
-    assert build_review(review, "no", ["mind"])["response"] == {
+    assert build_review_response(review, "no", ["mind"])["response"] == {
         "uid": "request-1",
         "allowed": False,
         "status": {"code": 403, "reason": "Forbidden", "message": "no"},

@@ -21,9 +21,9 @@ def make_owned_pod(name: str = "web", **overrides: object) -> Object:
     return {**make_pod(name, owner="ReplicaSet", labels=DB_LABELS), **overrides}
 
 
-def get_warnings(*pods: Object, budgets: tuple[Object, ...] = (), **drain: object) -> list[str]:
+def get_warnings(*pods: Object, budgets: tuple[Object, ...] = (), **drain_options: object) -> list[str]:
     maintenance = make_maintenance()
-    return build_warnings({**maintenance, "spec": {**maintenance["spec"], "drain": drain}}, pods, budgets, NOW)
+    return build_warnings({**maintenance, "spec": {**maintenance["spec"], "drain": drain_options}}, pods, budgets, NOW)
 
 
 def make_budget_with_expected_pods(name: str, *, allowed: int = 0, expected: int = 3, needed: int = 3) -> Object:
@@ -31,7 +31,7 @@ def make_budget_with_expected_pods(name: str, *, allowed: int = 0, expected: int
     return {**budget, "status": {**budget["status"], "expectedPods": expected}}
 
 
-def test_pods_that_stay_or_are_ending_cause_no_warning() -> None:
+def test_pods_that_stay_or_terminate_cause_no_warning() -> None:
     ignored_pods = (
         make_owned_pod(),
         make_pod("agent", owner="DaemonSet"),
@@ -64,7 +64,7 @@ def test_pods_that_stay_or_are_ending_cause_no_warning() -> None:
         ),
     ],
 )
-def test_lost_pods_lost_data_and_returning_pods_cause_a_warning(pods: list[Object], warning: str) -> None:
+def test_lost_pods_lost_data_and_recreated_pods_cause_a_warning(pods: list[Object], warning: str) -> None:
     assert get_warnings(*pods) == [warning]
 
 
@@ -72,7 +72,7 @@ def test_pods_that_drain_flags_exclude_cause_no_warning() -> None:
     assert get_warnings(make_pod("a"), make_owned_pod(spec=EMPTY_DIR_SPEC), force=False, deleteEmptyDirData=False) == []
 
 
-def test_unmanaged_pod_that_tolerates_all_taints_does_not_return() -> None:
+def test_unmanaged_pod_that_tolerates_all_taints_is_not_recreated() -> None:
     assert get_warnings({**make_pod("a"), "spec": TOLERATE_ALL_SPEC}) == [
         "no controller will recreate 1 pod after the eviction: ns/a"
     ]

@@ -1,4 +1,4 @@
-"""In-memory objects of a component, which are changed only by planned writes."""
+"""In-memory certificates of a component, which change only through the writes that the tested code plans."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class CertificateScenario:
         )
 
     def apply_writes(self) -> Iterator[Write]:
-        """Yield each planned write after applying it, until nothing is left to do."""
+        """Yield each planned write after applying it, until no further write is planned."""
         while write := plan_next_write(self.build_state(), self.now, PROPAGATION_DELAY):
             self.apply(write)
             yield write
 
-    def settle(self) -> list[Write]:
+    def apply_all_writes(self) -> list[Write]:
         return list(self.apply_writes())
 
     def apply(self, write: Write) -> None:
@@ -100,9 +100,9 @@ class CertificateScenario:
         return self.objects["Secret", name]
 
     def get_serial(self, name: str) -> str:
-        pair = certificate_objects.get_current_pair(self.get_secret(name))
+        pair = certificate_objects.get_current_key_pair(self.get_secret(name))
         assert pair
-        return key_pairs.format_serial(pair.parsed)
+        return key_pairs.format_serial(pair.parsed_certificate)
 
     def get_certificate(self, name: str) -> str:
         """Return the certificate that a server presents."""
@@ -115,7 +115,7 @@ class CertificateScenario:
         )
 
     def is_trusted(self, name: str, bundle: list[str] | None = None) -> bool:
-        """Return whether a client trusts a server, with the published bundle or with one that it read earlier."""
+        """Return whether a client trusts a server, with the published CA bundle or with an earlier `bundle`."""
         certificate = self.get_certificate(name)
         signers = self.list_trusted_cas() if bundle is None else bundle
         return any(

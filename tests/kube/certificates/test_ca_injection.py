@@ -34,9 +34,9 @@ def test_rules_and_bundle_are_injected_in_one_patch() -> None:
 
 
 def test_removed_rules_are_injected_again() -> None:
-    """Check that annotated rules are injected again if a webhook lacks them.
+    """Check that annotated rules are injected again into a webhook without rules.
 
-    An upgrade removes them if an earlier version applied the configuration with rules in the manifest.
+    An upgrade of this product removes the rules if an earlier version's manifest contained them.
     """
     configuration = make_webhook_configuration(json.dumps([RULE]), {})
     injected = {

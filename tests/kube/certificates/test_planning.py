@@ -28,9 +28,9 @@ ONE_SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 def scenario() -> CertificateScenario:
-    """Return a settled scenario: one component with two servers that have certificates."""
+    """Return a scenario with one component and two servers, which have certificates, and no pending writes."""
     new_scenario = CertificateScenario("kubevirt", "api", "handler")
-    new_scenario.settle()
+    new_scenario.apply_all_writes()
     return new_scenario
 
 
@@ -60,21 +60,21 @@ def test_first_writes_create_the_ca_and_issue_all_certificates() -> None:
 def test_no_write_before_renewal_is_due(scenario: CertificateScenario) -> None:
     scenario.now += timedelta(hours=12)
 
-    assert scenario.settle() == []
+    assert scenario.apply_all_writes() == []
 
 
 @proves("OSV-22")
 def test_new_ca_is_published_before_any_server_uses_it(scenario: CertificateScenario) -> None:
-    """Check the order of the writes, and that no server changes before the waiting period ends."""
+    """Check the order of the writes, and that no server's certificate changes before the waiting period ends."""
     add_webhook_configuration(scenario)
-    scenario.settle()
+    scenario.apply_all_writes()
     old_cas, serials = scenario.list_trusted_cas(), (scenario.get_serial("api"), scenario.get_serial("handler"))
     scenario.now += timedelta(days=1)
 
     first_writes = [(write.reason, write.target[0]) for write in scenario.apply_writes()]
     published_cas = scenario.list_trusted_cas()
     scenario.now += PROPAGATION_DELAY - ONE_SECOND
-    writes_during_waiting_period = scenario.settle()
+    writes_during_waiting_period = scenario.apply_all_writes()
     serials_during_waiting_period = (scenario.get_serial("api"), scenario.get_serial("handler"))
     scenario.now += ONE_SECOND
     later_reasons = [write.reason for write in scenario.apply_writes()]
@@ -101,11 +101,11 @@ def test_two_rotations_within_one_waiting_period_keep_both_old_cas(scenario: Cer
 
     for _ in range(2):
         scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {certificate_objects.RENEW_ANNOTATION: "now"}
-        scenario.settle()
+        scenario.apply_all_writes()
         scenario.now += PROPAGATION_DELAY / 2
     second_bundle = scenario.list_trusted_cas()
     scenario.now += PROPAGATION_DELAY / 2
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert len(second_bundle) == 3
     assert set(first_bundle) < set(second_bundle)
@@ -124,7 +124,7 @@ def test_old_ca_is_trusted_until_it_expires(scenario: CertificateScenario) -> No
     while scenario.now < key_pairs.get_not_after(old_ca):
         assert old_ca in scenario.list_trusted_cas()
         scenario.now += timedelta(hours=1)
-        scenario.settle()
+        scenario.apply_all_writes()
         max_count = max(max_count, len(scenario.list_trusted_cas()))
 
     assert old_ca not in scenario.list_trusted_cas()
@@ -133,13 +133,13 @@ def test_old_ca_is_trusted_until_it_expires(scenario: CertificateScenario) -> No
 
 @proves("OSV-20", "OSV-22")
 def test_current_ca_renews_servers_while_the_next_ca_is_blocked(scenario: CertificateScenario) -> None:
-    """Check that servers get one more certificate from the current CA, and none when the CA's expiry approaches.
+    """Check that servers get one more certificate from the current CA, and none shortly before that CA expires.
 
     The next CA is held back because a webhook configuration that trusts the servers cannot be written. Once the current
     CA has expired, the next CA signs.
     """
     add_webhook_configuration(scenario)
-    scenario.settle()
+    scenario.apply_all_writes()
     scenario.unwritable.add(("ValidatingWebhookConfiguration", "hook"))
     (ca,) = scenario.list_trusted_cas()
     issued_count = 0
@@ -149,7 +149,7 @@ def test_current_ca_renews_servers_while_the_next_ca_is_blocked(scenario: Certif
         issued_count += sum(write.reason == CERTIFICATE_ISSUED for write in scenario.apply_writes())
         assert all(key_pairs.is_signed_by(scenario.get_certificate(name), ca) for name in ("api", "handler"))
     scenario.now = key_pairs.get_not_after(ca)
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert issued_count == 2
     assert all(scenario.is_trusted(name) for name in ("api", "handler"))
@@ -159,19 +159,19 @@ def test_current_ca_renews_servers_while_the_next_ca_is_blocked(scenario: Certif
 def test_passes_with_unknown_targets_do_not_restart_the_waiting_period(scenario: CertificateScenario) -> None:
     """Check that passes that cannot list the CA injection targets do not restart the waiting period or write during it.
 
-    Every tenth pass is such a pass. After the waiting period, it does not activate the next CA. It renews due
-    certificates with the current CA, because an unknown number of such passes may follow.
+    In this test, every tenth pass cannot list the targets. After the waiting period, such a pass does not activate the
+    next CA. It renews due certificates with the current CA, because later passes may not list the targets either.
     """
     add_webhook_configuration(scenario)
-    scenario.settle()
+    scenario.apply_all_writes()
     scenario.now += timedelta(days=1)
-    reasons_before = scenario.settle()
+    reasons_before = scenario.apply_all_writes()
     (next_ca, current_ca) = scenario.list_trusted_cas()
     writes_by_pass = []
     for number in range(1, 41):
         scenario.now += PROPAGATION_DELAY / 40
         scenario.are_targets_unknown = number % 10 == 0
-        writes_by_pass.append(scenario.settle())
+        writes_by_pass.append(scenario.apply_all_writes())
     certificate_with_unknown_targets = scenario.get_certificate("api")
     scenario.are_targets_unknown = False
     reasons_after = [write.reason for write in scenario.apply_writes()]
@@ -190,10 +190,10 @@ def test_waiting_period_starts_in_a_pass_with_known_targets(
 ) -> None:
     """Check that published CAs get no publication time until a pass knows the CA injection targets."""
     add_webhook_configuration(scenario)
-    scenario.settle()
+    scenario.apply_all_writes()
     scenario.now += timedelta(days=1)
     scenario.are_targets_unknown = True
-    scenario.settle()
+    scenario.apply_all_writes()
     scenario.now += PROPAGATION_DELAY
     scenario.are_targets_unknown = not are_targets_known
     assert CA_ACTIVATED not in [write.reason for write in scenario.apply_writes()]
@@ -204,18 +204,18 @@ def test_waiting_period_starts_in_a_pass_with_known_targets(
 
 
 @proves("OSV-22")
-def test_unwritable_server_without_the_next_ca_ends_the_waiting_period(scenario: CertificateScenario) -> None:
-    """Check that the next CA's publication time is removed if a server's Secret lacks that CA and cannot be written.
+def test_unwritable_server_secret_without_the_next_ca_ends_the_waiting_period(scenario: CertificateScenario) -> None:
+    """Check that the next CA's publication time is removed if a server's Secret without that CA cannot be written.
 
     The CA injection targets are unknown in this pass, which alone would not end the waiting period.
     """
     scenario.now += timedelta(days=1)
-    scenario.settle()
+    scenario.apply_all_writes()
     (newest_ca, *older_cas) = scenario.list_trusted_cas()
     scenario.get_secret("api")["data"] |= certificate_objects.encode_entries({CA_ENTRY: "".join(older_cas)})
     scenario.unwritable.add(("Secret", "api"))
     scenario.are_targets_unknown = True
-    scenario.settle()
+    scenario.apply_all_writes()
     publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
 
     assert key_pairs.compute_fingerprint(newest_ca) not in certificate_objects.parse_published_times(
@@ -232,7 +232,7 @@ def test_unwritable_server_without_the_next_ca_ends_the_waiting_period(scenario:
         {CERTIFICATE_ENTRY: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
     ],
 )
-def test_corrupt_certificate_is_replaced_at_once_by_the_same_ca(
+def test_corrupt_certificate_is_reissued_immediately_by_the_same_ca(
     scenario: CertificateScenario, corrupt_entries: dict[str, str]
 ) -> None:
     trusted_cas, other_serial = scenario.list_trusted_cas(), scenario.get_serial("handler")
@@ -246,12 +246,12 @@ def test_corrupt_certificate_is_replaced_at_once_by_the_same_ca(
 
 
 @proves("OSV-20")
-def test_key_of_another_certificate_is_replaced(scenario: CertificateScenario) -> None:
+def test_private_key_of_another_certificate_is_replaced(scenario: CertificateScenario) -> None:
     scenario.get_secret("api")["data"][PRIVATE_KEY_ENTRY] = scenario.get_secret("handler")["data"][PRIVATE_KEY_ENTRY]
 
-    scenario.settle()
+    scenario.apply_all_writes()
 
-    assert certificate_objects.get_current_pair(scenario.get_secret("api"))
+    assert certificate_objects.get_current_key_pair(scenario.get_secret("api"))
 
 
 @proves("OSV-20")
@@ -259,7 +259,7 @@ def test_deleted_secret_is_created_again(scenario: CertificateScenario) -> None:
     deleted_secret = scenario.objects.pop(("Secret", "api"))
     trusted_cas = scenario.list_trusted_cas()
 
-    scenario.settle()
+    scenario.apply_all_writes()
 
     recreated_secret = scenario.get_secret("api")
     assert recreated_secret["type"] == deleted_secret["type"]
@@ -279,11 +279,11 @@ def test_lost_ca_is_replaced_without_breaking_clients(scenario: CertificateScena
             {CERTIFICATE_ENTRY: "garbage"}
         )
 
-    scenario.settle()
+    scenario.apply_all_writes()
     published_cas = scenario.list_trusted_cas()
     serial_during_waiting_period = scenario.get_serial("api")
     scenario.now += PROPAGATION_DELAY
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert serial_during_waiting_period == serial
     assert published_cas[1:] == old_cas
@@ -292,11 +292,11 @@ def test_lost_ca_is_replaced_without_breaking_clients(scenario: CertificateScena
 
 
 @proves("OSV-20")
-def test_server_is_reissued_at_once_if_ca_and_secret_are_lost(scenario: CertificateScenario) -> None:
+def test_server_certificate_is_reissued_immediately_if_ca_and_secret_are_lost(scenario: CertificateScenario) -> None:
     del scenario.objects["Secret", scenario.component.ca_secret_name]
     del scenario.objects["Secret", "api"]
 
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert scenario.is_trusted("api")
     assert scenario.is_trusted("handler")
@@ -304,9 +304,9 @@ def test_server_is_reissued_at_once_if_ca_and_secret_are_lost(scenario: Certific
 
 @proves("OSV-22")
 def test_certificate_of_another_issuer_is_trusted_until_replaced() -> None:
-    """Check that another issuer's CA is published with ours, and its certificate replaced one waiting period later."""
+    """Check that another issuer's CA is published with ours, and its certificate replaced after the waiting period."""
     other_scenario = CertificateScenario("cdi", "api")
-    other_scenario.settle()
+    other_scenario.apply_all_writes()
     own_scenario = CertificateScenario("cdi")
     own_scenario.add_server(
         "api",
@@ -317,13 +317,13 @@ def test_certificate_of_another_issuer_is_trusted_until_replaced() -> None:
     )
     foreign_certificate = own_scenario.get_certificate("api")
 
-    own_scenario.settle()
+    own_scenario.apply_all_writes()
     certificate_during_waiting_period, published_cas = (
         own_scenario.get_certificate("api"),
         own_scenario.list_trusted_cas(),
     )
     own_scenario.now += PROPAGATION_DELAY
-    own_scenario.settle()
+    own_scenario.apply_all_writes()
 
     assert certificate_during_waiting_period == foreign_certificate
     assert set(other_scenario.list_trusted_cas()) < set(published_cas)
@@ -334,11 +334,11 @@ def test_certificate_of_another_issuer_is_trusted_until_replaced() -> None:
 @proves("OSV-20", "OSV-22")
 def test_lost_configmap_is_published_again_with_the_same_bundle(scenario: CertificateScenario) -> None:
     scenario.now += timedelta(days=1)
-    scenario.settle()
+    scenario.apply_all_writes()
     old_cas = scenario.list_trusted_cas()
     del scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
 
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert len(old_cas) == 2
     assert scenario.list_trusted_cas() == old_cas
@@ -347,12 +347,12 @@ def test_lost_configmap_is_published_again_with_the_same_bundle(scenario: Certif
 def test_cas_added_to_the_configmap_are_not_trusted(scenario: CertificateScenario) -> None:
     """Check that CAs that another writer adds to the ConfigMap are ignored unless the CA's Secret is lost."""
     other_scenario = CertificateScenario("macpool", "api")
-    other_scenario.settle()
+    other_scenario.apply_all_writes()
     old_cas = scenario.list_trusted_cas()
     publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
     publication["data"][certificate_objects.BUNDLE_ENTRY] += "".join(other_scenario.list_trusted_cas())
 
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert scenario.list_trusted_cas() == old_cas
 
@@ -362,8 +362,8 @@ def test_renew_annotation_issues_one_new_certificate(scenario: CertificateScenar
     api_serial, handler_serial = scenario.get_serial("api"), scenario.get_serial("handler")
     scenario.get_secret("api")["metadata"]["annotations"][certificate_objects.RENEW_ANNOTATION] = "now"
 
-    scenario.settle()
-    later_writes = scenario.settle()
+    scenario.apply_all_writes()
+    later_writes = scenario.apply_all_writes()
 
     assert scenario.get_serial("api") != api_serial
     assert scenario.get_serial("handler") == handler_serial
@@ -378,7 +378,7 @@ def test_changed_dns_names_issue_a_new_certificate(scenario: CertificateScenario
         "api.svc, 127.0.0.1"
     )
 
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert key_pairs.get_subject_alt_names(scenario.get_certificate("api")) == ["api.svc", "127.0.0.1"]
 
@@ -387,10 +387,10 @@ def test_secret_without_dns_names_does_not_stop_other_servers() -> None:
     scenario = CertificateScenario("cdi", "api")
     scenario.put_object("Secret", "without-names", {"metadata": {"labels": {COMPONENT_LABEL: "cdi"}}, "type": "Opaque"})
 
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert scenario.is_trusted("api")
-    assert certificate_objects.get_current_pair(scenario.get_secret("without-names")) is None
+    assert certificate_objects.get_current_key_pair(scenario.get_secret("without-names")) is None
 
 
 @proves("OSV-20", "OSV-22")
@@ -402,7 +402,7 @@ def test_clients_trust_all_servers_between_any_two_writes(component: str) -> Non
     """
     scenario = CertificateScenario(component, "api", "handler")
     add_webhook_configuration(scenario)
-    scenario.settle()
+    scenario.apply_all_writes()
     bundles_by_time = [(scenario.now, scenario.list_trusted_cas())]
     deletable_objects = [
         ("Secret", "api"),
@@ -435,7 +435,7 @@ def test_clients_trust_all_servers_between_any_two_writes(component: str) -> Non
     assert step_count > 30
 
 
-def test_status_has_names_and_dates_but_no_key(scenario: CertificateScenario) -> None:
+def test_status_contains_names_and_dates_but_no_private_key(scenario: CertificateScenario) -> None:
     publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
     status = json.loads(publication["data"][certificate_objects.STATUS_ENTRY])
 
@@ -448,7 +448,7 @@ def test_status_has_names_and_dates_but_no_key(scenario: CertificateScenario) ->
 def test_repr_contains_no_private_key(scenario: CertificateScenario) -> None:
     scenario.now += timedelta(days=1)
     write = plan_next_write(scenario.build_state(), scenario.now, PROPAGATION_DELAY)
-    pair = certificate_objects.get_current_pair(scenario.get_secret("api"))
+    pair = certificate_objects.get_current_key_pair(scenario.get_secret("api"))
 
     assert write is not None
     assert pair is not None
@@ -464,14 +464,14 @@ def test_ca_removed_from_its_secret_is_no_longer_trusted(scenario: CertificateSc
     """
     ca_secret_name, (removed_ca,) = scenario.component.ca_secret_name, scenario.list_trusted_cas()
     scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {certificate_objects.RENEW_ANNOTATION: "now"}
-    scenario.settle()
+    scenario.apply_all_writes()
     scenario.now += PROPAGATION_DELAY
-    scenario.settle()
+    scenario.apply_all_writes()
     scenario.get_secret(ca_secret_name)["data"][CA_ENTRY] = scenario.get_secret(ca_secret_name)["data"][
         CERTIFICATE_ENTRY
     ]
 
-    scenario.settle()
+    scenario.apply_all_writes()
 
     assert removed_ca not in scenario.list_trusted_cas()
     assert scenario.is_trusted("api")

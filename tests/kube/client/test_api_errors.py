@@ -18,7 +18,7 @@ BODY_WITH_CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
         pytest.param(409, {}, False, Conflict, id="409"),
         pytest.param(422, {}, True, Conflict, id="failed test of a JSON patch"),
         pytest.param(422, BODY_WITH_CAUSES, True, Rejected, id="JSON patch to an invalid value"),
-        pytest.param(422, {}, False, Rejected, id="422 of another request"),
+        pytest.param(422, {}, False, Rejected, id="422 for a request without a JSON patch"),
         pytest.param(400, {}, True, Rejected, id="400"),
         pytest.param(401, {}, False, Denied, id="401"),
         pytest.param(403, {}, False, Denied, id="403"),
@@ -30,7 +30,7 @@ BODY_WITH_CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
 def test_status_maps_to_one_of_five_error_classes(
     status: int, body: Object, is_json_patch: bool, error_class: type[ApiError]
 ) -> None:
-    """X-6, NMO-4: each status maps to the error class that determines how the caller continues."""
+    """X-6, NMO-4: each HTTP status maps to the error class that determines how the caller continues."""
     error = build_api_error(status, {**body, "message": "the server's message"}, is_json_patch=is_json_patch)
 
     assert type(error) is error_class

@@ -32,10 +32,10 @@ def test_first_error_is_raised_after_all_calls_have_ended() -> None:
 
 
 def test_results_are_in_the_order_of_the_calls() -> None:
-    async def return_after(turns: int) -> int:
-        for _ in range(turns):
+    async def return_after(iterations: int) -> int:
+        for _ in range(iterations):
             await asyncio.sleep(0)
-        return turns
+        return iterations
 
     assert asyncio.run(gather_all(return_after(3), return_after(1), return_after(2))) == [3, 1, 2]
 

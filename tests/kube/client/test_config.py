@@ -29,7 +29,7 @@ PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
 @pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unset_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -118,7 +118,7 @@ def get_host(file: Path | None = None, context: str | None = None) -> str:
 
 
 def test_service_account_is_used_without_a_kubeconfig(pod_home: Path) -> None:
-    """Check that the pod's ServiceAccount is used without a kubeconfig, as by kubectl; a function needs no file."""
+    """Check that the pod's ServiceAccount is used if there is no kubeconfig, as in kubectl."""
     assert get_host() == "https://pods-own.example"
 
 
@@ -142,7 +142,7 @@ def test_context_never_falls_back_to_the_service_account(pod_home: Path, monkeyp
 
 
 def test_missing_file_in_kubeconfig_variable_is_an_error(pod_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that an error is raised instead of using the pod's ServiceAccount."""
+    """Check that a missing kubeconfig is an error, even if the pod's ServiceAccount could be used instead."""
     monkeypatch.setenv("KUBECONFIG", str(pod_home / "nowhere"))
     with pytest.raises(Unavailable, match=r"kubeconfig .* not found"):
         get_host()
@@ -160,7 +160,7 @@ async def _measure_memory_of_connections(connection_count: int, kubeconfig: Path
 
 
 def test_open_connection_takes_little_memory(cluster: LocalCluster) -> None:
-    """Check the memory per connection: a function opens up to a hundred, PodSource one per node under maintenance."""
+    """Check the memory per connection: a function opens up to 100, and PodSource one per node under maintenance."""
     tracemalloc.start()
     try:
         size = asyncio.run(_measure_memory_of_connections(30, cluster.kubeconfig))
@@ -180,7 +180,7 @@ def mutual_tls_pems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
 
 
 def write_client_kubeconfig(file: Path, server: str, pems: dict[str, str], embedded_fields: Container[str]) -> str:
-    """Write a kubeconfig that embeds the PEMs of `embedded_fields` and names files for the others; return its path."""
+    """Write a kubeconfig that embeds the PEMs of `embedded_fields` and names files for other PEMs; return its path."""
     credential_fields: dict[str, Any] = {}
     for name, pem in {**pems, "certificate-authority": pems["client-certificate"]}.items():
         (file.parent / name).write_text(pem)
@@ -241,7 +241,7 @@ CREDENTIAL_FIELDS = ("certificate-authority", "client-certificate", "client-key"
 def test_embedded_certificates_are_written_to_no_file(
     tmp_path: Path, mutual_tls_pems: dict[str, str], embedded_fields: Container[str]
 ) -> None:
-    """Check that embedded certificates and keys stay in memory, because a temporary file would remain after a signal.
+    """Check that embedded certificates and keys stay in memory; a temporary file would remain after a killed process.
 
     A kubeconfig may also refer to files next to it.
     """
@@ -277,7 +277,7 @@ def test_unusable_certificate_is_reported(
 
 
 def test_key_without_a_certificate_is_ignored(tmp_path: Path, mutual_tls_pems: dict[str, str]) -> None:
-    """Check that the key is ignored, as by kubectl, and that the user's token is used instead."""
+    """Check that a client key without a certificate is ignored, as in kubectl, and that the user's token is used."""
     content = yaml.safe_load(write_kubeconfig(tmp_path / "config", "local").read_text())
     content["users"][0]["user"] = {"token": "mine", "client-key": "key"}
     (tmp_path / "config").write_text(yaml.safe_dump(content))

@@ -66,6 +66,6 @@ def test_unanswered_eviction_stays_in_flight_for_the_next_batch(unresponsive_cli
 
 
 def test_no_request_is_sent_after_the_deadline(unresponsive_client: SyncClient) -> None:
-    """Design rule 3: a request after the deadline fails at once; the HTTP client would treat zero as no timeout."""
+    """Design rule 3: a request after the deadline fails immediately; the HTTP client would treat zero as no timeout."""
     with set_deadline(0.0), pytest.raises(Unavailable, match="no response from the API server in time"):
         unresponsive_client.run(asyncio.wait_for(unresponsive_client.api.get("/version"), 2))

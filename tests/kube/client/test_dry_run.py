@@ -19,8 +19,8 @@ from tests.kube.samples import make_maintenance
 from tests.workload import Workload, is_dry_run, start_audit
 
 WriteFunction = Callable[[SyncClient, Workload, str], tuple[str, Object]]
-UNIQUE_ERROR_TEXT = "nothing that happened"
-"""A text that no function writes, in case one runs on this cluster."""
+UNIQUE_ERROR_TEXT = "error text of the dry-run test"
+"""Text that no function writes, because functions may run on the same cluster."""
 
 
 def _cordon_node(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
@@ -61,7 +61,7 @@ WRITE_FUNCTIONS = {
 
 @pytest.fixture
 def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workload:
-    """Return a workload in a namespace of its own."""
+    """Return a workload in its own namespace."""
     return Workload(installed_cluster, admin_client)
 
 
@@ -89,9 +89,8 @@ def test_dry_run_write_changes_nothing(
 def test_dry_run_creation_stores_nothing(workload: Workload, admin_client: SyncClient, path: str) -> None:
     """X-2, NMO-27, OSV-12: Leases and Events created in a dry run are not stored."""
     now, node = parse_time("2026-01-02T03:04:05Z"), workload.take_node()
-    maintenance = (
-        make_maintenance()
-    )  # nonexistent, because functions may run on this cluster and would acquire its Lease
+    # The maintenance does not exist in the cluster, because functions may run there and would acquire its Lease.
+    maintenance = make_maintenance()
     lease = leases.build_lease(node, maintenance, now)
     body = (
         lease
@@ -107,7 +106,7 @@ def test_dry_run_creation_stores_nothing(workload: Workload, admin_client: SyncC
 
 
 def test_dry_run_eviction_is_refused_by_its_budget(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6: a dry-run eviction is refused by its budget as a real one is; reads work as usual."""
+    """NMO-6: a budget refuses a dry-run eviction like a real one; reads are not affected by a dry run."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "held", labels={"app": "db"})
     workload.create_budget("keep", {"app": "db"}, 1, expected_healthy=1)

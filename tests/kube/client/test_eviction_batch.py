@@ -30,9 +30,9 @@ from tests.workload import AuditLog, Workload
 
 @pytest.fixture
 def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workload:
-    """Return a workload in a namespace of its own, with pods on node-1 or on a node of its own.
+    """Return a workload in its own namespace, with pods on node-1 or on a node without other pods.
 
-    Some tests need their own node: a batch also reports its node's late evictions, for example of the previous test.
+    Some tests need such a node: a batch also reports its node's late evictions, for example of the previous test.
     """
     return Workload(installed_cluster, admin_client)
 
@@ -53,7 +53,7 @@ def test_pod_refused_with_429_by_its_budget_is_blocked(workload: Workload, admin
 
 
 def test_pod_refused_with_500_under_two_budgets_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6: a pod under two budgets, refused with 500, is blocked for that reason; the other pod is evicted."""
+    """NMO-6: a pod under two budgets, refused with 500, is blocked with the reason; another pod is evicted."""
     budgeted_pod, unbudgeted_pod = (
         workload.create_bare_pods("node-1", "twice", labels={"app": "db"})[0],
         workload.create_bare_pods("node-1", "free")[0],
@@ -67,8 +67,8 @@ def test_pod_refused_with_500_under_two_budgets_is_blocked(workload: Workload, a
     assert [evicted_pod["name"] for evicted_pod in result.evicted] == ["free"]
 
 
-def test_pod_refused_for_its_own_reason_does_not_stop_the_queue(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6: after a pod is refused for a reason of its own, the batch still evicts the other pods under its budget."""
+def test_refusal_that_concerns_one_pod_does_not_stop_the_queue(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6: after a refusal that concerns only one pod, the batch still evicts the other pods under the budget."""
     (refused_pod,) = workload.create_bare_pods("node-1", "refused", labels={"app": "db", "also": "yes"})
     other_pods = workload.create_bare_pods("node-1", "b", "c", labels={"app": "db"})
     budget = workload.create_budget("one", {"app": "db"}, 0, expected_healthy=3)
@@ -87,7 +87,7 @@ def test_pod_refused_for_its_own_reason_does_not_stop_the_queue(workload: Worklo
 
 
 def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-6, X-6: after a budget refuses one of ten pods, the batch blocks the rest without a request for each."""
+    """NMO-6, X-6: after a budget refuses a pod, the batch blocks the pods still queued without further requests."""
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abcdefghij", labels={"app": "db"})]
     budget = workload.create_budget("keep-all", {"app": "db"}, 10, expected_healthy=10)
@@ -104,13 +104,13 @@ def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: Syn
 
 
 def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin_client: SyncClient) -> None:
-    """Design rule 9: a batch that can send no eviction reports no deferred pod, so that no pass follows at once."""
+    """Design rule 9: a batch that can send no eviction reports no deferred pod, so that no pass follows immediately."""
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
     budget, name = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=3), f"{workload.namespace}/some"
     plan = EvictionPlan(queues_by_budget={name: pods}, budgets_by_key={name: budget})
 
-    async def evict_after_unanswered() -> EvictionResult:
+    async def evict_while_evictions_are_unanswered() -> EvictionResult:
         serial_queue = EvictionTracker.for_client(admin_client.api).get_queue(name)
         unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CONGESTION_THRESHOLD + 2)]
         for task in unanswered_tasks:
@@ -120,7 +120,7 @@ def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin
             task.cancel()
         return batch
 
-    first_result = admin_client.run(evict_after_unanswered())
+    first_result = admin_client.run(evict_while_evictions_are_unanswered())
     evictions = audit.list_evictions()
     second_result = admin_client.run(evict_batch(admin_client.api, plan))
 
@@ -130,7 +130,7 @@ def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin
 
 @pytest.mark.parametrize("pod_name", ["missing", "replaced"])
 def test_missing_or_replaced_pod_counts_as_gone(workload: Workload, admin_client: SyncClient, pod_name: str) -> None:
-    """NMO-6: a pod with a 404 counts as gone, and the uid precondition protects a new pod of the same name."""
+    """NMO-6: a pod whose eviction gets a 404 is gone, and the uid precondition protects a new pod of the same name."""
     pod = samples.make_pod(pod_name, namespace=workload.namespace)
     if pod_name == "replaced":
         workload.create_bare_pods("node-1", pod_name)
@@ -157,7 +157,8 @@ def test_pods_of_an_outdated_list_are_not_evicted_twice(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X-2: pods that an outdated cached list still shows are not evicted a second time."""
-    monkeypatch.setattr(eviction_tracker, "GRANTED_TTL_SECONDS", 60.0)  # longer than the batches take on any machine
+    # A minute is longer than the batches of this test take, even on a slow machine.
+    monkeypatch.setattr(eviction_tracker, "GRANTED_TTL_SECONDS", 60.0)
     audit = AuditLog(workload.local_cluster.audit_log)
     bare_pods = workload.create_bare_pods("node-1", "bare")
     db_pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", "a", "b", labels={"app": "db"})]
@@ -165,7 +166,7 @@ def test_pods_of_an_outdated_list_are_not_evicted_twice(
     plan = EvictionPlan(unbudgeted=[*bare_pods], queues_by_budget={name: db_pods}, budgets_by_key={name: budget})
 
     evicted: list[str] = []
-    while len(evicted) < 3:  # a slow API server may respond during a later batch
+    while len(evicted) < 3:  # A slow API server may respond during a later batch.
         evicted += [
             evicted_pod["name"] for evicted_pod in admin_client.run(evict_batch(admin_client.api, plan)).evicted
         ]
@@ -187,7 +188,7 @@ def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, a
     (pod,) = workload.create_bare_pods(node, "slow")
 
     async def run_three_batches() -> list[EvictionResult]:
-        await _send_and_await(EvictionTracker.for_client(admin_client.api), pod)
+        await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), pod)
         nodes = ("node-2", node, node)
         return [await evict_batch(admin_client.api, EvictionPlan(), node_name=node_name) for node_name in nodes]
 
@@ -201,28 +202,28 @@ def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, a
 
 
 @pytest.mark.slow
-def test_late_eviction_is_taken_without_a_further_batch(workload: Workload, admin_client: SyncClient) -> None:
-    """Check that a node's late outcomes can be taken without a further batch, as after the drain."""
+def test_late_eviction_is_reported_without_a_further_batch(workload: Workload, admin_client: SyncClient) -> None:
+    """Check that the late evictions of a drained node are reported although no further batch starts for that node."""
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "slow")
 
-    async def evict_and_take() -> list[dict[str, str]]:
-        await _send_and_await(EvictionTracker.for_client(admin_client.api), pod)
+    async def evict_and_take_outcomes() -> list[dict[str, str]]:
+        await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), pod)
         return await take_late_evictions(admin_client.api, node)
 
-    assert [evicted_pod["name"] for evicted_pod in admin_client.run(evict_and_take())] == ["slow"]
+    assert [evicted_pod["name"] for evicted_pod in admin_client.run(evict_and_take_outcomes())] == ["slow"]
 
 
 @pytest.mark.slow
-def test_own_only_batch_ignores_evictions_of_other_batches(workload: Workload, admin_client: SyncClient) -> None:
-    """Check that replays during a drain neither repeat the drain's evictions nor take their outcomes."""
+def test_replay_batch_ignores_evictions_of_other_batches(workload: Workload, admin_client: SyncClient) -> None:
+    """Check that a replay's batch neither repeats a drain's evictions nor takes their outcomes."""
     node = workload.take_node()
     slow_pod, other_pod = workload.create_bare_pods(node, "slow", "other")
 
     async def run_two_batches() -> list[EvictionResult]:
-        await _send_and_await(EvictionTracker.for_client(admin_client.api), slow_pod)
+        await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), slow_pod)
         plan = EvictionPlan(unbudgeted=[slow_pod, other_pod])
-        own_result = await evict_batch(admin_client.api, plan, node_name=node, own_only=True)
+        own_result = await evict_batch(admin_client.api, plan, node_name=node, ignore_other_batches=True)
         return [own_result, await evict_batch(admin_client.api, EvictionPlan(), node_name=node)]
 
     own_result, next_result = admin_client.run(run_two_batches())
@@ -231,14 +232,14 @@ def test_own_only_batch_ignores_evictions_of_other_batches(workload: Workload, a
     assert "slow" in [evicted_pod["name"] for evicted_pod in next_result.evicted]
 
 
-async def _send_and_await(tracker: EvictionTracker, pod: Mapping[str, Any]) -> None:
+async def _send_and_wait_for_response(tracker: EvictionTracker, pod: Mapping[str, Any]) -> None:
     eviction = await tracker.send(pod, time.monotonic() + 1)
     assert eviction is not None
     await eviction.task
 
 
 @pytest.mark.parametrize("has_pdb", [False, True])
-def test_own_pod_is_evicted_last(workload: Workload, admin_client: SyncClient, has_pdb: bool) -> None:
+def test_pod_of_the_process_is_evicted_last(workload: Workload, admin_client: SyncClient, has_pdb: bool) -> None:
     """Check that the process's own pod is evicted last: an exiting process cannot report other evictions' outcomes."""
     node, labels = workload.take_node(), {"app": "evict"}
     (own_pod,) = workload.create_bare_pods(node, "own", labels=labels)
@@ -248,7 +249,7 @@ def test_own_pod_is_evicted_last(workload: Workload, admin_client: SyncClient, h
     queues: dict[str, list[Pod]] = {name: [own_pod]} if has_pdb else {}
     plan = EvictionPlan(unbudgeted=[*unbudgeted, *other_pods], queues_by_budget=queues, budgets_by_key={name: budget})
     evicted_names: list[str] = []
-    while len(evicted_names) < 2:  # a slow API server may respond during a later batch
+    while len(evicted_names) < 2:  # A slow API server may respond during a later batch.
         result = admin_client.run(evict_batch(admin_client.api, plan, node_name=node, own_pod_name="own"))
         evicted_names += [evicted_pod["name"] for evicted_pod in result.evicted]
         assert result.deferred == [own_pod] or not result.evicted
@@ -256,41 +257,44 @@ def test_own_pod_is_evicted_last(workload: Workload, admin_client: SyncClient, h
         EvictionPlan(unbudgeted=unbudgeted, queues_by_budget=queues, budgets_by_key={name: budget}),
         EvictionResult(deferred=[own_pod]),
     )
-    while last_result.deferred:  # an eviction of the previous test may still be in flight
+    while last_result.deferred:  # An eviction of the previous test may still be in flight.
         last_result = admin_client.run(evict_batch(admin_client.api, own_plan, node_name=node, own_pod_name="own"))
 
     assert sorted(evicted_names) == ["a", "b"]
     assert [evicted_pod["name"] for evicted_pod in [*last_result.evicted, *last_result.in_flight]] == ["own"]
 
 
-def test_own_pod_waits_for_evictions_in_flight(
+def test_pod_of_the_process_waits_for_evictions_in_flight(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that no pod is reported as deferred, because an immediate pass would find the same state."""
+    """Check that the process's own pod is not reported as deferred: an immediate pass would find the same state."""
     node = workload.take_node()
     own_pod, other_pod = workload.create_bare_pods(node, "own", "other")
-    monkeypatch.setattr(EvictionTracker, "_send_request", lambda *_: asyncio.sleep(1))  # no response within the batch
+    # No eviction gets a response before the batch ends.
+    monkeypatch.setattr(EvictionTracker, "_send_request", lambda *_: asyncio.sleep(1))
 
-    async def evict_with_one_in_flight() -> EvictionResult:
+    async def evict_with_an_eviction_in_flight() -> EvictionResult:
         await EvictionTracker.for_client(admin_client.api).send(other_pod, time.monotonic() + 1)
         return await evict_batch(
             admin_client.api, EvictionPlan(unbudgeted=[own_pod]), node_name=node, own_pod_name="own"
         )
 
-    assert admin_client.run(evict_with_one_in_flight()) == EvictionResult()
+    assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionResult()
 
 
-def test_own_pod_is_deferred_by_evictions_of_other_nodes(workload: Workload, admin_client: SyncClient) -> None:
+def test_pod_of_the_process_is_deferred_by_evictions_on_other_nodes(
+    workload: Workload, admin_client: SyncClient
+) -> None:
     """Check that the process's own pod is reported as deferred: other nodes' events start no pass for this node."""
     (own_pod,), (other_pod,) = workload.create_bare_pods("node-3", "own"), workload.create_bare_pods("node-2", "other")
 
-    async def evict_with_one_in_flight() -> EvictionResult:
+    async def evict_with_an_eviction_in_flight() -> EvictionResult:
         await EvictionTracker.for_client(admin_client.api).send(other_pod, time.monotonic() + 1)
         return await evict_batch(
             admin_client.api, EvictionPlan(unbudgeted=[own_pod]), node_name="node-3", own_pod_name="own"
         )
 
-    assert admin_client.run(evict_with_one_in_flight()) == EvictionResult(deferred=[own_pod])
+    assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionResult(deferred=[own_pod])
 
 
 def create_budget_with_stale_status(workload: Workload, healthy: int, disruptions_allowed: int) -> Object:
@@ -302,7 +306,7 @@ def create_budget_with_stale_status(workload: Workload, healthy: int, disruption
 def run_batches(
     client: SyncClient, pods: Sequence[Pod], budget: Object, own_pod_name: str = ""
 ) -> tuple[EvictionResult, int]:
-    """Run batches, and return their result and the number of times that they read budgets."""
+    """Run eviction batches, and return their result and the number of requests that read budgets."""
     with count_requests(client.api) as requests:
         result = client.run(evict_batches(client.api, plan_evictions(pods, [budget]), pods, own_pod_name=own_pod_name))
     return result, sum(count for request, count in requests.items() if "poddisruptionbudgets" in request)
@@ -315,7 +319,7 @@ def get_sorted_names(pods: Iterable[Mapping[str, str]]) -> list[str]:
 def test_newly_admitted_pods_are_evicted_in_the_same_pass(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that newly admitted pods are evicted in the same pass: one list request saves a pass and a status write."""
+    """Check that a pass also evicts newly admitted pods: one list request saves another pass and a status write."""
     monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
@@ -370,7 +374,7 @@ def test_refusal_of_an_admitted_pod_ends_the_pass(
     assert (result.evicted, len(result.blocked), read_count) == ([], 3, 0)
 
 
-def test_own_pod_is_in_no_later_batch(
+def test_pod_of_the_process_is_in_no_later_batch(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that the process's own pod waits for the next pass: an exiting process could not report the outcomes."""
@@ -420,7 +424,7 @@ def test_pod_is_freed_when_its_outcome_is_recorded(workload: Workload, admin_cli
     assert not [task for task in gc.get_objects() if isinstance(task, asyncio.Task) and task.get_name() == name]
 
 
-def test_orphan_is_a_daemonset_pod_without_daemonset(workload: Workload, admin_client: SyncClient) -> None:
+def test_daemonset_pod_without_daemonset_is_found_as_orphan(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-7: only a DaemonSet pod whose DaemonSet does not exist is an orphan."""
     owned_pod = workload.create_daemonset("agent", "node-1")
     orphan = samples.make_pod("orphan", namespace=workload.namespace, owner="DaemonSet")

@@ -26,9 +26,9 @@ from kube.client.eviction_limits import (
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = START_INTERVAL_SECONDS
 
 
-def run_scenario(scenario: Coroutine[Any, Any, Any]) -> Any:
-    """Run the scenario on its own event loop, and return its result."""
-    return asyncio.run(scenario)
+def run_in_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a new event loop, and return its result."""
+    return asyncio.run(coroutine)
 
 
 async def _get_grant_order(rate_limiter: RateLimiter, *nodes: str) -> list[str]:
@@ -43,37 +43,37 @@ async def _get_grant_order(rate_limiter: RateLimiter, *nodes: str) -> list[str]:
     return order
 
 
-def test_tokens_within_one_seconds_limit_are_granted_at_once() -> None:
-    """Check that tokens are granted at once as long as any are left."""
+def test_tokens_within_one_seconds_limit_are_granted_immediately() -> None:
+    """Check that tokens are granted immediately while any are available."""
 
-    async def scenario() -> float:
+    async def measure_seconds() -> float:
         rate_limiter, start_time = RateLimiter(50), asyncio.get_running_loop().time()
         await _get_grant_order(rate_limiter, *["a"] * 50)
         return asyncio.get_running_loop().time() - start_time
 
-    assert run_scenario(scenario()) < 0.5
+    assert run_in_loop(measure_seconds()) < 0.5
 
 
 def test_rate_does_not_exceed_the_limit() -> None:
     """Check that forty tokens beyond the first hundred take at least 0.4 s, at a hundred per second."""
 
-    async def scenario() -> float:
+    async def measure_seconds() -> float:
         rate_limiter, start_time = RateLimiter(100), asyncio.get_running_loop().time()
         await _get_grant_order(rate_limiter, *["a"] * 140)
         return asyncio.get_running_loop().time() - start_time
 
-    assert run_scenario(scenario()) >= 0.39
+    assert run_in_loop(measure_seconds()) >= 0.39
 
 
 def test_rate_limiter_serves_nodes_in_rotation() -> None:
     """Check that nodes with few pods do not wait for the twenty pods of another node."""
 
-    async def scenario() -> list[str]:
+    async def get_grant_order_after_backoff() -> list[str]:
         rate_limiter = RateLimiter(50)
-        rate_limiter.back_off(1.0)  # all tasks wait before the first token is granted
+        rate_limiter.back_off(1.0)  # All tasks wait before the first token is granted.
         return await _get_grant_order(rate_limiter, *["big"] * 20, "small", "small")
 
-    order = run_scenario(scenario())
+    order = run_in_loop(get_grant_order_after_backoff())
     assert order.index("small") <= 2
     assert [index for index, node in enumerate(order) if node == "small"][1] <= 4
     assert order.count("big") == 20
@@ -82,7 +82,7 @@ def test_rate_limiter_serves_nodes_in_rotation() -> None:
 def test_timed_out_task_spends_no_token() -> None:
     """Check that a task that has timed out spends no token."""
 
-    async def scenario() -> tuple[bool, bool]:
+    async def acquire_two_tokens() -> tuple[bool, bool]:
         rate_limiter = RateLimiter(10)
         await _get_grant_order(rate_limiter, *["a"] * 10)
         is_first_granted, is_second_granted = await asyncio.gather(
@@ -90,13 +90,13 @@ def test_timed_out_task_spends_no_token() -> None:
         )
         return is_first_granted, is_second_granted
 
-    assert run_scenario(scenario()) == (False, True)
+    assert run_in_loop(acquire_two_tokens()) == (False, True)
 
 
 def test_busy_api_server_gets_no_evictions_during_backoff() -> None:
     """Check that no token is granted during the backoff that the API server requested."""
 
-    async def scenario() -> float:
+    async def measure_seconds() -> float:
         rate_limiter, loop = RateLimiter(100), asyncio.get_running_loop()
         await _get_grant_order(rate_limiter, "a")
         start_time = loop.time()
@@ -104,7 +104,7 @@ def test_busy_api_server_gets_no_evictions_during_backoff() -> None:
         await _get_grant_order(rate_limiter, "a", "b")
         return loop.time() - start_time
 
-    assert run_scenario(scenario()) >= 0.29
+    assert run_in_loop(measure_seconds()) >= 0.29
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "fast", "nan", "inf"])
@@ -141,12 +141,12 @@ def make_latency(*seconds: float) -> MedianLatency:
 def test_delay_grows_with_unanswered_evictions(
     median_seconds: float, unanswered_count: int, expected_seconds: float
 ) -> None:
-    """Design rule 9: the delay grows with the unanswered evictions, because each new one may conflict with them."""
+    """Design rule 9: the delay grows with the unanswered evictions, with each of which a new one may conflict."""
     assert compute_delay(0.12, median_seconds, unanswered_count) == pytest.approx(expected_seconds)
 
 
-def test_median_latency_ignores_responses_with_a_sleep() -> None:
-    """Check that responses that include the API server's sleep are ignored, even if they are the majority."""
+def test_median_latency_ignores_responses_delayed_by_conflicts() -> None:
+    """Check that responses are ignored if the API server slept after a conflict, even if they are the majority."""
     assert make_latency(0.1, 0.7, 0.12, 0.9, 1.4, 0.8, 0.11, 0.6).compute_median() == 0.11
     assert make_latency(*[0.4] * 16, *[0.1] * 16).compute_median() == 0.1
     assert make_latency(3.0, 0.6).compute_median() == 0.0
@@ -171,16 +171,16 @@ def _compute_intervals(start_times: list[float]) -> list[float]:
     return [later - earlier for earlier, later in pairwise(start_times)]
 
 
-def test_response_lets_the_next_eviction_start_at_once() -> None:
-    """Check that evictions start one after another without a delay if the responses are quick."""
+def test_response_lets_the_next_eviction_start_immediately() -> None:
+    """Check that each eviction starts right after the previous response if the responses are quick."""
     assert (
-        sum(_compute_intervals(run_scenario(_measure_start_times(6, response_seconds=0.01)))) < 5 * MIN_INTERVAL_SECONDS
+        sum(_compute_intervals(run_in_loop(_measure_start_times(6, response_seconds=0.01)))) < 5 * MIN_INTERVAL_SECONDS
     )
 
 
-def test_sixth_eviction_waits_for_five_unanswered_ones() -> None:
-    """Check that five unanswered evictions start quickly, and the sixth only after the API server's sleep has ended."""
-    *short_intervals, last_interval = _compute_intervals(run_scenario(_measure_start_times(6, response_seconds=60)))
+def test_sixth_eviction_waits_for_five_unanswered_evictions() -> None:
+    """Check that five unanswered evictions start quickly, and the sixth after the API server's sleep on a conflict."""
+    *short_intervals, last_interval = _compute_intervals(run_in_loop(_measure_start_times(6, response_seconds=60)))
 
     assert len(short_intervals) == 4
     assert all(MIN_INTERVAL_SECONDS <= seconds < 1 for seconds in short_intervals)
@@ -188,9 +188,9 @@ def test_sixth_eviction_waits_for_five_unanswered_ones() -> None:
 
 
 def test_slow_responses_delay_the_next_eviction() -> None:
-    """Check that the usual response time delays the next eviction: on a slow server, unanswered ones rarely sleep."""
+    """Check that the next eviction waits for the usual response time: on a slow server, late responses are normal."""
     intervals = _compute_intervals(
-        run_scenario(_measure_start_times(4, response_seconds=0.25, latency=make_latency(*[0.25] * 16)))
+        run_in_loop(_measure_start_times(4, response_seconds=0.25, latency=make_latency(*[0.25] * 16)))
     )
 
     assert all(seconds >= 0.24 for seconds in intervals)
@@ -199,7 +199,7 @@ def test_slow_responses_delay_the_next_eviction() -> None:
 def test_wait_turn_returns_false_after_the_deadline() -> None:
     """Check that the wait returns False after the deadline, while an eviction is still unanswered."""
 
-    async def scenario() -> tuple[bool, bool]:
+    async def wait_until_deadline() -> tuple[bool, bool]:
         queue, unanswered_task = SerialQueue(MedianLatency()), asyncio.create_task(asyncio.sleep(60))
         queue.track(unanswered_task)
         has_turn = await queue.wait_turn(time.monotonic() + MIN_INTERVAL_SECONDS / 2)
@@ -207,13 +207,13 @@ def test_wait_turn_returns_false_after_the_deadline() -> None:
         unanswered_task.cancel()
         return has_turn, has_unanswered
 
-    assert run_scenario(scenario()) == (False, True)
+    assert run_in_loop(wait_until_deadline()) == (False, True)
 
 
 def test_nodes_share_the_queue_of_a_budget() -> None:
-    """Check that the evictions of two nodes under one budget start one after another, like those of one node."""
+    """Check that the evictions of two nodes under one budget start sequentially, like the evictions of one node."""
 
-    async def scenario() -> list[float]:
+    async def measure_start_times_of_two_nodes() -> list[float]:
         queue, start_times, tasks = SerialQueue(MedianLatency()), [], []
 
         async def start_two_evictions() -> None:
@@ -226,7 +226,7 @@ def test_nodes_share_the_queue_of_a_budget() -> None:
         await asyncio.gather(start_two_evictions(), start_two_evictions())
         return start_times
 
-    assert all(seconds >= 0.04 for seconds in _compute_intervals(run_scenario(scenario())))
+    assert all(seconds >= 0.04 for seconds in _compute_intervals(run_in_loop(measure_start_times_of_two_nodes())))
 
 
 def test_concurrency_limit_adapts_to_response_times() -> None:
@@ -266,31 +266,31 @@ async def _await_future(future: asyncio.Future[None]) -> None:
 
 
 def test_timed_out_task_takes_no_slot() -> None:
-    """Check that a freed slot goes to the task that still waits, not to the one that timed out."""
+    """Check that a freed slot goes to the task that still waits, not to the task that has timed out."""
 
-    async def scenario() -> list[bool]:
+    async def acquire_slots() -> list[bool]:
         return await _acquire_slots_with_limit_of_one(asyncio.get_running_loop().create_future())
 
-    assert run_scenario(scenario()) == [False, True]
+    assert run_in_loop(acquire_slots()) == [False, True]
 
 
 def test_slot_granted_at_the_timeout_is_not_lost() -> None:
     """Check that a slot granted at the timeout is kept; since Python 3.12, `asyncio.wait_for` would drop it."""
 
-    async def scenario() -> tuple[bool, bool]:
+    async def acquire_slot_at_timeout() -> tuple[bool, bool]:
         limiter = ConcurrencyLimiter()
         limiter.limit = 1
         assert await limiter.acquire("a", time.monotonic() + 1)
         asyncio.get_running_loop().call_later(0.01, limiter.release)
         waiting_task = asyncio.create_task(limiter.acquire("b", time.monotonic() + 0.02))
         await asyncio.sleep(0)
-        time.sleep(0.05)  # slot and timeout are both due in the next loop iteration
+        time.sleep(0.05)  # Slot and timeout are both due in the next loop iteration.
         is_acquired = await waiting_task
         if is_acquired:
             limiter.release()
         return is_acquired, await limiter.acquire("c", time.monotonic() + 1)
 
-    assert run_scenario(scenario()) == (True, True)
+    assert run_in_loop(acquire_slot_at_timeout()) == (True, True)
 
 
 async def _get_slot_order_with_limit_of_one(*nodes: str) -> list[str]:
@@ -311,8 +311,8 @@ async def _get_slot_order_with_limit_of_one(*nodes: str) -> list[str]:
 
 
 def test_concurrency_limiter_serves_nodes_in_rotation() -> None:
-    """P7: a hundred pods of one node do not delay another node's only pod until their pass ends."""
-    assert run_scenario(_get_slot_order_with_limit_of_one("a", "a", "a", "b", "c", "a", "b")) == [
+    """Check that a node with one pod does not wait until all pods of other nodes are evicted."""
+    assert run_in_loop(_get_slot_order_with_limit_of_one("a", "a", "a", "b", "c", "a", "b")) == [
         "a",
         "b",
         "c",

@@ -35,7 +35,7 @@ def create_lazy_context() -> ssl.SSLContext:
 
 
 def test_lazy_context_trusts_the_same_certificates() -> None:
-    """Check that the certificates are loaded at first use, and that the context is an ordinary one afterwards."""
+    """Check that the certificates are loaded at first use, and that the context is then an ordinary `SSLContext`."""
     default_context, context = ssl.create_default_context(), create_lazy_context()
 
     assert type(context) is LazySSLContext
@@ -48,8 +48,8 @@ def test_lazy_context_trusts_the_same_certificates() -> None:
     )
 
 
-def test_later_contexts_are_ordinary() -> None:
-    """Check that the methods of `ssl.SSLContext` are restored at the end of the block."""
+def test_contexts_are_ordinary_after_deferred_certificate_loading() -> None:
+    """Check that the methods of `ssl.SSLContext` are restored after `defer_certificate_loading`."""
     create_lazy_context()
     names = {"load_default_certs", "set_default_verify_paths"}
 

@@ -20,7 +20,8 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.eventing.local.tcp_relay import TcpRelay
 
-CHANGE_TIMEOUT_SECONDS = 20.0  # seconds to wait for one change
+CHANGE_TIMEOUT_SECONDS = 20.0
+"""Time within which `follow` must yield the next change."""
 ChangeStream = AsyncGenerator[Change, None]
 
 
@@ -55,19 +56,19 @@ def delete_object(cluster: LocalCluster, path: str) -> None:
 
 
 def run_through_relay(
-    cluster: LocalCluster, relay: TcpRelay, scenario: Callable[[Api], Awaitable[None]], api_class: type[Api] = Api
+    cluster: LocalCluster, relay: TcpRelay, check: Callable[[Api], Awaitable[None]], api_class: type[Api] = Api
 ) -> None:
-    """Run `scenario` with an API client whose connections go through `relay`."""
+    """Call `check` with an API client whose connections go through `relay`."""
     kubeconfig = write_relay_kubeconfig(cluster, relay)
 
-    async def run() -> None:
+    async def connect_and_check() -> None:
         api = await api_class.connect(str(kubeconfig))
         try:
-            await scenario(api)
+            await check(api)
         finally:
             await api.close()
 
-    asyncio.run(run())
+    asyncio.run(connect_and_check())
 
 
 def write_relay_kubeconfig(cluster: LocalCluster, relay: TcpRelay) -> Path:
@@ -90,18 +91,18 @@ def apply_configmap(cluster: LocalCluster, namespace: str, name: str, **data: st
 
 
 def get_configmaps_query(namespace: str) -> tuple[str, dict[str, Any]]:
-    """Return path and selector of the namespace's ConfigMaps, without the one that every namespace has."""
+    """Return path and selector of the namespace's ConfigMaps, without kube-root-ca.crt, which each namespace has."""
     return f"/api/v1/namespaces/{namespace}/configmaps", {"field_selector": "metadata.name!=kube-root-ca.crt"}
 
 
 def test_existing_objects_come_before_changes(cluster: LocalCluster, api_relay: TcpRelay, namespace: str) -> None:
-    """Check that existing objects come first, then SYNCED with the list's resourceVersion, then every change in order.
+    """Check that existing objects come first, then SYNCED with the list's resourceVersion, then each change in order.
 
     Objects have their kind, and a deleted object has its last state.
     """
     apply_configmap(cluster, namespace, "one")
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         path, selector = get_configmaps_query(namespace)
         async with aclosing(follow(api, path, **selector)) as changes:
             first_change = await anext(changes)
@@ -123,7 +124,7 @@ def test_existing_objects_come_before_changes(cluster: LocalCluster, api_relay: 
         assert versions == sorted(set(versions))
         assert later_changes[2].object["data"] == {"x": "2"}
 
-    run_through_relay(cluster, api_relay, scenario)
+    run_through_relay(cluster, api_relay, check_changes)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +133,14 @@ def test_existing_objects_come_before_changes(cluster: LocalCluster, api_relay: 
 def test_streaming_list_yields_existing_objects(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str, refused_statuses: list[int]
 ) -> None:
-    """KEP-3157: the watch yields each existing object once and then SYNCED, without a list.
+    """KEP-3157: a streaming list yields each existing object once and then SYNCED, without a list request.
 
-    If the API server refuses such a watch, a list yields the existing objects.
+    If the API server refuses the streaming list, an ordinary list yields the existing objects.
     """
     apply_configmap(cluster, namespace, "one")
     apply_configmap(cluster, namespace, "two")
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         assert isinstance(api, ApiWithFailures)
         api.watch_failures[:] = refused_statuses[:1]
         api.list_failures[:] = refused_statuses[1:]
@@ -158,17 +159,17 @@ def test_streaming_list_yields_existing_objects(
         assert later_changes == [("MODIFIED", "one"), ("DELETED", "two")]
         assert list_count == len(refused_statuses)
 
-    run_through_relay(cluster, api_relay, scenario, ApiWithFailures)
+    run_through_relay(cluster, api_relay, check_changes, ApiWithFailures)
 
 
-def test_streaming_list_that_breaks_is_compared_with_a_list(
+def test_interrupted_streaming_list_is_compared_with_a_list(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Check that an object deleted after the break is yielded as DELETED, and that no object is yielded twice."""
+    """Check that an object deleted after the watch broke is yielded as DELETED, and that no object is yielded twice."""
     apply_configmap(cluster, namespace, "one")
     apply_configmap(cluster, namespace, "two")
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         assert isinstance(api, ApiWithBreakingWatch)
         path, selector = get_configmaps_query(namespace)
         async with aclosing(follow(api, path, use_streaming_list=True, **selector)) as changes:
@@ -179,16 +180,16 @@ def test_streaming_list_that_breaks_is_compared_with_a_list(
         assert first_changes == [("ADDED", "one")]
         assert later_changes == [("DELETED", "one"), ("ADDED", "two"), ("SYNCED", "")]
 
-    run_through_relay(cluster, api_relay, scenario, ApiWithBreakingWatch)
+    run_through_relay(cluster, api_relay, check_changes, ApiWithBreakingWatch)
 
 
 def test_only_changes_are_yielded_without_emit_initial(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str
 ) -> None:
-    """Check that existing objects are not yielded, but their deletions are."""
+    """Check that existing objects are not yielded if `emit_initial` is False, but that their deletions are."""
     apply_configmap(cluster, namespace, "one")
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         path, selector = get_configmaps_query(namespace)
         async with aclosing(follow(api, path, emit_initial=False, **selector)) as changes:
             synced = await collect_changes(changes, 1)
@@ -196,7 +197,7 @@ def test_only_changes_are_yielded_without_emit_initial(
             assert synced == [("SYNCED", "")]
             assert await collect_changes(changes, 1) == [("DELETED", "one")]
 
-    run_through_relay(cluster, api_relay, scenario)
+    run_through_relay(cluster, api_relay, check_changes)
 
 
 def test_a_broken_watch_is_resumed_without_loss_or_repetition(
@@ -205,7 +206,7 @@ def test_a_broken_watch_is_resumed_without_loss_or_repetition(
     """Check that the changes made while the connection was cut are yielded once each, in order."""
     apply_configmap(cluster, namespace, "one")
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         path, selector = get_configmaps_query(namespace)
         async with aclosing(follow(api, path, **selector)) as changes:
             assert await collect_changes(changes, 2) == [("ADDED", "one"), ("SYNCED", "")]
@@ -216,10 +217,10 @@ def test_a_broken_watch_is_resumed_without_loss_or_repetition(
             delete_object(cluster, f"/api/v1/namespaces/{namespace}/configmaps/one")
             change_task = asyncio.ensure_future(collect_changes(changes, 2))
             await asyncio.sleep(0)
-            api_relay.mend()
+            api_relay.restore()
             assert await change_task == [("ADDED", "three"), ("DELETED", "one")]
 
-    run_through_relay(cluster, api_relay, scenario)
+    run_through_relay(cluster, api_relay, check_changes)
 
 
 class ApiWithExpiredVersion(Api):
@@ -262,12 +263,12 @@ def widgets_path(cluster: LocalCluster, namespace: str) -> Iterator[str]:
     The API server's watch history of this kind starts with its CRD, so resourceVersion 1 is too old.
     """
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.await_crds("widgets.following.example.com")
+    cluster.wait_for_crds("widgets.following.example.com")
     yield f"/apis/following.example.com/v1/namespaces/{namespace}/widgets"
     cluster.kubectl("delete", "crd", "widgets.following.example.com")
 
 
-def test_after_410_only_differences_are_yielded(
+def test_only_differences_are_yielded_after_a_410_response(
     cluster: LocalCluster, api_relay: TcpRelay, namespace: str, widgets_path: str
 ) -> None:
     """Check that deleted, recreated, changed and added objects are yielded once each, and unchanged ones not at all."""
@@ -280,7 +281,7 @@ def test_after_410_only_differences_are_yielded(
     for name in ("unchanged", "deleted", "recreated", "changed"):
         apply_widget(name, "1")
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         assert isinstance(api, ApiWithExpiredVersion)
         async with aclosing(follow(api, widgets_path)) as changes:
             assert len(await collect_changes(changes, 5)) == 5
@@ -290,7 +291,7 @@ def test_after_410_only_differences_are_yielded(
             for name in ("recreated", "changed", "added"):
                 apply_widget(name, "2")
             api.use_expired_version = True
-            api_relay.mend()
+            api_relay.restore()
             differences = await collect_changes(changes, 5)
             apply_widget("last", "1")
             last_changes = await collect_changes(changes, 1)
@@ -300,17 +301,17 @@ def test_after_410_only_differences_are_yielded(
         assert last_changes == [("ADDED", "last")]
         assert not api.use_expired_version
 
-    run_through_relay(cluster, api_relay, scenario, ApiWithExpiredVersion)
+    run_through_relay(cluster, api_relay, check_changes, ApiWithExpiredVersion)
 
 
 def test_unserved_kind_raises_not_found(cluster: LocalCluster, api_relay: TcpRelay) -> None:
     """Check that `follow` raises `NotFound` if the kind is not served at the start."""
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         with pytest.raises(NotFound):
             await anext(follow(api, "/apis/example.com/v1/things"))
 
-    run_through_relay(cluster, api_relay, scenario)
+    run_through_relay(cluster, api_relay, check_changes)
 
 
 def test_first_list_is_retried_until_the_server_is_available(
@@ -319,16 +320,16 @@ def test_first_list_is_retried_until_the_server_is_available(
     """Check that the first list is retried until the API server is available."""
     api_relay.cut()
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         path, selector = get_configmaps_query(namespace)
         async with aclosing(follow(api, path, **selector)) as changes:
             change_task = asyncio.ensure_future(collect_changes(changes, 1))
             done, _ = await asyncio.wait({change_task}, timeout=0.3)
-            api_relay.mend()
+            api_relay.restore()
             assert not done
             assert await change_task == [("SYNCED", "")]
 
-    run_through_relay(cluster, api_relay, scenario)
+    run_through_relay(cluster, api_relay, check_changes)
 
 
 class RecordingObserver(StreamObserver):
@@ -395,7 +396,7 @@ def test_refused_list_and_watch_are_retried(
     """Check that failures are reported to the stream observer and retried, and that no change is lost."""
     observer = RecordingObserver()
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         assert isinstance(api, ApiWithFailures)
         api.list_failures[:], api.watch_failures[:] = [status, status], [status, status]
         path, selector = get_configmaps_query(namespace)
@@ -404,9 +405,10 @@ def test_refused_list_and_watch_are_retried(
             apply_configmap(cluster, namespace, "one")
             assert await collect_changes(changes, 1) == [("ADDED", "one")]
 
-    run_through_relay(cluster, api_relay, scenario, ApiWithFailures)
+    run_through_relay(cluster, api_relay, check_changes, ApiWithFailures)
 
-    failure, watch_count = f"failed {status}", 1 if status == 400 else 2  # after a 400, the client lists again
+    # After a 400 response to a watch, the client lists again.
+    failure, watch_count = f"failed {status}", 1 if status == 400 else 2
     failures_and_lists = [
         notification for notification in observer.notifications if notification not in ("opened", "closed")
     ]
@@ -423,25 +425,25 @@ def test_backoff_grows_across_alternating_errors(
     A load balancer with two failing servers may return such errors.
     """
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         assert isinstance(api, ApiWithFailures)
         api.list_failures[:], start_time = [503, 500, 503, 500], time.monotonic()
         async with aclosing(follow(api, get_configmaps_query(namespace)[0])) as changes:
             await anext(changes)
         assert time.monotonic() - start_time >= MIN_BACKOFF_SECONDS * (1 + 2 + 4 + 8)
 
-    run_through_relay(cluster, api_relay, scenario, ApiWithFailures)
+    run_through_relay(cluster, api_relay, check_changes, ApiWithFailures)
     assert sorted(line[:7] for line in caplog.messages if line.startswith("no: ")) == ["no: 500", "no: 503"]
 
 
 def test_refused_list_raises_without_observer(cluster: LocalCluster, api_relay: TcpRelay, namespace: str) -> None:
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         assert isinstance(api, ApiWithFailures)
         api.list_failures[:] = [403]
         with pytest.raises(Denied):
             await anext(follow(api, get_configmaps_query(namespace)[0]))
 
-    run_through_relay(cluster, api_relay, scenario, ApiWithFailures)
+    run_through_relay(cluster, api_relay, check_changes, ApiWithFailures)
 
 
 def test_only_transformed_objects_are_yielded_and_compared(
@@ -460,7 +462,7 @@ def test_only_transformed_objects_are_yielded_and_compared(
 
     apply_widget("one")
 
-    async def scenario(api: Api) -> None:
+    async def check_changes(api: Api) -> None:
         assert isinstance(api, ApiWithExpiredVersion)
         async with aclosing(follow(api, widgets_path, transform=keep_identity, observer=observer)) as changes:
             collected = [await anext(changes), await anext(changes)]
@@ -468,7 +470,7 @@ def test_only_transformed_objects_are_yielded_and_compared(
             delete_object(cluster, f"{widgets_path}/one")
             apply_widget("two")
             api.use_expired_version = True
-            api_relay.mend()
+            api_relay.restore()
             collected += [await asyncio.wait_for(anext(changes), CHANGE_TIMEOUT_SECONDS) for _ in range(2)]
             apply_widget("three")
             collected.append(await asyncio.wait_for(anext(changes), CHANGE_TIMEOUT_SECONDS))
@@ -477,4 +479,4 @@ def test_only_transformed_objects_are_yielded_and_compared(
         assert all(change.object.keys() == {"metadata"} for change in collected)
         assert observer.notifications.count("listed") == 2
 
-    run_through_relay(cluster, api_relay, scenario, ApiWithExpiredVersion)
+    run_through_relay(cluster, api_relay, check_changes, ApiWithExpiredVersion)

@@ -16,7 +16,7 @@ from tests.workload import Workload
 
 @pytest.fixture
 def configmaps(installed_cluster: LocalCluster, admin_client: SyncClient) -> tuple[str, set[str]]:
-    """Create seven ConfigMaps with a label and one without; return the collection's path and the names of the seven."""
+    """Create seven labelled ConfigMaps and an unlabelled one; return the list's path and the labelled ones' names."""
     path = f"/api/v1/namespaces/{Workload(installed_cluster, admin_client).namespace}/configmaps"
     names = {f"map-{number}" for number in range(7)}
     for name in names:

@@ -22,7 +22,7 @@ def make_configmap(name: str = "offered", **entries: Any) -> Object:
 
 
 @proves("OSV-38")
-def test_entry_applies_to_its_key_or_to_its_listed_nodes() -> None:
+def test_entry_applies_to_the_node_in_its_key_or_in_its_node_list() -> None:
     """Check that nodes with the same hardware can share one entry."""
     parsed = parse_capabilities([make_configmap(a=VALID_ENTRY, kind={**VALID_ENTRY, "nodes": ["b", "c"]})])
     capability = Capability(frozenset({"Haswell"}), frozenset({"avx2"}))
@@ -33,8 +33,8 @@ def test_entry_applies_to_its_key_or_to_its_listed_nodes() -> None:
 
 
 @proves("OSV-38")
-def test_cpu_field_adds_the_features_of_that_model() -> None:
-    """Check that the entry's features are added to those of its CPU model."""
+def test_cpu_field_adds_the_features_of_the_named_model() -> None:
+    """Check that the entry's features are added to its CPU model's features."""
     parsed = parse_capabilities([make_configmap(a={"models": [], "cpu": "Haswell", "features": ["vmx"]})])
     assert parsed.nodes["a"] == Capability(frozenset(), frozenset({*(get_model_features("Haswell") or ()), "vmx"}))
 
@@ -84,7 +84,7 @@ def test_malformed_entry_is_reported_with_field_and_remedy(entry: Any, message: 
     [problem] = parsed.problems
     assert (problem.reason, problem.involved_object["name"]) == (MALFORMED_INPUT, "offered")
     assert problem.message.startswith(message)
-    assert problem.message.endswith("; meanwhile, the labels of the entry's nodes stay unchanged")
+    assert problem.message.endswith("; until then, the labels of the entry's nodes stay unchanged")
 
 
 @proves("OSV-33")
@@ -111,7 +111,7 @@ def test_node_in_two_entries_gets_no_capability() -> None:
     assert [node for node, capability in parsed.nodes.items() if capability is None] == ["a", "b"]
     assert [problem.message for problem in parsed.problems] == [
         f'one data["{node}"] and two data["x"] name the same nodes ({node}): name each node in one entry only; '
-        "meanwhile, their labels stay unchanged"
+        "until then, the labels of these nodes stay unchanged"
         for node in ("a", "b")
     ]
 

@@ -39,7 +39,7 @@ def parse_obsolete_cpus(obsolete_cpus: Any) -> CpuModelSettings:
 
 @proves("OSV-31")
 def test_listed_models_extend_the_always_obsolete_ones() -> None:
-    """Check that models that are unknown or always obsolete are accepted."""
+    """Check that HyperConverged may list models that are unknown or always obsolete."""
     assert parse_obsolete_cpus(
         {"cpuModels": ["Haswell", "Conroe", "Nobody"]}
     ).obsolete_models == ALWAYS_OBSOLETE_MODELS | {"Haswell", "Nobody"}
@@ -64,8 +64,8 @@ def test_minimum_model_has_a_default_and_two_field_names(obsolete_cpus: Any, min
 
 
 @proves("OSV-32")
-def test_unknown_minimum_model_is_a_problem() -> None:
-    """Check that it is a problem: without a minimum model, every feature of every node would become a label."""
+def test_unknown_minimum_model_is_reported() -> None:
+    """Check that an unknown minimum model is reported: without a minimum model, each feature would become a label."""
     settings = parse_settings(make_hyperconverged({"minCPUModel": "penryn"}))
 
     assert isinstance(settings, Problem)
@@ -79,7 +79,7 @@ def test_unknown_minimum_model_is_a_problem() -> None:
         ([], "spec.obsoleteCPUs is not an object: write {cpuModels: [...], minCPUModel: ...}"),
         ({"cpuModels": "486"}, 'spec.obsoleteCPUs.cpuModels is a string: use a list of names, such as ["Haswell"]'),
         ({"cpuModels": [486]}, 'spec.obsoleteCPUs.cpuModels[0] is a number: use a quoted string, such as "486"'),
-        ({"cpuModels": ["a", ""]}, "spec.obsoleteCPUs.cpuModels[1] is empty: use a name, or omit it"),
+        ({"cpuModels": ["a", ""]}, "spec.obsoleteCPUs.cpuModels[1] is empty: use a name, or omit the value"),
         ({"minCPUModel": ["a"]}, 'spec.obsoleteCPUs.minCPUModel is a list: use a quoted string, such as "Haswell"'),
     ],
 )
@@ -90,7 +90,7 @@ def test_malformed_settings_are_reported_with_field_and_remedy(obsolete_cpus: An
     assert isinstance(settings, Problem)
     assert (settings.reason, settings.message) == (
         MALFORMED_SETTINGS,
-        f"{message}; meanwhile, the node labels stay unchanged",
+        f"{message}; until then, the node labels stay unchanged",
     )
 
 

@@ -20,7 +20,7 @@ HASWELL_FEATURES_ABOVE_PENRYN = (
     "aes avx avx2 bmi1 bmi2 erms fma fsgsbase hle invpcid movbe pcid pclmuldq popcnt rdtscp rtm sse4.2 tsc-deadline "
     "x2apic xsave"
 )
-"""Features that the requirement document lists for a Haswell CPU in addition to those of Penryn."""
+"""Features that the requirement document lists for a Haswell CPU in addition to Penryn's features."""
 BASE_MODEL_XML = "<cpus><model name='Base'><feature name='fpu'/><feature name='sse'/></model></cpus>"
 DERIVED_MODEL_XML = (
     "<cpus><model name='Derived'><model name='Base'/><feature name='avx'/><feature name='vmx-x' added='yes'/>"
@@ -40,7 +40,7 @@ def test_penryn_and_haswell_have_the_documented_features() -> None:
 
 @proves("OSV-35", "C13")
 def test_haswell_adds_the_documented_features_and_smep() -> None:
-    """Check the document's rule, which results in one feature more than the document's own list."""
+    """Check the rule in the requirement document, which results in one feature more than the list in that document."""
     assert (get_model_features("Haswell") or set()) - (get_model_features("Penryn") or set()) == {
         *HASWELL_FEATURES_ABOVE_PENRYN.split(),
         "smep",
@@ -49,7 +49,7 @@ def test_haswell_adds_the_documented_features_and_smep() -> None:
 
 @proves("OSV-30")
 def test_fifteen_models_are_always_obsolete() -> None:
-    """Check that libvirt's CPU map contains each of these models."""
+    """Check that libvirt's CPU map contains each of the fifteen models that are always obsolete."""
     assert len(ALWAYS_OBSOLETE_MODELS) == 15
     assert {name for name in ALWAYS_OBSOLETE_MODELS if get_model_features(name) is None} == set()
 

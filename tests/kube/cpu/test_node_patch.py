@@ -68,7 +68,7 @@ def test_desired_labels_exclude_obsolete_models_and_base_features() -> None:
 
 
 @proves("OSV-36")
-def test_patch_changes_only_own_labels() -> None:
+def test_patch_changes_only_labels_of_this_product() -> None:
     """Check that labels in KubeVirt's old format are removed, and that the labels of other owners are kept."""
     node = make_labelled_node(
         f"{MODEL_LABEL_PREFIX}Gone",
@@ -88,7 +88,7 @@ def test_patch_changes_only_own_labels() -> None:
 
 
 def test_correct_labels_need_no_patch() -> None:
-    """Check that there is no patch if the labels are correct, or if the node has none of ours and needs none."""
+    """Check that there is no patch if the labels are correct, or if the node has no CPU labels and needs none."""
     desired = compute_desired_labels(HASWELL_CAPABILITY, DEFAULT_SETTINGS)
 
     assert build_labels_patch(make_labelled_node(*desired, *FOREIGN_LABELS), desired) == []

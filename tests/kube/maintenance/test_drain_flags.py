@@ -16,11 +16,11 @@ from kube.maintenance.drain_flags import (
     build_drain_spec,
     build_drain_warning,
     classify_for_drain,
-    find_refused,
+    find_pods_blocked_by_flags,
     find_reported_orphans,
     get_exclusion_reason,
     parse_drain_options,
-    select_evictable,
+    select_evictable_pods,
 )
 from kube.paths import Object
 from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, classify_pods, get_uid
@@ -45,7 +45,7 @@ def make_pod_with_empty_dir(**pod_arguments: str) -> Object:
 
 
 def get_refusal_reasons(pods: list[Object], options: DrainOptions, orphans: set[str] | None = None) -> list[str]:
-    refusals = find_refused(classify_for_drain(pods, options, NOW, orphans or set()), options)
+    refusals = find_pods_blocked_by_flags(classify_for_drain(pods, options, NOW, orphans or set()), options)
     return [refusal.reason for refusal in refusals]
 
 
@@ -78,7 +78,7 @@ def test_default_options_drain_as_documented(pods: list[Object]) -> None:
     classification = classify_for_drain(pods, parse_drain_options(make_maintenance()), NOW)
 
     assert classification == classify_pods(pods)
-    assert find_refused(classification, DEFAULT_DRAIN_OPTIONS) == []
+    assert find_pods_blocked_by_flags(classification, DEFAULT_DRAIN_OPTIONS) == []
 
 
 @pytest.mark.parametrize(
@@ -90,28 +90,31 @@ def test_default_options_drain_as_documented(pods: list[Object]) -> None:
             make_pod_with_empty_dir(), DrainOptions(delete_emptydir_data=False), "DeleteEmptyDirData", id="emptyDir"
         ),
         pytest.param(
-            make_pod_with_empty_dir(), STRICT_OPTIONS, "DeleteEmptyDirData", id="emptyDir before force, as kubectl does"
+            make_pod_with_empty_dir(),
+            STRICT_OPTIONS,
+            "DeleteEmptyDirData",
+            id="emptyDir is checked before force, as in kubectl",
         ),
         pytest.param(make_pod(owner="DaemonSet"), STRICT_OPTIONS, "IgnoreDaemonSets", id="DaemonSet pod"),
         pytest.param(
             make_pod_with_empty_dir(owner="DaemonSet"),
             STRICT_OPTIONS,
             "IgnoreDaemonSets",
-            id="DaemonSet before the others, as kubectl does",
+            id="DaemonSet is checked first, as in kubectl",
         ),
         pytest.param(make_pod(phase="Succeeded"), STRICT_OPTIONS, "", id="finished"),
         pytest.param(make_pod(owner="DaemonSet", phase="Failed"), STRICT_OPTIONS, "", id="finished DaemonSet pod"),
         pytest.param(make_pod(deletionTimestamp="2026-01-02T03:05:00Z"), STRICT_OPTIONS, "", id="terminating"),
     ],
 )
-def test_flag_blocks_only_its_pods(blocked_pod: Object, options: DrainOptions, reason: str) -> None:
+def test_drain_flag_blocks_only_pods_that_it_excludes(blocked_pod: Object, options: DrainOptions, reason: str) -> None:
     """DRN-1a: a pod that a flag blocks still has to leave; all other pods are evicted."""
     other_pod = make_pod("other", owner="ReplicaSet")
     classification = classify_for_drain([blocked_pod, other_pod], options, NOW)
 
     assert classification.leaving == [blocked_pod, other_pod]
     assert get_refusal_reasons([blocked_pod, other_pod], options) == ([reason] if reason else [])
-    assert select_evictable(classification, options) == ([other_pod] if reason else [blocked_pod, other_pod])
+    assert select_evictable_pods(classification, options) == ([other_pod] if reason else [blocked_pod, other_pod])
 
 
 @pytest.mark.parametrize(
@@ -124,13 +127,13 @@ def test_flag_blocks_only_its_pods(blocked_pod: Object, options: DrainOptions, r
         ),
         (
             make_pod(owner="DaemonSet"),
-            "its DaemonSet would recreate it on this node at once: set spec.drain.ignoreDaemonSets, "
+            "its DaemonSet would recreate it on this node immediately: set spec.drain.ignoreDaemonSets, "
             "or exclude the node from the DaemonSet",
         ),
     ],
 )
 def test_refusal_names_the_flag_and_the_remedy(blocked_pod: Object, message: str) -> None:
-    (blocked,) = find_refused(classify_for_drain([blocked_pod], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
+    (blocked,) = find_pods_blocked_by_flags(classify_for_drain([blocked_pod], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
 
     assert blocked.message == message
     assert blocked.retry_after == ""
@@ -160,11 +163,11 @@ def test_invalid_selector_blocks_all_pods() -> None:
     options = DrainOptions(pod_selector="app=(")
     classification = classify_for_drain([make_pod("a", owner="Job"), make_pod("b")], options, NOW)
 
-    assert select_evictable(classification, options) == []
-    assert {refusal.reason for refusal in find_refused(classification, options)} == {"PodSelector"}
-    assert find_refused(classification, options)[0].message == (
+    assert select_evictable_pods(classification, options) == []
+    assert {refusal.reason for refusal in find_pods_blocked_by_flags(classification, options)} == {"PodSelector"}
+    assert find_pods_blocked_by_flags(classification, options)[0].message == (
         "spec.drain.podSelector cannot be read: 'app=(' is not a condition on a label, such as app=web; "
-        "correct it, or omit it"
+        "correct the selector, or omit the field"
     )
 
 
@@ -177,7 +180,7 @@ def test_invalid_selector_blocks_all_pods() -> None:
         (10, "2026-01-02T03:03:54Z", False),
         (10, "2026-01-02T03:05:00Z", True),
     ],
-    ids=["never skipped", "not deleted", "ten seconds", "eleven seconds", "has time left"],
+    ids=["never skipped", "not deleted", "ten seconds", "eleven seconds", "grace period has not ended"],
 )
 def test_overdue_terminating_pods_are_skipped(
     skip_wait_seconds: int, deletion_timestamp: str, is_pending: bool
@@ -192,7 +195,7 @@ def test_overdue_terminating_pods_are_skipped(
 
 
 def test_daemonset_pod_without_daemonset_needs_force() -> None:
-    """DRN-1a, NMO-7: `force: false` blocks a DaemonSet pod without a DaemonSet, and its status entry identifies it."""
+    """DRN-1a, NMO-7: `force: false` blocks a DaemonSet pod without a DaemonSet; the status marks it as an orphan."""
     orphan = make_pod("agent", owner="DaemonSet")
     blocked = {"namespace": "ns", "name": "agent", "reason": "Force"}
 
@@ -214,17 +217,19 @@ def test_warning_names_no_blocked_pod() -> None:
     assert build_drain_warning(classify_for_drain(pods, STRICT_OPTIONS, NOW), STRICT_OPTIONS) == ""
 
 
-def test_refusal_is_reported_only_with_the_same_reason() -> None:
+def test_refusal_counts_as_reported_only_with_the_same_reason() -> None:
     """DRN-1a: a refusal counts as reported only if the status lists the pod with the same reason."""
-    (refusal,) = find_refused(classify_for_drain([make_pod()], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
+    (refusal,) = find_pods_blocked_by_flags(classify_for_drain([make_pod()], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
     reported_pod = {"namespace": "ns", "name": "pod", "reason": "Force"}
 
-    assert drain_flags.are_reported([refusal], make_maintenance_with_drain({}, {"blockedPods": [reported_pod]}))
-    assert drain_flags.are_reported([], make_maintenance_with_drain({}))
-    assert not drain_flags.are_reported(
+    assert drain_flags.are_refusals_reported(
+        [refusal], make_maintenance_with_drain({}, {"blockedPods": [reported_pod]})
+    )
+    assert drain_flags.are_refusals_reported([], make_maintenance_with_drain({}))
+    assert not drain_flags.are_refusals_reported(
         [refusal], make_maintenance_with_drain({}, {"blockedPods": [{**reported_pod, "reason": "DisruptionBudget"}]})
     )
-    assert not drain_flags.are_reported([refusal], make_maintenance_with_drain({}))
+    assert not drain_flags.are_refusals_reported([refusal], make_maintenance_with_drain({}))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +237,7 @@ def test_refusal_is_reported_only_with_the_same_reason() -> None:
     [(1, True), (2, False), (3, False), (None, False)],
     ids=["older", "same", "newer", "none"],
 )
-def test_spec_is_changed_if_newer_than_the_status(observed_generation: int | None, is_changed: bool) -> None:
+def test_spec_counts_as_changed_if_newer_than_the_status(observed_generation: int | None, is_changed: bool) -> None:
     status = {
         "conditions": [
             {"type": "Drained", **({"observedGeneration": observed_generation} if observed_generation else {})}
@@ -258,7 +263,7 @@ def test_invalid_selector_is_parsed_once() -> None:
 
     classification = classify_for_drain([make_pod(str(number)) for number in range(250)], options, NOW)
 
-    assert len(find_refused(classification, options)) == 250
+    assert len(find_pods_blocked_by_flags(classification, options)) == 250
     assert parse_selector.cache_info().misses - initial_misses == 1
 
 

@@ -57,7 +57,7 @@ def test_backoff_is_bounded_and_never_shrinks(seconds: int) -> None:
 def test_recreated_pod_is_evicted_less_and_less_often() -> None:
     """Check that a pod that is always recreated within a second is evicted less and less often.
 
-    It is evicted at most four times in the first minute, and at most twice in each later one.
+    At most four evictions occur in the first minute, and at most two in each later minute.
     """
     evictions, now = [0.0], 0.0
     while now < 600:
@@ -80,10 +80,10 @@ def test_recreated_pod_is_evicted_after_its_backoff(seconds: int, is_due: bool) 
     assert [blocked.retry_after for blocked in blocked_pods] == ([] if is_due else ["2026-01-02T03:04:20Z"])
 
 
-def test_maintenance_creation_time_is_used_if_the_node_is_uncordoned() -> None:
-    """Check that the maintenance's creation time is used if the status reports the node as not cordoned.
+def test_maintenance_creation_counts_as_cordon_time_if_the_node_is_uncordoned() -> None:
+    """Check that the maintenance's creation counts as the time of the cordon if the status reports no cordon.
 
-    The transition time of that condition is not the time of the cordon.
+    The transition time of a condition Cordoned that is False is not the time of the cordon.
     """
     maintenance = make_cordoned_maintenance(cordoned_status="False")
     maintenance["metadata"]["creationTimestamp"] = format_time(CORDONED_AT - timedelta(seconds=10))
@@ -93,7 +93,7 @@ def test_maintenance_creation_time_is_used_if_the_node_is_uncordoned() -> None:
     assert [blocked.reason for blocked in blocked_pods] == ["Returns"]
 
 
-def test_maintenance_creation_time_is_used_if_the_cordon_is_in_the_future() -> None:
+def test_maintenance_creation_replaces_a_cordon_time_in_the_future() -> None:
     """Check that the maintenance's creation time, set by the API server, replaces a cordon time in the future."""
     maintenance = make_cordoned_maintenance()
     maintenance["metadata"]["creationTimestamp"] = format_time(CORDONED_AT)
@@ -169,7 +169,9 @@ def test_pod_that_bypasses_the_scheduler_is_in_backoff(tolerations: list[Object]
         pytest.param(make_recreated_pod(-1), make_cordoned_maintenance(), id="created before the cordon"),
         pytest.param(make_recreated_pod(owner=""), make_cordoned_maintenance(), id="no controller"),
         pytest.param(
-            make_recreated_pod(1, tolerations=[]), make_cordoned_maintenance(), id="may have been scheduled before"
+            make_recreated_pod(1, tolerations=[]),
+            make_cordoned_maintenance(),
+            id="may have been scheduled before the cordon",
         ),
         pytest.param(
             make_recreated_pod(tolerations=[]),
@@ -184,8 +186,8 @@ def test_pod_that_bypasses_the_scheduler_is_in_backoff(tolerations: list[Object]
         pytest.param(make_recreated_pod(), make_maintenance({}), id="no times yet"),
     ],
 )
-def test_other_pods_are_evicted_at_once(other_pod: Object, drained_maintenance: Object) -> None:
-    """Check that each pod that was not recreated here is evicted at once, even if another pod is in backoff."""
+def test_pods_that_were_not_recreated_are_evicted_immediately(other_pod: Object, drained_maintenance: Object) -> None:
+    """Check that a pod that was not recreated on the node is evicted immediately, even if another pod is in backoff."""
     recreated_pod = make_recreated_pod()
     recreated_pod["metadata"]["name"] = "back"
 
@@ -194,8 +196,8 @@ def test_other_pods_are_evicted_at_once(other_pod: Object, drained_maintenance: 
     assert other_pod in due
 
 
-def test_maintenance_creation_time_is_used_before_the_first_status() -> None:
-    """Check that the maintenance's creation time is used before the first status: pods may be recreated earlier."""
+def test_maintenance_creation_counts_as_cordon_time_before_the_first_status() -> None:
+    """Check that the maintenance's creation counts as the time of the cordon while there is no status."""
     maintenance = make_cordoned_maintenance(cordoned_status="False")
     maintenance["metadata"]["creationTimestamp"] = format_time(CORDONED_AT)
 
@@ -315,12 +317,12 @@ def test_tolerations_match_as_in_the_scheduler(toleration: Object, tolerates_tai
         "no longer",
     ],
 )
-def test_backoff_of_repeated_corrections_grows(
+def test_backoff_of_repeated_repairs_grows(
     seconds_since_first: int, seconds_since_last: int, expects_backoff: bool
 ) -> None:
-    """Design rule 9: the backoff is as long as the repetition has lasted, between ten seconds and a minute.
+    """Design rule 9: the backoff equals the time since a repair was first needed, from ten seconds to a minute.
 
-    A correction without an Event is not in backoff.
+    A repair without an Event is not in backoff.
     """
     event = {
         name: format_time(CORDONED_AT - timedelta(seconds=seconds))

@@ -26,7 +26,7 @@ def make_held_lease(**changes: Object) -> Object:
     [(0, False, False), (29, False, False), (46, True, False), (59, True, False), (61, True, True)],
 )
 def test_lease_is_renewed_after_half_its_duration(minutes: int, is_due: bool, is_expired: bool) -> None:
-    """NMO-27: a lease of 3600 seconds is renewed after half to three quarters of them, and expires at the end."""
+    """NMO-27: a lease of 3600 seconds is renewed after half to three quarters of that time, and then expires."""
     later = NOW + timedelta(minutes=minutes)
 
     assert (leases.is_renewal_due(make_held_lease(), later), leases.is_expired(make_held_lease(), later)) == (

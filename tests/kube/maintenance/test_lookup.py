@@ -10,7 +10,7 @@ import pytest
 from kube.client.api_errors import Denied, NotFound, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import GROUPS, KUBEVIRT_ALPHA
-from kube.maintenance.lookup import collect_group_lists, list_maintenances, list_undeleted
+from kube.maintenance.lookup import collect_group_lists, list_maintenances, list_undeleted_maintenances
 from kube.paths import Object
 from localcluster.access import make_username
 from localcluster.cluster import LocalCluster
@@ -50,7 +50,7 @@ def test_api_group_that_is_not_installed_is_ignored(installed_cluster: LocalClus
     """C7: an API group that is not installed has no objects; the oldest group is optional."""
     maintenance = Workload(installed_cluster, admin_client).create_maintenance("a-node")
 
-    listed_maintenances = admin_client.run(list_undeleted(admin_client.api, "a-node"))
+    listed_maintenances = admin_client.run(list_undeleted_maintenances(admin_client.api, "a-node"))
 
     admin_client.run(
         admin_client.api.request(
@@ -63,8 +63,8 @@ def test_api_group_that_is_not_installed_is_ignored(installed_cluster: LocalClus
 
 
 @pytest.mark.parametrize("position", range(3))
-def test_refused_group_does_not_affect_the_others(position: int, caplog: pytest.LogCaptureFixture) -> None:
-    """X-6, X-7: an API group that the account may not list counts as refused and is logged; the others are used."""
+def test_refused_api_group_does_not_affect_other_api_groups(position: int, caplog: pytest.LogCaptureFixture) -> None:
+    """X-6, X-7: an API group that the account may not list counts as refused and is logged; other groups are used."""
     results: list[list[Object] | BaseException] = [[], [], []]
     results[position] = DENIED_ERROR
 
@@ -88,5 +88,5 @@ def test_denied_is_raised_if_all_groups_refuse(installed_cluster: LocalCluster) 
     client = SyncClient(str(installed_cluster.ensure_kubeconfig(make_username("record"))))
 
     with pytest.raises(Denied, match="cannot list resource"):
-        client.run(list_undeleted(client.api, "a-node"))
+        client.run(list_undeleted_maintenances(client.api, "a-node"))
     client.close()

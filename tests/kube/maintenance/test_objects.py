@@ -154,7 +154,7 @@ def test_deleted_maintenance_without_our_finalizer_is_released(
 
 
 def test_finalizer_patch_keeps_other_finalizers() -> None:
-    """X-7: a successor gets our finalizer in addition to others, for the resourceVersion that was read."""
+    """X-7: the patch adds our finalizer, keeps all others, and requires the resourceVersion that was read."""
     maintenance = make_maintenance(counts="")
     maintenance["metadata"]["finalizers"] = ["example.com/hold"]
 
@@ -164,7 +164,7 @@ def test_finalizer_patch_keeps_other_finalizers() -> None:
 
 
 def test_begin_patch_sets_everything_in_one_patch() -> None:
-    """NMO-11, NMO-16, NMO-20: one patch sets finalizer, owner and counts, for the resourceVersion that was read."""
+    """NMO-11, NMO-16, NMO-20: one patch sets finalizer, owner and counts, and has the resourceVersion that was read."""
     maintenance = make_maintenance(counts="")
     maintenance["metadata"] |= {
         "finalizers": ["example.com/hold"],
@@ -195,7 +195,7 @@ def test_begin_patch_sets_everything_in_one_patch() -> None:
     ids=["no owner", "this node", "another node", "no node", "both"],
 )
 def test_owner_reference_identifies_the_node(owners: list[Object] | None, is_same_node: bool) -> None:
-    """NMO-20: the uid in the owner reference decides on which node the maintenance began, if there is one."""
+    """NMO-20: the uid in an owner reference, if there is one, identifies the node on which the maintenance began."""
     maintenance = make_maintenance()
     maintenance["metadata"]["ownerReferences"] = owners
 
@@ -203,7 +203,7 @@ def test_owner_reference_identifies_the_node(owners: list[Object] | None, is_sam
 
 
 def test_release_patch_removes_own_and_legacy_finalizers() -> None:
-    """NMO-16: the release patch removes our finalizer and the replaced operator's, and keeps all others."""
+    """NMO-16: the release patch removes our finalizer and the replaced operator's, and keeps all other finalizers."""
     maintenance = make_maintenance()
     maintenance["metadata"]["finalizers"] = ["a/b", m.FINALIZER, "foregroundDeleteNodeMaintenance"]
 
@@ -240,7 +240,7 @@ STATUS_MANAGER = {"manager": "nodemaintenance", "fieldsV1": {"f:status": {}}}
         ({"managedFields": [{"fieldsV1": {"f:spec": {}}}]}, ""),
         ({}, ""),
     ],
-    ids=["a user", "a program", "only the status's writer", "a program without a name", "no requester"],
+    ids=["a user", "a program", "only the writer of the status", "a program without a name", "no requester"],
 )
 def test_requester_is_the_user_or_the_program(metadata: Object, requester: str) -> None:
     assert m.get_requester({"metadata": metadata}) == requester

@@ -27,7 +27,7 @@ def make_control_plane_node(name: str, *, ready_status: str = "True", label: str
 
 def make_control_plane(
     *ready_statuses: str,
-    maintained: tuple[str, ...] = (),
+    nodes_under_maintenance: tuple[str, ...] = (),
     disruptions_allowed: int = 0,
     guard_pod_statuses: tuple[str, ...] = (),
 ) -> ControlPlaneSnapshot:
@@ -47,7 +47,7 @@ def make_control_plane(
         selector={"matchLabels": GUARD_LABELS},
         namespace=quorum.ETCD_NAMESPACE,
     )
-    return ControlPlaneSnapshot(nodes, maintained, [guard] if guard_pod_statuses else [], guard_pods)
+    return ControlPlaneSnapshot(nodes, nodes_under_maintenance, [guard] if guard_pod_statuses else [], guard_pods)
 
 
 def make_guard_pod(node_name: str, ready_status: str) -> Object:
@@ -61,7 +61,7 @@ READY_TRUE, READY_FALSE = "True", "False"
 
 @proves("NMO-23")
 @pytest.mark.parametrize(
-    ("ready_statuses", "maintained", "is_allowed"),
+    ("ready_statuses", "nodes_under_maintenance", "is_allowed"),
     [
         ((READY_TRUE,), (), True),
         ((READY_TRUE, READY_TRUE), (), False),
@@ -74,55 +74,67 @@ READY_TRUE, READY_FALSE = "True", "False"
         ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), False),
         ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), True),
         ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2", "cp-3"), False),
+        # Node cp-2 is both down and under maintenance, and counts once.
         (
             (READY_TRUE, READY_FALSE, READY_TRUE, READY_TRUE, READY_TRUE),
             ("cp-2",),
             True,
-        ),  # cp-2 is both down and maintained, and counts once
-        ((READY_FALSE, READY_TRUE, READY_TRUE), ("cp-2",), True),  # a node that is down may always be maintained
+        ),
+        # A maintenance of a node that is down is always allowed.
+        ((READY_FALSE, READY_TRUE, READY_TRUE), ("cp-2",), True),
         (("Unknown", READY_FALSE, READY_TRUE), (), True),
         ((READY_FALSE, READY_FALSE), (), True),
-        ((READY_TRUE, READY_TRUE, READY_TRUE), ("cp-1",), True),  # its own maintenance does not count
+        # The node's own maintenance does not count as another disruption.
+        ((READY_TRUE, READY_TRUE, READY_TRUE), ("cp-1",), True),
     ],
 )
 def test_ready_nodes_are_counted_without_a_guard_budget(
-    ready_statuses: tuple[str, ...], maintained: tuple[str, ...], is_allowed: bool
+    ready_statuses: tuple[str, ...], nodes_under_maintenance: tuple[str, ...], is_allowed: bool
 ) -> None:
-    control_plane = make_control_plane(*ready_statuses, maintained=maintained)
+    control_plane = make_control_plane(*ready_statuses, nodes_under_maintenance=nodes_under_maintenance)
 
     assert (find_disruption_blocker(control_plane.nodes[0], control_plane) == "") is is_allowed
 
 
 @proves("NMO-23")
 @pytest.mark.parametrize(
-    ("allowed", "pods", "maintained", "is_allowed"),
+    ("disruptions_allowed", "guard_pod_statuses", "nodes_under_maintenance", "is_allowed"),
     [
         (1, (READY_TRUE, READY_TRUE, READY_TRUE), (), True),
         (0, (READY_TRUE, READY_TRUE, READY_FALSE), (), False),
-        (0, ("Unknown", READY_TRUE, READY_TRUE), (), False),  # it may become Ready again
+        # A guard pod with an unknown status may become Ready again.
+        (0, ("Unknown", READY_TRUE, READY_TRUE), (), False),
         (0, (READY_FALSE, READY_TRUE, READY_TRUE), (), True),
         (0, ("", READY_TRUE, READY_TRUE), (), True),
+        # The other maintenance will use up the allowed disruption.
         (
             1,
             (READY_TRUE, READY_TRUE, READY_TRUE),
             ("cp-2",),
             False,
-        ),  # the other maintenance will use up the allowed disruption
+        ),
         (0, (READY_TRUE, READY_FALSE, READY_TRUE), ("cp-2",), False),
+        # The guard pod on the other maintenance's node is already down.
         (
             1,
             (READY_TRUE, READY_FALSE, READY_TRUE),
             ("cp-2",),
             True,
-        ),  # the other maintenance's guard pod is down already
+        ),
         (2, (READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), True),
     ],
 )
-def test_guard_budget_decides_if_it_selects_pods(
-    allowed: int, pods: tuple[str, ...], maintained: tuple[str, ...], is_allowed: bool
+def test_guard_budget_determines_the_result_if_it_selects_pods(
+    disruptions_allowed: int,
+    guard_pod_statuses: tuple[str, ...],
+    nodes_under_maintenance: tuple[str, ...],
+    is_allowed: bool,
 ) -> None:
     control_plane = make_control_plane(
-        *[READY_TRUE] * 3, maintained=maintained, disruptions_allowed=allowed, guard_pod_statuses=pods
+        *[READY_TRUE] * 3,
+        nodes_under_maintenance=nodes_under_maintenance,
+        disruptions_allowed=disruptions_allowed,
+        guard_pod_statuses=guard_pod_statuses,
     )
 
     assert (find_disruption_blocker(control_plane.nodes[0], control_plane) == "") is is_allowed
@@ -146,22 +158,24 @@ def test_node_without_a_guard_pod_counts_as_down() -> None:
 def test_nodes_are_counted_if_the_guard_budget_selects_no_pod(name: str) -> None:
     """Check that nodes are counted if the guard budget selects no pod, as in the medik8s operator's end-to-end tests.
 
-    That budget never allows a disruption.
+    The guard budget in those tests never allows a disruption.
     """
     guard = make_budget(name, allowed=0, selector={"matchLabels": {"app": "nobody"}}, namespace=quorum.ETCD_NAMESPACE)
     control_plane = make_control_plane(READY_TRUE, READY_TRUE, READY_TRUE)
 
-    def find_refusal(*maintained: str) -> str:
+    def find_refusal(*nodes_under_maintenance: str) -> str:
         return find_disruption_blocker(
             control_plane.nodes[0],
-            ControlPlaneSnapshot(control_plane.nodes, maintained, [guard], [make_pod(labels=GUARD_LABELS)]),
+            ControlPlaneSnapshot(
+                control_plane.nodes, nodes_under_maintenance, [guard], [make_pod(labels=GUARD_LABELS)]
+            ),
         )
 
     assert find_refusal() == ""
     assert find_refusal("cp-2")
 
 
-def test_guard_budget_with_a_stale_status_allows_nothing() -> None:
+def test_guard_budget_with_a_stale_status_allows_no_disruption() -> None:
     control_plane = make_control_plane(
         READY_TRUE,
         READY_TRUE,
@@ -178,7 +192,7 @@ def test_guard_budget_with_a_stale_status_allows_nothing() -> None:
 
 @proves("NMO-23")
 def test_refusal_starts_with_medik8s_wording_and_ends_with_a_remedy() -> None:
-    control_plane = make_control_plane(READY_TRUE, READY_TRUE, READY_FALSE, maintained=("cp-2",))
+    control_plane = make_control_plane(READY_TRUE, READY_TRUE, READY_FALSE, nodes_under_maintenance=("cp-2",))
 
     assert find_disruption_blocker(control_plane.nodes[0], control_plane) == (
         "can not put master/control-plane node into maintenance at this moment, disrupting node cp-1 will violate etcd "
@@ -212,7 +226,7 @@ def test_refusal_names_the_applicable_remedy(control_plane: ControlPlaneSnapshot
 
 
 @pytest.mark.parametrize("label", CONTROL_PLANE_LABELS)
-def test_either_label_makes_a_control_plane_node(label: str) -> None:
+def test_node_with_a_control_plane_label_is_recognized(label: str) -> None:
     assert quorum.is_control_plane(make_control_plane_node("cp", label=label))
 
 
@@ -232,9 +246,11 @@ def test_single_control_plane_node_is_recognized() -> None:
     ("maintenance", "is_disruption"),
     [
         (make_maintenance(), True),
-        (make_maintenance({"phase": m.FAILED}), True),  # it has begun, and owns the node
+        # A failed maintenance that has begun still owns its node.
+        (make_maintenance({"phase": m.FAILED}), True),
         (make_maintenance(counts=""), True),
-        (make_maintenance({"phase": m.FAILED}, counts=""), False),  # refused; it waits for the node
+        # A maintenance that was refused before it began does not disrupt its node.
+        (make_maintenance({"phase": m.FAILED}, counts=""), False),
         (make_maintenance({"errorOnLeaseCount": 4}), False),
     ],
 )

@@ -57,7 +57,7 @@ def get_condition_fields(maintenance: Object, condition_type: str) -> tuple[str,
         pytest.param(3, 2, 0, 33, id="rounded down"),
         pytest.param(5, 5, 0, 0, id="no pod gone"),
         pytest.param(5, 0, 0, 100, id="all pods gone"),
-        pytest.param(5, 7, 0, 0, id="more than at first"),
+        pytest.param(5, 7, 0, 0, id="more pods than initially"),
         pytest.param(5, 4, 60, 60, id="never decreasing"),
         pytest.param(0, 0, 0, 100, id="nothing to evict"),
     ],
@@ -70,10 +70,10 @@ def test_progress_is_computed_in_percent(
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 60), max_size=20))
-def test_progress_never_decreases(eviction_pods: int, pendings: list[int]) -> None:
+def test_progress_never_decreases(eviction_pods: int, pending_counts: list[int]) -> None:
     """NMO-10: for any sequence of pending pods, progress only increases and stays within 0 to 100."""
     progress = [0]
-    for pending in pendings:
+    for pending in pending_counts:
         progress.append(compute_progress(eviction_pods, pending, progress[-1]))
 
     assert progress == sorted(progress)
@@ -81,7 +81,7 @@ def test_progress_never_decreases(eviction_pods: int, pendings: list[int]) -> No
 
 
 def test_status_of_a_running_drain_has_progress_and_pods() -> None:
-    """NMO-10, NMO-12, KNM-2, C1: a running drain has a phase, progress, both spellings, and pods with namespaces."""
+    """NMO-10, NMO-12, KNM-2, C1: a running drain has a phase, progress, `totalpods`, `totalPods` and pending pods."""
     status = get_patched_status(
         make_maintenance(), make_pod("a"), make_pod("b", namespace="other"), make_pod("c", owner="DaemonSet")
     )
@@ -129,7 +129,7 @@ def test_patch_has_only_changed_fields() -> None:
     [
         pytest.param(None, [], StatusInput(), "Running", id="no pods, but no drained event"),
         pytest.param(None, [], DRAINED_INPUT, "Succeeded", id="drained"),
-        pytest.param(None, [make_pod("a")], DRAINED_INPUT, "Running", id="drained event, but a pod is left"),
+        pytest.param(None, [make_pod("a")], DRAINED_INPUT, "Running", id="drained event, but a pod remains"),
         pytest.param("Succeeded", [], StatusInput(), "Succeeded", id="still succeeded"),
         pytest.param("Succeeded", [make_pod("a")], StatusInput(), "Running", id="late pod"),
         pytest.param("Failed", [], StatusInput(), "Running", id="begun after a failure"),
@@ -138,7 +138,7 @@ def test_patch_has_only_changed_fields() -> None:
 def test_phase_succeeds_only_after_a_drained_event(
     previous_phase: str | None, pods: list[Object], status_input: StatusInput, phase: str
 ) -> None:
-    """NMO-10: the phase is Succeeded only after a drained event, and only as long as no pod is left."""
+    """NMO-10: the phase is Succeeded only after a drained event, and only while no pod remains on the node."""
     maintenance = make_maintenance({"phase": previous_phase} if previous_phase else None)
 
     assert get_patched_status(maintenance, *pods, status_input=status_input)["phase"] == phase
@@ -167,7 +167,7 @@ def test_step_without_errors_clears_the_last_error() -> None:
 
 
 def test_event_without_blocked_pods_keeps_the_error() -> None:
-    """NMO-12, NMO-13: an event without blocked pods keeps their error; the next pass would only set it again."""
+    """NMO-12, NMO-13: an event that does not list the blocked pods keeps the error about blocked pods."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     maintenance = apply_status_patch(
         make_maintenance(), make_pod("a"), status_input=StatusInput(error="a is blocked", blocked=[blocked])
@@ -177,8 +177,8 @@ def test_event_without_blocked_pods_keeps_the_error() -> None:
     assert "lastError" not in get_patched_status(maintenance, make_pod("a"), status_input=StatusInput(blocked=[]))
 
 
-def test_since_is_kept_for_the_same_reason() -> None:
-    """NMO-12: `since` of a blocked pod is kept as long as the reason is the same, and reset if the reason changes."""
+def test_since_field_of_blocked_pod_is_kept_for_the_same_reason() -> None:
+    """NMO-12: `since` of a blocked pod is kept while the reason stays the same, and reset if the reason changes."""
     blocked_pod = {
         "namespace": "ns",
         "name": "a",
@@ -206,7 +206,7 @@ def test_since_is_kept_for_the_same_reason() -> None:
     assert "uid" not in maintenance["status"]["blockedPods"][0]
 
 
-def test_since_is_reset_if_a_different_budget_blocks_the_pod() -> None:
+def test_since_field_is_reset_if_a_different_budget_blocks_the_pod() -> None:
     """NMO-12: `since` is reset if a different budget blocks the pod."""
     blocked_pod = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     maintenance = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(blocked=[blocked_pod]))
@@ -218,7 +218,7 @@ def test_since_is_reset_if_a_different_budget_blocks_the_pod() -> None:
 
 
 def test_events_in_one_patch_are_applied_in_order() -> None:
-    """X-6: events in one patch apply one after another, so that two failed renewals count as two."""
+    """X-6: events in one patch are applied in order, so that two failed renewals count as two."""
     status_inputs = [StatusInput("x", lease_error_count=1), StatusInput("y", lease_error_count=2)]
 
     patch = build_status_patch(make_maintenance({}), make_snapshot([make_pod("a")]), status_inputs, NOW)
@@ -364,7 +364,7 @@ def test_wait_for_a_lease_is_not_a_failure() -> None:
 def test_consecutive_failed_renewals_are_counted(
     previous_errors: int | None, reported_errors: int | None, count: int | None
 ) -> None:
-    """NMO-27a: `errorOnLeaseCount` counts consecutive failures; as long as there are any, a success keeps the error."""
+    """NMO-27a: while `errorOnLeaseCount` counts failed renewals, the status keeps the error even in phase Succeeded."""
     maintenance = make_maintenance(
         {
             "phase": m.SUCCEEDED,
@@ -402,17 +402,17 @@ def test_begin_error_is_ignored_after_the_maintenance_has_begun(phase: str, is_w
     """
     maintenance, pods = make_maintenance({"phase": phase}), [make_pod()] if phase == m.RUNNING else []
 
-    status_input = StatusInput("taken", is_renewal_error=True, is_begin_error=True, is_waiting=is_waiting)
+    status_input = StatusInput("taken", is_lease_renewal_error=True, is_begin_error=True, is_waiting=is_waiting)
     assert build_status_patch(maintenance, make_snapshot(pods), [status_input], NOW) is None
     assert (
-        get_patched_status(maintenance, *pods, status_input=StatusInput("forbidden", is_renewal_error=True))[
+        get_patched_status(maintenance, *pods, status_input=StatusInput("forbidden", is_lease_renewal_error=True))[
             "lastError"
         ]
         == "forbidden"
     )
 
 
-def test_fourth_failed_renewal_fails_the_maintenance_for_good() -> None:
+def test_fourth_failed_renewal_fails_the_maintenance_permanently() -> None:
     """NMO-27a: after four failed renewals, the phase is Failed with the documented error, and the status is final."""
     blocked = [{"namespace": "ns", "name": "pod", "reason": "DisruptionBudget", "message": "m"}]
     after_third = apply_status_patch(
@@ -476,10 +476,10 @@ pending_name_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), m
 
 
 @given(pending_name_sets, st.booleans())
-def test_status_invariants_hold_for_any_sequence(sets: list[set[str]], is_drained: bool) -> None:
-    """NMO-10, NMO-11, NMO-12: progress only increases, counts are fixed, and Succeeded requires that no pod is left."""
+def test_status_invariants_hold_for_any_sequence(pod_name_sets: list[set[str]], is_drained: bool) -> None:
+    """NMO-10, NMO-11, NMO-12: progress only increases, counts are fixed, and Succeeded requires that no pod remains."""
     maintenance, progress_before = make_maintenance(), 0
-    for names in sets:
+    for names in pod_name_sets:
         pods = [make_pod(name) for name in sorted(names)]
         patch = build_status_patch(maintenance, make_snapshot(pods), [StatusInput(is_drained=is_drained)], NOW)
         maintenance = {

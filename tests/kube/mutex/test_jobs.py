@@ -69,7 +69,7 @@ def test_short_ttl_is_raised(ttl_seconds: int | None, expected_seconds: int | No
 
 
 def test_job_template_of_the_rule_is_not_changed() -> None:
-    """Check that a copy of the template is changed, not the rule."""
+    """Check that a copy of the rule's Job template is changed, not the rule."""
     rule = make_rule()
     jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
     assert rule == make_rule()
@@ -114,7 +114,7 @@ def test_malformed_template_is_passed_on_unchanged(template: Any) -> None:
     "affinity", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED_AFFINITY_FIELD: None}}]
 )
 def test_empty_affinity_still_excludes_the_node(affinity: Any) -> None:
-    """Check that null is treated like a missing field, as by the API server."""
+    """Check that null is treated like a missing field, as the API server does."""
     rule = make_rule(jobSpec={"template": {"spec": {"containers": [], "affinity": affinity}}})
     built_affinity = jobs.build_job(rule, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["spec"]["template"]["spec"][
         "affinity"

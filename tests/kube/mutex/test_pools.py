@@ -1,4 +1,4 @@
-"""Tests for which nodes belong to a pool before, during and after an upgrade run."""
+"""Tests for the membership of nodes in pools before, during and after an upgrade run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_node(name: str, **labels: str) -> Object:
 
 @proves("MUT-36", "MUT-37", "C24", "C25")
 def test_rule_labels_decide_between_target_and_canary() -> None:
-    """Check that nodes with all rule labels belong to the target, nodes with none to the canary, others to neither."""
+    """Check that a node with all rule labels belongs to the target, without them to the canary, else to no pool."""
     canary, target = (
         pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS),
         pools.build_gated_selector(TARGET_SELECTOR, RULE_LABELS),
@@ -49,7 +49,7 @@ def test_rule_labels_decide_between_target_and_canary() -> None:
 @proves("MUT-49")
 @pytest.mark.parametrize("original", [CANARY_SELECTOR, TARGET_SELECTOR, {"matchLabels": {WORKER_LABEL: ""}}])
 def test_rule_expressions_are_removed_without_a_record(original: Object) -> None:
-    """Check that a target's own selector is restored, and for a canary the documented one."""
+    """Check that a target gets its original selector back, and a canary the documented selector."""
     assert pools.remove_rule_expressions(pools.build_gated_selector(original, RULE_LABELS)) == original
     assert pools.remove_rule_expressions(original) == original
     assert pools.remove_rule_expressions(pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS)) == CANARY_SELECTOR
@@ -58,12 +58,12 @@ def test_rule_expressions_are_removed_without_a_record(original: Object) -> None
 
 @proves("MUT-21")
 def test_members_match_labels_and_expressions() -> None:
-    """Check that members are sorted by pool and name, without duplicates; a pool without a selector has none."""
+    """Check that members are sorted by pool and name, without duplicates; a pool without a selector has no members."""
     nodes = [make_node("c", x="1"), make_node("a", x="1"), make_node("b", x="2"), make_node("d")]
     first_pool = make_pool({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["2"]}]})
     second_pool = make_pool({"matchLabels": {"x": "1"}})
     assert pools.list_members(first_pool, nodes) == ["a", "c", "d"]
-    assert pools.list_members_of_all([second_pool, first_pool, make_pool({"matchLabels": {"x": "2"}})], nodes) == [
+    assert pools.list_members_of_pools([second_pool, first_pool, make_pool({"matchLabels": {"x": "2"}})], nodes) == [
         "a",
         "c",
         "d",
@@ -102,7 +102,7 @@ def test_unchanged_pool_gets_no_patch() -> None:
     ],
 )
 def test_canary_problem_is_reported(canary_pool: Object | None, targets: list[str], message_part: str) -> None:
-    """Check that each problem has a specific message."""
+    """Check that each problem of a canary has a specific message."""
     problem = pools.find_canary_problem("p", canary_pool, targets, [make_node("a")])
     assert message_part in problem
     assert bool(message_part) is bool(problem)

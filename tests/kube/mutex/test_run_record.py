@@ -10,7 +10,7 @@ import pytest
 
 from kube.mutex import node_labels, run_changes, run_record
 from kube.mutex.jobs import CLEANUP, MAIN, format_job_key
-from kube.mutex.objects import Reference, Verdict, build_rule_label, build_status_patch, merge_conditions
+from kube.mutex.objects import Condition, Reference, build_rule_label, build_status_patch, merge_conditions
 from kube.mutex.run_record import DueJob, Stage
 from kube.paths import Object
 from tests.proofs import proves
@@ -93,8 +93,8 @@ def test_jobs_follow_the_rules_and_then_cleanup_jobs() -> None:
 
 
 @proves("MUT-40", "MUT-46")
-def test_created_cleanup_job_is_awaited_even_if_its_rule_no_longer_defines_it() -> None:
-    """Check that a created cleanup Job is awaited even if its rule no longer defines it, but is not retried."""
+def test_run_waits_for_created_cleanup_job_that_its_rule_no_longer_defines() -> None:
+    """Check that the run waits for a created cleanup Job that its rule no longer defines, but does not retry it."""
     created_job = {format_job_key(CLEANUP, RULES[1]): {"attempt": 1, "name": "j", "uid": "u"}}
     failure_change = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
     run = make_run(
@@ -175,7 +175,7 @@ def test_record_of_a_large_run_fits_into_etcd() -> None:
     assert run_record.get_current_node(record) == ""
 
 
-def test_printed_fields_show_the_changed_record() -> None:
+def test_printer_columns_show_the_changed_record() -> None:
     """Check that step, progress and Job are computed from the record after the change."""
     change = {"nodes": {"n1": {"jobs": {format_job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
     printed_fields = run_changes.build_printed_fields(make_run(**EDITED_RECORD), change, has_cleanup)
@@ -183,18 +183,18 @@ def test_printed_fields_show_the_changed_record() -> None:
 
 
 def test_transition_time_changes_only_with_the_status() -> None:
-    """Check that the transition time is kept as long as the status is, and that an unchanged status gives no patch."""
+    """Check that the transition time is kept while the status is unchanged, and an unchanged status gives no patch."""
     run = make_run()
-    run["status"]["conditions"] = merge_conditions(run, [Verdict("JobRun", True, "R", "one")], NOW)
+    run["status"]["conditions"] = merge_conditions(run, [Condition("JobRun", True, "R", "one")], NOW)
     later = NOW.replace(year=2027)
-    (same_status,) = merge_conditions(run, [Verdict("JobRun", True, "R", "two")], later)
-    (other_status,) = merge_conditions(run, [Verdict("JobRun", False, "R", "two")], later)
+    (same_status,) = merge_conditions(run, [Condition("JobRun", True, "R", "two")], later)
+    (other_status,) = merge_conditions(run, [Condition("JobRun", False, "R", "two")], later)
     assert (same_status["lastTransitionTime"], other_status["lastTransitionTime"]) == (NOW_TEXT, "2027-01-01T00:00:00Z")
-    assert build_status_patch(run, {"step": None}, [Verdict("JobRun", True, "R", "one")], later) == {}
+    assert build_status_patch(run, {"step": None}, [Condition("JobRun", True, "R", "one")], later) == {}
 
 
 @proves("MUT-43", "MUT-44")
-def test_labels_are_removed_only_for_their_own_run() -> None:
+def test_rule_labels_are_removed_only_from_nodes_of_the_run() -> None:
     """Check that all rule labels are removed in one patch, and only from nodes of this run."""
     gate_labels = {build_rule_label(rule): "" for rule in RULES}
     node = {
@@ -215,4 +215,4 @@ def test_labels_are_removed_only_for_their_own_run() -> None:
         "test",
         "add",
     ]
-    assert len(node_labels.build_clear_patch(node, "uid-1")) == 4
+    assert len(node_labels.build_label_removal_patch(node, "uid-1")) == 4

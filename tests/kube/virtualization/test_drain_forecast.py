@@ -13,7 +13,7 @@ from kube.virtualization.drain_forecast import (
     RESTARTS,
     STOPS,
     VmiSnapshot,
-    build_reports,
+    build_vmi_reports,
     build_warnings,
     describe_moves,
     explain_taint_mismatch,
@@ -68,7 +68,7 @@ ALWAYS_VM, MANUAL_VM = make_vm(runStrategy="Always"), make_vm(runStrategy="Manua
 def test_effect_of_a_drain_is_forecast(
     strategy: str | None, is_migratable: bool, owner_vm: Object | None, expected_effect: str
 ) -> None:
-    """Check the forecast if this project migrates VMIs."""
+    """Check the forecast of a drain's effect if this project migrates VMIs."""
     vmi = make_vmi(
         "x", strategy=strategy, conditions=[MIGRATABLE_CONDITION if is_migratable else UNMIGRATABLE_CONDITION]
     )
@@ -90,7 +90,7 @@ def test_effect_of_a_drain_is_forecast(
 def test_effect_of_a_drain_is_forecast_for_kubevirt(
     strategy: str | None, is_migratable: bool, expected_effect: str
 ) -> None:
-    """Check the forecast if KubeVirt migrates VMIs; it supports two more strategies."""
+    """Check the forecast of a drain's effect if KubeVirt migrates VMIs; KubeVirt supports two more strategies."""
     vmi = make_vmi(
         "x", strategy=strategy, conditions=[MIGRATABLE_CONDITION if is_migratable else UNMIGRATABLE_CONDITION]
     )
@@ -109,13 +109,13 @@ def test_kubevirt_default_strategy_is_used(default_strategy: str, expected_effec
         {("ns", "x"): ALWAYS_VM},
         kubevirt=kubevirt,
     )
-    default_report, none_report = build_reports(snapshot)
+    default_report, none_report = build_vmi_reports(snapshot)
 
     assert (default_report["drain"], default_report["evictionStrategy"]) == (expected_effect, default_strategy)
     assert (none_report["drain"], none_report["evictionStrategy"]) == (STOPS, "None")
 
 
-def test_run_strategy_is_that_of_the_owner() -> None:
+def test_run_strategy_is_read_from_the_owner() -> None:
     assert [get_run_strategy(None), get_run_strategy(make_vm()), get_run_strategy(make_vm(running=True))] == [
         "",
         "Halted",
@@ -147,7 +147,7 @@ def test_report_has_strategies_condition_and_migration() -> None:
         {("ns", "x"): ALWAYS_VM, ("ns", "w"): MANUAL_VM},
         [finished_migration, running_migration],
     )
-    first_report, second_report = build_reports(snapshot)
+    first_report, second_report = build_vmi_reports(snapshot)
     assert first_report == {
         "namespace": "ns",
         "name": "w",
@@ -173,12 +173,12 @@ def test_report_of_a_new_migration_has_no_target_of_the_previous_one() -> None:
     """Check that the previous migration's target node, which the VMI's status still contains, is ignored."""
     state = {"migrationUid": "u-0", "sourceNode": "c", "targetNode": "a"}
     new_migration = {"metadata": {"namespace": "ns", "name": "m-2", "uid": "u-1"}, "spec": {"vmiName": "x"}}
-    (report,) = build_reports(VmiSnapshot([make_vmi("x", migrationState=state)], migrations=[new_migration]))
+    (report,) = build_vmi_reports(VmiSnapshot([make_vmi("x", migrationState=state)], migrations=[new_migration]))
     assert report["migration"] == {"name": "m-2", "target": "", "phase": "Pending"}
 
 
 def test_migration_of_an_earlier_vmi_is_not_reported() -> None:
-    """Check that the VMI's own failed migration is reported, not an unfinished one of an earlier VMI with its name."""
+    """Check that the VMI's failed migration is reported, not an unfinished migration of an earlier VMI of that name."""
     vmi, earlier_migration, own_migration = (
         make_vmi("x"),
         make_migration("old", "x"),
@@ -191,18 +191,18 @@ def test_migration_of_an_earlier_vmi_is_not_reported() -> None:
         ([own_migration, earlier_migration], "own"),
         ([earlier_migration, own_migration], "own"),
     ):
-        (report,) = build_reports(VmiSnapshot([vmi], migrations=migrations))
+        (report,) = build_vmi_reports(VmiSnapshot([vmi], migrations=migrations))
         assert (report["migration"] or {}).get("name") == expected_name
 
 
 @proves("OSV-3")
 def test_warnings_name_the_affected_vms() -> None:
-    """Check that there is one warning per effect with the first names; VMIs that migrate cause no warning."""
+    """Check that there is one warning per effect, with the first names; VMIs that migrate cause no warning."""
     unmigratable_vmi = make_vmi("stuck", conditions=[UNMIGRATABLE_CONDITION])
     manual_vmi = make_owned_vmi("manual", strategy=None)
     vmis_without_strategy = [make_owned_vmi(f"plain-{number}", strategy=None) for number in range(5)]
     owners = {("ns", "manual"): MANUAL_VM, **{("ns", f"plain-{number}"): ALWAYS_VM for number in range(5)}}
-    reports = build_reports(
+    reports = build_vmi_reports(
         VmiSnapshot(
             [make_vmi("live"), unmigratable_vmi, manual_vmi, make_vmi("own", strategy=None), *vmis_without_strategy],
             owners,
@@ -217,7 +217,7 @@ def test_warnings_name_the_affected_vms() -> None:
     ]
     assert describe_moves(reports) == "1 virtual machine will move to another node without interruption: ns/live"
     assert (build_warnings([]), describe_moves([])) == ([], "")
-    external_reports = build_reports(VmiSnapshot([make_vmi("e", strategy="External")], kubevirt=KUBEVIRT))
+    external_reports = build_vmi_reports(VmiSnapshot([make_vmi("e", strategy="External")], kubevirt=KUBEVIRT))
     assert build_warnings(external_reports)[0].endswith(
         "ns/e (until the controller for evictionStrategy External has moved it)"
     )
@@ -226,7 +226,7 @@ def test_warnings_name_the_affected_vms() -> None:
 @proves("DRN-10", "C3")
 def test_taint_mismatch_is_explained_before_the_drain() -> None:
     """Check that a taint mismatch is reported only if a VMI would migrate; this project itself supports both taints."""
-    reports, default_taint = build_reports(VmiSnapshot([make_vmi("live")], kubevirt=KUBEVIRT)), "kubevirt.io/drain"
+    reports, default_taint = build_vmi_reports(VmiSnapshot([make_vmi("live")], kubevirt=KUBEVIRT)), "kubevirt.io/drain"
     assert reports[0]["why"] == f"to another node, without interruption, at the taint {default_taint}"
     assert explain_taint_mismatch(KUBEVIRT, reports, "medik8s.io/drain") == (
         "KubeVirt migrates virtual machines at the taint kubevirt.io/drain, "
@@ -247,7 +247,7 @@ def test_taint_mismatch_is_explained_before_the_drain() -> None:
     assert explain_taint_mismatch(None, reports, "medik8s.io/drain") == ""
     assert (
         explain_taint_mismatch(
-            KUBEVIRT, build_reports(VmiSnapshot([make_vmi("plain", strategy=None)])), "medik8s.io/drain"
+            KUBEVIRT, build_vmi_reports(VmiSnapshot([make_vmi("plain", strategy=None)])), "medik8s.io/drain"
         )
         == ""
     )

@@ -1,4 +1,4 @@
-"""Tests for which VMI migrates next, and for what each other VMI on a drained node waits for."""
+"""Tests for choosing the next VMI to migrate, and for the reasons why the other VMIs on a drained node wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from kube.paths import Object
 from kube.times import format_time
-from kube.virtualization.evacuation import EvacuationPlan, MigrationSlots, build_next_name, plan_evacuation
+from kube.virtualization.evacuation import EvacuationPlan, MigrationSlots, build_next_migration_name, plan_evacuation
 from kube.virtualization.migration_claims import CLAIM_DURATION, MigrationClaim, MigrationRefusal
 from kube.virtualization.vmis import build_migration, has_drain_taint
 from tests.proofs import proves
@@ -51,7 +51,7 @@ def get_reasons(plan: EvacuationPlan) -> dict[str, str]:
         make_vmi("x", strategy="LiveMigration"),
         make_vmi("x", phase="Succeeded"),
     ],
-    ids=["on other node", "no strategy", "strategy None", "name of the feature gate", "ended"],
+    ids=["on other node", "no strategy", "strategy None", "feature gate as strategy", "ended"],
 )
 def test_vmi_that_does_not_migrate_waits_for_nothing(vmi: Object) -> None:
     """Check that VMIs that do not migrate wait for nothing: their pods are evicted, or they are not on the node."""
@@ -77,7 +77,7 @@ def test_migrations_of_deleted_vmis_use_no_slot() -> None:
 def test_migration_of_an_earlier_vmi_is_ignored() -> None:
     """Check that a migration older than the VMI is ignored: it belongs to an earlier VMI of the same name.
 
-    Such a migration may never end, and must not hide the VMI's own one.
+    Such a migration may never end, and must not hide the current VMI's migration.
     """
     vmi, earlier_migration, own_migration = (
         make_vmi("x"),
@@ -128,8 +128,8 @@ def test_refused_migration_waits_and_is_then_tried_last() -> None:
 
 
 @proves("DRN-8", "OSV-2")
-def test_migratable_vmi_is_due_with_a_reproducible_name() -> None:
-    """Check that the name contains the VMI's uid and a number, so that two passes create the migration only once."""
+def test_due_migration_has_a_reproducible_name() -> None:
+    """Check that a migration's name has the VMI's uid and a number, so that two passes create it only once."""
     plan = plan_for_node_a([make_vmi("x")])
 
     assert list(plan.due_migrations) == ["evacuation-u-x-1"]
@@ -138,7 +138,7 @@ def test_migratable_vmi_is_due_with_a_reproducible_name() -> None:
 
 
 @proves("DRN-8")
-def test_unfinished_migration_prevents_another() -> None:
+def test_unfinished_migration_prevents_a_second_migration() -> None:
     """Check that the VMI waits for any client's unfinished migration, and that the migration's target is reported."""
     vmi = make_vmi("x", migrationState={"migrationUid": "u-by-hand", "targetNode": "b"})
     plan = plan_for_node_a([vmi], [make_migration("by-hand", "x")])
@@ -203,12 +203,12 @@ CLAIMS = {"evacuation-u-z-1": MigrationClaim("event-1", "a", NOW + CLAIM_DURATIO
 
 @proves("DRN-8", "X-2")
 def test_claim_is_continued_only_by_its_attempt() -> None:
-    """Check that only a redelivery of the same event continues a claim; other events leave its slot and VMI alone."""
+    """Check that only a redelivery of the same event continues a claim; other events do not use its slot or VMI."""
     own_plan = plan_for_node_a(
-        [make_vmi("x"), make_vmi("z")], claims=CLAIMS, slots=MigrationSlots(1, 1), attempt="event-1"
+        [make_vmi("x"), make_vmi("z")], claims=CLAIMS, slots=MigrationSlots(1, 1), attempt_id="event-1"
     )
     other_plan = plan_for_node_a(
-        [make_vmi("x"), make_vmi("z")], claims=CLAIMS, slots=MigrationSlots(1, 1), attempt="event-2"
+        [make_vmi("x"), make_vmi("z")], claims=CLAIMS, slots=MigrationSlots(1, 1), attempt_id="event-2"
     )
 
     assert (list(own_plan.due_migrations), own_plan.held_claims) == (["evacuation-u-z-1"], {})
@@ -232,7 +232,7 @@ def test_claim_keeps_its_slot_even_if_its_vmi_is_missing(other_vmis: list[Object
 @proves("DRN-8")
 def test_expired_claim_frees_its_slot() -> None:
     """Check that an expired claim's slot is free, because its attempt no longer creates a migration."""
-    plan = plan_for_node_a([make_vmi("z")], claims=CLAIMS, now=NOW + CLAIM_DURATION, attempt="event-2")
+    plan = plan_for_node_a([make_vmi("z")], claims=CLAIMS, now=NOW + CLAIM_DURATION, attempt_id="event-2")
 
     assert (list(plan.due_migrations), plan.held_claims) == (["evacuation-u-z-1"], {})
 
@@ -266,8 +266,8 @@ def test_failed_migration_is_retried_after_a_growing_backoff(failure_count: int,
 
 
 @proves("DRN-9")
-def test_failures_before_a_success_do_not_count() -> None:
-    """Check that only failures since the last success count, because earlier ones belong to another drain."""
+def test_migration_failures_before_a_success_do_not_count() -> None:
+    """Check that only failures since the last success count, because earlier failures belong to another drain."""
     phases = ("Failed", "Failed", "Failed", "Succeeded", "Failed")
     migrations = [make_migration(f"evacuation-u-x-{number}", "x", phase) for number, phase in enumerate(phases, 1)]
     before_retry, at_retry = NOW + timedelta(seconds=9), NOW + timedelta(seconds=10)
@@ -291,7 +291,7 @@ class IterationCountingList(list[Object]):
 
 
 def test_migrations_are_iterated_once_for_any_number_of_vmis() -> None:
-    """Check that the number of VMIs does not matter for the iterations; some VMIs have hundreds of failures a day."""
+    """Check that more VMIs cause no more iterations over the migrations; a VMI may have hundreds of failures a day."""
     migrations_for_few_vmis, migrations_for_many_vmis = (
         IterationCountingList([make_migration(f"evacuation-u-x0-{number}", "x0", "Failed") for number in (1, 2)])
         for _ in range(2)
@@ -304,7 +304,7 @@ def test_migrations_are_iterated_once_for_any_number_of_vmis() -> None:
 def test_newest_finished_migrations_are_kept() -> None:
     """Check that the six newest finished migrations are kept, because six failures give the longest backoff.
 
-    Running migrations, and those that other clients created, are not ours to delete.
+    Running migrations, and migrations that other clients created, are never deleted.
     """
     failed = [make_migration(f"evacuation-u-x-{number}", "x", "Failed") for number in range(1, 13)]
     foreign_migrations = [make_migration(f"by-hand-{number}", "x", "Failed") for number in range(9)]
@@ -333,19 +333,21 @@ def test_newest_finished_migrations_are_kept() -> None:
 
 
 def test_migrations_of_another_uid_are_not_counted() -> None:
-    """Check that only migrations whose names contain the VMI's uid count."""
-    assert build_next_name(make_vmi("x"), [make_migration("evacuation-u-other-7", "x", "Failed")]) == "evacuation-u-x-1"
+    """Check that the number in the next migration's name depends only on migrations named after the VMI's uid."""
+    earlier_migration = make_migration("evacuation-u-other-7", "x", "Failed")
+
+    assert build_next_migration_name(make_vmi("x"), [earlier_migration]) == "evacuation-u-x-1"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "9999999999"])
 def test_invalid_limit_raises_value_error(value: str) -> None:
-    """Check that the error names the environment variable."""
+    """Check that the error for an invalid limit names the environment variable."""
     with pytest.raises(ValueError, match="MIGRATIONS_PER_NODE"):
         MigrationSlots.from_environment({"MIGRATIONS_PER_NODE": value})
 
 
 def test_limits_are_read_from_the_environment() -> None:
-    """Check that the defaults are KubeVirt's limits."""
+    """Check that the limits are read from the environment, and that the defaults are KubeVirt's limits."""
     assert MigrationSlots.from_environment({}) == MigrationSlots(5, 2)
     assert MigrationSlots.from_environment(
         {"MIGRATIONS_PER_CLUSTER": "9", "MIGRATIONS_PER_NODE": "3"}
@@ -363,7 +365,7 @@ def test_limits_are_read_from_the_environment() -> None:
     ],
 )
 def test_either_drain_taint_requests_migration(taint: Object, is_drained_node: bool) -> None:
-    """Check that only key and effect of the taint are compared."""
+    """Check that a drain taint is recognized by its key and effect, whatever its value."""
     assert has_drain_taint({"spec": {"taints": [taint]}}) is is_drained_node
 
 

@@ -31,7 +31,7 @@ def make_kubevirt(taint_key: str = "", default_strategy: str = "") -> Object:
 
 
 def make_drained_nodes(*node_taint_keys: str) -> Mapping[str, Node]:
-    """Return the drained nodes: node a with these taints."""
+    """Return node a, which has taints with these keys, as the only drained node."""
     return {"a": make_node(*((key, "", "NoSchedule") for key in node_taint_keys))}
 
 
@@ -74,7 +74,7 @@ def test_unprotected_vmi_waits_for_nothing(vmi: Object) -> None:
 def test_unsupported_taint_is_reported_with_the_remedy(
     node_taint_keys: tuple[str, ...], kubevirt_taint_key: str, reported_key: str
 ) -> None:
-    """Check that the field to set is reported if the node lacks the only taint key that KubeVirt supports."""
+    """Check that the message names the field to set if the node does not have the taint key that KubeVirt supports."""
     wait = get_wait(make_vmi("x"), nodes=make_drained_nodes(*node_taint_keys), taint_key=kubevirt_taint_key)
 
     if reported_key:
@@ -123,7 +123,7 @@ def test_external_strategy_waits_for_an_eviction_request(taint: str) -> None:
 
 
 @proves("DRN-10")
-def test_marked_vmi_migrates_whatever_the_taint() -> None:
+def test_vmi_marked_for_evacuation_migrates_whatever_the_taint() -> None:
     """Check that a migration is expected if KubeVirt has marked the VMI for evacuation from its current node."""
     assert (
         get_wait(make_vmi("x", evacuationNodeName="a"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY))
@@ -136,8 +136,8 @@ def test_marked_vmi_migrates_whatever_the_taint() -> None:
 
 
 @proves("DRN-10", "OSV-2")
-def test_unfinished_migration_and_blocker_are_reported() -> None:
-    """Check that an unfinished migration is reported first, whichever client created it."""
+def test_unfinished_migration_is_reported_before_missing_migratability() -> None:
+    """Check that an unfinished migration is reported, or else the reason why the VMI cannot migrate."""
     assert get_wait(make_vmi("x"), make_migration("m", "x", phase="Scheduling")) == (
         "a",
         "Migrating",
@@ -160,8 +160,8 @@ def make_failed_migration(name: str, node: str = "a", created_at: str = "") -> O
 
 
 @proves("DRN-10", "DRN-9")
-def test_failures_are_reported_until_the_next_migration_starts() -> None:
-    """Check that failures are reported until the next migration starts, which may be long after its creation."""
+def test_migration_failures_are_reported_until_the_next_migration_starts() -> None:
+    """Check that failed migrations are reported until the next migration starts, maybe long after its creation."""
     failed_migrations = [
         make_failed_migration("m1"),
         make_failed_migration("m2"),
@@ -184,7 +184,7 @@ def test_failures_are_reported_until_the_next_migration_starts() -> None:
 
 
 @proves("DRN-10", "DRN-9")
-def test_failures_before_a_success_are_not_reported() -> None:
+def test_migration_failures_before_a_success_are_not_reported() -> None:
     """Check that only failures since the last success are reported; after that, the VMI returned to the node."""
     success = make_migration("back", "x", phase="Succeeded")
     success["metadata"]["creationTimestamp"] = "2026-01-01T00:00:05Z"
@@ -201,7 +201,7 @@ def test_failures_before_a_success_are_not_reported() -> None:
 def test_old_failure_does_not_hide_the_wait_for_kubevirt() -> None:
     """Check that the wait for KubeVirt is reported, rather than a failure during an earlier drain.
 
-    The eviction that notifies KubeVirt is sent only for this reason.
+    Only this reason makes `evict` send the eviction that notifies KubeVirt.
     """
     assert (
         get_wait(make_vmi("x"), make_failed_migration("m1"), nodes=make_drained_nodes(MEDIK8S_TAINT_KEY)).reason
@@ -239,7 +239,7 @@ def test_migration_of_an_earlier_vmi_is_ignored() -> None:
 
 @proves("DRN-10")
 def test_every_reason_is_valid_in_a_budget() -> None:
-    """Check that a drain accepts every reason from a budget's annotations."""
+    """Check that a drain accepts every reason of a VMI that waits for KubeVirt from a budget's annotations."""
     waits = [
         get_wait(make_vmi("x")),
         get_wait(make_vmi("x"), make_migration("m", "x")),

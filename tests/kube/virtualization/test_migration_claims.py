@@ -22,7 +22,7 @@ from kube.virtualization.migration_claims import (
     build_lease_patch,
     parse_claims,
     parse_refusals,
-    select_held,
+    select_held_claims,
 )
 from tests.kube.virtualization.test_evacuation import make_vmi
 from tests.proofs import proves
@@ -77,7 +77,7 @@ def test_backoff_of_a_refusal_grows() -> None:
 
 
 def test_claim_outlasts_the_writes_of_its_attempt() -> None:
-    """Check that a claim outlasts its attempt's writes, including their execution and differences between clocks."""
+    """Check that a claim outlasts its attempt's writes, their execution on the server, and clock differences."""
     assert timedelta(seconds=4 * WRITE_TIMEOUT_SECONDS) <= CLAIM_DURATION
 
 
@@ -96,7 +96,7 @@ def test_claim_outlasts_the_writes_of_its_attempt() -> None:
     ids=str,
 )
 def test_malformed_claims_are_ignored(claims_data: Any) -> None:
-    """Check that malformed claims are ignored."""
+    """Check that malformed claims in the Lease are ignored."""
     assert parse_claims(make_lease_with_claims(claims_data)) == {}
 
 
@@ -106,7 +106,7 @@ def test_valid_claims_are_kept_next_to_malformed_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("until", "is_held"),
+    ("expires_at", "is_held"),
     [
         (NOW, False),
         (NOW + timedelta(seconds=1), True),
@@ -115,10 +115,10 @@ def test_valid_claims_are_kept_next_to_malformed_ones() -> None:
     ],
     ids=["expired", "valid", "from a fast clock", "implausibly long"],
 )
-def test_claim_is_held_until_it_expires(until: datetime, *, is_held: bool) -> None:
+def test_claim_is_held_until_it_expires(expires_at: datetime, *, is_held: bool) -> None:
     """Check that a claim's duration is limited, so that none occupies a slot forever."""
-    assert bool(select_held({"x": MigrationClaim("event-1", "a", until)}, (), NOW)) is is_held
-    assert select_held({"x": MigrationClaim("event-1", "a", until)}, ("x",), NOW) == {}
+    assert bool(select_held_claims({"x": MigrationClaim("event-1", "a", expires_at)}, (), NOW)) is is_held
+    assert select_held_claims({"x": MigrationClaim("event-1", "a", expires_at)}, ("x",), NOW) == {}
 
 
 def test_missing_lease_has_no_claims() -> None:

@@ -8,7 +8,7 @@ from kube.budgets import (
     CREATED_BY_LABEL,
     MAX_WAIT_MESSAGE_CHARACTERS,
     WAIT_ANNOTATION_PREFIX,
-    parse_wait,
+    parse_wait_reason,
     plan_evictions,
 )
 from kube.paths import Object
@@ -33,7 +33,7 @@ def make_virt_launcher_pod(uid: str) -> Object:
 
 @proves("DRN-9")
 def test_virt_launcher_pod_is_blocked_with_its_budgets_reason() -> None:
-    """Check that the blocking reason comes from the budget, which a drain reads anyway, without reading the VMI."""
+    """Check that the blocking reason comes from the budget, which each drain reads, so that no VMI is read."""
     budget = add_budget_status(budgets.build_budget(make_vmi("x"), WAIT), 1)
 
     (blocked,) = plan_evictions([make_virt_launcher_pod("u-x")], [budget]).blocked
@@ -42,12 +42,12 @@ def test_virt_launcher_pod_is_blocked_with_its_budgets_reason() -> None:
 
 
 @proves("DRN-9")
-def test_budget_without_a_reason_waits_for_a_drain_taint() -> None:
+def test_vmi_waits_for_a_drain_taint_if_its_budget_states_no_reason() -> None:
     """Check that the VMI is reported to wait for a drain taint if the budget states no other reason."""
     budget = add_budget_status(budgets.build_budget(make_vmi("x"), None), 1)
 
-    assert parse_wait(budget) == ("Migrating", "its virtual machine migrates once the node has a drain taint")
-    assert parse_wait({**budget, "metadata": {**budget["metadata"], "annotations": {}}}) is None
+    assert parse_wait_reason(budget) == ("Migrating", "its virtual machine migrates once the node has a drain taint")
+    assert parse_wait_reason({**budget, "metadata": {**budget["metadata"], "annotations": {}}}) is None
     assert [
         blocked_pod.reason for blocked_pod in plan_evictions([make_virt_launcher_pod("u-x")], [budget]).blocked
     ] == ["Migrating"]
@@ -76,12 +76,12 @@ def test_annotations_are_written_only_if_they_differ() -> None:
     ids=["no owner", "owned by another VMI", "selects other pods", "selects all pods", "selects no pods"],
 )
 def test_annotations_of_other_budgets_are_ignored(owner_uid: str, selector: Object | None) -> None:
-    """Check that other budgets' annotations are ignored: any user may create one, even for pods of other users."""
+    """Check that other budgets' annotations are ignored: any user may create a budget for pods of other users."""
     owners = [{"kind": "VirtualMachineInstance", "name": "x", "uid": owner_uid}] if owner_uid else []
     foreign_budget = budgets.build_budget(make_vmi("x"), WAIT)
     foreign_budget["metadata"]["ownerReferences"], foreign_budget["spec"]["selector"] = owners, selector
 
-    assert parse_wait(foreign_budget) is None
+    assert parse_wait_reason(foreign_budget) is None
     assert {
         blocked_pod.reason
         for blocked_pod in plan_evictions(
@@ -97,8 +97,11 @@ def test_long_annotation_is_truncated() -> None:
     annotations = budgets.build_budget(make_vmi("x"), long_wait)["metadata"]["annotations"]
     budget["metadata"]["annotations"] = {**annotations, f"{WAIT_ANNOTATION_PREFIX}message": long_wait.message}
 
-    assert parse_wait(budget) == ("NotMigratable", "x" * MAX_WAIT_MESSAGE_CHARACTERS + "… (299400 more characters)")
-    assert parse_wait(budgets.build_budget(make_vmi("x"), long_wait)) == (
+    assert parse_wait_reason(budget) == (
+        "NotMigratable",
+        "x" * MAX_WAIT_MESSAGE_CHARACTERS + "… (299400 more characters)",
+    )
+    assert parse_wait_reason(budgets.build_budget(make_vmi("x"), long_wait)) == (
         "NotMigratable",
         annotations[f"{WAIT_ANNOTATION_PREFIX}message"],
     )
@@ -116,7 +119,7 @@ def test_only_migrating_vmis_are_protected_by_a_budget() -> None:
 
 @proves("DRN-10")
 def test_stated_reason_takes_precedence_over_multiple_budgets() -> None:
-    """Check that the pod's wait is reported: an eviction cannot honour two budgets, and the pod stays in any case."""
+    """Check that the reason in the budget's annotations is reported, not that two budgets prevent an eviction."""
     own_budget = add_budget_status(budgets.build_budget(make_vmi("x"), WAIT), 1)
     foreign_budget = add_budget_status(
         {**own_budget, "metadata": {"name": "a", "namespace": "ns"}, "spec": {**own_budget["spec"], "minAvailable": 0}},
@@ -130,7 +133,7 @@ def test_stated_reason_takes_precedence_over_multiple_budgets() -> None:
     ]
 
 
-def test_own_budget_needs_label_and_name() -> None:
+def test_budget_of_protect_needs_label_and_name() -> None:
     """Check that label, name and namespace are required: any user may set the label in their own namespace."""
     own_budget = budgets.build_budget(make_vmi("x"), None)
     with_other_name = {**own_budget, "metadata": {**own_budget["metadata"], "name": "mine"}}
@@ -170,7 +173,7 @@ def test_long_messages_fit_into_annotations() -> None:
 
 @proves("DRN-10")
 def test_kubevirt_budget_is_recognized_by_its_owner() -> None:
-    """Check that KubeVirt's budgets are recognized by their owner reference; ours and a user's do not count."""
+    """Check that KubeVirt's budgets are recognized by their owner reference, unlike our budgets and users' budgets."""
     own_budget = budgets.build_budget(make_vmi("x"), None)
     owner = own_budget["metadata"]["ownerReferences"]
     kubevirt_budget = {"metadata": {"name": "theirs", "namespace": "ns", "ownerReferences": owner}}

@@ -42,7 +42,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
     def create_node(self, name: str = "") -> str:
         """Create a node as in the base class, and wait until VMs can run on it; return its name."""
         name = super().create_node(name)
-        self.await_state_of(NODES_PATH, name, is_schedulable)
+        self.wait_for_object_state(NODES_PATH, name, is_schedulable)
         return name
 
     def create_vm(
@@ -75,22 +75,22 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         return metadata, {**spec, "affinity": affinity}
 
     def make_migratable(self, name: str) -> None:
-        """Make a VMI migratable; its virt-handler then sets its condition."""
+        """Make a VMI migratable; the virt-handler of its node then sets its condition."""
         self.client.patch(f"{self.vmis_path}/{name}", {"metadata": {"annotations": {NOT_MIGRATABLE_ANNOTATION: None}}})
 
-    def create_watcher(self, homes: Mapping[str, str] | None = None) -> MigrationWatcher:
+    def create_watcher(self, node_by_vmi: Mapping[str, str] | None = None) -> MigrationWatcher:
         """Return a watcher that ignores waiting migrations.
 
-        KubeVirt creates all migrations at once and delays those above its limit.
+        KubeVirt creates all migrations immediately, and delays the migrations above its limit.
         """
-        return MigrationWatcher(self.client, homes, PENDING_PHASES)
+        return MigrationWatcher(self.client, node_by_vmi, PENDING_PHASES)
 
-    def keeps_node_limit(self, limit: int, maximum: int) -> bool:
-        """Return whether `maximum`, the most concurrent migrations from a node, is KubeVirt's limit or one more.
+    def reaches_node_limit(self, limit: int, max_concurrent: int) -> bool:
+        """Return whether the highest number of concurrent migrations from a node is KubeVirt's limit or limit + 1.
 
         KubeVirt stops counting a migration once its VMI runs on the target node, even if the migration is unfinished.
         """
-        return maximum in (limit, limit + 1)
+        return max_concurrent in (limit, limit + 1)
 
     def _get_completed_pods(self) -> set[str]:
         return self.handler.completed
@@ -106,7 +106,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
 
     @contextmanager
     def remove_kubevirt(self) -> Iterator[None]:
-        """Remove KubeVirt while the block runs; its budgets remain."""
+        """Remove KubeVirt while the block runs; KubeVirt's budgets remain."""
         self.controller.stop()
         self.controller.delete_kubevirt()
         try:
@@ -115,13 +115,13 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
             self.controller.create_kubevirt(KUBEVIRT_CONFIGURATION)
             self.controller.start()
 
-    def kill_and_restart(self, rng: Random) -> None:
-        """Kill and restart KubeVirt's virt-controller, or a process as in the base class."""
+    def kill_and_restart_random_process(self, rng: Random) -> None:
+        """Kill and restart either KubeVirt's virt-controller, or the functions or the delivery as in the base class."""
         if rng.random() < 0.5:
             self.controller.stop()
             self.controller.start()
         else:
-            super().kill_and_restart(rng)
+            super().kill_and_restart_random_process(rng)
 
     def write_heartbeat(self, node: str) -> None:
         """Write a virt-handler heartbeat to the node, so that KubeVirt evaluates the node again."""
@@ -131,7 +131,8 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
     def wait_with_heartbeats(self, node: str, wait: Callable[[], T], timeout: float = 60.0) -> T:
         """Write a heartbeat, call `wait` and return its result; repeat this whenever `wait` raises `TimeoutError`.
 
-        KubeVirt may not have the object in its cache at the first heartbeat. A virt-handler writes one every minute.
+        KubeVirt may not have the object in its cache at the first heartbeat. A real virt-handler writes a heartbeat
+        every minute.
         """
         return retry_action(lambda: self.write_heartbeat(node), wait, timeout)
 
@@ -145,7 +146,7 @@ class KubeVirtEnvironment(VirtualizationEnvironment):
         """Return the API path of the budgets in the VMs' namespace."""
         return build_budgets_path(self.vm_namespace)
 
-    def list_own_objects(self) -> list[str]:
+    def list_product_objects(self) -> list[str]:
         """Return the names of this product's migrations and budgets."""
         migrations = [migration["metadata"]["name"] for migration in self.client.list(MIGRATIONS_PATH)["items"]]
         budgets = self.client.list("/apis/policy/v1/poddisruptionbudgets", label_selector=VMI_UID_LABEL)["items"]

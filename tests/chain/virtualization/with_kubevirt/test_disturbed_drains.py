@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kube.virtualization.vmis import build_migrations_path
-from tests.chain.virtualization.environment import get_blocked_by_pod, get_boot, get_node_name, is_running
+from tests.chain.virtualization.environment import get_blocking_details_by_pod, get_boot, get_node_name, is_running
 from tests.chain.virtualization.test_migrations import do_all_messages_contain, list_node_names
 from tests.chain.virtualization.with_kubevirt.environment import KubeVirtEnvironment
 from tests.chain.virtualization.with_kubevirt.test_passive import is_only_blocked_by
@@ -26,50 +26,50 @@ UNMIGRATABLE_REASON = "the disk is not shared"
 def test_kubevirt_migrates_vms_if_configured_taint_is_set_by_hand(
     environment: KubeVirtEnvironment, taint_key: str
 ) -> None:
-    """Check that KubeVirt migrates the VMs if a taint whose key it is configured with is set by hand.
+    """Check that KubeVirt migrates the VMs if a taint with the configured key is set by hand.
 
     The product creates neither migrations nor budgets.
     """
     node, _ = environment.create_node(), environment.create_node()
-    original_boots = environment.await_running(environment.create_vm("by-hand", node))
+    original_boots = environment.wait_until_running(environment.create_vm("by-hand", node))
     with environment.configure_kubevirt({"migrations": {"nodeDrainTaintKey": taint_key}}):
         environment.set_taints(node, {"key": taint_key, "value": "whatever", "effect": "NoSchedule"})
-        vmis_after_migration = environment.await_vmis(lambda vmis: get_node_name(vmis["by-hand"]) not in ("", node))
+        vmis_after_migration = environment.wait_for_vmis(lambda vmis: get_node_name(vmis["by-hand"]) not in ("", node))
     assert get_boot(vmis_after_migration["by-hand"]) == original_boots["by-hand"]
     environment.set_taints(node)
-    assert environment.list_own_objects() == []
+    assert environment.list_product_objects() == []
 
 
 @proves("DRN-10", "DRN-11")
 def test_vmi_without_vm_is_shut_down(environment: KubeVirtEnvironment) -> None:
     """Check that a drain shuts down a VMI without a VM and completes, while KubeVirt keeps the VMI in phase Failed."""
     node, _ = environment.create_node(), environment.create_node()
-    environment.await_running(environment.create_vmi("ownerless", node))
+    environment.wait_until_running(environment.create_vmi("ownerless", node))
     evictions = start_audit(environment.cluster)
-    maintenance = environment.await_state(environment.create_maintenance(node))
-    assert get_blocked_by_pod(maintenance) == {}
-    ended = environment.await_vmis(lambda vmis: not is_running(vmis["ownerless"]))
+    maintenance = environment.wait_for_state(environment.create_maintenance(node))
+    assert get_blocking_details_by_pod(maintenance) == {}
+    ended = environment.wait_for_vmis(lambda vmis: not is_running(vmis["ownerless"]))
     assert ended["ownerless"]["status"]["phase"] == "Failed"
     assert environment.list_shut_down_vms(evictions) == {"ownerless"}
 
 
 @proves("DRN-10", "OSV-2")
 def test_vm_that_becomes_migratable_is_migrated_by_kubevirt(environment: KubeVirtEnvironment) -> None:
-    """Check that KubeVirt migrates a VM that becomes migratable, and the drain ends soon after its pod."""
+    """Check that KubeVirt migrates a VM that becomes migratable, and that the drain ends soon after the migration."""
     node, _ = environment.create_node(), environment.create_node()
-    environment.await_running(environment.create_vm("late", node, unmigratable_reason=UNMIGRATABLE_REASON))
+    environment.wait_until_running(environment.create_vm("late", node, unmigratable_reason=UNMIGRATABLE_REASON))
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda maintenance: do_all_messages_contain(maintenance, UNMIGRATABLE_REASON))
+    environment.wait_for_state(path, lambda maintenance: do_all_messages_contain(maintenance, UNMIGRATABLE_REASON))
     environment.make_migratable("late")
     started = time.monotonic()
     with environment.create_watcher() as watcher:
-        environment.await_state(path)
+        environment.wait_for_state(path)
         ended = time.monotonic()
     kubevirt_seconds = watcher.first_seen_at[environment.vm_namespace, "late"] - started
     completed_at = environment.handler.completed_at[-1]
     print(
         f"KubeVirt started the migration after {kubevirt_seconds:.2f} s; "
-        f"the drain ended {ended - completed_at:.2f} s after the virt-launcher pod"
+        f"the drain ended {ended - completed_at:.2f} s after the virt-launcher pod completed"
     )
     assert is_below_scaled_limit(ended - completed_at, 0.5)
 
@@ -78,40 +78,40 @@ def test_vm_that_becomes_migratable_is_migrated_by_kubevirt(environment: KubeVir
 def test_deleted_migration_does_not_shut_down_vm(environment: KubeVirtEnvironment) -> None:
     """Check that deleting a migration does not shut down its VM; KubeVirt starts the next migration within a minute.
 
-    Until then, only virt-api prevents the eviction: KubeVirt's budget allows one disruption while the target's
-    virt-launcher pod exists.
+    Before the next migration, only virt-api prevents the eviction: KubeVirt's budget allows one disruption while the
+    target's virt-launcher pod exists.
     """
     node, _ = environment.create_node(), environment.create_node()
-    environment.await_running(environment.create_vm("disturbed", node))
+    environment.wait_until_running(environment.create_vm("disturbed", node))
     evictions = start_audit(environment.cluster)
     with environment.api, environment.hold_migrations(*(name for name in list_node_names(environment) if name != node)):
         path = environment.create_maintenance(node)
-        environment.delete_migration(environment.await_running_migrations("disturbed")["disturbed"])
+        environment.delete_migration(environment.wait_for_running_migrations("disturbed")["disturbed"])
         wait_for_collection(
             environment.client, build_migrations_path(environment.vm_namespace), lambda migrations: not migrations
         )
         environment.send_tick()
-        environment.await_state(path, lambda maintenance: is_only_blocked_by(maintenance, "Migrating"))
+        environment.wait_for_state(path, lambda maintenance: is_only_blocked_by(maintenance, "Migrating"))
     assert environment.list_shut_down_vms(evictions) == set()
     environment.delete_vm("disturbed")
-    environment.await_state(path)
-    assert environment.list_own_objects() == []
+    environment.wait_for_state(path)
+    assert environment.list_product_objects() == []
 
 
 @proves("DRN-9", "DRN-10")
 def test_vm_deleted_during_migration_does_not_delay_drain(environment: KubeVirtEnvironment) -> None:
     """Check that deleting a VM during its migration delays neither the drain nor other migrations."""
     node, _ = environment.create_node(), environment.create_node()
-    original_boots = environment.await_running(
+    original_boots = environment.wait_until_running(
         environment.create_vm("deleted", node), environment.create_vm("left", node)
     )
     evictions = start_audit(environment.cluster)
     with environment.hold_migrations(*(name for name in list_node_names(environment) if name != node)):
         path = environment.create_maintenance(node)
-        environment.await_running_migrations("deleted", "left")
+        environment.wait_for_running_migrations("deleted", "left")
         environment.delete_vm("deleted")
-        environment.await_vmis(lambda vmis: "deleted" not in vmis)
-    environment.await_state(path)
-    assert environment.await_running("left") == {"left": original_boots["left"]}
+        environment.wait_for_vmis(lambda vmis: "deleted" not in vmis)
+    environment.wait_for_state(path)
+    assert environment.wait_until_running("left") == {"left": original_boots["left"]}
     assert environment.list_shut_down_vms(evictions) <= {"deleted"}
-    assert environment.list_own_objects() == []
+    assert environment.list_product_objects() == []

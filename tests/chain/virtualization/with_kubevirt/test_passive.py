@@ -10,7 +10,7 @@ from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
 from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
 from kube.virtualization.vmis import LIVE_MIGRATE_IF_POSSIBLE, MIGRATIONS_PATH
-from tests.chain.virtualization.environment import TIMEOUT_SECONDS, get_blocked_by_pod, get_node_name
+from tests.chain.virtualization.environment import TIMEOUT_SECONDS, get_blocking_details_by_pod, get_node_name
 from tests.chain.virtualization.test_migrations import list_node_names
 from tests.chain.virtualization.with_kubevirt.environment import TAINT_KEY, KubeVirtEnvironment
 from tests.proofs import proves
@@ -26,47 +26,48 @@ def is_only_blocked_by(maintenance: Object, reason: str, text: str = "") -> bool
     """Return whether the maintenance reports exactly one blocked pod, with this reason and `text` in the message."""
     return [
         blocking_reason == reason and text in message
-        for blocking_reason, message in get_blocked_by_pod(maintenance).values()
+        for blocking_reason, message in get_blocking_details_by_pod(maintenance).values()
     ] == [True]
 
 
 @proves("DRN-10", "C3")
 def test_taint_unknown_to_kubevirt_is_reported_with_remedy(environment: KubeVirtEnvironment) -> None:
-    """Check that a drain taint with which KubeVirt is not configured is reported, with a remedy.
+    """Check that a drain taint is reported with a remedy if KubeVirt is not configured with this taint.
 
-    By default, KubeVirt knows only the taint of the older API group. Once KubeVirt is configured, the drain continues.
+    By default, KubeVirt reacts only to the taint of the older API group. Once KubeVirt is configured with the taint,
+    the drain continues.
     """
     node, older_api_node, _ = environment.create_node(), environment.create_node(), environment.create_node()
-    original_boots = environment.await_running(
+    original_boots = environment.wait_until_running(
         environment.create_vm("waiting", node), environment.create_vm("migrating", older_api_node)
     )
     with environment.configure_kubevirt({}):
         path = environment.create_maintenance(node)
-        environment.await_state(
+        environment.wait_for_state(
             path, lambda maintenance: is_only_blocked_by(maintenance, "WaitsForKubeVirt", REMEDY_TEXT)
         )
         with environment.hold_migrations(*list_node_names(environment)):
             older_api_maintenance = environment.create_maintenance(older_api_node, api_version=KUBEVIRT.api_version)
-            environment.await_state(
+            environment.wait_for_state(
                 older_api_maintenance, lambda maintenance: is_only_blocked_by(maintenance, "Migrating", "is Running")
             )
-        environment.await_state(older_api_maintenance)
+        environment.wait_for_state(older_api_maintenance)
         assert get_node_name(environment.get_vmis_by_name()["waiting"]) == node
     environment.write_heartbeat(node)
-    environment.await_state(path)
-    assert environment.await_running(*original_boots) == original_boots
-    assert environment.list_own_objects() == []
+    environment.wait_for_state(path)
+    assert environment.wait_until_running(*original_boots) == original_boots
+    assert environment.list_product_objects() == []
 
 
 @proves("DRN-10", "DRN-9")
 def test_kubevirt_migrates_vmi_whose_eviction_is_rejected(environment: KubeVirtEnvironment) -> None:
     """Check that KubeVirt migrates a VMI whose eviction virt-api rejects, regardless of taints.
 
-    A VMI that cannot be migrated is reported.
+    The status reports a VMI that cannot be migrated.
     """
     node, _ = environment.create_node(), environment.create_node()
     migrate_if_possible_vm = environment.create_vm("possible", node, eviction_strategy=LIVE_MIGRATE_IF_POSSIBLE)
-    original_boots = environment.await_running(
+    original_boots = environment.wait_until_running(
         environment.create_vm("asked", node),
         migrate_if_possible_vm,
         environment.create_vm("stuck", node, unmigratable_reason="no disk"),
@@ -74,51 +75,56 @@ def test_kubevirt_migrates_vmi_whose_eviction_is_rejected(environment: KubeVirtE
     evictions = start_audit(environment.cluster)
     with environment.configure_kubevirt({}), environment.api:
         path = environment.create_maintenance(node)
-        environment.await_state(path, lambda maintenance: is_only_blocked_by(maintenance, "NotMigratable", "no disk"))
+        environment.wait_for_state(
+            path, lambda maintenance: is_only_blocked_by(maintenance, "NotMigratable", "no disk")
+        )
         assert node not in {get_node_name(environment.get_vmis_by_name()[name]) for name in ("asked", "possible")}
         environment.make_migratable("stuck")
-        environment.await_state(path)
-    assert environment.await_running(*original_boots) == original_boots
+        environment.wait_for_state(path)
+    assert environment.wait_until_running(*original_boots) == original_boots
     assert environment.list_shut_down_vms(evictions) == set()
-    assert environment.list_own_objects() == []
+    assert environment.list_product_objects() == []
 
 
 @proves("DRN-10", "DRN-9")
 def test_failed_migration_is_reported_and_retried_by_kubevirt(environment: KubeVirtEnvironment) -> None:
     """Check that a failed migration is reported, and retried by KubeVirt while the VM keeps running."""
     node, _ = environment.create_node(), environment.create_node()
-    original_boots = environment.await_running(environment.create_vm("unlucky", node))
+    original_boots = environment.wait_until_running(environment.create_vm("unlucky", node))
     other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
-    environment.set_migrations_fail(*other_nodes)
+    environment.set_migration_failure(*other_nodes)
     evictions = start_audit(environment.cluster)
     path = environment.create_maintenance(node)
-    environment.await_state(path, lambda maintenance: is_only_blocked_by(maintenance, "MigrationFailed", "failed once"))
-    environment.set_migrations_fail(*other_nodes, fails=False)
+    environment.wait_for_state(
+        path, lambda maintenance: is_only_blocked_by(maintenance, "MigrationFailed", "failed once")
+    )
+    environment.set_migration_failure(*other_nodes, is_enabled=False)
 
     def is_retry_pending(maintenance: Object) -> bool:
         return is_only_blocked_by(maintenance, "MigrationFailed", "is Pending")
 
     retrying_maintenance = environment.wait_with_heartbeats(
-        node, lambda: environment.await_state(path, is_retry_pending, timeout=5)
+        node, lambda: environment.wait_for_state(path, is_retry_pending, timeout=5)
     )
     assert get_node_name(environment.get_vmis_by_name()["unlucky"]) == node
 
-    ((_, message),) = get_blocked_by_pod(retrying_maintenance).values()
+    ((_, message),) = get_blocking_details_by_pod(retrying_maintenance).values()
     environment.skip_migration_backoff(message.removesuffix(" is Pending").rpartition(" ")[2])
-    environment.await_state(path)
-    assert environment.await_running("unlucky") == original_boots
+    environment.wait_for_state(path)
+    assert environment.wait_until_running("unlucky") == original_boots
     assert environment.list_shut_down_vms(evictions) == set()
-    assert environment.list_own_objects() == []
+    assert environment.list_product_objects() == []
 
 
 @proves("DRN-10")
 def test_vm_always_has_budget_while_kubevirt_is_reinstalled(environment: KubeVirtEnvironment) -> None:
     """Check that a VM always has a budget while KubeVirt is removed and reinstalled during a drain.
 
-    The product creates budget and migration while KubeVirt is removed, and deletes its budget once KubeVirt's exists.
+    The product creates a budget and a migration while KubeVirt is removed. It deletes its budget once KubeVirt has
+    created one.
     """
     node, _ = environment.create_node(), environment.create_node()
-    original_boots = environment.await_running(environment.create_vm("between", node))
+    original_boots = environment.wait_until_running(environment.create_vm("between", node))
     evictions = start_audit(environment.cluster)
     budget_counts: list[int] = []
 
@@ -130,7 +136,7 @@ def test_vm_always_has_budget_while_kubevirt_is_reinstalled(environment: KubeVir
 
     with ThreadPoolExecutor(1) as thread, environment.remove_kubevirt():
         environment.send_tick()
-        assert environment.list_own_objects() == []  # because KubeVirt's budget remains
+        assert environment.list_product_objects() == []  # the product creates no budget while KubeVirt's budget exists
         for budget in environment.client.list(environment.budgets_path)["items"]:
             environment.client.delete(
                 f"{environment.budgets_path}/{budget['metadata']['name']}", uid=budget["metadata"]["uid"]
@@ -138,7 +144,7 @@ def test_vm_always_has_budget_while_kubevirt_is_reinstalled(environment: KubeVir
         environment.send_tick()
         assert environment.list_protected_vmis() == {"between"}
         path = environment.create_maintenance(node)
-        environment.await_state(path, lambda maintenance: is_only_blocked_by(maintenance, "Migrating"))
+        environment.wait_for_state(path, lambda maintenance: is_only_blocked_by(maintenance, "Migrating"))
         waiter = thread.submit(
             wait_for_collection,
             environment.client,
@@ -146,8 +152,8 @@ def test_vm_always_has_budget_while_kubevirt_is_reinstalled(environment: KubeVir
             has_only_kubevirt_budgets,
             TIMEOUT_SECONDS,
         )
-    environment.wait_with_ticks(lambda: environment.await_state(path, timeout=3))
-    assert environment.await_running("between") == original_boots
+    environment.wait_with_ticks(lambda: environment.wait_for_state(path, timeout=3))
+    assert environment.wait_until_running("between") == original_boots
     assert environment.list_shut_down_vms(evictions) == set()
     waiter.result()
     assert min(budget_counts) == 1

@@ -1,4 +1,4 @@
-"""Repeats the scenarios for the product's own migrations with KubeVirt, which migrates and protects the VMs."""
+"""Repeats tests of the product's own migrations on a cluster where KubeVirt migrates and protects the VMs instead."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ __all__ = [
 
 @pytest.fixture(autouse=True)
 def assert_product_is_passive(environment: KubeVirtEnvironment) -> Iterator[None]:
-    """Assert after each test that the product has created neither migrations nor budgets."""
+    """Assert that the product has created neither migrations nor budgets when a test ends."""
     yield
-    assert environment.list_own_objects() == []
+    assert environment.list_product_objects() == []
