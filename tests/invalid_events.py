@@ -69,7 +69,10 @@ class Request:
 
 
 class InvalidEventGenerator:
-    """Generates invalid requests, half of which have the attributes of a NodeMaintenance, which may not exist."""
+    """Generates invalid requests; half of them carry the attributes of an event about a NodeMaintenance.
+
+    The NodeMaintenance that they name need not exist.
+    """
 
     def __init__(self, random: Random, maintenance: events.ObjectReference, node: str) -> None:
         self._random = random

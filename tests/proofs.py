@@ -134,7 +134,7 @@ REQUIREMENTS = {
     "OSV-39": "A node with the skip annotation keeps its labels; they are updated after the annotation is removed.",
     "5, top": "Tests use the real CRDs of OpenShift and KubeVirt, which accept or reject the documented objects.",
     "MUT-1": "The ServiceAccounts have only the documented permissions; a denial is reported and halts the run.",
-    "MUT-1a": "Together, the accounts have the documented rights, and create Jobs where an administrator allows it.",
+    "MUT-1a": "All ServiceAccounts together have the documented permissions; Jobs exist only in permitted namespaces.",
     "MUT-2": "A node without a version label is reported, and the run does not begin.",
     "MUT-3": "The canary must exist, be unpaused, select only workers and be in no target; otherwise no run begins.",
     "MUT-4": "One overlay installs the mutex in addition to the product.",

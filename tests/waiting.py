@@ -112,7 +112,7 @@ def wait_for_object(
 
 
 def _read_current(client: SyncClient, path: str) -> dict[str, Object] | None:
-    """Return the object at `path` under its name, {} if it does not exist, or None if the server is unavailable."""
+    """Return name → object for the object at `path`; {} if it does not exist, None if the server is unavailable."""
     try:
         obj = client.get(path)
     except NotFound:

@@ -52,7 +52,7 @@ def delete_oldest(
     """
     count, freed, first = 0, 0, -inf
     while freed < min_freed_bytes and (oldest := _read_oldest(database, emitters, first, end)):
-        last = _find_deletion_end(oldest, min_freed_bytes - freed)
+        last = _find_deletion_cutoff(oldest, min_freed_bytes - freed)
         deleted, size = _delete_between(database, emitters, oldest[0][0], last)
         count, freed, first = count + deleted, freed + size, last
     return count, freed
@@ -71,7 +71,7 @@ def _select_by_time(at: ColumnElement[float], size: ColumnElement[int], start: f
     return select(at, size).where(at >= start, at < end).order_by(at).limit(MAX_BATCH_ROWS)
 
 
-def _find_deletion_end(rows: Iterable[tuple[float, int]], min_freed_bytes: float) -> float:
+def _find_deletion_cutoff(rows: Iterable[tuple[float, int]], min_freed_bytes: float) -> float:
     """Return the time up to which rows must be deleted to free `min_freed_bytes`, or the time of the last row."""
     last_time, freed = -inf, 0
     for at, size in rows:

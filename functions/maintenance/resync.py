@@ -166,7 +166,7 @@ async def _find_waiting_maintenances(
         for item in rotations.unlabelled.take(unlabelled, MAX_READS_PER_TICK)
     ]
     chosen = _select_for_pod_read([item for item, due in dues if due is RequiredRead.PODS], rotations)
-    reads += [_try_read(item, _find_due_event_by_pods(api, item, now)) for item in chosen]
+    reads += [_try_read(item, _find_due_event_from_pods(api, item, now)) for item in chosen]
     outcomes = await gather_all(*reads)
     unread = [item for item, due in [*dues, *outcomes] if due is RequiredRead.UNAVAILABLE]
     if unread:
@@ -188,7 +188,7 @@ async def _find_due_event_by_node(api: Api, maintenance: Object, snapshot: Resyn
     return find_due_event_on_node(maintenance, node, (snapshot.leases or {}).get(name), now)
 
 
-async def _find_due_event_by_pods(api: Api, maintenance: Object, now: datetime) -> DueEvent:
+async def _find_due_event_from_pods(api: Api, maintenance: Object, now: datetime) -> DueEvent:
     return find_due_event_by_pods(
         maintenance, (await list_pods_on_node(api, m.get_node_name(maintenance), "0")).items, now
     )

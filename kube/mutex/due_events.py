@@ -221,10 +221,11 @@ def is_flapping(run: Resource, snapshot: RunSnapshot, due_event: DueEvent, now: 
 
 
 def _find_correction_events(run: Resource, snapshot: RunSnapshot) -> Iterator[DueEvent]:
-    """Yield the events that undo other clients' changes to the finalizer, pools, labels and selectors.
+    """Yield the events whose functions undo other clients' changes to the finalizer, pools, labels and selectors.
 
-    All these events are emitted, because each correction may be refused forever. However, selectors wait for labels:
-    otherwise the canary would select an unlabelled node, which would be upgraded immediately.
+    All of these events are emitted on the same tick, because a correction that the API server keeps rejecting must not
+    delay the other corrections. The exception is the pools' selectors, which are corrected only after the nodes'
+    labels. Otherwise the canary pool would select a node without labels, which would be upgraded immediately.
     """
     record = get_record(run)
     if not get_current_node(record):

@@ -163,6 +163,6 @@ def _explain_taint_mismatch(node_name: str, node: Node, kubevirt: Resource) -> s
     node_taint = next((taint for taint in EVACUATION_TAINTS if is_tainted(node, taint)), EVACUATION_TAINTS[0])
     kubevirt_name = "/".join(get_key(kubevirt))
     return (
-        f"KubeVirt migrates at the taint {kubevirt_taint}, but node {node_name} has {node_taint}: "
+        f"KubeVirt migrates VMIs from nodes with the taint {kubevirt_taint}, but node {node_name} has {node_taint}: "
         f"set {TAINT_FIELD} of KubeVirt {kubevirt_name} to {node_taint}, or add the taint {kubevirt_taint} to the node"
     )

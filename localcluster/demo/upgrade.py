@@ -66,7 +66,9 @@ def main() -> int:
 
 def _upgrade_workers(cluster: LocalCluster, product: delivery_engines.RunningProduct) -> None:
     if not isinstance(product, Product):
-        raise TypeError("product must be a localcluster.product.Product: the demo reads the local delivery's log")
+        raise TypeError(
+            "product must be a localcluster.product.Product: the demo reads the log file of its process `delivery`"
+        )
     before = _create_run_objects(cluster)
     with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as event_log:
         print_heading(f"Set the desired version {NEW_VERSION}; the run begins when the control plane has this version")

@@ -80,7 +80,7 @@ class KnativeProduct(EngineProduct):
         self._switch_oidc(oidc.disable)
 
     def _switch_oidc(self, switch: Callable[[LocalCluster], None]) -> None:
-        """Switch authentication, and pass the identities on to the product's processes and Knative's adapters.
+        """Turn OIDC authentication on or off, and give the product's processes and Knative's adapters their tokens.
 
         The product's processes read their tokens from files; Knative's adapters restart with new environment variables.
         """

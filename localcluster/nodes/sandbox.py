@@ -21,14 +21,14 @@ class Sandbox:
     Args:
         name: The sandbox's name.
         directory: A directory for this sandbox only.
-        outside: Shell script for the original namespaces, with the holder's first process in $PID.
-        inside: Shell script for the sandbox.
+        outside_script: Shell script for the original namespaces, with the holder's first process in $PID.
+        inside_script: Shell script for the sandbox.
     """
 
-    def __init__(self, name: str, directory: Path, outside: str, inside: str) -> None:
+    def __init__(self, name: str, directory: Path, outside_script: str, inside_script: str) -> None:
         directory.mkdir(parents=True)
-        (directory / "outside").write_text(outside)
-        (directory / "inside").write_text(inside)
+        (directory / "outside").write_text(outside_script)
+        (directory / "inside").write_text(inside_script)
         self.name, self.directory = name, directory
         self.pid_file = directory / "pid"
         self.holder = Server(

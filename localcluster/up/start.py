@@ -36,7 +36,7 @@ def start_cluster(directory: Path, spec: ClusterSpec) -> None:
         child.terminate()
         child.wait()
         raise
-    if not state_directory.read_ready_output(directory):
+    if not state_directory.read_ready_message(directory):
         child.wait()
         raise LocalClusterError("cluster not started: see the error above")
 
@@ -52,7 +52,7 @@ def _is_already_up(directory: Path, spec: ClusterSpec) -> bool:
         if state_directory.wait_for_exit(directory, state_directory.ORPHAN_TIMEOUT_SECONDS):
             return False
         raise LocalClusterError(state_directory.format_orphaned_error(directory))
-    ready_output = state_directory.read_ready_output(directory)
+    ready_output = state_directory.read_ready_message(directory)
     if not ready_output:
         raise LocalClusterError(
             f"another start in {directory} is in progress: wait for it, or stop it with `make down`"

@@ -47,7 +47,7 @@ def is_running(directory: Path) -> bool:
 
 def read_exports(directory: Path) -> str:
     """Return the export lines of the running cluster. Raises `LocalClusterError` if none is running and ready."""
-    text = read_ready_output(directory) if is_running(directory) else ""
+    text = read_ready_message(directory) if is_running(directory) else ""
     if not text:
         raise LocalClusterError("no cluster is running: start one with `make up`")
     if not find_supervisor(directory):
@@ -181,7 +181,7 @@ def format_ready_title(spec: ClusterSpec) -> str:
     return f"{spec.format_title()}: the product is ready\n"
 
 
-def read_ready_output(directory: Path) -> str:
+def read_ready_message(directory: Path) -> str:
     """Return the output that was printed when everything was ready; "" before that."""
     file = directory / READY_FILE
     return file.read_text() if file.exists() else ""

@@ -16,7 +16,7 @@ ESSENTIAL_SERVERS = ("etcd", "kube-apiserver")
 
 def print_status(directory: Path) -> None:
     """Print the status. Raises `LocalClusterError` with the remedy if the cluster has ended without `make down`."""
-    ready_output = state_directory.read_ready_output(directory)
+    ready_output = state_directory.read_ready_message(directory)
     if not state_directory.is_running(directory):
         if ready_output:
             raise LocalClusterError(

@@ -62,7 +62,7 @@ def finish_maintenance(directory: Path) -> None:
 
 def find_printed_address(directory: Path, name: str) -> str:
     """Return the address of a process from the hints of `make up`."""
-    match = re.search(ADDRESS_PATTERNS[name], state_directory.read_ready_output(directory))
+    match = re.search(ADDRESS_PATTERNS[name], state_directory.read_ready_message(directory))
     assert match is not None
     return match[1]
 

@@ -27,7 +27,9 @@ def render_added_objects(directory: Path, overlay_name: str) -> list[Manifest]:
 @pytest.mark.parametrize(
     ("overlay_name", "account"), [("plain", "evict"), ("knative", "evict"), ("compact", "functions")]
 )
-def test_only_component_deleting_grants_pod_deletion_to_evict(tmp_path: Path, overlay_name: str, account: str) -> None:
+def test_evict_function_may_delete_pods_only_with_component_deleting(
+    tmp_path: Path, overlay_name: str, account: str
+) -> None:
     """DRN-1a: the component permits `evict` to delete pods; without the component, no account may delete pods."""
     role, binding = render_added_objects(tmp_path, overlay_name)
 

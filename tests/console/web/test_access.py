@@ -137,7 +137,7 @@ def test_outdated_stop_dialog_does_not_end_newer_maintenance(
     node = environment.create_node("windowed-1")
     path = environment.create_maintenance(node, name=node)
     environment.wait_for_state(path)
-    old_uid = wait_for_dialog_uid(form_session, environment, path, node)
+    old_uid = wait_for_maintenance_uid_in_dialog(form_session, environment, path, node)
     environment.request_deletion(path)
     environment.wait_for_deletion(path)
     environment.create_maintenance(node, name=node)
@@ -148,7 +148,7 @@ def test_outdated_stop_dialog_does_not_end_newer_maintenance(
     assert response.status_code == 409
     assert f"node &#34;{node}&#34; has a new maintenance now: load the page again" in response.text
     assert not environment.client.get(path)["metadata"].get("deletionTimestamp")
-    new_uid = wait_for_dialog_uid(form_session, environment, path, node)
+    new_uid = wait_for_maintenance_uid_in_dialog(form_session, environment, path, node)
     assert form_session.post("/stop", node, confirm="yes", uid=new_uid).status_code == 303
     environment.wait_for_deletion(path)
 
@@ -172,7 +172,9 @@ def test_form_with_empty_node_name_changes_nothing(form_session: FormSession, en
     environment.request_deletion(path)
 
 
-def wait_for_dialog_uid(form_session: FormSession, environment: ChainEnvironment, path: str, node: str) -> str:
+def wait_for_maintenance_uid_in_dialog(
+    form_session: FormSession, environment: ChainEnvironment, path: str, node: str
+) -> str:
     """Wait until the stop dialog contains the maintenance's uid, and return the uid."""
     uid = str(environment.client.get(path)["metadata"]["uid"])
     wait_until_ready(

@@ -248,18 +248,18 @@ class PageWindows:
             browser.emulate_display()
             browser.open(path)
 
-    def run_in_window(self, path: str, observe: Callable[[], T]) -> T:
+    def call_in_browser_window(self, path: str, observe: Callable[[], T]) -> T:
         """Call `observe` in the window of this page, and return the result."""
         self._driver.switch_to.window(self._handles[path])
         return observe()
 
-    def run_in_each_window(self, observe: Callable[[], T]) -> dict[str, T]:
+    def call_in_each_browser_window(self, observe: Callable[[], T]) -> dict[str, T]:
         """Call `observe` in each window, and return the results by page."""
-        return {path: self.run_in_window(path, observe) for path in self._handles}
+        return {path: self.call_in_browser_window(path, observe) for path in self._handles}
 
     def close(self) -> None:
         """Close the windows, and return to the original window."""
-        self.run_in_each_window(self._driver.close)
+        self.call_in_each_browser_window(self._driver.close)
         self._driver.switch_to.window(self._original_handle)
 
 
@@ -304,14 +304,16 @@ def pages_during_outage(
 
         with closing(PageWindows(browser)) as windows:
             banners_before = {
-                path: windows.run_in_window(path, partial(read_banner_of_current_page, text))
+                path: windows.call_in_browser_window(path, partial(read_banner_of_current_page, text))
                 for path, text in TEXT_BY_PAGE.items()
             }
             api_server_relay.cut()
-            outage_observations = windows.run_in_each_window(observe_page_once_stale)
+            outage_observations = windows.call_in_each_browser_window(observe_page_once_stale)
             api_server_relay.restore()
-            windows.run_in_each_window(lambda: browser.wait_until(lambda: browser.get_text("#stale") == ""))
-            windows.run_in_each_window(lambda: browser.wait_until(lambda: browser.get_text("#connection") == "live"))
+            windows.call_in_each_browser_window(lambda: browser.wait_until(lambda: browser.get_text("#stale") == ""))
+            windows.call_in_each_browser_window(
+                lambda: browser.wait_until(lambda: browser.get_text("#connection") == "live")
+            )
     return {path: OutagePage(banners_before[path], *outage_observations[path]) for path in TEXT_BY_PAGE}
 
 

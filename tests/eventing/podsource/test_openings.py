@@ -154,7 +154,7 @@ def test_hint_is_due_immediately_for_pod_that_budget_no_longer_covers(changed_po
     assert fixture.take_budgets_with_due_hint(100.0) == []
 
 
-def test_no_hint_is_due_for_terminating_or_covered_pod() -> None:
+def test_no_hint_is_due_for_terminating_pod_or_pod_with_budget() -> None:
     """Check that no hint is due if a terminating pod completes, or if a budget still covers the changed pod."""
     fixture = NodeFixture(build_db_pod())
     fixture.report_listed_budgets(fixture.build_budget(allowed=0))

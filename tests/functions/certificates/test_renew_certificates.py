@@ -432,7 +432,8 @@ def test_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
 ) -> None:
     """Check that a first pass has no error if the injection targets are not listed in time.
 
-    The pass writes the ConfigMap twice, because a new CA counts as published only when it signs.
+    The pass writes the ConfigMap twice: first to add the new CA, and then to mark it as published when it begins to
+    sign certificates.
     """
     monkeypatch.setattr(lookup, "LIST_TIMEOUT_SECONDS", 0.0)
     certificates.create_secret("api")
