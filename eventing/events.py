@@ -130,7 +130,7 @@ TYPE_DESCRIPTIONS = {
     "or a node still has labels of a run that no longer exists",
     RUN_RESTORED: "the pools and nodes are back in their state before the run",
     LABELS_DUE: "a round that labels all nodes with their CPU models and features continues with the next page; "
-    "data: after, began",
+    "data: after, from, began",
 }
 """Event type → its meaning and data. Lists every type that this project emits to the broker."""
 

@@ -60,15 +60,15 @@ log = logging.getLogger("functions")
 
 
 class _LabelStrategy(LatestStateStrategy):
-    """Strategy that serializes passes; two hints coalesce only if their trigger and their first page are the same."""
+    """Strategy that serializes passes; two hints coalesce only if their trigger and their first node are the same."""
 
     def build_key(self, event: BaseCloudEvent) -> PassKey:
-        """Return a key that is equal for events with the same trigger and the same first page."""
+        """Return a key that is equal for events with the same trigger and the same first node."""
         serial_key = super().build_key(event).serial_key
-        return PassKey(
-            serial_key,
-            f"{event.get_type()} {_parse_position(event)}" if _is_tick_or_labels_due(event) else _get_kind(event),
-        )
+        if not _is_tick_or_labels_due(event):
+            return PassKey(serial_key, _get_kind(event))
+        position = " ".join(_parse_position_field(event, name) for name in ("after", "from"))
+        return PassKey(serial_key, f"{event.get_type()} {position}")
 
 
 PASS_STRATEGY = _LabelStrategy(lambda _hint: "labels of nodes")
@@ -89,12 +89,15 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
     Sends only two requests if no ConfigMap describes capabilities and no node is labelled. Raises `Retry` if the round
     is complete except for nodes that cannot be patched now.
     """
+    first_node = _parse_position_field(event, "from")
     snapshot = _read_snapshot(event, client) if event.get_extension("kind") in HINT_KINDS else None
     if snapshot is None:
         return []
     named_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
     record_problems(filter(None, map(node_patch.find_skip_problem, named_nodes)), client)
-    result = client.run(patch_labels(client.api, snapshot.page, lambda node: _select_labels(node, snapshot)))
+    result = client.run(
+        patch_labels(client.api, snapshot.page, lambda node: _select_labels(node, snapshot), first_node)
+    )
     if result.patched_count:
         log.info("labelled %s with CPU models and features", format_count(result.patched_count, "node"))
     _report_unknown_nodes(event, snapshot.capability_input, client)
@@ -125,7 +128,11 @@ def _read_snapshot(event: BaseCloudEvent, client: SyncClient) -> LabelSnapshot |
     api, account = client.api, INSTALL_LEASE_CACHE.get_account(client)
     configmaps = client.run(lookup.list_capability_configmaps(api, account.namespace if account else DEFAULT_NAMESPACE))
     page = client.run(lookup.list_node_page(api, _get_page_start(event, client), managed_only=not configmaps))
-    if not (configmaps or page.nodes) or not is_active_install(client):
+    if not (configmaps or page.nodes):
+        if event.get_type() == events.TICK:
+            TICK_POSITIONS.pop(client, None)  # Managed nodes may remain on the pages before this one.
+        return None
+    if not is_active_install(client):
         return None
     hyperconvergeds, is_passive = client.gather_all(lookup.list_hyperconvergeds(api), has_kubevirt(api))
     if is_passive:
@@ -175,8 +182,9 @@ def _build_next_event(
 ) -> list[BaseCloudEvent]:
     """Return the event that continues the round, or none after the last page or after a tick that patched nothing.
 
-    If nodes of the page were patched and further nodes remain, the round repeats the page. Each repetition patches at
-    least one node, so the repetitions end. If no node was patched, the round skips the page and leaves it to the ticks.
+    If nodes of the page were patched and further nodes remain, the round repeats the page from the first node for which
+    no time was left. Each repetition patches at least one node, so the repetitions end. If no node was patched, the
+    round skips the page and leaves it to the ticks.
     """
     page_start, is_tick = _get_page_start(event, client), event.get_type() == events.TICK
     if is_tick:
@@ -188,23 +196,28 @@ def _build_next_event(
         return []
     round_id = event.get_extension("round") or uuid.uuid5(events.ID_NAMESPACE, f"{event.get_source()}#{event.get_id()}")
     reference = ObjectReference("v1", "cpu-labels", str(round_id), kind="Round")
-    data = {"after": page_start if must_repeat else page.continue_token, "began": round_trigger}
+    position = {"after": page_start, "from": result.next_node} if must_repeat else {"after": page.continue_token}
+    data = {**position, "began": round_trigger}
     return [events.build_event(events.LABELS_DUE, STEP, reference, cause=event, data=data)]
 
 
 def _get_page_start(event: BaseCloudEvent, client: SyncClient) -> str:
     """Return the position of the page of nodes that this event must label, or "" for the first page."""
-    return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_position(event)
+    return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_position_field(event, "after")
 
 
-def _parse_position(event: BaseCloudEvent) -> str:
-    """Return the page's position in a `labels.due` event of this install. Raises `BadEvent` if it is not a text."""
+def _parse_position_field(event: BaseCloudEvent, name: str) -> str:
+    """Return a field of the position in a `labels.due` event of this install, "" in any other event.
+
+    The field `after` is the token of the page of nodes, and `from` is the name of the first node on the page. Raises
+    `BadEvent` if the field is not a string.
+    """
     if event.get_type() != events.LABELS_DUE:
         return ""
-    after = require_data(event).get("after") or ""
-    if not isinstance(after, str):
-        raise BadEvent("data.after is not a string")
-    return after if has_valid_signature(event) else ""
+    value = require_data(event).get(name) or ""
+    if not isinstance(value, str):
+        raise BadEvent(f"data.{name} is not a string")
+    return value if has_valid_signature(event) else ""
 
 
 def _is_already_applied(event: BaseCloudEvent, hyperconverged_object: Object | None, client: SyncClient) -> bool:

@@ -23,19 +23,31 @@ log = logging.getLogger("functions")
 
 
 class LabelResult(NamedTuple):
-    """Result of one page: the number of patched nodes, of nodes that need another pass, and the last error of these."""
+    """Result of one page.
+
+    Attributes:
+        patched_count: Number of patched nodes.
+        remaining_count: Number of nodes that need another pass.
+        error: Why they need another pass: the last of their errors, or that the time ran out.
+        next_node: Name of the first node for which no time was left; if there is none, of the first node that needs
+            another pass; "" if all nodes are done.
+    """
 
     patched_count: int
     remaining_count: int
     error: str
+    next_node: str
 
 
-async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels) -> LabelResult:
+async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels, first_node: str = "") -> LabelResult:
     """Patch the nodes of a page whose labels differ; if the page is outdated, read each node again first.
 
-    A rejected patch is logged; it neither stops the other patches nor triggers another pass.
+    A rejected patch is logged; it neither stops the other patches nor triggers another pass. The nodes of a page are
+    ordered by name; those before `first_node` were patched by an earlier pass over the same page.
     """
-    differing = [node for node in page.nodes if _build_patch(node, desired_labels)]
+    differing = [
+        node for node in page.nodes if node["metadata"]["name"] >= first_node and _build_patch(node, desired_labels)
+    ]
     outcomes: list[bool | BaseException] = []
     for start in range(0, len(differing), BATCH_SIZE):
         if start and not has_seconds_left(MIN_BATCH_SECONDS):
@@ -49,12 +61,15 @@ async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels) -> L
             log.error("cannot label a node: %s", outcome.message, extra={"fields": fields})
         elif isinstance(outcome, BaseException):
             raise outcome
-    transient_errors = [outcome.message for outcome in outcomes if isinstance(outcome, Unavailable)]
-    remaining = len(differing) - len(outcomes) + len(transient_errors)
+    failed = [
+        (node, outcome) for node, outcome in zip(differing, outcomes, strict=False) if isinstance(outcome, Unavailable)
+    ]
+    remaining = [*differing[len(outcomes) :], *(node for node, _error in failed)]
     return LabelResult(
         outcomes.count(True),
-        remaining,
-        transient_errors[-1] if transient_errors else "ran out of time before all nodes were labelled",
+        len(remaining),
+        failed[-1][1].message if failed else "ran out of time before all nodes were labelled",
+        remaining[0]["metadata"]["name"] if remaining else "",
     )
 
 

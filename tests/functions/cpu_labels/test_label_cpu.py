@@ -10,6 +10,7 @@ import pytest
 
 from eventing import events
 from functions import installs
+from functions.cpu_labels import label_cpu, label_patching
 from functions.event_data import require_data
 from kube import install_lease
 from kube.client.api_errors import Rejected
@@ -45,10 +46,12 @@ LEGACY_FEATURE_LABEL = "feature.node.kubernetes.io/cpu-feature-avx"
 FOREIGN_LABEL = "host-model-cpu.node.kubevirt.io/Haswell"
 
 
-def split_nodes_into_two_pages(scenario: CpuLabelScenario, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Set the page size so that only the last node is on the second page, and return the names of all nodes."""
+def split_nodes_into_two_pages(
+    scenario: CpuLabelScenario, monkeypatch: pytest.MonkeyPatch, second_page_size: int = 1
+) -> list[str]:
+    """Set the page size so that the second page has this number of nodes, and return the names of all nodes."""
     nodes = [node["metadata"]["name"] for node in scenario.administrator_client.list(NODES_PATH)["items"]]
-    monkeypatch.setattr(lookup, "PAGE_SIZE", len(nodes) - 1)
+    monkeypatch.setattr(lookup, "PAGE_SIZE", len(nodes) - second_page_size)
     return nodes
 
 
@@ -532,6 +535,45 @@ def test_node_changed_after_first_page_is_labelled_without_conflict(
     assert list_patched_nodes(audit) == [node]
 
 
+@proves("X-6", "OSV-38")
+def test_round_labels_all_nodes_of_second_page_if_each_request_has_time_for_one(
+    scenario: CpuLabelScenario, workload: Workload, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a repeated page continues at the first unpatched node, so that its last nodes are labelled, too."""
+    assert all(workload.take_node() for _ in range(4))
+    *_first_page, first, second, third = split_nodes_into_two_pages(scenario, monkeypatch, second_page_size=3)
+    scenario.replace_capabilities({"kind": {**HASWELL_CAPABILITIES, "nodes": [first, second, third]}})
+    monkeypatch.setattr(label_patching, "BATCH_SIZE", 1)
+    monkeypatch.setattr(label_patching, "MIN_BATCH_SECONDS", 60.0)
+
+    scenario.run_round()
+
+    assert all(scenario.list_cpu_labels(node) for node in (first, second, third))
+    assert list_patched_nodes(audit) == [first, second, third]
+
+
+@proves("X-3", "OSV-38")
+def test_ticks_remove_labels_on_first_page_if_last_configmap_is_deleted(
+    scenario: CpuLabelScenario, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the ticks return to the first page if only that page has labelled nodes and no ConfigMap is left.
+
+    The event of the ConfigMap's deletion is lost while the ticks are at the second page.
+    """
+    assert all(workload.take_node() for _ in range(2))
+    node, *_ = split_nodes_into_two_pages(scenario, monkeypatch)
+    scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
+    scenario.run_round()
+    scenario.functions.invoke("label-cpu", build_tick())
+    assert label_cpu.TICK_POSITIONS[scenario.client]
+
+    scenario.delete_capabilities()
+    for _ in range(2):
+        scenario.functions.invoke("label-cpu", build_tick())
+
+    assert scenario.list_cpu_labels(node) == set()
+
+
 @proves("X-6")
 def test_labels_after_conflict_come_from_latest_configmaps(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
@@ -670,15 +712,16 @@ def test_unwritable_node_does_not_block_other_nodes(
 
 
 @proves("X-1")
+@pytest.mark.parametrize("field", ["after", "from"])
 @pytest.mark.parametrize("position", [7, ["a"], {"a": 1}, True])
-def test_invalid_page_position_is_rejected(functions: Functions, position: object) -> None:
+def test_invalid_page_position_is_rejected(functions: Functions, field: str, position: object) -> None:
     """Check that an invalid page position in the event data is rejected with 400 and causes no API request."""
     reference = events.ObjectReference("v1", "cpu-labels", "a-round", kind="Round")
     response = functions.post(
-        "label-cpu", events.build_event(events.LABELS_DUE, "test", reference, data={"after": position})
+        "label-cpu", events.build_event(events.LABELS_DUE, "test", reference, data={field: position})
     )
 
-    assert (response.status_code, response.text) == (400, "data.after is not a string\n")
+    assert (response.status_code, response.text) == (400, f"data.{field} is not a string\n")
 
 
 def test_round_restarts_at_first_page_after_rejected_continue_token(
