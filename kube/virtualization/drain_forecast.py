@@ -80,7 +80,7 @@ def forecast_drain(vmi: Resource, vm: Resource | None, kubevirt: Resource | None
     if kubevirt and strategy == EXTERNAL:
         return DrainForecast(BLOCKS, f"until the controller for evictionStrategy {EXTERNAL} has moved it")
     if not unmigratable_reason and (strategy == LIVE_MIGRATE or (kubevirt and strategy == LIVE_MIGRATE_IF_POSSIBLE)):
-        taint_note = f", at the taint {get_drain_taint_key(kubevirt)}" if kubevirt else ""
+        taint_note = f", once the node has the taint {get_drain_taint_key(kubevirt)}" if kubevirt else ""
         return DrainForecast(MOVES, f"to another node, without interruption{taint_note}")
     if strategy == LIVE_MIGRATE:
         return DrainForecast(BLOCKS, "until it can be migrated, or is shut down")
@@ -177,11 +177,11 @@ def describe_moves(vmi_reports: Iterable[Object]) -> str:
 
 
 def explain_taint_mismatch(kubevirt: Resource | None, vmi_reports: Iterable[Object], taint_key: str) -> str:
-    """Return why virtual machines may not migrate at the taint that a maintenance sets, "" if they do."""
+    """Return why virtual machines may not migrate from a node with the taint that a maintenance sets, "" if they do."""
     if kubevirt is None or get_drain_taint_key(kubevirt) == taint_key or not describe_moves(vmi_reports):
         return ""
     return (
-        f"KubeVirt migrates virtual machines at the taint {get_drain_taint_key(kubevirt)}, "
+        f"KubeVirt migrates virtual machines from nodes with the taint {get_drain_taint_key(kubevirt)}, "
         f"but this maintenance sets {taint_key}: "
         f"first set {TAINT_FIELD} of KubeVirt {'/'.join(get_key(kubevirt))} to {taint_key}, "
         "unless the API server calls virt-api for evictions, which also starts the migration"

@@ -149,9 +149,12 @@ def test_start_warns_if_kubevirt_ignores_drain_taint(
     )
     client_with_vms.delete(f"{path}/kubevirt", uid=created["metadata"]["uid"])
 
-    assert "Warning: KubeVirt migrates virtual machines at the taint kubevirt.io/drain, but" in medik8s_result.stderr
+    assert (
+        "Warning: KubeVirt migrates virtual machines from nodes with the taint kubevirt.io/drain, but"
+        in medik8s_result.stderr
+    )
     assert "without interruption" not in medik8s_result.stdout
-    assert "at the taint" not in kubevirt_result.stderr
+    assert "with the taint" not in kubevirt_result.stderr
     assert "1 virtual machine will move to another node without interruption" in kubevirt_result.stdout
 
 

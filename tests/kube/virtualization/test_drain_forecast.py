@@ -227,9 +227,9 @@ def test_warnings_name_the_affected_vms() -> None:
 def test_taint_mismatch_is_explained_before_the_drain() -> None:
     """Check that a taint mismatch is reported only if a VMI would migrate; this project itself supports both taints."""
     reports, default_taint = build_vmi_reports(VmiSnapshot([make_vmi("live")], kubevirt=KUBEVIRT)), "kubevirt.io/drain"
-    assert reports[0]["why"] == f"to another node, without interruption, at the taint {default_taint}"
+    assert reports[0]["why"] == f"to another node, without interruption, once the node has the taint {default_taint}"
     assert explain_taint_mismatch(KUBEVIRT, reports, "medik8s.io/drain") == (
-        "KubeVirt migrates virtual machines at the taint kubevirt.io/drain, "
+        "KubeVirt migrates virtual machines from nodes with the taint kubevirt.io/drain, "
         "but this maintenance sets medik8s.io/drain: "
         "first set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to medik8s.io/drain, "
         "unless the API server calls virt-api for evictions, which also starts the migration"

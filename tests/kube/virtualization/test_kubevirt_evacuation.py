@@ -80,7 +80,9 @@ def test_unsupported_taint_is_reported_with_the_remedy(
     if reported_key:
         assert (wait.node, wait.reason) == ("a", "WaitsForKubeVirt")
         assert f"set {TAINT_KEY_FIELD} of KubeVirt kubevirt/kv to {reported_key}" in wait.message
-        assert f"with the taint {kubevirt_taint_key or KUBEVIRT_TAINT_KEY}, but node a has {reported_key}" in wait.message
+        assert (
+            f"with the taint {kubevirt_taint_key or KUBEVIRT_TAINT_KEY}, but node a has {reported_key}" in wait.message
+        )
     else:
         assert wait == WAIT_FOR_MIGRATION
 
