@@ -46,6 +46,8 @@ OTHER_WORKLOADS = ("podsource", "validate")
 """The product's workloads that are not functions."""
 OVERLAY_NAMESPACES = {"hyperconverged": "kubevirt-hyperconverged", "operator": "node-maintenance-operator"}
 DELETED_NAMESPACES = ("node-maintenance", "kubevirt-hyperconverged")
+SHARED_LABEL = "nodemaintenance.dev/shared"
+"""Label of the objects that other products use, and that the uninstall therefore keeps."""
 
 
 @pytest.fixture(scope="module")
@@ -379,6 +381,19 @@ def find_references(value: Any) -> Iterator[Manifest]:
                 yield child
             else:
                 yield from find_references(child)
+
+
+@pytest.mark.parametrize("name", INSTALL_OVERLAYS)
+def test_uninstall_deletes_only_namespaces_of_product(name: str) -> None:
+    """Check that the documented uninstall, which selects by a label, keeps the namespaces of other products."""
+    namespaces = {
+        manifest["metadata"]["name"]
+        for manifest in filter_by_kind(render_overlay(name), "Namespace")
+        if SHARED_LABEL not in manifest["metadata"].get("labels", {})
+    }
+
+    assert f"kubectl delete -k mine -l '!{SHARED_LABEL}'" in (ROOT / "docs/uninstall.md").read_text()
+    assert namespaces <= {"node-maintenance", "node-upgrade-mutex-operator"}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -121,6 +123,21 @@ def test_stepwise_install_drains_node_with_oldest_api(installed_stepwise: LocalC
     """Check that the only account in the files has all rights that a complete maintenance needs."""
     with RunningInstall(installed_stepwise, load_step_file("operator.yaml"), tmp_path):
         check_drain_and_restore(installed_stepwise)
+
+
+def test_documented_uninstall_removes_stepwise_install(installed_stepwise: LocalCluster) -> None:
+    """Check that the uninstall page's command deletes the objects of all files, except the shared namespace."""
+    page = (ROOT / "docs" / "uninstall.md").read_text()
+    steps, delete_command = re.findall(r"for step in (.*); do kubectl (delete .*); done", page)[0]
+    for step in steps.split():
+        installed_stepwise.kubectl(*shlex.split(delete_command.replace("$step", str(step))))
+
+    objects = [manifest for name in STEP_FILES for manifest in load_step_file(name)]
+    remaining = installed_stepwise.kubectl(
+        "get", "-f", "-", "-o", "name", "--ignore-not-found", input=yaml.safe_dump_all(objects), check=False
+    ).stdout.split()
+    assert sorted(f"{step}.yaml" for step in steps.split()) == sorted(STEP_FILES)
+    assert remaining == ["namespace/medik8s-leases"]
 
 
 @proves("DRN-14")
