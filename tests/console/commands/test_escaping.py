@@ -21,32 +21,38 @@ from tests.console.conftest import RunCommand
 
 UNSAFE_TEXT = "[/] [red] \x1b[2J\u202e"
 ESCAPED_TEXT = "[/] [red] \\x1b[2J\\u202e"
+RESOURCE = "nodemaintenances.nodemaintenance.medik8s.io"
 
 
 @pytest.fixture(scope="module")
 def unsafe_maintenance(installed_cluster: LocalCluster) -> Iterator[str]:
-    """Create a maintenance whose node name, reason and error have markup and control characters; yield its name."""
+    """Create a maintenance whose node name and reason have markup and control characters; yield its name."""
     metadata = {"name": "foreign-text"}
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": metadata}
     installed_cluster.kubectl(
         "create", "-f", "-", input=json.dumps({**body, "spec": {"nodeName": UNSAFE_TEXT, "reason": UNSAFE_TEXT}})
     )
-    status_patch = {"status": {"phase": "Failed", "lastError": f"{UNSAFE_TEXT}\nsecond line"}}
-    patch_arguments = (
-        "nodemaintenances.nodemaintenance.medik8s.io",
-        "foreign-text",
-        "--type=merge",
-        "--subresource=status",
-    )
-    installed_cluster.kubectl("patch", *patch_arguments, "-p", json.dumps(status_patch))
     yield "foreign-text"
-    installed_cluster.kubectl("delete", *patch_arguments[:2])
+    installed_cluster.kubectl("delete", RESOURCE, "foreign-text")
 
 
 @pytest.mark.parametrize("args", [("status",), ("status", UNSAFE_TEXT)], ids=["all", "one node"])
-def test_status_escapes_unsafe_text(run_command: RunCommand, unsafe_maintenance: str, args: tuple[str, ...]) -> None:
-    """Check that `status` escapes unsafe text; for example, `nodeName: "[/]"` is invalid markup."""
-    result = run_command(*args)
+def test_status_escapes_unsafe_text(
+    run_command: RunCommand, installed_cluster: LocalCluster, unsafe_maintenance: str, args: tuple[str, ...]
+) -> None:
+    """Check that `status` escapes unsafe text; for example, `nodeName: "[/]"` is invalid markup.
+
+    If an earlier test has started the product on this cluster, its functions may replace the error: the node does not
+    exist. The test then writes the error again.
+    """
+    status_patch = json.dumps({"status": {"phase": "Failed", "lastError": f"{UNSAFE_TEXT}\nsecond line"}})
+    for _ in range(5):
+        installed_cluster.kubectl(
+            "patch", RESOURCE, unsafe_maintenance, "--type=merge", "--subresource=status", "-p", status_patch
+        )
+        result = run_command(*args)
+        if "second line" in result.stdout:
+            break
 
     assert result.exit_code == 0, result.exception
     assert result.stdout.count(ESCAPED_TEXT) >= 2
