@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from eventing import events
+from eventing.event_types import shorten_type
 from functions.app import FUNCTIONS
 from functions.failures import raise_retry
 from functions.serving.function import Function
@@ -49,9 +50,11 @@ PodSource watches pods and budgets during drains; ApiServerSource and PingSource
 PERMISSIONS_HEAD = """\
 ## Permissions
 
-Each function has its own ServiceAccount with these permissions only. A permission without a
-namespace applies to the whole cluster. The manifest of each account is in `manifests/base/rbac`, or
-in the directory `rights` of the account's component.
+Each function has its own ServiceAccount with these permissions; the component `deleting` adds one to
+`evict` ([install](install.md#the-right-to-delete-pods)). A permission without a namespace applies to
+the whole cluster. The manifest of each account is in `manifests/base/rbac`, or in the directory
+`rights` of the account's component. The accounts of `validate` and of the console are in
+`manifests/components/admission` and `manifests/components/console`.
 
 | account | resource | API groups | verbs | namespace |
 |---|---|---|---|---|"""
@@ -119,15 +122,11 @@ def _render_event_type(event_type: str, meaning: str) -> str:
     if event_type in EXTERNAL_TYPES:
         emitters.append("PingSource" if event_type == events.TICK else "ApiServerSource")
     consumers = [f"`{function.name}`" for function in FUNCTIONS.values() if event_type in function.consumes]
-    return f"| `{_strip_prefix(event_type)}` | {meaning} | {', '.join(emitters)} | {', '.join(consumers)} |"
+    return f"| `{shorten_type(event_type)}` | {meaning} | {', '.join(emitters)} | {', '.join(consumers)} |"
 
 
 def _render_types(event_types: Iterable[str]) -> str:
-    return ", ".join(f"`{_strip_prefix(event_type)}`" for event_type in event_types)
-
-
-def _strip_prefix(event_type: str) -> str:
-    return event_type.removeprefix("dev.nodemaintenance.").removeprefix("dev.knative.")
+    return ", ".join(f"`{shorten_type(event_type)}`" for event_type in event_types)
 
 
 def _render_permissions(account: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eventing import events
+from eventing.event_types import shorten_type
 from functions.app import FUNCTIONS
 from tests.proofs import proves
 from tests.reference import PAGE, render_page
@@ -19,9 +20,7 @@ def test_every_event_type_has_an_emitter_on_reference_page() -> None:
     rows = [line.split(" | ") for line in render_page().splitlines()]
     emitters = {cells[0]: cells[2] for cells in rows if len(cells) == 4}
 
-    assert all(
-        emitters[f"| `{event_type.removeprefix('dev.nodemaintenance.')}`"] for event_type in events.TYPE_DESCRIPTIONS
-    )
+    assert all(emitters[f"| `{shorten_type(event_type)}`"] for event_type in events.TYPE_DESCRIPTIONS)
 
 
 def test_every_event_type_that_a_function_consumes_is_on_reference_page() -> None:
@@ -29,5 +28,4 @@ def test_every_event_type_that_a_function_consumes_is_on_reference_page() -> Non
 
     for function in FUNCTIONS.values():
         for event_type in function.consumes:
-            name = event_type.removeprefix("dev.nodemaintenance.").removeprefix("dev.knative.")
-            assert f"\n| `{name}` | " in page
+            assert f"\n| `{shorten_type(event_type)}` | " in page

@@ -67,11 +67,17 @@ class _LabelStrategy(LatestStateStrategy):
         serial_key = super().build_key(event).serial_key
         if not _is_tick_or_labels_due(event):
             return PassKey(serial_key, _get_kind(event))
-        position = " ".join(_parse_position_field(event, name) for name in ("after", "from"))
-        return PassKey(serial_key, f"{event.get_type()} {position}")
+        return PassKey(serial_key, f"{event.get_type()} {' '.join(_parse_position(event))}")
 
 
 PASS_STRATEGY = _LabelStrategy(lambda _hint: "labels of nodes")
+
+
+class Position(NamedTuple):
+    """Position of a `labels.due` event: the token of the page of nodes, and the name of the first node on the page."""
+
+    page: str = ""
+    first_node: str = ""
 
 
 class LabelSnapshot(NamedTuple):
@@ -89,7 +95,7 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
     Sends only two requests if no ConfigMap describes capabilities and no node is labelled. Raises `Retry` if the round
     is complete except for nodes that cannot be patched now.
     """
-    first_node = _parse_position_field(event, "from")
+    first_node = _parse_position(event).first_node
     snapshot = _read_snapshot(event, client) if event.get_extension("kind") in HINT_KINDS else None
     if snapshot is None:
         return []
@@ -114,9 +120,9 @@ def _finish_round(event: BaseCloudEvent, result: LabelResult, round_trigger: str
     The HyperConverged is stored only at the end of the round, so that a redelivered event repeats its work after a lost
     reply. If the HyperConverged's own event leaves nodes unpatched, the HyperConverged is not stored either.
     """
-    if round_trigger and not (result.remaining_count and _get_kind(event) == hyperconverged.KIND):
+    if round_trigger and not (result.next_node and _get_kind(event) == hyperconverged.KIND):
         LAST_TRIGGERS[client] = round_trigger
-    if result.remaining_count:
+    if result.next_node:
         raise Retry(result.error)
 
 
@@ -191,7 +197,7 @@ def _build_next_event(
         TICK_POSITIONS[client] = page.continue_token
         if not result.patched_count:
             return []
-    must_repeat = result.remaining_count and result.patched_count
+    must_repeat = result.next_node and result.patched_count
     if not (must_repeat or page.continue_token):
         return []
     round_id = event.get_extension("round") or uuid.uuid5(events.ID_NAMESPACE, f"{event.get_source()}#{event.get_id()}")
@@ -203,21 +209,22 @@ def _build_next_event(
 
 def _get_page_start(event: BaseCloudEvent, client: SyncClient) -> str:
     """Return the position of the page of nodes that this event must label, or "" for the first page."""
-    return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_position_field(event, "after")
+    return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_position(event).page
 
 
-def _parse_position_field(event: BaseCloudEvent, name: str) -> str:
-    """Return a field of the position in a `labels.due` event of this install, "" in any other event.
+def _parse_position(event: BaseCloudEvent) -> Position:
+    """Return the position in a `labels.due` event of this install; any other event has the position of the first node.
 
-    The field `after` is the token of the page of nodes, and `from` is the name of the first node on the page. Raises
-    `BadEvent` if the field is not a string.
+    Raises `BadEvent` if a field is not a string.
     """
     if event.get_type() != events.LABELS_DUE:
-        return ""
-    value = require_data(event).get(name) or ""
-    if not isinstance(value, str):
-        raise BadEvent(f"data.{name} is not a string")
-    return value if has_valid_signature(event) else ""
+        return Position()
+    data = require_data(event)
+    position = Position(data.get("after") or "", data.get("from") or "")
+    for name, value in zip(("after", "from"), position, strict=True):
+        if not isinstance(value, str):
+            raise BadEvent(f"data.{name} is not a string")
+    return position if has_valid_signature(event) else Position()
 
 
 def _is_already_applied(event: BaseCloudEvent, hyperconverged_object: Object | None, client: SyncClient) -> bool:

@@ -27,16 +27,14 @@ class LabelResult(NamedTuple):
 
     Attributes:
         patched_count: Number of patched nodes.
-        remaining_count: Number of nodes that need another pass.
-        error: Why they need another pass: the last of their errors, or that the time ran out.
-        next_node: Name of the first node for which no time was left; if there is none, of the first node that needs
-            another pass; "" if all nodes are done.
+        next_node: Name of the node at which another pass must begin: the first node for which no time was left, or
+            else the first node whose patch may succeed later; "" if all nodes are done.
+        error: Why another pass is needed: the last error of such a patch, or that the time ran out.
     """
 
     patched_count: int
-    remaining_count: int
-    error: str
     next_node: str
+    error: str
 
 
 async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels, first_node: str = "") -> LabelResult:
@@ -55,21 +53,20 @@ async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels, firs
         batch = differing[start : start + BATCH_SIZE]
         patches = (_patch_node(api, node, desired_labels, is_outdated=page.is_outdated) for node in batch)
         outcomes += await asyncio.gather(*patches, return_exceptions=True)
+    failed: list[tuple[Node, Unavailable]] = []
     for node, outcome in zip(differing, outcomes, strict=False):
+        if isinstance(outcome, Unavailable):
+            failed.append((node, outcome))
         if isinstance(outcome, ApiError):
             fields = {"reconciler kind": "Node", "name": node["metadata"]["name"]}
             log.error("cannot label a node: %s", outcome.message, extra={"fields": fields})
         elif isinstance(outcome, BaseException):
             raise outcome
-    failed = [
-        (node, outcome) for node, outcome in zip(differing, outcomes, strict=False) if isinstance(outcome, Unavailable)
-    ]
     remaining = [*differing[len(outcomes) :], *(node for node, _error in failed)]
     return LabelResult(
         outcomes.count(True),
-        len(remaining),
-        failed[-1][1].message if failed else "ran out of time before all nodes were labelled",
         remaining[0]["metadata"]["name"] if remaining else "",
+        failed[-1][1].message if failed else "ran out of time before all nodes were labelled",
     )
 
 

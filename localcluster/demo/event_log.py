@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from eventing import logs
+from eventing.event_types import shorten_type
 from eventing.subscriptions import parse_function_name
 from localcluster.errors import LocalClusterError
 
@@ -99,7 +100,7 @@ class EventLogFollower:
             self._changed.notify_all()
 
     def _format_entry(self, entry: dict[str, Any]) -> str:
-        kind = str(entry["type"]).removeprefix(EVENT_TYPE_PREFIX).removeprefix("dev.knative.")
+        kind = shorten_type(str(entry["type"]))
         function = parse_function_name(str(entry["trigger"]))
         seconds, ms = entry["ts"] - self._started_at, float(entry["ms"])
         return f"  +{seconds:7.3f} s {kind:26} ─▶ {function:{self._width}} {ms:6.1f} ms"

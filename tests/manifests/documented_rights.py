@@ -63,7 +63,7 @@ class Right(NamedTuple):
 
 
 def parse_touches(docstring: str) -> set[Right]:
-    """Return the rights in a docstring's line `Touches:`. Raise `ValueError` if the line is missing or malformed."""
+    """Return the rights in a docstring's line `Touches:`. Raises `ValueError` if the line is missing or malformed."""
     (line,) = TOUCHES_PATTERN.findall(docstring)
     clauses = [] if line.startswith("nothing") else re.split(r";\s", line)
     return {right for clause in clauses for right in _parse_clause(clause)}

@@ -32,6 +32,8 @@ OPTIONAL_COMPONENTS = {MUTEX_OVERLAY: ("mutex",), "hyperconverged": ("virtualiza
 """The optional components of overlays; an overlay that is not listed has none."""
 INSTALL_DIRS = [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in INSTALL_OVERLAYS)]
 """Directories that `kubectl apply -k` installs."""
+SHARED_LABEL = "nodemaintenance.dev/shared"
+"""Label of the objects that other products use, and that the uninstall therefore keeps."""
 SKIP_SCHEMA_OPTION = "--openapi-patch=false"
 """Option of `kubectl apply` that skips the OpenAPI schemas, and reduces the CPU time to a fifth for equal patches."""
 

@@ -14,7 +14,7 @@ import yaml
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.event_types import REFERENCE_TYPES
+from eventing.event_types import REFERENCE_TYPES, shorten_type
 from eventing.journal.store import Journal
 from functions.app import FUNCTIONS
 from kube.cpu import capabilities, node_patch
@@ -286,7 +286,7 @@ def test_event_table_matches_triggers() -> None:
         *events.TYPE_DESCRIPTIONS,
     }
     triggers_by_type = {
-        (strip_vendor_prefix(kind), trigger["spec"]["subscriber"]["ref"]["name"])
+        (shorten_type(kind), trigger["spec"]["subscriber"]["ref"]["name"])
         for trigger in filter_by_kind(render(MANIFESTS / "base"), "Trigger")
         if "filter" in trigger["spec"]
         for kind in trigger_checks.match_types(trigger["spec"]["filter"]["attributes"], event_types)
@@ -302,8 +302,8 @@ def test_event_tables_are_complete() -> None:
     documented = {row[0].partition("`, of a ")[0].strip("`") for row in rows}
     source_event_types = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
 
-    assert documented - {strip_vendor_prefix(kind) for kind in REFERENCE_TYPES} == {
-        strip_vendor_prefix(kind) for kind in (*events.TYPE_DESCRIPTIONS, *source_event_types)
+    assert documented - {shorten_type(kind) for kind in REFERENCE_TYPES} == {
+        shorten_type(kind) for kind in (*events.TYPE_DESCRIPTIONS, *source_event_types)
     }
 
 
@@ -318,14 +318,8 @@ def test_cpu_labels_event_table_matches_triggers() -> None:
 
     assert documented == {
         (
-            f"`{strip_vendor_prefix(attributes['type'])}`"
-            + (f", of a {attributes['kind']}" if "kind" in attributes else ""),
+            f"`{shorten_type(attributes['type'])}`" + (f", of a {attributes['kind']}" if "kind" in attributes else ""),
             "`label-cpu`",
         )
         for attributes in filters
     }
-
-
-def strip_vendor_prefix(event_type: str) -> str:
-    """Return the event type without its vendor prefix."""
-    return event_type.removeprefix("dev.nodemaintenance.").removeprefix("dev.knative.")

@@ -25,6 +25,7 @@ from tests.manifests.rendering import (
     OVERLAYS,
     ROOT,
     SECURITY_CONTEXT,
+    SHARED_LABEL,
     SKIP_SCHEMA_OPTION,
     Manifest,
     filter_by_kind,
@@ -46,8 +47,6 @@ OTHER_WORKLOADS = ("podsource", "validate")
 """The product's workloads that are not functions."""
 OVERLAY_NAMESPACES = {"hyperconverged": "kubevirt-hyperconverged", "operator": "node-maintenance-operator"}
 DELETED_NAMESPACES = ("node-maintenance", "kubevirt-hyperconverged")
-SHARED_LABEL = "nodemaintenance.dev/shared"
-"""Label of the objects that other products use, and that the uninstall therefore keeps."""
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ def test_documented_uninstall_removes_stepwise_install(installed_stepwise: Local
     page = (ROOT / "docs" / "uninstall.md").read_text()
     steps, delete_command = re.findall(r"for step in (.*); do kubectl (delete .*); done", page)[0]
     for step in steps.split():
-        installed_stepwise.kubectl(*shlex.split(delete_command.replace("$step", str(step))))
+        installed_stepwise.kubectl(*shlex.split(delete_command.replace("$step", step)))
 
     objects = [manifest for name in STEP_FILES for manifest in load_step_file(name)]
     remaining = installed_stepwise.kubectl(

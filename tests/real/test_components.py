@@ -17,6 +17,7 @@ from localcluster.components import crds, selection
 from localcluster.knative import pod_install
 from localcluster.nodes import preflight
 from tests.manifests import prometheus
+from tests.manifests.rendering import SHARED_LABEL
 from tests.real import applied_manifests, maintenances
 from tests.real.environment import RealNodesEnvironment
 
@@ -45,7 +46,7 @@ VOLUME_MANIFEST: dict[str, Any] = {
     },
 }
 OWN_NAME_PATTERN = re.compile("node-?maintenance")
-UNSHARED_SELECTOR = "!nodemaintenance.dev/shared"
+UNSHARED_SELECTOR = f"!{SHARED_LABEL}"
 ONE_PROCESS_FILE = Path(__file__).with_name("one_process.yaml")
 SERVICE_REF_PATCH = "- {op: replace, path: /spec/%s/ref/apiVersion, value: v1}"
 DEAD_LETTER_TRIGGERS_SELECTOR = "nodemaintenance.dev/function notin (record, resync, renew-certificates)"
