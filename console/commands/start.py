@@ -15,7 +15,14 @@ from console.operations.maintenance_watch import watch_maintenances
 from console.terminal.connection import run_with_api, run_with_timeout
 from console.terminal.errors import set_interrupt_note
 from console.terminal.flags import KubectlFlagsCommand, dry_run_option, switch_option
-from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
+from console.terminal.install_warnings import warn_if_stalled
+from console.terminal.options import (
+    check_timeout,
+    cluster_options,
+    namespace_option,
+    output_option,
+    timeout_option,
+)
 from console.terminal.output import print_note, show_json, show_live, warn
 from console.terminal.param_types import NonEmptyText, Utf8Text
 from kube.client.access_reviews import whoami
@@ -94,6 +101,7 @@ def check_selector(_context: click.Context, _option: click.Parameter, value: str
 @dry_run_option("Show what would happen to pods and virtual machines, and change nothing.")
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
 @timeout_option("0", "the node is drained, with --wait")
+@namespace_option
 @output_option
 @cluster_options
 def start(
@@ -104,6 +112,7 @@ def start(
     dry_run: bool,
     wait: bool,
     timeout: float,
+    namespace: str,
     output: str,
     **flags: object,
 ) -> None:
@@ -145,7 +154,7 @@ def start(
             return _report_dry_run(preview, created, node_vmis.reports, output)
         print_note(f"{format_full_name(created)} created", output)
         if wait:
-            return await _wait_until_drained(api, created, node, timeout, output)
+            return await _wait_until_drained(api, created, namespace, timeout, output)
         print_note(f"Follow the drain with: kubectl maintenance status {node} --watch", output)
         return created
 
@@ -173,18 +182,21 @@ def _report_dry_run(preview: DrainPreview, maintenance: Object, vmi_reports: lis
     return {**maintenance, **preview.as_data(), "virtualMachines": vmi_reports}
 
 
-async def _wait_until_drained(api: Api, maintenance: Object, node: str, timeout: float, output: str) -> Object:
+async def _wait_until_drained(api: Api, maintenance: Object, namespace: str, timeout: float, output: str) -> Object:
     """Return the NodeMaintenance once its node is drained.
 
-    If the wait fails and the output is JSON, the function prints the last known state of the object.
+    If the maintenance has no status after some seconds, warnings name the problems of the install. If the wait fails
+    and the output is JSON, the function prints the last known state of the object.
     """
+    node = get_node_name(maintenance)
     remedy = f"to see it, run kubectl maintenance status {node}; to end it, run kubectl maintenance stop {node}"
     set_interrupt_note(lambda: f'the maintenance of node "{node}" continues: {remedy}')
     latest = [maintenance]
     try:
-        return await run_with_timeout(
-            timeout, _follow_until_drained(api, latest, output), lambda: _format_timeout(node, timeout, latest[0])
-        )
+        async with warn_if_stalled(api, namespace, lambda: [item for item in latest if not get_status(item)]):
+            return await run_with_timeout(
+                timeout, _follow_until_drained(api, latest, output), lambda: _format_timeout(node, timeout, latest[0])
+            )
     except click.ClickException:
         if output == "json":
             show_json(strip_managed_fields(latest[0]))

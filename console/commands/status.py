@@ -12,14 +12,17 @@ import click
 from rich.console import Group, RenderableType
 
 from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
+from console.operations.install.lookup import list_install_warnings
+from console.operations.install.stalls import select_stalled
 from console.operations.maintenance_actions import build_unknown_node_refusal, read_vmis
 from console.operations.maintenance_watch import watch_maintenances
 from console.terminal.connection import run_with_api
 from console.terminal.escaping import escape_all
 from console.terminal.flags import SingleNodeCommand
+from console.terminal.install_warnings import warn_if_stalled
 from console.terminal.maintenance_display import format_line, render_details, render_overview
-from console.terminal.options import cluster_options, output_option, watch_option
-from console.terminal.output import show, show_json, show_json_line, show_live
+from console.terminal.options import cluster_options, namespace_option, output_option, watch_option
+from console.terminal.output import show, show_json, show_json_line, show_live, warn
 from console.terminal.param_types import NonEmptyText
 from console.terminal.vmi_display import render_vmis
 from kube.client.api import Api, get_or_none
@@ -31,13 +34,17 @@ from kube.paths import Object
 @click.command(cls=SingleNodeCommand)
 @click.argument("node", type=NonEmptyText(), required=False, default="")
 @watch_option
+@namespace_option
 @output_option
 @cluster_options
-def status(node: str, watch: bool, output: str) -> None:
+def status(node: str, watch: bool, namespace: str, output: str) -> None:
     """Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.
 
     For NODE, the command also shows the virtual machines: whether each can be migrated, what a drain does with it, and
     its migration.
+
+    If a maintenance makes no progress for ten seconds, warnings name the functions, Triggers and sources that are not
+    ready, and why.
 
     \b
     Example:
@@ -45,13 +52,22 @@ def status(node: str, watch: bool, output: str) -> None:
       kubectl maintenance status node-1 --watch
     """
     if watch:
-        run_with_api(lambda api: _watch_state(api, node, output))
+        run_with_api(lambda api: _watch_state(api, node, namespace, output))
         return
-    state = run_with_api(lambda api: _read_state(api, node))
+    state, warnings = run_with_api(lambda api: _read_state_and_warnings(api, node, namespace))
     if output == "json":
         show_json(state)
     else:
         show(_render_state(state))
+    for warning in warnings:
+        warn(warning)
+
+
+async def _read_state_and_warnings(api: Api, node: str, namespace: str) -> tuple[Object, list[str]]:
+    """Return the current state, and warnings about the install if a maintenance is stalled."""
+    state = await _read_state(api, node)
+    stalled = select_stalled(state["maintenances"], datetime.now(timezone.utc))
+    return state, await list_install_warnings(api, namespace, stalled)
 
 
 async def _read_state(api: Api, node: str) -> Object:
@@ -76,11 +92,14 @@ async def _build_state(api: Api, node: str, found_maintenances: list[Object]) ->
     return {**node_report, "maintenances": items, **vmi_fields}
 
 
-async def _watch_state(api: Api, node: str, output: str) -> None:
+async def _watch_state(api: Api, node: str, namespace: str, output: str) -> None:
     display = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
+    latest: list[Object] = []
+    stall_warnings = warn_if_stalled(api, namespace, lambda: select_stalled(latest, datetime.now(timezone.utc)))
     with display as show_state:
-        async with aclosing(watch_maintenances(api, node or None)) as states:
+        async with aclosing(watch_maintenances(api, node or None)) as states, stall_warnings:
             async for maintenances in states:
+                latest = maintenances
                 show_state(await _build_state(api, node, maintenances))
 
 

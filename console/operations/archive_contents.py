@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from console.operations.archive import Archive, FailedRead
+from console.operations.install.listings import PRODUCT_LISTINGS, Listing, format_permission
 from kube.certificates.components import COMPONENT_LABEL
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Denied, NotFound
@@ -23,42 +24,9 @@ from kube.mutex.objects import API_VERSION, PLURALS, RUN_LABEL
 from kube.paths import Object, build_pods_on_node_query, encode_path_segment
 from kube.virtualization import vmis
 
-PRODUCT_LABEL = "app.kubernetes.io/part-of=node-maintenance"
-"""Label selector of the product's own pods."""
 MAX_LOG_LINES = "100000"
 """Maximum number of recent log lines per container; in a typical cluster they cover several days."""
 REDACTED = "(redacted)"
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A list request for one kind, and the file for its result.
-
-    Attributes:
-        file: Name in the archive, without `.json`.
-        api_version, resource: The kind's API version and resource name, e.g. `apps/v1` and `deployments`.
-        namespace: "" for all namespaces, or for a cluster-scoped kind.
-        labels, fields: Selectors.
-    """
-
-    file: str
-    api_version: str
-    resource: str
-    namespace: str = ""
-    labels: str = ""
-    fields: str = ""
-
-    @property
-    def path(self) -> str:
-        """Return the path of the collection."""
-        namespace = f"/namespaces/{self.namespace}" if self.namespace else ""
-        root = "apis" if "/" in self.api_version else "api"
-        return f"/{root}/{self.api_version}{namespace}/{self.resource}"
-
-    @property
-    def permission(self) -> str:
-        """Return the permission that the request needs, in the form that `kubectl auth can-i` takes."""
-        return format_permission("list", self.resource, self.api_version, self.namespace)
 
 
 MAINTENANCE_LISTINGS = [
@@ -90,24 +58,6 @@ VM_LISTINGS = [
     Listing("virtualization/launchers", "v1", "pods", labels=vmis.VIRT_LAUNCHER_SELECTOR),
 ]
 """Objects that own or migrate VMIs; read only if the cluster has VMIs."""
-PRODUCT_LISTINGS = [
-    Listing("product/pods", "v1", "pods", labels=PRODUCT_LABEL),
-    Listing("product/deployments", "apps/v1", "deployments"),
-    Listing("product/services", "serving.knative.dev/v1", "services"),
-    *(Listing(f"product/{kind}", "eventing.knative.dev/v1", kind) for kind in ("brokers", "triggers")),
-    *(
-        Listing(f"product/{kind}", "sources.knative.dev/v1", kind)
-        for kind in ("apiserversources", "pingsources", "containersources", "sinkbindings")
-    ),
-]
-"""Objects in the namespace that the product is installed in."""
-
-
-def format_permission(verb: str, resource: str, api_version: str, namespace: str = "") -> str:
-    """Return a permission as `kubectl auth can-i` takes it: `list leases.coordination.k8s.io in medik8s-leases`."""
-    group = api_version.rpartition("/")[0]
-    permission = f"{verb} {resource}.{group}" if group else f"{verb} {resource}"
-    return f"{permission} in {namespace}" if namespace else permission
 
 
 async def gather_cluster(api: Api, archive: Archive, namespace: str) -> None:

@@ -62,8 +62,12 @@ def print_note(text: str, output: str = "table") -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning on stderr, as kubectl does, regardless of the output format."""
-    click.echo(f"Warning: {escape(text)}", err=True)
+    """Print a warning on stderr, as kubectl does, regardless of the output format.
+
+    On a terminal, the text goes through `sys.stderr`, which a live display replaces to print above itself. Click would
+    write to the original stream, into the display.
+    """
+    click.echo(f"Warning: {escape(text)}", file=sys.stderr if sys.stderr.isatty() else None, err=True)
 
 
 @contextmanager

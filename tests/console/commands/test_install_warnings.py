@@ -1,0 +1,356 @@
+"""Tests for the warnings about an install that does not work, on a real API server with Knative's CRDs.
+
+No function runs on this cluster, and the tests write the status that Knative's controllers would write. Deployments and
+pods have the status that Kubernetes' own controllers write.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pytest
+
+from console.operations.install import stalls
+from console.operations.install.problems import CONTROLLER_MISSING
+from kube.client.api import get_or_none
+from kube.client.sync_client import SyncClient
+from kube.maintenance.groups import MEDIK8S
+from kube.maintenance.objects import FINALIZER
+from kube.paths import DEFAULT_NAMESPACE, Object
+from localcluster.access import UNPRIVILEGED
+from localcluster.cluster import LocalCluster
+from localcluster.product import install_manifests
+from tests import functest
+from tests.console.conftest import RunCommand
+from tests.console.permissions import grant_permissions
+from tests.manifests.rendering import Manifest, install_knative_crds, render_overlay
+from tests.waiting import wait_for_collection, wait_for_object
+
+NODE = "node-1"
+MAINTENANCE_PATH = f"{MEDIK8S.path}/{NODE}"
+IMAGE_MESSAGE = (
+    'Unable to fetch image "registry.example/nodemaintenance:v9": failed to resolve image to digest: '
+    "HEAD https://registry.example/v2/nodemaintenance/manifests/v9: unexpected status code 404 Not Found"
+)
+KNATIVE_OBJECTS = [manifest for manifest in render_overlay("knative") if ".knative.dev/" in manifest["apiVersion"]]
+"""The Knative objects of the overlay `knative`, as its users apply them."""
+RECORD_TRIGGER = "record-on-everything"
+"""The Trigger of a Deployment's Service, which Knative considers ready as soon as the Service exists."""
+DEPLOYMENT_NAMESPACE = "plain-install"
+"""Namespace of the install without Knative Services; the commands find it with `--namespace`."""
+PULL_MESSAGE = 'Back-off pulling image "registry.example/nodemaintenance:v9"'
+STARTED_WITH_SHORT_DELAY = """
+from console.cli import main
+from console.operations.install import stalls
+
+stalls.STALLED_SECONDS = 0.1
+main()
+"""
+ReportFailure = Callable[[str, str, str], None]
+
+
+def get_collection(manifest: Manifest) -> str:
+    """Return the API path of the objects of a Knative object's kind in its namespace."""
+    return f"/apis/{manifest['apiVersion']}/namespaces/{DEFAULT_NAMESPACE}/{manifest['kind'].lower()}s"
+
+
+def write_conditions(cluster: LocalCluster, manifests: Sequence[Manifest], *conditions: Object) -> None:
+    """Replace the conditions of Knative objects, as their controllers do."""
+    client, status = cluster.get_client(), {"status": {"conditions": list(conditions)}}
+    paths = [f"{get_collection(manifest)}/{manifest['metadata']['name']}/status" for manifest in manifests]
+    client.gather_all(*(client.api.patch(path, status) for path in paths))
+
+
+def list_names(kind: str) -> list[str]:
+    """Return the names of the overlay's objects of a kind in the order of the API server."""
+    return sorted(manifest["metadata"]["name"] for manifest in KNATIVE_OBJECTS if manifest["kind"] == kind)
+
+
+@pytest.fixture(scope="module")
+def served_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Yield a cluster with the product's and Knative's CRDs, and with the overlay's Knative objects without a status.
+
+    This fixture replaces the cluster of `run_command`, on which the functions may run.
+    """
+    with LocalCluster(tmp_path_factory.mktemp("install"), nodes=1, audit=False) as cluster:
+        install_manifests(cluster)
+        install_knative_crds(cluster)
+        client = cluster.get_client()
+        client.gather_all(*(client.api.create(get_collection(manifest), manifest) for manifest in KNATIVE_OBJECTS))
+        yield cluster
+
+
+@pytest.fixture
+def stalled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a maintenance count as stalled as soon as it exists."""
+    monkeypatch.setattr(stalls, "STALLED_SECONDS", 0.0)
+
+
+@pytest.fixture
+def maintenance(served_cluster: LocalCluster) -> Iterator[Object]:
+    """Create a maintenance of the node, which no function processes, and delete it after the test."""
+    client = served_cluster.get_client()
+    body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": NODE}}
+    created: Object = client.create(MEDIK8S.path, {**body, "spec": {"nodeName": NODE}})
+    yield created
+    client.run(get_or_none(client.api.request("DELETE", MAINTENANCE_PATH)))
+
+
+@pytest.fixture
+def report_failure(served_cluster: LocalCluster) -> ReportFailure:
+    """Write that all objects are ready, and return a function that writes why the objects of one kind are not.
+
+    In the message, `{name}` stands for the object's name.
+    """
+
+    def write_failure(kind: str, message: str, reason: str) -> None:
+        for manifest in KNATIVE_OBJECTS:
+            if manifest["kind"] == kind and manifest["metadata"]["name"] != RECORD_TRIGGER:
+                text = message.format(name=manifest["metadata"]["name"])
+                condition = {"type": "Ready", "status": "False", "reason": reason, "message": text}
+                write_conditions(served_cluster, [manifest], condition)
+
+    write_conditions(served_cluster, KNATIVE_OBJECTS, {"type": "Ready", "status": "True"})
+    return write_failure
+
+
+@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+def test_objects_without_conditions_are_reported(served_cluster: LocalCluster, run_command: RunCommand) -> None:
+    """Check that functions and Broker are reported if Knative's controllers do not run."""
+    write_conditions(served_cluster, KNATIVE_OBJECTS)
+    services = list_names("Service")
+
+    result = run_command("status")
+
+    names = f"{services[0]}, {services[1]} and {len(services) - 2} others"
+    assert result.stderr.splitlines() == [
+        f"Warning: Knative Services {names} are not ready: {CONTROLLER_MISSING}",
+        f"Warning: Broker default is not ready: {CONTROLLER_MISSING}",
+    ]
+
+
+@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+def test_status_names_missing_image_of_all_functions_in_one_warning(
+    run_command: RunCommand, report_failure: ReportFailure
+) -> None:
+    """Check that all views of `status` name the image, and that the Triggers of the functions are not reported, too."""
+    report_failure("Service", f'Revision "{{name}}-00005" failed with message: {IMAGE_MESSAGE}.', "RevisionFailed")
+    report_failure("Trigger", "failed to resolve {name}", "Unable to get the Subscriber's URI")
+    services = list_names("Service")
+
+    table_result, node_result, json_result = (
+        run_command("status", *args) for args in ((), (NODE,), ("--output", "json"))
+    )
+
+    names = f"{services[0]}, {services[1]} and {len(services) - 2} others"
+    warning = f"Warning: Knative Services {names} are not ready: {IMAGE_MESSAGE}\n"
+    assert [result.stderr for result in (table_result, node_result, json_result)] == [warning] * 3
+    assert [result.exit_code for result in (table_result, node_result, json_result)] == [0, 0, 0]
+    assert "Waiting" in table_result.stdout
+    assert json.loads(json_result.stdout)["maintenances"][0]["metadata"]["name"] == NODE
+
+
+@pytest.mark.usefixtures("maintenance", "report_failure", "stalled_at_once")
+def test_status_prints_no_warning_about_install_that_is_ready(run_command: RunCommand) -> None:
+    result = run_command("status", NODE)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_status_reads_install_only_if_maintenance_is_stalled(
+    served_cluster: LocalCluster,
+    run_command: RunCommand,
+    report_failure: ReportFailure,
+    maintenance: Object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Check that a new maintenance causes no further request, and that one without progress does."""
+    monkeypatch.setattr(stalls, "STALLED_SECONDS", 3600.0)
+    report_failure("Broker", "no channel", "ChannelMissing")
+    created = maintenance["metadata"]["creationTimestamp"]
+    client = served_cluster.get_client()
+
+    def read_warnings(last_update: str) -> str:
+        status = {"status": {"phase": "Running", "lastUpdate": last_update}}
+        client.run(client.api.patch(f"{MAINTENANCE_PATH}/status", status))
+        return run_command("status").stderr
+
+    assert run_command("status").stderr == ""
+    assert read_warnings(created) == ""
+    assert read_warnings("2026-01-01T00:00:00Z") == "Warning: Broker default is not ready: no channel\n"
+
+
+def test_status_names_maintenance_whose_restore_is_pending(
+    served_cluster: LocalCluster,
+    run_command: RunCommand,
+    report_failure: ReportFailure,
+    maintenance: Object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Check that a deleted maintenance that no function releases is stalled, although its drain had succeeded."""
+    report_failure("Service", "no such image", "RevisionFailed")
+    client = served_cluster.get_client()
+    drained = {"phase": "Succeeded", "lastUpdate": "2026-01-01T00:00:00Z"}
+    client.run(client.api.patch(f"{MAINTENANCE_PATH}/status", {"status": drained}))
+    client.run(client.api.patch(MAINTENANCE_PATH, {"metadata": {"finalizers": [FINALIZER]}}))
+    monkeypatch.setattr(stalls, "STALLED_SECONDS", 0.0)
+
+    drained_result = run_command("status", NODE)
+    client.delete(MAINTENANCE_PATH, uid=maintenance["metadata"]["uid"])
+    deleted_result = run_command("status", NODE)
+    client.run(client.api.patch(MAINTENANCE_PATH, {"metadata": {"finalizers": None}}))
+
+    assert drained_result.stderr == ""
+    assert deleted_result.stderr.endswith(" are not ready: no such image\n")
+
+
+@pytest.mark.usefixtures("report_failure")
+def test_user_without_permission_gets_one_line_only_without_status(
+    served_cluster: LocalCluster, run_command: RunCommand, maintenance: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that one line names the missing rights, and that it is omitted if the status explains the wait."""
+    client = served_cluster.get_client()
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
+    monkeypatch.setattr(stalls, "STALLED_SECONDS", 3600.0)
+    grant_permissions(client, "maintenance-viewer", ["list nodemaintenances"], subject, UNPRIVILEGED)
+
+    new_result = run_command("status", user=UNPRIVILEGED)
+    monkeypatch.setattr(stalls, "STALLED_SECONDS", 0.0)
+    stalled_result = run_command("status", user=UNPRIVILEGED)
+    status = {"phase": "Running", "lastUpdate": maintenance["metadata"]["creationTimestamp"]}
+    client.run(client.api.patch(f"{MAINTENANCE_PATH}/status", {"status": status}))
+    running_result = run_command("status", user=UNPRIVILEGED)
+
+    assert [result.exit_code for result in (new_result, stalled_result, running_result)] == [0, 0, 0]
+    assert (new_result.stderr, running_result.stderr) == ("", "")
+    assert stalled_result.stderr == (
+        "Warning: cannot check whether the functions run: you may not list services.serving.knative.dev, "
+        "deployments.apps, brokers.eventing.knative.dev, triggers.eventing.knative.dev, "
+        "apiserversources.sources.knative.dev, pingsources.sources.knative.dev, "
+        "containersources.sources.knative.dev, sinkbindings.sources.knative.dev "
+        f'in namespace "{DEFAULT_NAMESPACE}": ask an administrator for this right\n'
+    )
+
+
+def has_condition(obj: Object | None, condition_type: str) -> bool:
+    """Return whether a controller or the scheduler has set this condition."""
+    conditions = ((obj or {}).get("status") or {}).get("conditions") or []
+    return any(condition["type"] == condition_type for condition in conditions)
+
+
+def create_deployment(client: SyncClient, namespace: str, *accounts: str) -> str:
+    """Create a namespace, ServiceAccounts, and a Deployment whose pods fit no node; return the Deployment's path."""
+    (deployment,) = [
+        manifest
+        for manifest in render_overlay("plain")
+        if manifest["kind"] == "Deployment" and manifest["metadata"]["name"] == "begin"
+    ]
+    deployment["metadata"]["namespace"] = namespace
+    pod_spec = deployment["spec"]["template"]["spec"]
+    pod_spec["nodeSelector"] = {"no": "such-node"}
+    del pod_spec["priorityClassName"]  # This cluster does not have the PriorityClass.
+    client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    for account in accounts:
+        client.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": account}})
+    collection = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    client.create(collection, deployment)
+    return f"{collection}/begin"
+
+
+@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+def test_status_explains_deployment_whose_pods_cannot_be_created(
+    served_cluster: LocalCluster, run_command: RunCommand
+) -> None:
+    """Check that the warning quotes the ReplicaSet's error, here about a missing ServiceAccount."""
+    client = served_cluster.get_client()
+    path = create_deployment(client, "install-without-account")
+    for condition_type in ("ReplicaFailure", "Available"):
+        wait_for_object(client, path, partial(has_condition, condition_type=condition_type))
+
+    result = run_command("status", "--namespace=install-without-account")
+
+    assert result.stderr.startswith("Warning: Deployment begin is not available: pods ")
+    assert result.stderr.endswith(': serviceaccount "begin" not found\n')
+
+
+@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+def test_status_explains_deployment_whose_pods_do_not_start(
+    served_cluster: LocalCluster, run_command: RunCommand
+) -> None:
+    """Check that the warning quotes the scheduler's message, and then the kubelet's message about the image."""
+    client = served_cluster.get_client()
+    path = create_deployment(client, DEPLOYMENT_NAMESPACE, "begin")
+    pods_path = f"/api/v1/namespaces/{DEPLOYMENT_NAMESPACE}/pods"
+    pods = wait_for_collection(
+        client,
+        pods_path,
+        lambda found: len(found) == 2 and all(has_condition(pod, "PodScheduled") for pod in found.values()),
+    )
+    wait_for_object(client, path, lambda current: has_condition(current, "Available"))
+
+    unscheduled_result = run_command("status", f"--namespace={DEPLOYMENT_NAMESPACE}")
+    waiting = {"reason": "ImagePullBackOff", "message": PULL_MESSAGE}
+    container = {"name": "function", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    status = {"containerStatuses": [{**container, "state": {"waiting": waiting}}]}
+    for name in pods:
+        client.run(client.api.patch(f"{pods_path}/{name}/status", {"status": status}))
+    image_result = run_command("status", f"--namespace={DEPLOYMENT_NAMESPACE}")
+
+    assert unscheduled_result.stderr.startswith("Warning: Deployment begin is not available: 0/1 nodes are available: ")
+    assert image_result.stderr == f"Warning: Deployment begin is not available: {PULL_MESSAGE}\n"
+
+
+@pytest.mark.usefixtures("maintenance", "stalled_at_once")
+def test_status_suggests_option_for_namespace_without_functions(run_command: RunCommand) -> None:
+    result = run_command("status", "--namespace=default")
+
+    hint = "if they run in another namespace, name it with --namespace"
+    assert result.stderr == f'Warning: no functions found in namespace "default": {hint}\n'
+
+
+def test_waiting_commands_print_warning_once(
+    served_cluster: LocalCluster, plugin_environment: dict[str, str], report_failure: ReportFailure
+) -> None:
+    """Check that `start --wait` and `status --watch` print the warning while they wait."""
+    report_failure("PingSource", "no such sink", "NotFound")
+    warning = "Warning: PingSource tick is not ready: no such sink\n"
+
+    for args in (("start", NODE, "--wait"), ("status", "--watch")):
+        command = [sys.executable, "-c", STARTED_WITH_SHORT_DELAY, *args]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin_environment
+        ) as process:
+            assert process.stderr
+            assert process.stderr.readline() == warning
+            process.send_signal(2)
+            _, remaining_errors = process.communicate(timeout=10)
+        assert "Warning" not in remaining_errors
+        assert process.returncode == 130
+
+    client = served_cluster.get_client()
+    client.delete(MAINTENANCE_PATH, uid=client.get(MAINTENANCE_PATH)["metadata"]["uid"])
+
+
+def test_functional_test_prints_problems_of_install(
+    served_cluster: LocalCluster,
+    report_failure: ReportFailure,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Check that `make cluster-functest` prints what to check, and the problems that explain why nothing began."""
+    report_failure("Broker", "no channel", "ChannelMissing")
+    monkeypatch.setenv("KUBECONFIG", str(served_cluster.kubeconfig))
+    monkeypatch.setattr(functest, "BEGIN_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(functest, "DRAIN_TIMEOUT_SECONDS", 0.0)
+
+    with pytest.raises(functest.FunctestError, match="new after 0 s: "):
+        functest.run_functest(NODE)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  still new after 0 s: {functest.NOT_BEGUN_HINT}" in lines
+    assert "  Broker default is not ready: no channel" in lines
+    assert lines[-1] == f"node {NODE} was never cordoned"
