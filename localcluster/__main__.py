@@ -1,7 +1,7 @@
 """Command line `python -m localcluster up|build`, which the Makefile calls.
 
 `python -m localcluster.up` has the commands for a running cluster. The commands here import the modules that start a
-cluster only when they run: on a busy machine, the imports take seconds, which must not delay the first line of output.
+cluster only when they run. On a busy machine, the imports take seconds, which must not delay the first line of output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ engine_option = click.option(
     default="local",
     show_default=True,
     metavar="NAME",
-    help="Engine that delivers the events: local, knative or rabbitmq.",
+    help="Engine that delivers the events: local, knative or rabbitmq, as processes; pods or serving, on real nodes: "
+    "functions as Deployments or as Knative Services.",
 )
 
 real_nodes_option = click.option(

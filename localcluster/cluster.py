@@ -32,6 +32,8 @@ CREATE_BATCH_SIZE = 100
 """Number of nodes created concurrently: with more nodes, a busy API server may exceed the client's timeout of 10 s."""
 FAKE_NODE_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 """The taint that keeps ordinary pods off kwok's fake nodes, so that they run on the real nodes."""
+FAKE_NODE_TOLERATION = {"key": FAKE_NODE_TAINT["key"], "operator": "Exists"}
+"""Lets a pod run on a fake node of a cluster with real nodes."""
 
 
 class LocalCluster(Startable):

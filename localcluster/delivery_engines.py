@@ -20,6 +20,8 @@ from localcluster.programs.build import Toolset
 
 if TYPE_CHECKING:
     from localcluster.cluster import LocalCluster
+    from localcluster.knative.pod_install import Addon
+    from localcluster.knative.pod_product import PodProduct
     from localcluster.product import Product
     from localcluster.rabbitmq.product import RabbitProduct
 
@@ -55,12 +57,14 @@ class Engine:
         toolsets: The toolsets to build in addition to the Kubernetes servers.
         apiserver_flags: Additional flags of the API server.
         check: Raises an error, before anything is started, for a problem that the user must fix.
+        addons: The add-ons to install as pods on the real nodes, which the engine then requires.
     """
 
     create_product: Callable[[LocalCluster, Path, Components], AbstractContextManager[RunningProduct]]
     toolsets: tuple[Toolset, ...] = ()
     apiserver_flags: tuple[str, ...] = ()
     check: Callable[[], None] = lambda: None
+    addons: Sequence[Addon] = ()
 
     def build(self, components: Components = DEFAULT_COMPONENTS, with_real_nodes: bool = False) -> None:
         """Build missing binaries, including those of real nodes if `with_real_nodes`; fetch the components' CRDs."""
@@ -115,7 +119,40 @@ def _build_rabbitmq_engine() -> Engine:
     return Engine(create_product, (build.RABBITMQ,), check=server.check_programs)
 
 
-ENGINES = {"local": _build_local_engine, "knative": _build_knative_engine, "rabbitmq": _build_rabbitmq_engine}
+def _build_pods_engine() -> Engine:
+    from localcluster.knative import pods
+
+    return Engine(_create_pod_product("plain"), (build.KNATIVE,), pods.APISERVER_FLAGS, addons=(pods.EVENTING,))
+
+
+def _build_serving_engine() -> Engine:
+    from localcluster.knative import pods
+    from localcluster.serving import pods as serving
+
+    toolsets = (build.KNATIVE, build.SERVING, build.TRAEFIK)
+    addons = (pods.EVENTING, *serving.ADDONS)
+    return Engine(_create_pod_product("knative"), toolsets, pods.APISERVER_FLAGS, addons=addons)
+
+
+def _create_pod_product(overlay: str) -> Callable[[LocalCluster, Path, Components], PodProduct]:
+    """Return a function that creates the product with a shipped overlay."""
+
+    def create_product(cluster: LocalCluster, directory: Path, components: Components) -> PodProduct:
+        from localcluster.knative.pod_product import PodProduct
+        from localcluster.servers import ROOT
+
+        return PodProduct(cluster, directory, components, ROOT / "manifests" / "overlays" / overlay)
+
+    return create_product
+
+
+ENGINES = {
+    "local": _build_local_engine,
+    "knative": _build_knative_engine,
+    "rabbitmq": _build_rabbitmq_engine,
+    "pods": _build_pods_engine,
+    "serving": _build_serving_engine,
+}
 
 
 def get_engine(name: str) -> Engine:

@@ -14,12 +14,15 @@ from localcluster.knative import install
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.nodes import product_image
 from localcluster.openshift import crds as openshift
-from localcluster.programs import build, toolchain
+from localcluster.programs import build, func_module, toolchain
 from localcluster.programs.build import Toolset
 from tests.manifests import cert_manager, prometheus
 from tests.manifests.rendering import fetch_knative_crds
 
-_REAL_NODE_TOOLSETS = (build.KUBERNETES, build.NODES, build.KNATIVE)
+_REAL_NODE_TOOLSETS = (
+    *(build.KUBERNETES, build.NODES, build.KNATIVE),
+    *(build.SERVING, build.TRAEFIK, build.REGISTRY, build.KN),
+)
 TOOLSETS: dict[str, tuple[Toolset, ...]] = {
     "test": (build.KUBERNETES,),
     "test-all": (build.KUBERNETES, build.KUBEVIRT),
@@ -38,6 +41,7 @@ DOWNLOADS: tuple[Callable[[], object], ...] = (
         kubevirt.fetch_schemas_file,
         cert_manager.fetch_crds,
         prometheus.fetch_crds,
+        func_module.download,
     ),
     *(install.EVENTING.load_manifests, install.SERVING.load_manifests),
 )

@@ -36,8 +36,6 @@ MAINTENANCE_NAME, NODE, OTHER_NODE = "demo", "real-1", "real-2"
 TIMEOUT_SECONDS = 150.0
 OTHER_NODE_PATCH = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": OTHER_NODE}}}}}
 BASE_DIR = Path("/tmp")  # noqa: S108 - not TMPDIR, which may be in /var: each node has its own /var
-LATE_DEPLOYMENT = "validate"
-"""A Deployment that the demo does not wait for: its certificate reaches its pods only at the kubelets' next sync."""
 
 
 class WebhookPlacement:
@@ -49,7 +47,7 @@ class WebhookPlacement:
 
     def apply(self, cluster: LocalCluster) -> None:
         """Patch the webhooks' Deployments with a node selector."""
-        for name in pods.WEBHOOKS:
+        for name in EVENTING.webhooks.values():
             run_kubectl(
                 cluster, "patch", "deployment", "-n", EVENTING.namespace, name, "-p", json.dumps(OTHER_NODE_PATCH)
             )
@@ -71,7 +69,10 @@ def main() -> int:
     print_line(f"Knative's webhooks run on {OTHER_NODE}, since each takes a minute to terminate")
     with (
         tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-", dir=BASE_DIR) as folder,
-        pod_install.start_real_cluster(Path(folder) / "cluster", addons=(pods, WebhookPlacement())) as (cluster, nodes),
+        pod_install.start_real_cluster(Path(folder) / "cluster", addons=(pods.EVENTING, WebhookPlacement())) as (
+            cluster,
+            nodes,
+        ),
     ):
         print_line(f"nodes and Knative are ready after {time.monotonic() - started:.1f} s")
         _install_product(cluster, Path(folder))
@@ -86,7 +87,7 @@ def _install_product(cluster: LocalCluster, directory: Path) -> None:
     overlay = pod_install.write_overlay(directory / "overlay")
     print((overlay / "kustomization.yaml").read_text())
     run_kubectl(cluster, "apply", "-k", str(overlay))
-    pod_install.wait_until_ready(cluster, LATE_DEPLOYMENT)
+    pod_install.wait_until_ready(cluster, pod_install.LATE_DEPLOYMENT)
 
 
 def show_drain(cluster: LocalCluster, nodes: RealNodes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +41,22 @@ class KnativeProject:
     """A Knative project, limited to the parts that a local cluster needs.
 
     Attributes:
+        name: The project's name: the last part of its Go module's path.
         toolset: Its binaries.
-        go_module_dir: The directory of `localcluster` with the go.mod that requires `go_module`.
-        go_module: The Go module with the project's manifests.
+        go_module_dir: The directory of `localcluster` with the go.mod that requires the Go modules.
         namespace: The namespace that it is installed in.
-        manifest_paths: Paths of manifest files and directories in the module.
+        manifest_paths: For each Go module, the paths of manifest files and directories in the module.
         controllers: The Deployments that run as processes.
         webhooks: The Services of the admission webhooks, each with the Deployment that serves it.
         dry_run_file: Objects for a dry run, which shows that the webhooks respond for each API group.
         excluded_names: Names of objects of features that the product does not use.
     """
 
+    name: str
     toolset: build.Toolset
     go_module_dir: str
-    go_module: str
     namespace: str
-    manifest_paths: tuple[str, ...]
+    manifest_paths: Mapping[str, tuple[str, ...]]
     controllers: tuple[str, ...]
     webhooks: Mapping[str, str]
     dry_run_file: Path
@@ -64,8 +64,11 @@ class KnativeProject:
 
     def load_manifests(self, excluded_kinds: frozenset[str] = POD_ONLY_KINDS) -> list[Manifest]:
         """Return the project's manifests, without the excluded names and kinds."""
-        module = build.download_program_module(self.go_module_dir, self.go_module)
-        paths = [module / path for path in self.manifest_paths]
+        paths = [
+            build.download_program_module(self.go_module_dir, module) / path
+            for module, module_paths in self.manifest_paths.items()
+            for path in module_paths
+        ]
         files = [file for path in paths for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
         return [manifest for file in files for manifest in self._load_objects(file, excluded_kinds)]
 
@@ -80,36 +83,52 @@ class KnativeProject:
 
 
 EVENTING = KnativeProject(
+    name="eventing",
     toolset=build.KNATIVE,
     go_module_dir="knative",
-    go_module="knative.dev/eventing",
     namespace="knative-eventing",
-    manifest_paths=(
-        *("config/core", "config/brokers/mt-channel-broker", "config/channels/in-memory-channel"),
-        "third_party/eventing-integrations-latest",
-    ),
+    manifest_paths={
+        "knative.dev/eventing": (
+            *("config/core", "config/brokers/mt-channel-broker", "config/channels/in-memory-channel"),
+            "third_party/eventing-integrations-latest",
+        )
+    },
     controllers=("eventing-controller", "mt-broker-controller"),
     webhooks={"eventing-webhook": "eventing-webhook", "inmemorychannel-webhook": "imc-controller"},
     dry_run_file=HERE / "trial.yaml",
     excluded_names=frozenset({"job-sink", "request-reply"}),
 )
 SERVING = KnativeProject(
+    name="serving",
     toolset=build.SERVING,
     go_module_dir="serving",
-    go_module="knative.dev/serving",
     namespace="knative-serving",
-    manifest_paths=tuple(
-        f"config/core/{name}"
-        for name in (
-            *("100-namespace.yaml", "200-serviceaccount.yaml", "200-roles", "300-resources"),
-            *("configmaps", "webhooks", "deployments/webhook.yaml"),
-        )
-    ),
+    manifest_paths={
+        "knative.dev/serving": ("config/core",),
+        # In Serving's repository, these are links, which the zip file of a Go module does not contain.
+        "knative.dev/networking": tuple(
+            f"config/{name}.yaml"
+            for name in ("certificate", "domain-claim", "ingress", "serverlessservice", "config-network")
+        ),
+        "knative.dev/caching": ("config/image.yaml",),
+    },
     controllers=(),
     webhooks={"webhook": "webhook"},
     dry_run_file=HERE.parent / "serving" / "trial.yaml",
 )
-"""Knative Serving's admission webhook only; no pod of a Knative Service runs here."""
+SERVING_WEBHOOK = replace(
+    SERVING,
+    manifest_paths={
+        "knative.dev/serving": tuple(
+            f"config/core/{name}"
+            for name in (
+                *("100-namespace.yaml", "200-serviceaccount.yaml", "200-roles", "300-resources"),
+                *("configmaps", "webhooks", "deployments/webhook.yaml"),
+            )
+        )
+    },
+)
+"""Knative Serving's admission webhook only; no pod of a Knative Service can run with it."""
 
 
 def apply_manifests(cluster: LocalCluster, manifests: list[Manifest]) -> None:

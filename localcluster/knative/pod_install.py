@@ -22,6 +22,9 @@ from localcluster.nodes.real_nodes import RealNodes
 from localcluster.servers import ROOT
 
 COMPONENTS_DIR = ROOT / "manifests" / "components"
+LATE_DEPLOYMENT = "validate"
+"""The Deployment that is ready last: its certificate reaches its pods only at the kubelets' next sync."""
+SERVICE_KIND, SERVICES_PATH = "services.serving.knative.dev", "/apis/serving.knative.dev/v1/services"
 TIMEOUT_SECONDS = 180
 """If a certificate is issued after its pod started, the kubelet mounts it only at its next sync, within about 90 s."""
 
@@ -41,7 +44,7 @@ class Addon(Protocol):
 
 @contextmanager
 def start_real_cluster(
-    directory: Path, count: int = 2, addons: Sequence[Addon] = (pods,)
+    directory: Path, count: int = 2, addons: Sequence[Addon] = (pods.EVENTING,)
 ) -> Iterator[tuple[LocalCluster, RealNodes]]:
     """Yield a cluster with `count` real nodes that are Ready, and with Knative as pods on them; stop it afterwards.
 
@@ -50,22 +53,38 @@ def start_real_cluster(
         count: The number of real nodes.
         addons: The add-ons to install, Knative first.
     """
-    addon_archives = [addon.write_archives(directory / "images" / str(number)) for number, addon in enumerate(addons)]
-    archives = [product_image.ensure_archive(), *itertools.chain(*addon_archives)]
     with (
         LocalCluster(directory / "servers", nodes=1, flags=pods.APISERVER_FLAGS, real_nodes=count) as cluster,
-        ThreadPoolExecutor(1) as pool,
+        start_real_nodes(cluster, count, directory / "images", addons) as real_nodes,
     ):
+        yield cluster, real_nodes
+
+
+@contextmanager
+def start_real_nodes(
+    cluster: LocalCluster, count: int, directory: Path, addons: Sequence[Addon]
+) -> Iterator[RealNodes]:
+    """Yield `count` real nodes that are Ready and have the product's image, with these add-ons as pods on them.
+
+    Args:
+        cluster: A cluster that was started with `pods.APISERVER_FLAGS`.
+        count: The number of real nodes.
+        directory: A directory for images, which does not exist yet.
+        addons: The add-ons to install, Knative first.
+    """
+    addon_archives = [addon.write_archives(directory / str(number)) for number, addon in enumerate(addons)]
+    archives = [product_image.ensure_archive(), *itertools.chain(*addon_archives)]
+    with ThreadPoolExecutor(1) as pool:
         # The add-ons are applied while the nodes import the images.
         installations = [pool.submit(addon.apply, cluster) for addon in addons]
         with RealNodes(cluster, count, archives) as real_nodes:
-            shutil.rmtree(directory / "images")
+            shutil.rmtree(directory)
             for installation in installations:
                 installation.result()
             real_nodes.wait_until_ready()
             for addon in addons:
                 addon.wait_until_ready(cluster)
-            yield cluster, real_nodes
+            yield real_nodes
 
 
 def write_overlay(
@@ -102,11 +121,16 @@ def write_overlay(
     return directory
 
 
-def wait_until_ready(cluster: LocalCluster, *excluded: str) -> None:
+def wait_until_ready(cluster: LocalCluster, *excluded: str, namespace: str = NAMESPACE) -> None:
     """Wait until the product's Knative objects are Ready, and then its Deployments, except those in `excluded`."""
     limit = f"--timeout={TIMEOUT_SECONDS}s"
-    cluster.kubectl("wait", EVENTING_KINDS, "--all", "-n", NAMESPACE, "--for=condition=Ready", limit)
-    names = cluster.kubectl("get", "deployment", "-n", NAMESPACE, "-o", "name").stdout.split()
+    cluster.kubectl("wait", list_ready_kinds(cluster), "--all", "-n", namespace, "--for=condition=Ready", limit)
+    names = cluster.kubectl("get", "deployment", "-n", namespace, "-o", "name").stdout.split()
     for name in names:
         if name.rpartition("/")[2] not in excluded:
-            cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, limit)
+            cluster.kubectl("rollout", "status", "-n", namespace, name, limit)
+
+
+def list_ready_kinds(cluster: LocalCluster) -> str:
+    """Return Knative's kinds with a condition Ready, separated by commas; without Serving, only those of Eventing."""
+    return f"{SERVICE_KIND},{EVENTING_KINDS}" if cluster.is_served(SERVICES_PATH) else EVENTING_KINDS

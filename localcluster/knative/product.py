@@ -25,6 +25,8 @@ BROKER_PATH = f"/{NAMESPACE}/default"
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
 PODSOURCE_DEPLOYMENT, PING_DEPLOYMENT = "podsource-deployment", "pingsource-mt-adapter"
 """Deployments of Knative: the adapter of the product's ContainerSource, and that of all PingSources."""
+NO_PROFILING_ENV = {"PROFILING_PORT": "0"}
+"""Moves the port of an adapter's profiler, which is the same for all adapters of a host."""
 TOKEN_FILE = "podsource-sinkbinding.token"  # noqa: S105 - a file name, not a token
 """The token file of the ContainerSource's SinkBinding, which exists if Knative authenticates senders."""
 
@@ -111,10 +113,16 @@ class KnativeProduct(EngineProduct):
             "the Deployments that Knative creates for the sources", self._are_sources_deployed, [], TIMEOUT_SECONDS
         )
         deployments = self._map_api_source_deployments(oidc.list_deployments(self._cluster))
-        servers = {source: kubelet.build_server(NAMESPACE, name) for source, name in deployments.items()}
-        overrides = {"PORT": str(reserve_port()), sinks.TOKEN_FILE_VARIABLE: str(self._directory / TOKEN_FILE)}
+        servers = {
+            source: kubelet.build_server(NAMESPACE, name, **NO_PROFILING_ENV) for source, name in deployments.items()
+        }
+        overrides = {
+            "PORT": str(reserve_port()),
+            "PROFILING_PORT": "0",
+            sinks.TOKEN_FILE_VARIABLE: str(self._directory / TOKEN_FILE),
+        }
         servers["podsource"] = kubelet.build_server(NAMESPACE, PODSOURCE_DEPLOYMENT, **overrides)
-        servers["ping"] = kubelet.build_server(system, PING_DEPLOYMENT)
+        servers["ping"] = kubelet.build_server(system, PING_DEPLOYMENT, **NO_PROFILING_ENV)
         return servers
 
     def _are_sources_deployed(self) -> bool:

@@ -49,13 +49,22 @@ class Buildah:
 
     def build_product_image(self, name: str, version: str, *flags: str) -> str:
         """Build the product's image with `make image`; return its name with the tag."""
-        mounts = [f"--volume {path}:{path}:ro" for path in HOST_PATHS if Path(path).exists()]
         variables = [f"IMAGE={name}", f"VERSION={version}", f"BASE={self.base_image}"]
         run_command(
-            ["make", "image", *variables, f"FLAGS=--network host --pull-never {' '.join([*mounts, *flags])}"],
+            [
+                "make",
+                "image",
+                *variables,
+                f"FLAGS=--network host --pull-never {' '.join([*self.list_mount_flags(), *flags])}",
+            ],
             self.environment,
         )
         return f"{name}:v{version}"
+
+    @staticmethod
+    def list_mount_flags() -> list[str]:
+        """Return the flags that mount the host files which a build needs."""
+        return [f"--volume={path}:{path}:ro" for path in HOST_PATHS if Path(path).exists()]
 
     def _import_base_image(self) -> str:
         """Import the base image, Debian with Python, and return its name; its packages are downloaded only once."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from localcluster.errors import LocalClusterError
-from localcluster.nodes.node_config import CONTAINERD_SOCKET, NodeConfig
+from localcluster.nodes.node_config import CONTAINERD_SOCKET, REGISTRY_ADDRESS, REGISTRY_HOST, NodeConfig
 from localcluster.nodes.node_network import NodeNetwork
 from localcluster.nodes.sandbox import Sandbox
 from localcluster.processes import Server, start_and_wait_for_log, wait_until_ready
@@ -99,10 +99,10 @@ class RealNode:
     def start(self) -> None:
         """Start all processes without waiting for the node to be Ready; call `image_store.install_images` first."""
         self.sandbox.start()
-        self.kube_proxy.start()
         start_and_wait_for_log(CRI_READY_LOG_LINE, [self.containerd])
         wait_until_ready(f"containerd of {self.name}", self._is_containerd_ready, [self.containerd])
         self.kubelet.start()
+        self.kube_proxy.start()  # It exits if the node gets its address later than 30 s after this start.
 
     def _is_containerd_ready(self) -> bool:
         """Return whether containerd responds on its socket; its log message alone does not prove that."""
@@ -115,6 +115,17 @@ class RealNode:
     def tag_image(self, image: str, name: str) -> None:
         """Add another name to an image in containerd."""
         self.sandbox.run(*self._build_ctr_command("images", "tag", image, name))
+
+    def push_image(self, image: str, name: str, credentials: str) -> None:
+        """Push an image of containerd to the cluster's registry under another name, whose host is the registry.
+
+        Args:
+            image: The image's name in containerd.
+            name: The name in the registry.
+            credentials: The user and the password, separated by a colon.
+        """
+        options = ("--plain-http", "--user", credentials, name.replace(REGISTRY_HOST, REGISTRY_ADDRESS))
+        self.sandbox.run(*self._build_ctr_command("images", "push", *options, image))
 
     def list_running_containers(self, pod_uid: str = "") -> set[str]:
         """Return the ids of the running containers in containerd: those of the pod with this UID, or all.

@@ -13,6 +13,10 @@ PAUSE_IMAGE = "localhost/busybox:local"
 """The image of a pod's sandbox container."""
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 CLUSTER_DOMAIN = "cluster.local"
+REGISTRY_HOST = f"registry.registry.svc.{CLUSTER_DOMAIN}:5000"
+"""The image registry of the add-on `localcluster.registry`, as image names contain it."""
+REGISTRY_ADDRESS = "10.0.0.12:5000"
+"""The registry's address for the nodes, which do not use cluster DNS."""
 CONTAINERD_TEMPLATE = """version = 2
 root = "{folder}/containerd"
 state = "/run/containerd"
@@ -24,6 +28,8 @@ state = "/run/containerd"
   # Without the right to lower oom_score_adj, containerd adjusts the value; otherwise the container would not start.
   restrict_oom_score_adj = true
   sandbox_image = "{pause}"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "{folder}/registries"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{plugins}"
     conf_dir = "{folder}/cni"
@@ -31,6 +37,11 @@ state = "/run/containerd"
     snapshotter = "{snapshotter}"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+"""
+
+REGISTRY_TEMPLATE = """server = "http://{host}"
+[host."http://{address}"]
+  capabilities = ["pull", "resolve"]
 """
 
 
@@ -63,6 +74,9 @@ class NodeConfig:
             folder.mkdir()
         (self.directory / "resolv.conf").write_text("")  # Names outside the cluster are not resolved.
         (self.directory / "containerd.toml").write_text(self._build_containerd_config())
+        registry = self.directory / "registries" / REGISTRY_HOST
+        registry.mkdir(parents=True)
+        (registry / "hosts.toml").write_text(REGISTRY_TEMPLATE.format(host=REGISTRY_HOST, address=REGISTRY_ADDRESS))
         (cni / "10-nodes.conflist").write_text(json.dumps(self._build_cni_config()))
         (self.directory / "kubelet.yaml").write_text(json.dumps(self._build_kubelet_config()))
         (self.directory / "kube-proxy.yaml").write_text(json.dumps(self._build_kube_proxy_config()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from localcluster.nodes import buildah
@@ -24,10 +25,10 @@ def ensure_archive() -> Path:
     return buildah.ensure_archive(build.get_cache_dir() / f"image-{compute_digest(ROOT)}.tar", _build_image)
 
 
-def compute_digest(sources: Path) -> str:
-    """Return a digest of the sources."""
+def compute_digest(sources: Path, names: Iterable[str] = SOURCES) -> str:
+    """Return a digest of these files and directories of the sources."""
     digest = hashlib.sha256()
-    for file in sorted(file for name in SOURCES for file in _list_files(sources / name)):
+    for file in sorted(file for name in names for file in _list_files(sources / name)):
         digest.update(f"{file.relative_to(sources)}\0".encode())
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:12]
@@ -38,8 +39,13 @@ def _list_files(path: Path) -> list[Path]:
     return [file for file in paths if file.is_file() and IGNORED_DIR not in file.parts]
 
 
-def _build_image(buildah: Buildah) -> str:
-    archives = sorted(build.get_cache_dir().glob("image-*.tar"), key=lambda file: file.stat().st_mtime)
+def evict_archives(prefix: str) -> None:
+    """Remove all archives with this prefix except the newest ones; call this function before adding an archive."""
+    archives = sorted(build.get_cache_dir().glob(f"{prefix}-*.tar"), key=lambda file: file.stat().st_mtime)
     for older in archives[:-MAX_CACHED_IMAGES]:
         older.unlink(missing_ok=True)
+
+
+def _build_image(buildah: Buildah) -> str:
+    evict_archives("image")
     return buildah.build_product_image(IMAGE_NAME, VERSION)

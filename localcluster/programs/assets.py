@@ -71,6 +71,6 @@ def link_programs(assets: Path, built: Path, names: tuple[str, ...], link_dir: P
 
 
 def _read_version(apiserver: Path) -> str:
-    """Return the version of an API server binary, such as v1.36.3; "" if it prints none."""
+    """Return the version of an API server binary, such as v1.37.2; "" if it prints none."""
     done = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False)
     return done.stdout.strip().rpartition(" ")[2] if done.returncode == 0 else ""

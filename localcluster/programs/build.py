@@ -22,7 +22,7 @@ from localcluster.programs import assets, envtest, go_install, toolchain
 
 MODULES_DIR = Path(__file__).parents[1]
 """The directory with one subdirectory per Go module."""
-KUBERNETES_VERSION = "v1.36.3"
+KUBERNETES_VERSION = "v1.37.2"
 # Without these flags, the server reports a version that cannot be parsed, and clients reject it.
 LDFLAGS = " ".join(
     f"-X {package}/version.gitVersion={KUBERNETES_VERSION}"
@@ -72,7 +72,10 @@ KNATIVE = Toolset(
         *("ingress", "mtchannel_broker", "mtping", "webhook"),
     ),
 )
-SERVING = Toolset("Knative Serving", ("serving",), ("webhook",))
+SERVING = Toolset("Knative Serving", ("serving",), ("activator", "autoscaler", "controller", "queue", "webhook"))
+TRAEFIK = Toolset("Traefik", ("traefik",), ("traefik",))
+REGISTRY = Toolset("the image registry", ("registry",), ("registry",))
+KN = Toolset("kn", ("kn",), ("kn",))
 _RABBITMQ, _ADAPTERS = "knative.dev/eventing-rabbitmq/cmd", "knative.dev/eventing/cmd"
 RABBITMQ = Toolset(
     "RabbitMQ Broker",

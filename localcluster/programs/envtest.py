@@ -20,7 +20,7 @@ INDEX_VARIABLE = "ENVTEST_INDEX"
 
 
 def download(go: Path, cache: Path, version: str) -> None:
-    """Try to download the binaries of a Kubernetes release such as v1.36.3 into `cache`; print the outcome."""
+    """Try to download the binaries of a Kubernetes release such as v1.37.2 into `cache`; print the outcome."""
     release = _parse_minor(version)
     print(f"downloading prebuilt programs of Kubernetes {release} with setup-envtest", flush=True)
     for leftover in cache.glob("envtest-*.new-*"):  # leftovers of a killed download
@@ -66,5 +66,5 @@ def _get_download_dir(cache: Path, version: str) -> Path:
 
 
 def _parse_minor(version: str) -> str:
-    """Return the minor version, for example 1.36 for v1.36.3."""
+    """Return the minor version, for example 1.37 for v1.37.2."""
     return version.removeprefix("v").rpartition(".")[0]

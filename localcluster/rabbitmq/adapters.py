@@ -60,5 +60,5 @@ class SourceAdapters:
         self, document: Document, command: list[str | Path], account: str, variables: dict[str, str]
     ) -> Server:
         identity = write_account_kubeconfig(self._cluster, document.namespace, account)
-        environment_variables = {**NO_PROXY_LOCAL_ENV, "KUBECONFIG": str(identity), **variables}
+        environment_variables = {**NO_PROXY_LOCAL_ENV, "KUBECONFIG": str(identity), "PROFILING_PORT": "0", **variables}
         return Server(document.name, command, self._logs / f"{document.name}.log", environment_variables, ROOT)

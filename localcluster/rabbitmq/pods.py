@@ -18,6 +18,7 @@ from kube.certificates.components import Component
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install, pod_install
 from localcluster.knative.install import EVENTING, Manifest
+from localcluster.knative.program_pods import NONROOT_UID
 from localcluster.nodes import images
 from localcluster.programs import build
 from localcluster.rabbitmq import server_image
@@ -33,20 +34,18 @@ OPERATOR_MODULES = {
 IMAGE_NAME = "localhost/rabbitmq/{}:local"
 IMAGE_REFERENCE = re.compile(rf"ko://{re.escape(BROKER_MODULE)}/cmd/([\w/]+)|rabbitmqoperator/([\w-]+):latest")
 """Matches an import path that stands for an image, as `ko` expects it, or a published image of the operators."""
-NONROOT_UID = 65532
 MANAGER_PATH = "/manager"
 """The path of the program in the operators' published images."""
 WEBHOOK_SECRET, WEBHOOK_SERVICE_HOST = "webhook-server-cert", f"webhook-service.{NAMESPACE}.svc"
 """The Secret that cert-manager would fill for the topology operator's webhook, and the webhook's host name."""
 TOPOLOGY_OPERATOR = Component("topology-operator", timedelta(days=365))
-BASE_DIR = ROOT / "manifests" / "base"
-OVERLAY_COMPONENTS = ("certificates/deployment", "admission", "certificates", "plain", "rabbitmq")
-"""The components of the overlay `plain`, but with the RabbitMQ Broker."""
+OVERLAY = ROOT / "manifests" / "overlays" / "rabbitmq"
 CPU_REQUEST_PATCH = {
     "target": {"kind": "Trigger"},
     "patch": "- {op: add, path: /metadata/annotations/rabbitmq.eventing.knative.dev~1cpu-request, value: 5m}",
 }
 """Lowers the dispatchers' CPU request of 50m, since 28 of them exceed the free capacity of one two-core node."""
+ENDPOINTS_FILE = Path(__file__).with_name("endpoints.yaml")
 CLUSTER_TEMPLATE = Path(__file__).with_name("cluster.yaml")
 TIMEOUT_SECONDS = 180
 
@@ -93,6 +92,7 @@ def build_manifests(cluster: LocalCluster) -> list[Manifest]:
             file.read_text()
             for file in sorted((build.download_program_module("rabbitmq", BROKER_MODULE) / "config/broker").iterdir())
         ),
+        ENDPOINTS_FILE.read_text(),
     ]
     return [
         *_add_certificate(
@@ -141,5 +141,5 @@ def create_rabbitmq_cluster(cluster: LocalCluster, data_directory: Path) -> None
 
 
 def write_overlay(directory: Path) -> Path:
-    """Write an overlay without Knative Serving, for two nodes with two cores each; return its directory."""
-    return pod_install.write_overlay(directory, OVERLAY_COMPONENTS, BASE_DIR, patches=[CPU_REQUEST_PATCH])
+    """Write an overlay over `rabbitmq`, for two nodes with two cores each; return its directory."""
+    return pod_install.write_overlay(directory, base=OVERLAY, patches=[CPU_REQUEST_PATCH])

@@ -17,6 +17,8 @@ from localcluster.up.cluster_spec import ClusterSpec
 def start_cluster(directory: Path, spec: ClusterSpec) -> None:
     """Start the supervisor; return when everything is ready. If the cluster is already running, only print a notice."""
     engine = delivery_engines.get_engine(spec.engine)
+    if engine.addons and not spec.real_nodes:
+        raise LocalClusterError(f"DELIVERY={spec.engine} runs everything in pods, which need real nodes: add REAL=2")
     if _is_already_up(directory, spec):
         return
     engine.check()

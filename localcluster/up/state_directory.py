@@ -27,7 +27,7 @@ READY_FILE = "ready"
 PROCESSES_FILE = "processes.json"
 LOG_FILE = "supervisor.log"
 KUBECONFIG_FILE = "kubeconfig"
-SERVERS_DIR = "servers"
+SERVERS_DIR, IMAGES_DIR = "servers", "images"
 LOCK_TIMEOUT_SECONDS = 2.0  # A reader may hold a shared lock for a moment.
 ORPHAN_TIMEOUT_SECONDS = 2.0
 """The time in which all processes end after their supervisor was killed.
@@ -238,7 +238,7 @@ def remove_previous_cluster(directory: Path) -> None:
     Raises `LocalClusterError` with the remedy if files of another user remain, for example root's. Raises `OSError` if
     other files remain.
     """
-    for folder in (directory / SERVERS_DIR, directory / "product"):
+    for folder in (directory / SERVERS_DIR, directory / "product", directory / IMAGES_DIR):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             continue

@@ -66,30 +66,42 @@ def _run_cluster(directory: Path, spec: ClusterSpec) -> None:
             print_progress(
                 f"starting {spec.real_nodes} real nodes with containerd, kubelet and kube-proxy, and CoreDNS in pods"
             )
-        with (
-            _build_real_nodes(cluster, spec) as real_nodes,
-            engine.install_product(cluster, directory / "product", spec.components) as product,
-            _build_console(cluster, directory / "product", product) as console,
-            Webhook(cluster, directory / "product") if ADMISSION in spec.components else nullcontext() as webhook,
-            _build_fakes(cluster, directory / "product", spec) as fakes,
-        ):
-            restarter.add_servers([*product.servers, console.server])
-            restarter.add_servers([*([webhook.server] if webhook else []), *(fakes.servers if fakes else [])])
-            if real_nodes:
-                restarter.add_servers(real_nodes.servers)
-                real_nodes.wait_until_ready()
-                print_progress(f"the real nodes are Ready: {', '.join(node.name for node in real_nodes.nodes)}")
-            admission, simulators = ", admission webhook" if webhook else "", ", simulators" if fakes else ""
-            print_progress(f"functions, delivery{admission}{simulators} and console are ready")
-            _print_next_steps(directory, spec, product, console)
-            while True:
-                signal.pause()
+        with _build_real_nodes(cluster, directory / state_directory.IMAGES_DIR, spec, engine) as real_nodes:
+            if engine.addons:
+                print_progress("the real nodes are Ready, and Knative runs in pods; installing the product")
+            with (
+                engine.install_product(cluster, directory / "product", spec.components) as product,
+                _build_console(cluster, directory / "product", product) as console,
+                _build_webhook(cluster, directory / "product", spec, engine) as webhook,
+                _build_fakes(cluster, directory / "product", spec) as fakes,
+            ):
+                restarter.add_servers([*product.servers, console.server])
+                restarter.add_servers([*([webhook.server] if webhook else []), *(fakes.servers if fakes else [])])
+                if real_nodes:
+                    restarter.add_servers(real_nodes.servers)
+                if real_nodes and not engine.addons:
+                    real_nodes.wait_until_ready()
+                    print_progress(f"the real nodes are Ready: {', '.join(node.name for node in real_nodes.nodes)}")
+                admission, simulators = ", admission webhook" if webhook else "", ", simulators" if fakes else ""
+                print_progress(f"functions, delivery{admission}{simulators} and console are ready")
+                _print_next_steps(directory, spec, product, console)
+                while True:
+                    signal.pause()
 
 
-def _build_real_nodes(cluster: LocalCluster, spec: ClusterSpec) -> AbstractContextManager[RealNodes | None]:
-    """Return the requested real nodes, not started; the product starts while they become Ready."""
+def _build_real_nodes(
+    cluster: LocalCluster, directory: Path, spec: ClusterSpec, engine: delivery_engines.Engine
+) -> AbstractContextManager[RealNodes | None]:
+    """Return the requested real nodes, not started; the product starts while they become Ready.
+
+    If the product itself runs on them, they are Ready, with the engine's add-ons, before the product is installed.
+    """
     if not spec.real_nodes:
         return nullcontext()
+    if engine.addons:
+        from localcluster.knative.pod_install import start_real_nodes
+
+        return start_real_nodes(cluster, spec.real_nodes, directory, engine.addons)
     from localcluster.nodes.real_nodes import RealNodes
 
     return RealNodes(cluster, spec.real_nodes)
@@ -136,6 +148,13 @@ class _RecordWriter:
 def _build_console(cluster: LocalCluster, directory: Path, product: delivery_engines.RunningProduct) -> WebConsole:
     urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
     return WebConsole(cluster, directory, "--journal", product.journal, **urls)
+
+
+def _build_webhook(
+    cluster: LocalCluster, directory: Path, spec: ClusterSpec, engine: delivery_engines.Engine
+) -> AbstractContextManager[Webhook | None]:
+    """Return the admission webhook as a process, unless it is not selected or runs in pods."""
+    return nullcontext() if ADMISSION not in spec.components or engine.addons else Webhook(cluster, directory)
 
 
 def _build_fakes(cluster: LocalCluster, directory: Path, spec: ClusterSpec) -> AbstractContextManager[Fakes | None]:

@@ -171,7 +171,7 @@ def test_build_progress_is_printed_repeatedly_without_terminal(
 
     build.ensure_programs()
 
-    assert capsys.readouterr().out.count("building Kubernetes 1.36.3: ") > 2
+    assert capsys.readouterr().out.count("building Kubernetes 1.37.2: ") > 2
 
 
 @pytest.mark.slow

@@ -21,16 +21,16 @@ from tests.localcluster.test_build import FakeGo
 
 GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 PLATFORM = f"{sys.platform}-{GO_ARCHITECTURES.get(platform.machine(), platform.machine())}"
-INDEX_TEMPLATE = "releases:\n  v1.36.1:\n    {archive}:\n      hash: {digest}\n      selfLink: {url}/{archive}\n"
-PROGRAM_SCRIPT = b"#!/bin/sh\necho Kubernetes v1.36.1\n"
+INDEX_TEMPLATE = "releases:\n  v1.37.1:\n    {archive}:\n      hash: {digest}\n      selfLink: {url}/{archive}\n"
+PROGRAM_SCRIPT = b"#!/bin/sh\necho Kubernetes v1.37.1\n"
 
 
 @pytest.fixture
 def index_url(tmp_path: Path) -> Iterator[str]:
-    """Yield the URL of an index that contains only the release 1.36.1."""
+    """Yield the URL of an index that contains only the release 1.37.1."""
     folder = tmp_path / "served"
     folder.mkdir()
-    archive = folder / f"envtest-v1.36.1-{PLATFORM}.tar.gz"
+    archive = folder / f"envtest-v1.37.1-{PLATFORM}.tar.gz"
     with tarfile.open(archive, "w:gz") as archive_file:
         for name in assets.PROGRAMS:
             tar_info = tarfile.TarInfo(f"controller-tools/envtest/{name}")
@@ -48,11 +48,11 @@ def index_url(tmp_path: Path) -> Iterator[str]:
 
 def test_release_in_index_is_downloaded(tmp_path: Path, index_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(envtest.INDEX_VARIABLE, index_url)
-    assert envtest.find_downloaded(tmp_path, "v1.36.3") is None
+    assert envtest.find_downloaded(tmp_path, "v1.37.2") is None
 
-    envtest.download(toolchain.ensure_go(build.get_cache_dir()), tmp_path, "v1.36.3")
+    envtest.download(toolchain.ensure_go(build.get_cache_dir()), tmp_path, "v1.37.2")
 
-    directory = envtest.find_downloaded(tmp_path, "v1.36.3")
+    directory = envtest.find_downloaded(tmp_path, "v1.37.2")
     assert directory
     assert {file.name for file in directory.iterdir()} == set(assets.PROGRAMS)
     assert envtest.find_downloaded(tmp_path, "v1.35.0") is None
@@ -76,7 +76,7 @@ def test_only_controllers_are_built_if_other_programs_were_downloaded(
     monkeypatch.setenv("PATH", f"{go.program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
-    cache_dir = build.get_cache_dir() / "envtest-1.36" / "k8s" / f"1.36.1-{PLATFORM}"
+    cache_dir = build.get_cache_dir() / "envtest-1.37" / "k8s" / f"1.37.1-{PLATFORM}"
     cache_dir.mkdir(parents=True)
     for name in assets.PROGRAMS:
         (cache_dir / name).write_bytes(PROGRAM_SCRIPT)

@@ -168,7 +168,10 @@ def test_unknown_delivery_option_is_rejected(state_dir: Path) -> None:
     result = run_command(state_dir, "up", "--delivery", "pigeon")
 
     assert result.returncode == 1
-    assert result.stderr == "error: DELIVERY=pigeon: unsupported value: use one of local, knative, rabbitmq\n"
+    assert (
+        result.stderr
+        == "error: DELIVERY=pigeon: unsupported value: use one of local, knative, rabbitmq, pods, serving\n"
+    )
     assert not state_dir.exists()
 
 

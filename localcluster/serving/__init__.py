@@ -1,0 +1,1 @@
+"""Knative Serving on real nodes, with Traefik as its networking layer."""
