@@ -35,7 +35,7 @@ Lease.
 REPORT_INTERVAL_SECONDS = 600.0
 """Minimum seconds between two reports that this install is passive."""
 PASSIVE_INSTALL = Gauge(
-    "nodemaintenance_install_passive", "1 if another install in the cluster is active and this one is passive"
+    "nodemaintenance_install_passive", "1 if this install is passive, because another install in the cluster is active"
 )
 log = logging.getLogger("functions")
 

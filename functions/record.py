@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CONSUMES = ()
 """An empty tuple: the function consumes all event types."""
 EMITS = ()
-REDELIVERED_EVENTS = Counter("nodemaintenance_events_redelivered_total", "Events that record received more than once")
+REDELIVERED_EVENTS = Counter("nodemaintenance_events_redelivered_total", "Events that record received again")
 DEAD_LETTERS = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 JOURNAL_OPENING, JOURNAL_OPEN_TIMEOUT_SECONDS = FailFastLock(OSError), 5.0
 """Lock for opening the journal, and the seconds for which a thread waits for it.

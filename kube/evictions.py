@@ -118,11 +118,11 @@ def interpret_eviction_error(pod: Pod, status: int, error_message: str, body: Ma
         return BlockedPod(
             build_object_reference(pod), "Forbidden" if status in FORBIDDEN_STATUSES else "Error", message
         )
-    if status == 429 and budget_cause is None:  # the API server's own rate limit
-        return BlockedPod(build_object_reference(pod), "Busy", message)
-    if status == 429:
-        text = truncate((budget_cause or {}).get("message") or message, MAX_MESSAGE_CHARACTERS)
+    if budget_cause:  # with status 429, or with 403 if the budget's status must be recomputed first
+        text = truncate(budget_cause.get("message") or message, MAX_MESSAGE_CHARACTERS)
         return BlockedPod(build_object_reference(pod), "DisruptionBudget", text, _parse_budget_name(text))
+    if status == 429:  # the API server's own rate limit
+        return BlockedPod(build_object_reference(pod), "Busy", message)
     if status == 500 and "more than one PodDisruptionBudget" in message:
         return BlockedPod(build_object_reference(pod), "MultipleBudgets", message)
     if status == 504 and "due to conflicts" in message:  # the API server gave up after 20 attempts in 10 s

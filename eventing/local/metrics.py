@@ -1,4 +1,4 @@
-"""Prometheus metrics for the local delivery."""
+"""Prometheus metrics for the local delivery, listed in docs/reference.md."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ class DeliveryMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prefix = "nodemaintenance_delivery"
-        self.accepted = Counter(f"{prefix}_events_accepted", "Events accepted", ["type"], registry=self.registry)
+        self.accepted = Counter(
+            f"{prefix}_events_accepted",
+            "Accepted events; unknown types count as other",
+            ["type"],
+            registry=self.registry,
+        )
         self.attempts = Counter(
-            f"{prefix}_attempts", "Attempts by Trigger and outcome", ["trigger", "result"], registry=self.registry
+            f"{prefix}_attempts",
+            "Delivery attempts by Trigger and result",
+            ["trigger", "result"],
+            registry=self.registry,
         )
         self.queued = Gauge(f"{prefix}_queue_length", "Pending deliveries, in flight or not", registry=self.registry)
-        self.in_flight = Gauge(f"{prefix}_in_flight", "Requests to subscribers in flight", registry=self.registry)
+        self.in_flight = Gauge(f"{prefix}_in_flight", "Requests to functions in flight", registry=self.registry)
         self.duration_seconds = Histogram(
             f"{prefix}_seconds",
-            "Seconds until the response",
+            "Time that a function took to respond",
             ["trigger"],
             buckets=DURATION_BUCKETS,
             registry=self.registry,

@@ -1,4 +1,4 @@
-"""PodSource's metrics, served at `/metrics`; docs/observability.md describes each."""
+"""PodSource's metrics, served at `/metrics` and listed in docs/reference.md."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from prometheus_client import Counter, Gauge
 from kube.client.api_errors import ApiError
 from kube.client.list_watch import StreamObserver
 
-HINTS_SENT = Counter("nodemaintenance_podsource_hints_total", "Hints that the sink accepted", ["type"])
+HINTS_SENT = Counter("nodemaintenance_podsource_hints_total", "Hint events that the broker accepted", ["type"])
 WATCH_FAILURES = Counter(
-    "nodemaintenance_podsource_watch_failures_total", "Lists and watches that failed and were retried", ["resource"]
+    "nodemaintenance_podsource_watch_failures_total",
+    "Lists and watches that were refused or interrupted; PodSource retries them with pauses of up to 30 s",
+    ["resource"],
 )
-OPEN_WATCHES = Gauge("nodemaintenance_podsource_watches", "Open watches", ["resource"])
-DRAINING_NODES = Gauge("nodemaintenance_podsource_nodes", "Nodes whose drain is running")
+OPEN_WATCHES = Gauge(
+    "nodemaintenance_podsource_watches",
+    "Active watches: one for each NodeMaintenance kind and, during drains, one for the budgets and one for the pods of "
+    "each node",
+    ["resource"],
+)
+DRAINING_NODES = Gauge("nodemaintenance_podsource_nodes", "Nodes with a running drain")
 
 
 class WatchMetricsObserver(StreamObserver):

@@ -27,11 +27,14 @@ The response can then contain a reason. After a timeout in the API server, the u
 """
 READY_TIMEOUT_SECONDS = 2.0
 REVIEWS = Counter(
-    "nodemaintenance_admission_reviews_total", "NodeMaintenance objects that the webhook reviewed", ["verdict"]
+    "nodemaintenance_admission_reviews_total",
+    "Checked objects by verdict: allowed, warned or refused; unanswered if the API server did not answer the webhook's "
+    "own requests",
+    ["verdict"],
 )
 REVIEW_SECONDS = Histogram(
     "nodemaintenance_admission_seconds",
-    "Time that the API server waited for a review",
+    "Time that the API server waited for the response",
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.5, 1, 5),
 )
 log = logging.getLogger("functions")

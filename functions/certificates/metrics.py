@@ -1,4 +1,4 @@
-"""Metrics of certificates, exposed at `/metrics`; docs/observability.md describes each."""
+"""Metrics of certificates, exposed at `/metrics` and listed in docs/reference.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from prometheus_client.registry import Collector
 
 RENEWALS = Counter("nodemaintenance_certificate_renewals_total", "Certificates and CAs that were issued", ["component"])
 FAILURES = Counter(
-    "nodemaintenance_certificate_failures_total", "Failures to read or renew certificates", ["component"]
+    "nodemaintenance_certificate_failures_total",
+    "Passes that failed to make a change that was due; without a component if a namespace or the CA injection targets "
+    "could not be read",
+    ["component"],
 )
 LABEL_NAMES = ["component", "namespace", "secret"]
 CertificateDates = tuple[tuple[str, str, str], datetime, datetime]
@@ -43,21 +46,31 @@ class CertificateCollector(Collector):
         if not unread_namespaces:
             self._all_read_at = self._updated_at
 
+    def describe(self) -> tuple[GaugeMetricFamily, ...]:
+        """Return the gauges without values."""
+        return (
+            GaugeMetricFamily(
+                "nodemaintenance_certificates_timestamp_seconds",
+                "Time of the last pass of renew-certificates that read all of its namespaces",
+            ),
+            GaugeMetricFamily(
+                "nodemaintenance_certificate_ends_timestamp_seconds",
+                "Time at which the certificate expires; subtract time() for the remaining time",
+                labels=LABEL_NAMES,
+            ),
+            GaugeMetricFamily(
+                "nodemaintenance_certificate_issued_timestamp_seconds", "Time of the last renewal", labels=LABEL_NAMES
+            ),
+        )
+
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges with the dates of the certificates."""
-        name = "nodemaintenance_certificates_timestamp_seconds"
+        all_read_at, expiry, issued = self.describe()
         if self._all_read_at is not None:
-            yield GaugeMetricFamily(name, "Time of the last pass that read every namespace", value=self._all_read_at)
+            all_read_at.add_metric((), self._all_read_at)
+            yield all_read_at
         if time.time() - self._updated_at > SNAPSHOT_TTL_SECONDS:
             return
-        expiry = GaugeMetricFamily(
-            "nodemaintenance_certificate_ends_timestamp_seconds",
-            "Time at which the certificate expires",
-            labels=LABEL_NAMES,
-        )
-        issued = GaugeMetricFamily(
-            "nodemaintenance_certificate_issued_timestamp_seconds", "Time of the last renewal", labels=LABEL_NAMES
-        )
         for key, issued_at, expires_at in self._dates:
             issued.add_metric(key, issued_at.timestamp())
             expiry.add_metric(key, expires_at.timestamp())

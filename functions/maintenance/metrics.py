@@ -1,4 +1,4 @@
-"""Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/observability.md.
+"""Metrics of drains and of all maintenances, exposed at `/metrics` and listed in docs/reference.md.
 
 The metrics have few labels, to stay small on large clusters: only the metrics of currently blocked pods have labels
 for node and budget.
@@ -24,22 +24,27 @@ from kube.times import parse_time, parse_time_or_none
 DURATION_BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 """Histogram buckets in seconds; a drain takes as long as its pods and budgets require."""
 
-EVICTIONS = Counter("nodemaintenance_evictions_total", "Pods by the outcome of their eviction", ["outcome"])
+EVICTIONS = Counter(
+    "nodemaintenance_evictions_total",
+    "Pods by outcome of the eviction: evicted, gone before the request, or blocked",
+    ["outcome"],
+)
 DRAIN_SECONDS = Histogram(
     "nodemaintenance_drain_seconds",
-    "Duration of drains, by outcome",
+    "Duration of drains, by outcome: Succeeded or Failed",
     ["phase"],
     buckets=DURATION_BUCKETS,
 )
 BLOCKED_SECONDS = Histogram(
     "nodemaintenance_blocked_seconds",
-    "Time for which pods were blocked, observed when a pod is no longer blocked",
+    "Time for which a pod was blocked, observed when the pod is no longer blocked",
     ["reason"],
     buckets=DURATION_BUCKETS,
 )
 RESYNC_EVENTS = Counter(
     "nodemaintenance_resync_events_total",
-    "Events that resync emitted again, because no function had acted on them",
+    "Events that resync re-emitted because no function had acted on them: the number of lost events, whichever broker "
+    "is used",
     ["type"],
 )
 SNAPSHOT_TTL_SECONDS = 60.0
@@ -115,31 +120,45 @@ class MaintenanceCollector(Collector):
                 blocked.setdefault(labels, []).append(since)
         self._snapshot = MaintenanceSnapshot(time.time(), phases, blocked)
 
+    def describe(self) -> tuple[GaugeMetricFamily, ...]:
+        """Return the gauges without values."""
+        pod_labels = ["node", "budget", "reason"]
+        return (
+            GaugeMetricFamily(
+                "nodemaintenance_maintenances",
+                "Number of maintenances by phase: Pending (no status yet), Running, Succeeded, Failed, "
+                "Ending (deleted, node not restored yet)",
+                labels=["phase"],
+            ),
+            GaugeMetricFamily(
+                "nodemaintenance_blocked_pods",
+                "Number of pods that cannot be evicted now; absent if there are none",
+                labels=pod_labels,
+            ),
+            GaugeMetricFamily(
+                "nodemaintenance_blocked_since_timestamp_seconds",
+                "Time at which the first pod with these labels became blocked",
+                labels=pod_labels,
+            ),
+            GaugeMetricFamily("nodemaintenance_resync_timestamp_seconds", "Time of the last run of resync"),
+        )
+
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges; for an outdated snapshot, yield only the time of the snapshot."""
         snapshot = self._snapshot
         if snapshot is None:
             return
-        yield GaugeMetricFamily(
-            "nodemaintenance_resync_timestamp_seconds", "Time of the last run of resync", value=snapshot.taken_at
-        )
+        maintenances, blocked_pods, blocked_since, resynced_at = self.describe()
+        resynced_at.add_metric((), snapshot.taken_at)
+        yield resynced_at
         if time.time() - snapshot.taken_at > SNAPSHOT_TTL_SECONDS:
             return
-        phases = {(phase,): snapshot.phases[phase] for phase in PHASES}
-        yield _build_gauge("nodemaintenance_maintenances", "Number of maintenances", ["phase"], phases)
-        labels, blocked = ["node", "budget", "reason"], snapshot.blocked_since
-        pods = {key: len(since) for key, since in blocked.items()}
-        yield _build_gauge("nodemaintenance_blocked_pods", "Number of pods that cannot be evicted now", labels, pods)
-        oldest = {key: min(since).timestamp() for key, since in blocked.items()}
-        name = "nodemaintenance_blocked_since_timestamp_seconds"
-        yield _build_gauge(name, "Time at which the first of the blocked pods became blocked", labels, oldest)
-
-
-def _build_gauge(name: str, help_text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
-    family = GaugeMetricFamily(name, help_text, labels=labels)
-    for label_values, value in values.items():
-        family.add_metric(label_values, value)
-    return family
+        for phase in PHASES:
+            maintenances.add_metric([phase], snapshot.phases[phase])
+        for labels, start_times in snapshot.blocked_since.items():
+            blocked_pods.add_metric(labels, len(start_times))
+            blocked_since.add_metric(labels, min(start_times).timestamp())
+        yield from (maintenances, blocked_pods, blocked_since)
 
 
 def _list_blocked_pods(maintenance: m.Maintenance) -> Iterator[tuple[BlockedLabels, datetime]]:

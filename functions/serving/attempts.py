@@ -55,8 +55,9 @@ MAX_BACKOFF_SECONDS = 10.0
 FLUSH_TIMEOUT_SECONDS, LOCAL_FLUSH_TIMEOUT_SECONDS = 20.0, 2.0
 """Seconds for publishing the last attempts when the process ends: by default, and if `record` runs on the same host.
 
-The default is less than the grace period of a Deployment's pod (30 s), but more than Knative Serving's grace period. A
-`record` on the same host stops at the same time as the other processes.
+The default is less than the grace period of a Deployment's pod (30 s). It is also less than the rest of a Knative
+Service's grace period (60 s) when Serving has waited for late requests. A `record` on the same host stops at the same
+time as the other processes.
 """
 LOCAL_URL_PREFIXES = ("http://127.0.0.1:", "http://localhost:")
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 1.0, 5.0

@@ -16,7 +16,9 @@ from prometheus_client import Counter
 CERTIFICATE_FILE, KEY_FILE = "tls.crt", "tls.key"
 """Names of the files, as in a Secret of type `kubernetes.io/tls`."""
 CERTIFICATE_LOADS = Counter(
-    "nodemaintenance_serving_certificate_loads", "Certificates that the server loaded or could not load", ["result"]
+    "nodemaintenance_serving_certificate_loads",
+    "Certificates that the server loaded (taken) or could not load (failed)",
+    ["result"],
 )
 log = logging.getLogger(__name__)
 FileStamp = tuple[tuple[int, int, int], ...]

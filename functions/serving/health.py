@@ -19,12 +19,18 @@ def add_health_routes(app: Flask, client: SyncClient) -> None:
 
     @app.get("/health/readiness")
     def get_readiness() -> Response:
-        try:
-            client.get("/version")
-        except ApiError as error:
-            return build_text_response(f"the API server does not answer: {error.message}\n", 503)
-        return build_text_response("ready\n", 200)
+        problem = find_readiness_problem(client)
+        return build_text_response(problem or "ready", 503 if problem else 200)
 
     @app.get("/metrics")
     def get_metrics() -> Response:
         return Response(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+
+
+def find_readiness_problem(client: SyncClient) -> str:
+    """Return why this process is not ready, or "" if the API server responds."""
+    try:
+        client.get("/version")
+    except ApiError as error:
+        return f"the API server does not answer: {error.message}"
+    return ""

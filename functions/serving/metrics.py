@@ -1,4 +1,4 @@
-"""Metrics of every function, exposed at `/metrics`; docs/observability.md describes each. Replays are not counted."""
+"""Metrics of every function, exposed at `/metrics` and listed in docs/reference.md. Replays are not counted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ FUNCTION_EVENTS = Counter(
 )
 ATTEMPTS_LOST = Counter(
     "nodemaintenance_attempts_lost_total",
-    "Attempts that are missing in the journal, because it was unavailable too long",
+    "Attempts that are missing in the journal, because the journal was unavailable for too long",
 )
 DEAD_LETTERS_LOST = Counter(
     "nodemaintenance_dead_letters_lost_total",
-    "Dead letters that are missing in the journal, because it was unavailable too long or rejected them",
+    "Dead letters that functions posted and that are missing in the journal, because record refused them or the "
+    "journal was unavailable for too long",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from kube.budgets import BlockedPod
@@ -16,6 +16,8 @@ MAX_NAMED_PODS = 5
 """Maximum number of blocked pods that `format_summary` names."""
 MAX_MESSAGE_CHARACTERS = 1024
 """Maximum length of one pod's message, in characters."""
+REMOVAL_TOLERANCE = timedelta(seconds=10)
+"""Time after the grace period in which a busy kubelet kills the containers and removes the pod."""
 
 
 def build_blocked_pods(
@@ -61,7 +63,8 @@ def _build_stuck_pod(pod: Pod, now: datetime) -> Object | None:
     The API server sets deletionTimestamp to the end of the grace period.
     """
     metadata = pod["metadata"]
-    if not metadata.get("deletionTimestamp") or format_time(now) <= metadata["deletionTimestamp"]:
+    end = parse_time_or_none(metadata.get("deletionTimestamp"))
+    if not end or now <= end + REMOVAL_TOLERANCE:
         return None
     finalizers = metadata.get("finalizers") or []
     reason = "Finalizers" if finalizers else "Terminating"
