@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from bench.api_requests import AuditLog, count_requests
 from bench.rig import Rig
@@ -116,8 +117,15 @@ def _compute_differences(after: Mapping[str, float], before: Mapping[str, float]
 
 
 def _count_events(journal: Path) -> dict[str, float]:
+    return dict(_read_rows(journal, "SELECT type, count(*) FROM events WHERE destination = '' GROUP BY type"))
+
+
+def _read_rows(journal: Path, query: str, *parameters: float) -> list[tuple[Any, ...]]:
+    """Return the rows of a query; there are none if the journal is in a pod, and not on this host."""
+    if not journal.exists():
+        return []
     with closing(open_journal(journal)) as database:
-        return dict(database.execute("SELECT type, count(*) FROM events WHERE destination = '' GROUP BY type"))
+        return list(database.execute(query, parameters))
 
 
 def open_journal(journal: Path) -> sqlite3.Connection:
@@ -127,8 +135,7 @@ def open_journal(journal: Path) -> sqlite3.Connection:
 
 def measure_waits(journal: Path, started_at: float) -> dict[str, float]:
     """Return how long events waited for their functions, for attempts since `started_at`; empty without attempts."""
-    with closing(open_journal(journal)) as database:
-        rows = [row for row in database.execute(WAITS_QUERY, (started_at,)) if row[0]]
+    rows = [row for row in _read_rows(journal, WAITS_QUERY, started_at) if row[0]]
     waits = sorted((begun_at - _parse_timestamp(emitted_at), function) for emitted_at, begun_at, function in rows)
     unpaced_waits = [seconds for seconds, function in waits if function != PACED_FUNCTION]
     unpaced = {LONGEST_UNPACED: round(unpaced_waits[-1], 3)} if unpaced_waits else {}
@@ -142,8 +149,7 @@ def measure_queueing(journal: Path, log: Path, started_at: float) -> dict[str, f
     """
     if not log.exists():
         return {}
-    with closing(open_journal(journal)) as database:
-        begun_at_by_attempt = {tuple(row[:3]): row[3] for row in database.execute(FIRST_ATTEMPTS_QUERY, (started_at,))}
+    begun_at_by_attempt = {row[:3]: row[3] for row in _read_rows(journal, FIRST_ATTEMPTS_QUERY, started_at)}
     queue_times = []
     for entry in filter(None, map(logs.parse_log_line, log.read_text().splitlines())):
         if entry["msg"] == "delivered" and entry["ts"] >= started_at:

@@ -3,7 +3,7 @@
 `python -m bench.observer KUBECONFIG` prints one JSON object per change. `at` is in seconds of the monotonic clock,
 which all processes of a host share. `what` is `synced`, `pod gone`, `phase`, `maintenance gone` or `node`. `name` is
 the object's name. `value` is a pod's node or a maintenance's phase. For a node it is `in` if the node is schedulable
-and untainted, else `out`.
+and has no taint except that of fake nodes, else `out`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import get_phase
 from kube.nodes import NODES_PATH, is_cordoned
 from kube.paths import Object
+from localcluster.cluster import FAKE_NODE_TAINT
 
 WATCHED_PATHS = ("/api/v1/pods", MEDIK8S.path, NODES_PATH)
 
@@ -66,8 +67,8 @@ def _describe_change(stream_index: int, change: Change) -> Iterator[tuple[str, s
     if stream_index == 1:
         yield ("maintenance gone", "") if is_deleted else ("phase", get_phase(change.object))
     if stream_index == 2 and not is_deleted:
-        spec = change.object["spec"]
-        yield "node", "out" if is_cordoned(change.object) or spec.get("taints") else "in"
+        taints = [taint for taint in change.object["spec"].get("taints", []) if taint != FAKE_NODE_TAINT]
+        yield "node", "out" if is_cordoned(change.object) or taints else "in"
 
 
 def _print_event(kind: str, name: str, value: str) -> None:

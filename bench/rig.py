@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.observer_process import ROOT, ObserverProcess
 from kube.client.sync_client import SyncClient
 from localcluster.components.selection import DEFAULT_COMPONENTS, MUTEX
+from localcluster.delivery_engines import get_engine
 from localcluster.up import state_directory
 from localcluster.up.down import stop_cluster
 
@@ -49,6 +50,8 @@ def start_rig(engine: str, nodes: int, directory: Path, *, with_mutex: bool = Fa
     """
     try:
         arguments = ["--directory", str(directory), "--nodes", str(nodes), "--delivery", engine]
+        if get_engine(engine).addons:  # The functions run on real nodes.
+            arguments += ["--real", "2"]
         if with_mutex:
             arguments += ["--components", ",".join((*DEFAULT_COMPONENTS, MUTEX)), "--simulators", "on"]
         subprocess.run(

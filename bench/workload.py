@@ -13,6 +13,7 @@ from kube.client.list_watch import follow
 from kube.client.sync_client import SyncClient
 from kube.paths import Object
 from kube.pods import is_ready
+from localcluster.cluster import FAKE_NODE_TOLERATION
 
 DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 """kwok's annotation for how long a pod takes to terminate."""
@@ -95,7 +96,7 @@ class Workload:
     def remove_tolerations(self, name: str, other_node: str) -> None:
         """Remove a Deployment's tolerations, and also allow its pods on `other_node`."""
         self._allow_deployment_on_node(other_node, name)
-        spec = {"template": {"spec": {"tolerations": None}}}
+        spec = {"template": {"spec": {"tolerations": [FAKE_NODE_TOLERATION]}}}
         self._client.patch(f"{self._deployments_path}/{name}", {"spec": spec})
 
     @property
@@ -109,7 +110,12 @@ class Workload:
         containers = [{"name": "main", "image": "fake"}]
         template = {
             "metadata": {"labels": labels, "annotations": self._pod_annotations},
-            "spec": {"nodeSelector": selector, "containers": containers, **pod_spec},
+            "spec": {
+                "nodeSelector": selector,
+                "containers": containers,
+                "tolerations": [FAKE_NODE_TOLERATION],
+                **pod_spec,
+            },
         }
         spec: dict[str, Any] = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         self._client.create(self._deployments_path, {"metadata": {"name": name}, "spec": spec})

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import aclosing, closing
 
 from console.operations.descriptions import summarize_blockers
+from console.operations.install.lookup import list_install_warnings
 from kube.backoff import generate_delays
 from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError, NotFound, Unavailable
@@ -23,7 +24,7 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.nodes import NODES_PATH, build_node_path, is_cordoned, is_in_maintenance
-from kube.paths import Object
+from kube.paths import DEFAULT_NAMESPACE, Object
 
 DRAIN_TIMEOUT_SECONDS = 600.0
 """Maximum duration of the drain; the pods on a real node use their grace periods."""
@@ -115,7 +116,9 @@ def _run_maintenance(cluster: SyncClient, maintenance: Object) -> None:
     print(f"{maintenance['metadata']['name']}: draining node {name}", flush=True)
     deadline = time.monotonic() + DRAIN_TIMEOUT_SECONDS
     if not _wait_for_object(cluster, path, has_begun, BEGIN_TIMEOUT_SECONDS)[0]:
-        print(f"  still new after {BEGIN_TIMEOUT_SECONDS:.0f} s: {NOT_BEGUN_HINT}", flush=True)
+        warnings = cluster.run(list_install_warnings(cluster.api, DEFAULT_NAMESPACE, [maintenance]))
+        lines = (f"still new after {BEGIN_TIMEOUT_SECONDS:.0f} s: {NOT_BEGUN_HINT}", *warnings)
+        print(*(f"  {line}" for line in lines), sep="\n", flush=True)
     in_time, latest = _wait_for_object(cluster, path, has_ended, deadline - time.monotonic())
     latest = latest or {}
     _raise_unless(in_time, format_timeout(latest))

@@ -1,4 +1,4 @@
-"""Generates docs/reference.md: the functions, the event types and the permissions, as the code defines them.
+"""Generates docs/reference.md: the functions, event types, permissions and metrics, as the code defines them.
 
 `python -m tests.reference` prints the page.
 """
@@ -8,9 +8,21 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from prometheus_client.metrics_core import Metric
+
+import eventing.podsource.metrics
+import functions.admission.endpoints
+import functions.certificates.metrics
+import functions.installs
+import functions.maintenance.metrics
+import functions.record
+import functions.serving.certificate
+import functions.serving.metrics
 from eventing import events
 from eventing.event_types import shorten_type
+from eventing.local.metrics import DeliveryMetrics
 from functions.app import FUNCTIONS
 from functions.failures import raise_retry
 from functions.serving.function import Function
@@ -19,18 +31,19 @@ from tests.sources import ROOT, get_source_path, parse_source
 
 PAGE = ROOT / "docs" / "reference.md"
 PAGE_HEAD = """\
-# Reference: functions, event types and permissions
+# Reference: functions, event types, permissions and metrics
 
-This page lists what each function consumes, emits and may do in the cluster. It is for
-administrators who grant or review permissions, and for contributors who add a function.
-`make reference` generates it from the code; tests compare the code with the manifests.
+This page lists what each function consumes, emits and may do in the cluster, and all metrics. It is
+for administrators who grant or review permissions or monitor the product, and for contributors who
+add a function. `make reference` generates it from the code; tests compare the code with the
+manifests and with the served metrics.
 
 Event types are printed without their prefix: `dev.knative.` for `apiserver.*` and `sources.*`, and
 `dev.nodemaintenance.` for all others. Other references:
 
 - [events](events.md): the order of the events, and their data
 - [states](states.md): the states, and the event that ends each of them
-- [metrics, alerts and logs](observability.md)
+- [alerts, traces and logs](observability.md)
 - [environment variables](configuration.md#environment-variables)
 """
 FUNCTIONS_HEAD = """\
@@ -58,6 +71,14 @@ the whole cluster. The manifest of each account is in `manifests/base/rbac`, or 
 
 | account | resource | API groups | verbs | namespace |
 |---|---|---|---|---|"""
+METRICS_HEAD = """\
+## Metrics
+
+Each process serves its metrics at `/metrics` in the Prometheus format, with these meanings as HELP
+texts. [Observability](observability.md#metrics) describes the ports and how to query the metrics."""
+METRICS_TABLE_HEAD = """\
+| metric | type | labels | meaning |
+|---|---|---|---|"""
 COMPONENT_PAGES = {
     "maintenance": "architecture.md",
     "certificates": "certificates.md",
@@ -77,6 +98,19 @@ EXTERNAL_TYPES = {
 """The event types of Knative's sources, with their meaning."""
 HINT_TYPES = (events.PODS_GONE, events.PODS_ADDED, events.BUDGET_OPENED)
 """The event types that PodSource emits."""
+METRIC_SOURCES: dict[str, tuple[object, ...]] = {
+    "functions": (
+        functions.maintenance.metrics,
+        functions.installs,
+        functions.serving.metrics,
+        functions.record,
+    ),
+    "certificates": (functions.certificates.metrics,),
+    "the local delivery": (DeliveryMetrics(),),
+    "the admission webhook": (functions.admission.endpoints, functions.serving.certificate),
+    "PodSource": (eventing.podsource.metrics,),
+}
+"""The modules and objects whose attributes define the metrics, by the end of the heading above the table."""
 
 
 def render_page() -> str:
@@ -87,6 +121,10 @@ def render_page() -> str:
     lines += ["", PERMISSIONS_HEAD]
     for account in SOURCE_BY_ACCOUNT:
         lines += _render_permissions(account)
+    lines += ["", METRICS_HEAD]
+    for server, sources in METRIC_SOURCES.items():
+        lines += ["", f"### Metrics of {server}", "", METRICS_TABLE_HEAD]
+        lines += [_render_metric(metric, labels) for source in sources for metric, labels in _list_metrics(source)]
     return "\n".join([*lines, ""])
 
 
@@ -139,6 +177,25 @@ def _render_permissions(account: str) -> Iterator[str]:
         verbs = sorted({right.verb for right in rights_of_resource})
         cells = [f"`{account}`", f"`{resource}`", ", ".join(groups), ", ".join(verbs)]
         yield f"| {' | '.join([*cells, f'`{namespace}`' if namespace else ''])} |"
+
+
+def _list_metrics(source: object) -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    """Yield the metrics that the source's attributes define, with their label names.
+
+    The labels are an attribute of the collector, or of the metric if the collector has several metrics.
+    """
+    attributes: Iterable[Any] = vars(source).values()
+    for collector in attributes:
+        if not hasattr(collector, "describe") or isinstance(collector, type):
+            continue
+        for metric in collector.describe():
+            yield metric, getattr(metric, "_labelnames", ()) or getattr(collector, "_labelnames", ())
+
+
+def _render_metric(metric: Metric, labels: Iterable[str]) -> str:
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    label_list = ", ".join(f"`{label}`" for label in labels)
+    return f"| {' | '.join([f'`{name}`', metric.type, label_list, metric.documentation])} |"
 
 
 if __name__ == "__main__":

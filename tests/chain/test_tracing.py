@@ -103,7 +103,8 @@ def test_drain_produces_one_trace(traced_environment: ChainEnvironment, collecto
         (span.name, spans_by_id[span.parent_span_id].name) for span in spans if span.parent_span_id
     }
 
-    assert [(span.name, get_event_type(span)) for span in root_spans] == [("begin", events.RESOURCE_ADDED)]
+    # A second attempt of the same event is a second root span.
+    assert {(span.name, get_event_type(span)) for span in root_spans} == {("begin", events.RESOURCE_ADDED)}
     assert {span.parent_span_id for span in spans} - {b""} <= spans_by_id.keys()
     assert {("cordon", "begin"), ("taint", "cordon"), ("evict", "taint"), ("status", "evict")} <= span_and_parent_names
     assert {

@@ -45,12 +45,13 @@ UNUSED_COMPONENTS = (
     "cpu-labels",
 )
 """The components that no overlay contains; the tests combine them with `plain`."""
-SKIPPED_COMPONENTS = ("monitoring", "senders", "cert-manager")
+SKIPPED_COMPONENTS = ("monitoring", "senders", "cert-manager", "scale-to-zero")
 """The components that these tests skip.
 
 - monitoring: contains kinds of the Prometheus operator, whose CRDs tests/manifests/test_monitoring.py installs
 - senders: contains an EventPolicy, which the webhook rejects without authentication-oidc; see tests/e2e/test_senders.py
 - cert-manager: contains kinds of cert-manager, whose webhook does not run in these tests
+- scale-to-zero: changes only Knative Services; tests/real/test_serving.py installs it
 """
 
 
@@ -59,7 +60,7 @@ def knative_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
     """Yield a cluster that runs Knative's controllers and admission webhooks, but no data plane."""
     folder = tmp_path_factory.mktemp("admission")
     with LocalCluster(folder / "servers", nodes=1, flags=install.APISERVER_FLAGS) as cluster:
-        control_plane = ControlPlane(cluster, folder / "control", (install.EVENTING, install.SERVING))
+        control_plane = ControlPlane(cluster, folder / "control", (install.EVENTING, install.SERVING_WEBHOOK))
         control_plane.install()
         cluster.kubectl("apply", "--server-side", "-f", fetch_rabbitmq_crd())
         with control_plane:
@@ -103,7 +104,7 @@ def test_files_of_stepwise_install_are_accepted(clean_cluster: LocalCluster) -> 
 def test_second_apply_of_install_changes_nothing(clean_cluster: LocalCluster, name: str) -> None:
     """NMO-24: Knative accepts each install, and a second `kubectl apply` changes nothing.
 
-    Deployments that a SinkBinding modifies are reapplied, but do not change.
+    Objects that a SinkBinding modifies are reapplied, but do not change.
     """
     _apply_twice(clean_cluster, MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name)
 
@@ -196,7 +197,7 @@ def _wait_for_bound_names(cluster: LocalCluster, directory: Path) -> set[str]:
     for binding in filter_by_kind(objects, "SinkBinding") if "MTChannelBasedBroker" in classes else []:
         arguments = ("-n", binding["metadata"]["namespace"], f"sinkbinding/{binding['metadata']['name']}")
         cluster.kubectl("wait", *arguments, "--for=condition=Ready", "--timeout=60s")
-    label = ("nodemaintenance.dev/binds", "broker")
+    label = ("nodemaintenance.dev/token", "broker")
     return {
         manifest["metadata"]["name"] for manifest in objects if label in manifest["metadata"].get("labels", {}).items()
     }

@@ -41,7 +41,9 @@ def authenticating_environment(environment: E2eEnvironment) -> Iterator[E2eEnvir
     """Yield the environment while Knative authorizes senders according to the shipped EventPolicy."""
     product = environment.product
     assert isinstance(product, KnativeProduct)
+    label = ("label", "deployments", "-n", NAMESPACE, "-l", "nodemaintenance.dev/binds=broker")
     try:
+        environment.cluster.kubectl(*label, "nodemaintenance.dev/token=broker")  # as the component `tokens`
         product.enable_oidc()
         environment.cluster.kubectl("apply", "-f", SENDERS_POLICY_FILE)
         applied = "--for=jsonpath={.status.policies[0].name}=senders"
@@ -63,6 +65,7 @@ def authenticating_environment(environment: E2eEnvironment) -> Iterator[E2eEnvir
         environment.delete_maintenances()
         environment.cluster.kubectl("delete", "-f", SENDERS_POLICY_FILE, "--ignore-not-found")
         product.disable_oidc()
+        environment.cluster.kubectl(*label, "nodemaintenance.dev/token-")
 
 
 def test_maintenances_of_every_api_group_succeed(authenticating_environment: E2eEnvironment) -> None:

@@ -1,12 +1,18 @@
-"""Tests for the func entry point, served by func's middleware from PyPI, as func's scaffolding starts it."""
+"""Tests for the func entry point, served by func's own scaffolding and middleware."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -15,61 +21,65 @@ from cloudevents.core.bindings.http import HTTPMessage
 
 from eventing import events
 from eventing.http_binding import decode_event, encode_binary, encode_structured
+from eventing.journal.entries import parse_attempts
+from eventing.logs import parse_log_line
 from function import WORKERS
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.processes import Server, reserve_port, wait_until_ready
+from localcluster.processes import Server, is_listening, reserve_port, wait_until_ready
+from localcluster.programs import func_module
+from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
 from tests.functions.event_builders import build_added_event
+from tests.receiver import Receiver
+from tests.relay import Relay
 
 Mode = Callable[[BaseCloudEvent], HTTPMessage]
 ROOT = Path(__file__).parents[2]
-SCAFFOLDING_SOURCE = "from func_python.http import serve\nfrom function import new as handler\nserve(handler)\n"
-"""The code that func generates around a function before it builds the image."""
+MAX_SHUTDOWN_SECONDS = 20
+"""Maximum time for a shutdown; the middleware itself waits 3 s for the requests in flight."""
 BOTH_CONTENT_MODES = pytest.mark.parametrize("mode", [encode_binary, encode_structured], ids=["binary", "structured"])
 """The two content modes of a CloudEvent over HTTP."""
 
 
 def build_server(cluster: LocalCluster, log: Path, port: int, **extra_environment: str) -> Server:
+    """Build the process that runs func's generated `main.py`, which imports this work tree's `function`."""
     environment = {
         **NO_PROXY_LOCAL_ENV,
         "KUBECONFIG": str(cluster.ensure_kubeconfig(access.make_username("functions"))),
         "LISTEN_ADDRESS": f"{LOOPBACK}:{port}",
+        "PYTHONPATH": str(ROOT),
         **extra_environment,
     }
-    return Server("func", [sys.executable, "-c", SCAFFOLDING_SOURCE], log, environment, ROOT)
+    return Server("func", [sys.executable, func_module.fetch_scaffolding() / "service" / "main.py"], log, environment)
 
 
 @pytest.fixture(scope="module")
 def func_url(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the URL of a server with all functions, served by func's middleware."""
-    yield from serve_functions(installed_cluster, tmp_path_factory.mktemp("func"))
+    with run_server(installed_cluster, tmp_path_factory.mktemp("func")) as (_, url):
+        yield url
 
 
 @pytest.fixture(scope="module")
 def cordon_url(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the URL of a server with only the function `cordon`, served by func's middleware."""
-    yield from serve_functions(installed_cluster, tmp_path_factory.mktemp("func"), FUNCTION="cordon")
+    with run_server(installed_cluster, tmp_path_factory.mktemp("func"), FUNCTION="cordon") as (_, url):
+        yield url
 
 
-def serve_functions(cluster: LocalCluster, directory: Path, **extra_environment: str) -> Iterator[str]:
+@contextmanager
+def run_server(cluster: LocalCluster, directory: Path, **extra_environment: str) -> Iterator[tuple[Server, str]]:
+    """Yield a ready server and its URL."""
     port = reserve_port()
-    server = build_server(cluster, directory / "func.log", port, **extra_environment)
+    server, url = build_server(cluster, directory / "func.log", port, **extra_environment), f"http://{LOOPBACK}:{port}"
     server.start()
     try:
-        url = f"http://{LOOPBACK}:{port}"
-        wait_until_ready("func's middleware", lambda: is_ready(url), [server], timeout=30)
-        yield url
+        wait_until_ready("func's middleware", partial(is_ready, url), [server], timeout=30)
+        yield server, url
     finally:
         server.stop()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return requests.get(f"{url}/health/readiness", timeout=5).ok
-    except requests.ConnectionError:
-        return False
 
 
 @pytest.fixture
@@ -139,3 +149,62 @@ def test_server_responds_to_more_requests_than_it_has_threads(
 
     with ThreadPoolExecutor(WORKERS) as pool:
         assert set(pool.map(post_event, range(2 * WORKERS))) == {200}
+
+
+def test_readiness_follows_api_server(installed_cluster: LocalCluster, tmp_path: Path) -> None:
+    """Check that the readiness probe fails while the API server is unreachable, and that liveness does not."""
+    relay, user = Relay(urlsplit(installed_cluster.url).port or 0), access.make_username("functions")
+    kubeconfig, token = tmp_path / "kubeconfig", installed_cluster.get_token(user)
+    api_url = f"https://{LOOPBACK}:{relay.port}"
+    access.write_kubeconfig(kubeconfig, api_url, installed_cluster.certificate, user, token)
+    with (
+        closing(relay),
+        run_server(installed_cluster, tmp_path, KUBECONFIG=str(kubeconfig)) as (server, url),
+    ):
+        relay.cut()
+        wait_until_ready("a failed probe", lambda: not is_ready(url), [server], timeout=30)
+        readiness, liveness = (requests.get(f"{url}/health/{probe}", timeout=30) for probe in ("readiness", "liveness"))
+        assert (readiness.status_code, liveness.status_code) == (500, 200)
+        assert readiness.text.startswith("the API server does not answer: ")
+
+        relay.restore()
+        wait_until_ready("the server", partial(is_ready, url), [server], timeout=30)
+
+
+def test_log_lines_are_json_with_fields(installed_cluster: LocalCluster, tmp_path: Path) -> None:
+    """KNM-5: log lines are JSON, as with gunicorn, although the scaffolding configures plain text."""
+    with run_server(installed_cluster, tmp_path) as (server, url):
+        requests.post(f"{url}/begin", "{}", headers={"content-type": "text/plain"}, timeout=30)
+
+        lines = [parse_log_line(line) for line in server.log.read_text().splitlines()]
+    (rejection,) = [line for line in lines if line and line["logger"] == "functions"]
+    assert (rejection["level"], rejection["function"]) == ("warning", "begin")
+
+
+def test_sigterm_lets_request_in_flight_complete(
+    installed_cluster: LocalCluster, unknown_node_maintenance: dict[str, Any], receiver: Receiver, tmp_path: Path
+) -> None:
+    """Check that a server that gets SIGTERM completes its request, publishes its last attempts, and exits with 0."""
+    message = encode_binary(build_added_event(unknown_node_maintenance))
+    with run_server(installed_cluster, tmp_path, RECORD=f"{receiver.url}/record") as (server, url):
+        address = urlsplit(url).hostname or "", urlsplit(url).port or 0
+        with closing(HTTPConnection(*address, timeout=30)) as connection:
+            connection.putrequest("POST", "/begin")
+            headers = {**message.headers, "content-length": str(len(message.body)), "expect": "100-continue"}
+            for name, value in headers.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            assert connection.sock.recv(1000).startswith(b"HTTP/1.1 100 ")  # The server now waits for the body.
+            os.kill(server.pid, signal.SIGTERM)
+            wait_until_ready("the shutdown", lambda: not is_listening(address[1]), [server], timeout=30)
+            connection.send(message.body)
+
+            response = connection.getresponse()
+            event = decode_event(dict(response.getheaders()), response.read())
+        assert server.process
+        assert server.process.wait(MAX_SHUTDOWN_SECONDS) == 0
+
+    (request,) = receiver.list_requests("/record")
+    (attempt,) = parse_attempts(decode_event(request.headers, request.body))
+    assert event.get_type() == events.MAINTENANCE_STEP_FAILED
+    assert (attempt.function, attempt.status) == ("begin", 200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,41 +11,23 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft4Validator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from function import WORKERS
 from localcluster.cluster import LocalCluster
+from localcluster.programs import func_module
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("functions", "eventing", "kube", "console")
-KNOWN_FIELDS = {
-    "": {
-        *("specVersion", "name", "domain", "runtime", "registry", "registryInsecure", "image", "namespace", "deployer"),
-        *("created", "invoke", "build", "run", "deploy"),
-    },
-    "build": {
-        "git",
-        "builderImages",
-        "buildpacks",
-        "builder",
-        "buildEnvs",
-        "pvcSize",
-        "remoteStorageClass",
-        "baseImage",
-    },
-    "run": {"volumes", "envs", "startTimeout"},
-    "deploy": {
-        *("namespace", "image", "annotations", "options", "labels", "healthEndpoints", "serviceAccountName"),
-        *("imagePullSecret", "deployer", "subscriptions"),
-    },
-}
-"""Fields of func's published schema; func rejects a file with any other field."""
 
 
 @pytest.fixture(scope="module")
 def func_yaml() -> dict[str, Any]:
+    """Return the content of func.yaml, with the creation time as text, as JSON has it."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "func.yaml").read_text())
-    return document
+    return {**document, "created": document["created"].isoformat()}
 
 
 def read_list_file(name: str) -> list[str]:
@@ -64,20 +47,57 @@ def read_pyproject_list(key: str) -> list[str]:
     return re.findall(r'"([^"]+)"', match[1])
 
 
-@pytest.mark.parametrize("section", KNOWN_FIELDS)
-def test_func_yaml_has_known_fields_only(func_yaml: dict[str, Any], section: str) -> None:
-    """Check that func.yaml has only known fields, because func rejects the whole file otherwise."""
-    fields = func_yaml if section == "" else func_yaml[section]
+@pytest.fixture(scope="module")
+def func_schema() -> dict[str, Any]:
+    """Return func's JSON schema of func.yaml."""
+    schema: dict[str, Any] = json.loads(func_module.fetch_schema().read_text())
+    return schema
 
-    assert fields.keys() <= KNOWN_FIELDS[section]
+
+def test_func_yaml_matches_schema_of_func(func_yaml: dict[str, Any], func_schema: dict[str, Any]) -> None:
+    """Check that func.yaml matches func's schema, because func rejects a file with an unknown field.
+
+    The first lines name the same schema for editors, as in each file that func writes.
+    """
+    uri = f"https://raw.githubusercontent.com/knative/func/release-{func_module.RELEASE}/schema/func_yaml-schema.json"
+
+    Draft4Validator(func_schema).validate(func_yaml)
+    assert (ROOT / "func.yaml").read_text().splitlines()[:2] == [
+        f"# $schema: {uri}",
+        f"# yaml-language-server: $schema={uri}",
+    ]
 
 
-def test_func_yaml_has_required_fields(func_yaml: dict[str, Any]) -> None:
-    """Check that func.yaml has the required fields and a valid builder; the builder must not be `host`."""
+def test_unknown_field_violates_schema_of_func(func_yaml: dict[str, Any], func_schema: dict[str, Any]) -> None:
+    """Check that the schema is strict, so that the test above can fail."""
+    assert not Draft4Validator(func_schema).is_valid({**func_yaml, "deploy": {"option": {}}})
+
+
+def test_func_yaml_has_settings_that_func_needs(func_yaml: dict[str, Any]) -> None:
+    """Check the settings that func's schema does not require.
+
+    With `invoke: cloudevent`, the middleware would consume the body and reject requests without an event. The
+    namespace and the deployer are those that func shall use: func writes those that it used into `deploy`, and
+    `func delete` removes these.
+    """
     assert func_yaml["specVersion"] == "0.36.0"
-    assert func_yaml["created"]
     assert (func_yaml["runtime"], func_yaml["invoke"]) == ("python", "http")
-    assert func_yaml["build"]["builder"] in ("pack", "s2i")
+    assert func_yaml["deployer"] == "knative"
+    assert func_yaml["deploy"].keys().isdisjoint({"namespace", "image", "deployer"})
+    assert func_yaml["deploy"]["options"]["resources"]["limits"]["concurrency"] == WORKERS
+
+
+def test_triggers_are_in_overlay_only(func_yaml: dict[str, Any]) -> None:
+    """Check that func.yaml has no subscriptions: func would create a second Trigger for each, without a path."""
+    assert "subscriptions" not in func_yaml["deploy"]
+
+
+def test_locked_middleware_has_version_of_scaffolding() -> None:
+    """Check that the tests run the version of func-python that func's scaffolding installs."""
+    scaffolding = (func_module.fetch_scaffolding() / "pyproject.toml").read_text()
+    (pin,) = re.findall(r'"(func-python==[^"]+)"', scaffolding)
+
+    assert pin in [f"{locked.name}{locked.specifier}" for locked in read_lock_file()]
 
 
 def test_overlay_installs_account_and_service_of_func(func_yaml: dict[str, Any]) -> None:
@@ -86,7 +106,7 @@ def test_overlay_installs_account_and_service_of_func(func_yaml: dict[str, Any])
     patch = (ROOT / "manifests/components/together/kustomization.yaml").read_text()
 
     assert func_yaml["deploy"]["serviceAccountName"] == account["metadata"]["name"]
-    assert func_yaml["deploy"]["namespace"] == account["metadata"]["namespace"]
+    assert func_yaml["namespace"] == account["metadata"]["namespace"]
     assert patch.count(f"value: {func_yaml['name']}}}") == 2
 
 

@@ -39,6 +39,12 @@ BUDGET_CAUSE = {"reason": "DisruptionBudget", "message": BUDGET_MESSAGE}
             "keep",
             id="429 because of a budget",
         ),
+        pytest.param(
+            make_error_response(403, "Forbidden", BUDGET_CAUSE),
+            "DisruptionBudget",
+            "keep",
+            id="403 because a budget's status is outdated",
+        ),
         pytest.param(make_error_response(429, "too many requests"), "Busy", "", id="429 because the server is busy"),
         pytest.param(
             make_error_response(

@@ -1,4 +1,4 @@
-"""Renders the manifests with kustomize, and fetches Knative's CRDs from its Go modules."""
+"""Renders the manifests with kustomize, and installs Knative's CRDs from its Go modules."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from eventing.local.manifests import YAML_LOADER
+from localcluster.cluster import LocalCluster
 from localcluster.programs import build
 from tests.sources import list_steps
 
@@ -111,6 +112,13 @@ def fetch_knative_crds() -> list[Path]:
         for package, module, subdirectory in KNATIVE_CRD_DIRS
     ]
     return [*(file for folder in folders for file in sorted(folder.glob("*.yaml"))), fetch_rabbitmq_crd()]
+
+
+def install_knative_crds(cluster: LocalCluster) -> None:
+    """Apply Knative's CRDs, without its controllers, and wait until they are Established."""
+    files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
+    cluster.kubectl("apply", "--server-side", *files)
+    cluster.wait_for_crds()
 
 
 def fetch_rabbitmq_crd() -> Path:

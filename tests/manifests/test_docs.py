@@ -92,18 +92,20 @@ def test_install_page_lists_every_overlay() -> None:
     assert {row[0].strip("`") for row in parse_table(INSTALL_PAGE, "Choose an overlay")} == set(INSTALL_OVERLAYS)
 
 
-def render_documented_overlay(directory: Path, number: int, page: str = INSTALL_PAGE) -> list[Manifest]:
-    """Render the overlay in the code block with the given number on a page of the docs."""
-    overlay_source = re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL)[number]
+def render_documented_overlay(directory: Path, name: str, page: str = INSTALL_PAGE) -> list[Manifest]:
+    """Render the overlay on a page of the docs whose base is the named overlay or component."""
+    (overlay_source,) = [
+        source for source in re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL) if f"/{name}]" in source
+    ]
     relative = f"{'../' * len(directory.parts[1:])}{MANIFESTS.relative_to('/')}"
     (directory / "kustomization.yaml").write_text(overlay_source.replace("../manifests", relative))
     return render(directory)
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "knative"), (1, "func")])
-def test_documented_overlay_replaces_every_image(tmp_path: Path, number: int, name: str) -> None:
+@pytest.mark.parametrize("name", ["knative", "func"])
+def test_documented_overlay_replaces_every_image(tmp_path: Path, name: str) -> None:
     """Check that the overlays in docs/install.md replace the image of all functions and of PodSource."""
-    objects = render_documented_overlay(tmp_path, number)
+    objects = render_documented_overlay(tmp_path, name)
 
     assert list_images(render_overlay(name)) == {PLACEHOLDER_IMAGE}
     assert list_images(objects) == {"registry.example/nodemaintenance:v1"}
@@ -144,7 +146,7 @@ def test_page_does_not_refer_to_requirement_documents(page: Path) -> None:
 
 
 JOURNAL_WORKLOADS = {
-    "knative": ("Service", "record"),
+    "knative": ("Deployment", "record"),
     "plain": ("Deployment", "record"),
     "compact": ("Service", "functions"),
 }
@@ -192,7 +194,7 @@ def test_no_overlay_has_a_usable_image(name: str) -> None:
 
 def test_documented_console_overlay_configures_proxy(tmp_path: Path) -> None:
     """Check that the overlay in docs/console.md sets the proxy's secret and addresses, and the public host name."""
-    deployments = filter_by_kind(render_documented_overlay(tmp_path, 1, CONSOLE_PAGE), "Deployment")
+    deployments = filter_by_kind(render_documented_overlay(tmp_path, "proxied", CONSOLE_PAGE), "Deployment")
     (console,) = [deployment for deployment in deployments if deployment["metadata"]["name"] == "console"]
 
     (container,) = console["spec"]["template"]["spec"]["containers"]

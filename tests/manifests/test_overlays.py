@@ -16,6 +16,7 @@ import yaml
 
 from functions.app import FUNCTIONS
 from localcluster.cluster import LocalCluster
+from localcluster.knative import pod_install
 from localcluster.programs import build
 from tests.manifests.rendering import (
     INSTALL_DIRS,
@@ -147,13 +148,22 @@ def test_every_pod_is_restricted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_startup_probe_allows_two_minutes(name: str) -> None:
-    """Check that startup probes allow two minutes, because many pods that start on a busy node need that long."""
+def test_start_may_take_two_minutes(name: str) -> None:
+    """Check that the kubelet allows two minutes for a start, which many pods that start on a busy node need.
+
+    A Knative Service has no startup probe, which would delay each cold start by a second. Its readiness probe has no
+    period, so that Serving probes every 50 ms. It must not wait for the API server, because it then times out.
+    """
     for pod in get_pod_templates(render_overlay(name)).values():
         for container in pod["spec"]["containers"]:
-            startup, liveness = dict(container["startupProbe"]), dict(container["livenessProbe"])
-            assert startup.pop("periodSeconds") * startup.pop("failureThreshold") == 120
+            liveness = container["livenessProbe"]
+            startup = dict(container.get("startupProbe", liveness))
+            duration = startup.pop("periodSeconds") * startup.pop("failureThreshold")
+            assert startup.pop("initialDelaySeconds", 0) + duration == 120
             assert startup.items() <= liveness.items()
+            if container["name"] == "user-container":
+                assert "startupProbe" not in container
+                assert container["readinessProbe"] == {"httpGet": liveness["httpGet"], "successThreshold": 1}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -316,37 +326,54 @@ def test_every_function_has_address_of_function_record(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_functions_that_emit_several_events_are_bound_to_broker(name: str) -> None:
+def test_functions_that_emit_several_events_have_address_of_broker(name: str) -> None:
     """Check that functions that may emit several events have the Broker's address.
 
-    A reply contains only one event, but `resync` and `guard` can emit one for each maintenance.
+    A reply contains only one event, but `resync` and `guard` can emit one for each maintenance. Only the Service that
+    func creates gets the address from the SinkBinding.
     """
     objects = render_overlay(name)
+    (broker,) = filter_by_kind(objects, "Broker")
     (binding,) = filter_by_kind(objects, "SinkBinding")
-    subject, selected_labels = binding["spec"]["subject"], binding["spec"]["subject"]["selector"]["matchLabels"].items()
-    workloads = [
-        workload
-        for workload in objects
-        if workload["apiVersion"] == subject["apiVersion"] and workload["kind"] == subject["kind"]
-    ]
-    bound_names = {
-        workload["metadata"]["name"]
-        for workload in workloads
-        if selected_labels <= workload["metadata"]["labels"].items()
+    selected_labels = binding["spec"]["subject"]["selector"]["matchLabels"].items()
+    sinks = {
+        workload["metadata"]["name"]: variable["value"]
+        for workload in (*filter_by_kind(objects, "Service"), *filter_by_kind(objects, "Deployment"))
+        if "template" in workload["spec"]
+        for variable in workload["spec"]["template"]["spec"]["containers"][0]["env"]
+        if variable["name"] == "K_SINK"
     }
 
     assert binding["spec"]["sink"]["ref"]["kind"] == "Broker"
-    assert subject["namespace"] == binding["metadata"]["namespace"]
-    if name in ONE_SERVICE_PER_FUNCTION:
-        assert bound_names == {"guard", "resync", *(["resync-runs"] if name == MUTEX_OVERLAY else [])}
-    elif name == "func":
-        labels = {
-            label["key"]: label["value"]
-            for label in yaml.safe_load((ROOT / "func.yaml").read_text())["deploy"]["labels"]
-        }
-        assert selected_labels <= labels.items()
+    assert (
+        binding["spec"]["subject"]["namespace"] == binding["metadata"]["namespace"] == broker["metadata"]["namespace"]
+    )
+    assert not [item for item in objects if selected_labels <= (item["metadata"].get("labels") or {}).items()]
+    if name == "func":
+        deploy = yaml.safe_load((ROOT / "func.yaml").read_text())["deploy"]
+        assert selected_labels <= {label["key"]: label["value"] for label in deploy["labels"]}.items()
+        assert sinks == {}
+    elif name in ONE_SERVICE_PER_FUNCTION:
+        assert set(sinks) == {"guard", "resync", *(["resync-runs"] if name == MUTEX_OVERLAY else [])}
     else:
-        assert len(bound_names) == 1
+        assert len(sinks) == 1
+    assert all(f"{broker['metadata']['namespace']}" in sink for sink in sinks.values())
+
+
+@pytest.mark.parametrize("served_by", ["services", "compact", "plain"])
+def test_tokens_bind_functions_that_post_events(served_by: str, tmp_path: Path) -> None:
+    """Check that with `tokens` the SinkBinding selects exactly the functions with the Broker's address."""
+    overlay = pod_install.write_overlay(tmp_path, [served_by, "inmemory", "tokens"], ROOT / "manifests" / "base")
+    objects = render(overlay)
+    (binding,) = filter_by_kind(objects, "SinkBinding")
+    subject = binding["spec"]["subject"]
+
+    def list_names(label: str) -> set[str]:
+        return {item["metadata"]["name"] for item in objects if label in (item["metadata"].get("labels") or {})}
+
+    bound = [item for item in objects if "nodemaintenance.dev/token" in (item["metadata"].get("labels") or {})]
+    assert list_names("nodemaintenance.dev/token") == list_names("nodemaintenance.dev/binds") != set()
+    assert {(item["apiVersion"], item["kind"]) for item in bound} == {(subject["apiVersion"], subject["kind"])}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -488,8 +515,8 @@ def test_every_trigger_has_delivery_policy(name: str) -> None:
 def test_network_policies_admit_only_broker_and_serving(name: str) -> None:
     """Check that network policies deny incoming traffic to the product's pods, except from the Broker and Serving.
 
-    Without Serving, the functions reach `record` directly. RabbitMQ's ingress runs in the product's namespace and
-    accepts events from its sources and functions.
+    The functions reach `record` directly, unless one process serves all of them. RabbitMQ's ingress runs in the
+    product's namespace and accepts events from its sources and functions.
     """
     policies = {
         policy["metadata"]["name"]: policy["spec"] for policy in filter_by_kind(render_overlay(name), "NetworkPolicy")
@@ -502,7 +529,9 @@ def test_network_policies_admit_only_broker_and_serving(name: str) -> None:
         peer for policy in policies.values() for rule in policy.get("ingress", []) for peer in rule["from"]
     ]
 
-    internal_policies = {"from-functions"} if name == "plain" else {"from-serving"}
+    internal_policies = {"from-serving"} if name != "plain" else set()
+    if name not in ("compact", "func", "hyperconverged"):
+        internal_policies |= {"from-functions"}
     broker = f"from-{name if name in ('rabbitmq', 'kafka') else 'inmemory'}"
     assert set(policies) == {"closed", broker} | internal_policies | ({"to-broker"} if name == "rabbitmq" else set())
     assert policies["closed"] == {

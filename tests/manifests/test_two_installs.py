@@ -16,7 +16,7 @@ from kube.paths import LEASE_NAMESPACE, LEASES_PATH, build_events_path
 from localcluster.cluster import LocalCluster
 from localcluster.processes import wait_until_ready
 from tests.functions.event_builders import build_tick
-from tests.manifests.rendering import MANIFESTS, SKIP_SCHEMA_OPTION, fetch_knative_crds, render_overlay
+from tests.manifests.rendering import MANIFESTS, SKIP_SCHEMA_OPTION, install_knative_crds, render_overlay
 from tests.manifests.running_install import RunningInstall
 from tests.proofs import proves
 from tests.workload import AuditLog, build_pod, start_audit
@@ -32,9 +32,7 @@ TIMEOUT_SECONDS = 30
 def two_install_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Yield a cluster to which the manifests of both installs were applied."""
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
-        files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
-        cluster.kubectl("apply", "--server-side", *files)
-        cluster.wait_for_crds()
+        install_knative_crds(cluster)
         for name in OVERLAY_BY_NAMESPACE.values():
             cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", MANIFESTS / "overlays" / name)
         yield cluster

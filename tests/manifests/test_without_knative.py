@@ -11,7 +11,7 @@ import pytest
 from eventing.replay.function_client import post_event
 from localcluster.cluster import LocalCluster
 from tests.functions.event_builders import build_tick
-from tests.manifests.rendering import MANIFESTS, ROOT, SKIP_SCHEMA_OPTION, fetch_knative_crds, render
+from tests.manifests.rendering import MANIFESTS, ROOT, SKIP_SCHEMA_OPTION, install_knative_crds, render
 from tests.manifests.running_install import RunningInstall
 from tests.proofs import proves
 
@@ -59,9 +59,7 @@ def test_second_apply_after_knative_is_installed_completes_install(empty_cluster
     assert "finalizers" not in maintenance["metadata"]
     assert "SchedulingDisabled" not in empty_cluster.kubectl("get", "node", "node02").stdout
 
-    files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
-    empty_cluster.kubectl("apply", "--server-side", *files)
-    empty_cluster.wait_for_crds()
+    install_knative_crds(empty_cluster)
     second_result = empty_cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", COMPACT_DIR)
 
     assert len(second_result.stdout.splitlines()) == len(objects)

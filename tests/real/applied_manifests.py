@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from pathlib import Path
 
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.access import NAMESPACE
+from localcluster.knative import pod_install
 from tests.real.environment import RealNodesEnvironment
 
 GENERATIONS_OUTPUT = (
@@ -29,19 +30,14 @@ def list_ready_pods(environment: RealNodesEnvironment) -> list[Object]:
 
 
 def assert_second_apply_changes_nothing(
-    environment: RealNodesEnvironment, overlay: str, bound_names: Collection[str]
+    environment: RealNodesEnvironment, overlay: Path, namespace: str = NAMESPACE
 ) -> None:
-    """Apply an overlay again, and assert that no object changes.
-
-    Args:
-        environment: The environment.
-        overlay: The path of the overlay.
-        bound_names: The objects that kubectl sends again, because Knative has added environment variables to them.
-    """
-    generations = ("get", "deployment,trigger,broker,pdb", "-n", NAMESPACE, "-o", GENERATIONS_OUTPUT)
+    """Apply an overlay again, and assert that no object changes."""
+    kinds = pod_install.list_ready_kinds(environment.cluster)
+    generations = ("get", f"deployment,pdb,{kinds}", "-n", namespace, "-o", GENERATIONS_OUTPUT)
     before = environment.cluster.kubectl(*generations).stdout
     output = environment.cluster.kubectl("apply", "-k", overlay).stdout.splitlines()
     sent_objects = {line.split()[0] for line in output if not line.endswith(" unchanged")}
-    changed = {name for name in sent_objects if not name.startswith(ALWAYS_SENT_KIND)} - set(bound_names)
+    changed = {name for name in sent_objects if not name.startswith(ALWAYS_SENT_KIND)}
     assert not changed, changed
     assert environment.cluster.kubectl(*generations).stdout == before

@@ -1,4 +1,4 @@
-"""The product's image built with buildah: its configuration, its files and servers that run it."""
+"""Images built with buildah: their configuration, their files and servers that run them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ IMAGE_NAME, IMAGE_VERSION = "localhost/nodemaintenance", "9.9.9"
 
 
 @dataclass(frozen=True)
-class ProductImage:
-    """A built image with its software bill of materials."""
+class BuiltImage:
+    """A built image."""
 
     name: str
-    sbom_file: Path
     buildah: Buildah
 
     @cached_property
@@ -29,13 +28,6 @@ class ProductImage:
         """Return the image's OCI configuration."""
         config: dict[str, Any] = json.loads(self.buildah.run("inspect", "--type", "image", self.name))["OCIv1"]
         return config
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size in bytes of the files that the image adds to its base."""
-        return sum(
-            file.lstat().st_size for directory in ("venv", "app") for file in (self.files / directory).rglob("*")
-        )
 
     @cached_property
     def files(self) -> Path:
@@ -62,8 +54,21 @@ class ProductImage:
         return Server(name, command, log_file, self.buildah.environment)
 
 
+@dataclass(frozen=True)
+class ProductImage(BuiltImage):
+    """The product's image with its software bill of materials."""
+
+    sbom_file: Path
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size in bytes of the files that the image adds to its base."""
+        return sum(
+            file.lstat().st_size for directory in ("venv", "app") for file in (self.files / directory).rglob("*")
+        )
+
+
 def build_image(engine: Buildah, *flags: str) -> ProductImage:
     """Build the image and its software bill of materials with `make image`."""
-    return ProductImage(
-        engine.build_product_image(IMAGE_NAME, IMAGE_VERSION, *flags), ROOT / "build" / "sbom.json", engine
-    )
+    name = engine.build_product_image(IMAGE_NAME, IMAGE_VERSION, *flags)
+    return ProductImage(name, engine, ROOT / "build" / "sbom.json")

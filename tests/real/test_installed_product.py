@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,56 +13,34 @@ from localcluster.access import NAMESPACE
 from localcluster.demo import real_nodes as demo
 from localcluster.demo.common import DemoError
 from localcluster.knative import pod_install
+from localcluster.knative.product import PLAIN_OVERLAY
 from localcluster.nodes import preflight, product_image
 from localcluster.programs import build
 from tests.localcluster.commands import wait_until
-from tests.machine_speed import is_below_scaled_limit, measure_slowdown
-from tests.postgresql import PostgreSQL
+from tests.machine_speed import measure_slowdown
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances, self_drain
-from tests.real.environment import APPS_PATH, RealNodesEnvironment, are_ready, build_pod_spec, build_workload
-from tests.relay import Relay
+from tests.real.environment import APPS_PATH, are_ready, build_pod_spec, build_workload
+from tests.real.installed_environment import (
+    BUDGET_PATCH,
+    COMPONENT_NAMES,
+    MAX_DRAIN_SECONDS,
+    InstalledEnvironment,
+    assert_drain_within_limits,
+    install_product,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
-COMPONENT_NAMES = ("console", "postgresql")
-MAX_DRAIN_SECONDS, MAX_CONSOLE_SILENT_SECONDS = 200, 60
-"""Maximum duration of a drain, and maximum time without a response from the console during the drain, in seconds.
-
-The limits are for two cores that start forty pods next to another test; docs/sizing.md has the usual durations.
-Knative's webhook takes a minute to terminate.
-"""
 UPGRADED_IMAGE = f"{product_image.IMAGE_NAME}:v0.0.1"
 """A second tag of the product's image."""
 WEBHOOK_TIMEOUT_SECONDS = 60.0
 """Maximum time in seconds until Knative's webhook responds on the other node."""
-MAX_RECORDING_SECONDS = 180.0
-"""Maximum time in seconds until the journal contains the evictions of a drain."""
-BUDGET_PATCH = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
-"""The budget patch of docs/install.md.
-
-Knative's budget blocks the eviction of its webhook while the webhook has fewer than five replicas.
-"""
 PODSOURCE_DEPLOYMENT, MAX_PODSOURCE_GENERATION = "podsource-deployment", 4
 """PodSource's Deployment, and its maximum generation.
 
 The ContainerSource creates the Deployment, and its SinkBinding adds environment variables. Each of the two
 controllers may overwrite the other's write once.
 """
-BOUND_DEPLOYMENTS = ("deployment.apps/guard", "deployment.apps/resync")
-"""The Deployments to which Knative adds environment variables."""
-
-
-@dataclass(frozen=True)
-class InstalledEnvironment(RealNodesEnvironment):
-    """The installed product, with its journal in PostgreSQL on this machine.
-
-    Attributes:
-        overlay: The path of the applied overlay.
-        journal_url: The URL of the journal's database on this machine.
-    """
-
-    overlay: str
-    journal_url: str
 
 
 @pytest.fixture(scope="module")
@@ -74,22 +50,14 @@ def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     for tools in (build.NODES, build.KNATIVE):
         build.ensure_programs(tools)
     folder = tmp_path_factory.mktemp("shipped")
-    with PostgreSQL() as database, pod_install.start_real_cluster(folder / "cluster") as (cluster, nodes):
-        relay = Relay(database.port, nodes.host_address)
-        url = database.create_database()
-        pods_url = url.replace(f"127.0.0.1:{database.port}", f"{nodes.host_address}:{relay.port}")
-        overlay = pod_install.write_overlay(folder / "overlay", COMPONENT_NAMES)
-        cluster.kubectl("create", "namespace", NAMESPACE)
-        secret = ("create", "secret", "generic", "journal", "-n", NAMESPACE, f"--from-literal=url={pods_url}")
-        cluster.kubectl(*secret)
-        cluster.kubectl("apply", "-k", overlay)
-        pod_install.wait_until_ready(cluster, demo.LATE_DEPLOYMENT)
-        environment = InstalledEnvironment(cluster, nodes, str(overlay), url)
+    with (
+        pod_install.start_real_cluster(folder / "cluster") as (cluster, nodes),
+        install_product(cluster, nodes, folder, PLAIN_OVERLAY, product_image.IMAGE) as environment,
+    ):
         environment.client.patch(
             "/apis/policy/v1/namespaces/knative-eventing/poddisruptionbudgets/eventing-webhook", BUDGET_PATCH
         )
         yield environment
-        relay.close()
 
 
 @proves("X-7")
@@ -126,23 +94,6 @@ def test_demo_fails_if_container_still_runs(installed_environment: InstalledEnvi
         demo.check_pods_gone(installed_environment.cluster, installed_environment.nodes, [running_pod])
 
 
-def assert_drain_within_limits(environment: InstalledEnvironment, result: self_drain.DrainResult) -> None:
-    """Assert that the drain of the product's own node was fast, stopped all containers, and evicted no pod twice."""
-    print(f"{result.seconds:.1f} s, {len(result.evicted)} evictions; console silent {result.max_silent_seconds:.1f} s")
-    assert result.still_running == set()
-    assert len(result.evicted) == len(set(result.evicted)) > 10
-    assert is_below_scaled_limit(result.seconds, MAX_DRAIN_SECONDS)
-    assert result.max_silent_seconds < MAX_CONSOLE_SILENT_SECONDS
-    assert wait_until(
-        lambda: _find_unrecorded_evictions(environment.journal_url, result.evicted) == [], MAX_RECORDING_SECONDS
-    ), _find_unrecorded_evictions(environment.journal_url, result.evicted)
-
-
-def _find_unrecorded_evictions(journal_url: str, evicted: Sequence[str]) -> list[str]:
-    recorded = self_drain.read_evicted_pods_from_journal(journal_url)
-    return [name for name in evicted if name not in recorded and not name.startswith("evict-")]
-
-
 @proves("NMO-24")
 def test_second_apply_changes_nothing(installed_environment: InstalledEnvironment) -> None:
     """Check that a second apply changes nothing, and that all pods are Ready with the shipped manifests.
@@ -152,9 +103,7 @@ def test_second_apply_changes_nothing(installed_environment: InstalledEnvironmen
     pod_install.wait_until_ready(installed_environment.cluster)
 
     assert len(applied_manifests.list_ready_pods(installed_environment)) > 20
-    applied_manifests.assert_second_apply_changes_nothing(
-        installed_environment, installed_environment.overlay, BOUND_DEPLOYMENTS
-    )
+    applied_manifests.assert_second_apply_changes_nothing(installed_environment, installed_environment.overlay)
     source = installed_environment.client.get(
         f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{PODSOURCE_DEPLOYMENT}"
     )
@@ -193,9 +142,9 @@ def test_drain_succeeds_if_image_is_upgraded_during_drain(installed_environment:
 
 def apply_upgrade(environment: InstalledEnvironment) -> None:
     """Apply the overlay with `UPGRADED_IMAGE`; retry while Knative's webhook moves to the other node."""
-    overlay = pod_install.write_overlay(Path(environment.overlay), COMPONENT_NAMES, image=UPGRADED_IMAGE)
+    pod_install.write_overlay(environment.overlay, COMPONENT_NAMES, PLAIN_OVERLAY, UPGRADED_IMAGE)
     assert wait_until(
-        lambda: environment.cluster.kubectl("apply", "-k", overlay, check=False).returncode == 0,
+        lambda: environment.cluster.kubectl("apply", "-k", environment.overlay, check=False).returncode == 0,
         WEBHOOK_TIMEOUT_SECONDS,
     )
 

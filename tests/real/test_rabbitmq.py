@@ -1,4 +1,4 @@
-"""Tests for the durable broker as a user installs it: RabbitMQ, its operators and its Knative Broker run as pods."""
+"""Tests for the overlay `rabbitmq` on Knative Serving: RabbitMQ, its operators and its Broker run as pods."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.access import NAMESPACE
-from localcluster.demo import real_nodes as demo
 from localcluster.knative import pod_install
 from localcluster.knative import pods as knative
 from localcluster.nodes import preflight
 from localcluster.rabbitmq import pods as rabbitmq
+from localcluster.serving import pods as serving
+from tests.localcluster.commands import wait_until
 from tests.real import maintenances
 from tests.real.environment import RealNodesEnvironment
 
 pytestmark = pytest.mark.installs
+APPLY_SECONDS = 180.0
 
 
 @pytest.fixture(scope="module")
 def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodesEnvironment]:
-    """Yield two real nodes with Knative, RabbitMQ and the product as pods."""
+    """Yield two real nodes with Knative Eventing and Serving, RabbitMQ and the product as pods."""
     preflight.check_host()
     folder = tmp_path_factory.mktemp("durable")
-    with pod_install.start_real_cluster(folder / "cluster", addons=(knative, rabbitmq)) as (cluster, nodes):
+    addons = (knative.EVENTING, *serving.ADDONS, rabbitmq)
+    with pod_install.start_real_cluster(folder / "cluster", addons=addons) as (cluster, nodes):
         cluster.kubectl("create", "namespace", NAMESPACE)
         rabbitmq.create_rabbitmq_cluster(cluster, folder / "disk")
-        cluster.kubectl("apply", "-k", rabbitmq.write_overlay(folder / "overlay"))
-        pod_install.wait_until_ready(cluster, demo.LATE_DEPLOYMENT)
+        overlay = rabbitmq.write_overlay(folder / "overlay")
+        # The Broker's webhook sometimes misses its timeout of 2 s while all pods start.
+        assert wait_until(lambda: not cluster.kubectl("apply", "-k", overlay, check=False).returncode, APPLY_SECONDS)
+        pod_install.wait_until_ready(cluster, pod_install.LATE_DEPLOYMENT)
         yield RealNodesEnvironment(cluster, nodes)
 
 

@@ -200,7 +200,7 @@ def test_replays_are_not_counted_in_metrics(functions: Functions, workload: Work
 
 
 def test_deleted_maintenance_counts_as_ending() -> None:
-    """docs/observability.md: a deleted maintenance counts as Ending, and not under its phase."""
+    """docs/reference.md: a deleted maintenance counts as Ending, and not under its phase."""
     maintenance = build_maintenance_with_status(phase="Succeeded")
     deleted_maintenance = {
         **maintenance,
@@ -215,7 +215,7 @@ def test_deleted_maintenance_counts_as_ending() -> None:
 
 
 def test_evictions_are_counted_by_outcome() -> None:
-    """docs/observability.md: evictions are counted by outcome: evicted, gone or blocked."""
+    """docs/reference.md: evictions are counted by outcome: evicted, gone or blocked."""
     outcomes = ("evicted", "gone", "blocked")
     before = [read_metric("nodemaintenance_evictions_total", outcome=outcome) for outcome in outcomes]
     pod, blocked = {"uid": "a"}, BlockedPod({"namespace": "ns", "name": "a", "uid": "a"}, "Forbidden", "why")
@@ -227,7 +227,7 @@ def test_evictions_are_counted_by_outcome() -> None:
 
 
 def test_gauges_have_documented_labels() -> None:
-    """docs/observability.md: the gauges have the labels that alerts use."""
+    """docs/reference.md: the gauges have the labels that alerts use."""
     collector = MaintenanceCollector()
     collector.update(
         [build_maintenance_with_status(phase="Running", blockedPods=[{**BLOCKED_POD, "since": format_seconds_ago(60)}])]

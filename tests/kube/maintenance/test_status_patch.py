@@ -275,8 +275,9 @@ def test_orphaned_daemonset_pod_is_pending_with_force_false(reason: str, pending
 @pytest.mark.parametrize(
     ("finalizers", "grace_period_end", "reason"),
     [
-        pytest.param(["example.com/hold"], "2026-01-02T03:04:00Z", "Finalizers", id="held by a finalizer"),
-        pytest.param([], "2026-01-02T03:04:00Z", "Terminating", id="not ended by its kubelet"),
+        pytest.param(["example.com/hold"], "2026-01-02T03:03:50Z", "Finalizers", id="held by a finalizer"),
+        pytest.param([], "2026-01-02T03:03:50Z", "Terminating", id="not ended by its kubelet"),
+        pytest.param([], "2026-01-02T03:03:56Z", "", id="about to be removed by its kubelet"),
         pytest.param(["example.com/hold"], "2026-01-02T03:05:00Z", "", id="still in its grace period"),
     ],
 )

@@ -1,0 +1,109 @@
+"""The product as a user installs it on real nodes, with the console and with its journal in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localcluster.access import NAMESPACE
+from localcluster.cluster import LocalCluster
+from localcluster.knative import pod_install
+from localcluster.nodes.real_nodes import RealNodes
+from localcluster.registry.pods import PULL_SECRET_PATCH, create_pull_secret
+from tests.localcluster.commands import wait_until
+from tests.machine_speed import is_below_scaled_limit
+from tests.postgresql import PostgreSQL
+from tests.real import self_drain
+from tests.real.environment import RealNodesEnvironment
+from tests.relay import Relay
+
+COMPONENT_NAMES = ("console", "postgresql")
+MAX_DRAIN_SECONDS, MAX_CONSOLE_SILENT_SECONDS = 200, 60
+"""Maximum duration of a drain, and maximum time without a response from the console during the drain, in seconds.
+
+The limits are for two cores that start forty pods next to another test; docs/sizing.md has the usual durations.
+Knative's webhook takes a minute to terminate.
+"""
+BUDGET_PATCH = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
+"""The patch of docs/install.md for Knative's budgets, which allow no eviction while there are fewer than five pods."""
+MAX_RECORDING_SECONDS = 180.0
+"""Maximum time in seconds until the journal contains the evictions of a drain."""
+
+
+@dataclass(frozen=True)
+class InstalledEnvironment(RealNodesEnvironment):
+    """The installed product, with its journal in PostgreSQL on this machine.
+
+    Attributes:
+        overlay: The path of the applied overlay.
+        journal_url: The URL of the journal's database on this machine.
+        shipped_overlay: The shipped overlay under the applied one.
+        patches: The Kustomize patches of the applied overlay.
+    """
+
+    overlay: Path
+    journal_url: str
+    shipped_overlay: Path
+    patches: Sequence[Mapping[str, Any]]
+
+    def apply_image(self, image: str, *components: str, patches: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Apply the overlay with another image, and with further components and patches."""
+        components = (*COMPONENT_NAMES, *components)
+        patches = (*self.patches, *patches)
+        pod_install.write_overlay(self.overlay, components, self.shipped_overlay, image, patches=patches)
+        self.cluster.kubectl("apply", "-k", self.overlay)
+
+
+@contextmanager
+def install_product(
+    cluster: LocalCluster,
+    nodes: RealNodes,
+    directory: Path,
+    shipped_overlay: Path,
+    image: str,
+    with_pull_secret: bool = False,
+) -> Iterator[InstalledEnvironment]:
+    """Install the product with an overlay over a shipped one; yield when all of it is ready, except the webhook.
+
+    With `with_pull_secret`, the image is pulled from the private registry.
+    """
+    with PostgreSQL() as database:
+        relay = Relay(database.port, nodes.host_address)
+        url = database.create_database()
+        pods_url = url.replace(f"127.0.0.1:{database.port}", f"{nodes.host_address}:{relay.port}")
+        cluster.kubectl("create", "namespace", NAMESPACE)
+        if with_pull_secret:
+            create_pull_secret(cluster, NAMESPACE)
+        secret = ("create", "secret", "generic", "journal", "-n", NAMESPACE, f"--from-literal=url={pods_url}")
+        cluster.kubectl(*secret)
+        patches = [PULL_SECRET_PATCH] if with_pull_secret else []
+        environment = InstalledEnvironment(cluster, nodes, directory / "overlay", url, shipped_overlay, patches)
+        environment.apply_image(image)
+        pod_install.wait_until_ready(cluster, pod_install.LATE_DEPLOYMENT)
+        yield environment
+        relay.close()
+
+
+def assert_drain_within_limits(environment: InstalledEnvironment, result: self_drain.DrainResult) -> None:
+    """Assert that the drain of the product's own node was fast, stopped all containers, and evicted no pod twice."""
+    print(f"{result.seconds:.1f} s, {len(result.evicted)} evictions; console silent {result.max_silent_seconds:.1f} s")
+    assert result.still_running == set()
+    assert len(result.evicted) == len(set(result.evicted)) > 10
+    assert is_below_scaled_limit(result.seconds, MAX_DRAIN_SECONDS)
+    assert result.max_silent_seconds < MAX_CONSOLE_SILENT_SECONDS
+    assert_evictions_recorded(environment, result.evicted)
+
+
+def assert_evictions_recorded(environment: InstalledEnvironment, evicted: Sequence[str]) -> None:
+    """Assert that the journal contains each eviction, except those of `evict` pods, which evict themselves."""
+    assert wait_until(
+        lambda: _find_unrecorded_evictions(environment.journal_url, evicted) == [], MAX_RECORDING_SECONDS
+    ), _find_unrecorded_evictions(environment.journal_url, evicted)
+
+
+def _find_unrecorded_evictions(journal_url: str, evicted: Sequence[str]) -> list[str]:
+    recorded = self_drain.read_evicted_pods_from_journal(journal_url)
+    return [name for name in evicted if name not in recorded and not name.startswith("evict-")]
