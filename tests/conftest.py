@@ -81,7 +81,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def requires_exclusive_machine(item: pytest.Item) -> bool:
-    """Return whether a test is marked `alone`, because it measures time."""
+    """Return whether a test is marked `alone`, because it measures time or needs all cores."""
     return item.get_closest_marker("alone") is not None
 
 

@@ -29,6 +29,8 @@ Knative's webhook takes a minute to terminate.
 """
 BUDGET_PATCH = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
 """The patch of docs/install.md for Knative's budgets, which allow no eviction while there are fewer than five pods."""
+MAX_APPLY_SECONDS = 180.0
+"""Maximum time in seconds until Knative's webhooks respond, which start again on the other node during a drain."""
 MAX_RECORDING_SECONDS = 180.0
 """Maximum time in seconds until the journal contains the evictions of a drain."""
 
@@ -54,7 +56,13 @@ class InstalledEnvironment(RealNodesEnvironment):
         components = (*COMPONENT_NAMES, *components)
         patches = (*self.patches, *patches)
         pod_install.write_overlay(self.overlay, components, self.shipped_overlay, image, patches=patches)
-        self.cluster.kubectl("apply", "-k", self.overlay)
+        apply_until_accepted(self.cluster, self.overlay)
+
+
+def apply_until_accepted(cluster: LocalCluster, overlay: Path) -> None:
+    """Apply an overlay; retry while a webhook of Knative does not respond, and raise the last error."""
+    if not wait_until(lambda: cluster.kubectl("apply", "-k", overlay, check=False).returncode == 0, MAX_APPLY_SECONDS):
+        cluster.kubectl("apply", "-k", overlay)
 
 
 @contextmanager

@@ -12,12 +12,11 @@ from localcluster.knative import pods as knative
 from localcluster.nodes import preflight
 from localcluster.rabbitmq import pods as rabbitmq
 from localcluster.serving import pods as serving
-from tests.localcluster.commands import wait_until
 from tests.real import maintenances
 from tests.real.environment import RealNodesEnvironment
+from tests.real.installed_environment import apply_until_accepted
 
 pytestmark = pytest.mark.installs
-APPLY_SECONDS = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         rabbitmq.create_rabbitmq_cluster(cluster, folder / "disk")
         overlay = rabbitmq.write_overlay(folder / "overlay")
         # The Broker's webhook sometimes misses its timeout of 2 s while all pods start.
-        assert wait_until(lambda: not cluster.kubectl("apply", "-k", overlay, check=False).returncode, APPLY_SECONDS)
+        apply_until_accepted(cluster, overlay)
         pod_install.wait_until_ready(cluster, pod_install.LATE_DEPLOYMENT)
         yield RealNodesEnvironment(cluster, nodes)
 

@@ -238,6 +238,7 @@ def _read_ready_message(service: Object) -> str:
     )
 
 
+@pytest.mark.alone  # It moves forty pods at once; the pods together have the CPU weight of one process.
 def test_drain_of_functions_node_replaces_them_gradually(serving_environment: InstalledEnvironment) -> None:
     """Check that a drain of the functions' node names Knative's budgets, and succeeds after the documented patch.
 
