@@ -25,7 +25,7 @@ from eventing.event_types import shorten_type
 from eventing.local.metrics import DeliveryMetrics
 from functions.app import FUNCTIONS
 from functions.failures import raise_retry
-from functions.serving.function import Function
+from functions.steps import Function
 from tests.manifests.documented_rights import SOURCE_BY_ACCOUNT, Right, read_documented_rights
 from tests.sources import ROOT, get_source_path, parse_source
 

@@ -19,8 +19,9 @@ from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse, parse_response
 from functions.app import FUNCTIONS
 from functions.serving.attempts import OngoingAttempt, Publisher
-from functions.serving.function import Function
+from functions.serving.function import FunctionRunner
 from functions.serving.handler import handle_event
+from functions.steps import Function
 from kube.client.deadline import set_deadline
 from kube.client.sync_client import SyncClient
 
@@ -37,7 +38,7 @@ def run_in_process(
     event = replay_extensions.add_replay_extensions(entry.event, replay_id, dry_run=dry_run)
     with OngoingAttempt(function, event, Publisher("")) as attempt:
         response = handle_event(
-            _wrap_in_debugger(served_function) if debug else served_function,
+            FunctionRunner(_wrap_in_debugger(served_function) if debug else served_function),
             attempt,
             client,
             accept_header=BATCH_CONTENT_TYPE,

@@ -22,14 +22,18 @@ from functions.certificates.metrics import CERTIFICATE_COLLECTOR
 from functions.certificates.settings import Settings
 from functions.failures import Retry
 from functions.pass_strategies import LatestStateStrategy
+from functions.steps import step
 from kube.client.api_errors import Conflict, NotFound, Unavailable
 from kube.client.sync_client import SyncClient
 
-CONSUMES = (events.TICK, events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
-EMITS = ()
-PASS_STRATEGY = LatestStateStrategy(lambda _hint: "all certificates")
 
-
+@step(
+    "renew-certificates",
+    consumes=(events.TICK, events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+    emits=(),
+    kind="Secret",
+    coalescing=LatestStateStrategy(lambda _hint: "all certificates"),
+)
 def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Make the changes that are due; a rejected change to one component does not stop changes to other components.
 

@@ -32,6 +32,7 @@ from functions.event_data import require_data
 from functions.failures import Retry
 from functions.installs import INSTALL_LEASE_CACHE, is_active_install
 from functions.pass_strategies import LatestStateStrategy, PassKey
+from functions.steps import step
 from kube.client.api_errors import ApiError
 from kube.client.discovery import has_kubevirt
 from kube.client.sync_client import SyncClient
@@ -44,8 +45,6 @@ from kube.cpu.problems import Problem
 from kube.paths import DEFAULT_NAMESPACE, Object
 from kube.text_limits import format_count
 
-CONSUMES = (events.TICK, *REFERENCE_TYPES, events.LABELS_DUE)
-EMITS = (events.LABELS_DUE,)
 STEP = "label-cpu"
 HINT_KINDS = (None, "ConfigMap", hyperconverged.KIND)
 PASSIVE_MESSAGE = "KubeVirt is installed, so its virt-handler labels the nodes and this install does not"
@@ -70,9 +69,6 @@ class _LabelStrategy(LatestStateStrategy):
         return PassKey(serial_key, f"{event.get_type()} {' '.join(_parse_position(event))}")
 
 
-PASS_STRATEGY = _LabelStrategy(lambda _hint: "labels of nodes")
-
-
 class Position(NamedTuple):
     """Position of a `labels.due` event: the token of the page of nodes, and the name of the first node on the page."""
 
@@ -89,6 +85,12 @@ class LabelSnapshot(NamedTuple):
     page: Page
 
 
+@step(
+    "label-cpu",
+    consumes=(events.TICK, *REFERENCE_TYPES, events.LABELS_DUE),
+    emits=(events.LABELS_DUE,),
+    coalescing=_LabelStrategy(lambda _hint: "labels of nodes"),
+)
 def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Label one page of nodes, and emit `labels.due` if more pages remain.
 

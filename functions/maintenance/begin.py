@@ -29,6 +29,7 @@ from functions.maintenance.event_objects import (
     read_maintenance,
 )
 from functions.maintenance.quorum_lease import hold_quorum_lease
+from functions.steps import step
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import Conflict, NotFound
 from kube.client.eviction_batch import find_orphan_uids
@@ -43,14 +44,32 @@ from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_a
 from kube.paths import Object, encode_path_segment
 from kube.pods import Pod
 
-CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_PENDING)
-EMITS = (events.MAINTENANCE_BEGUN, events.MAINTENANCE_RESTORE_PENDING)
-
 
 class LeaseHeldByOther(Exception):
     """Raised if another tool holds the lease, or if a maintenance that has begun has lost the lease to another one."""
 
 
+def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
+    """Build `maintenance.step_failed`, with `begun` if the tick reported that the maintenance had begun.
+
+    Without `begun`, the status ignores the error once the maintenance has begun. Raises `Retry` if the event names no
+    maintenance.
+    """
+    begun = (
+        event.get_type() == events.MAINTENANCE_PENDING
+        and require_data(event).get("begun") is True
+        and has_valid_signature(event)
+    )
+    return build_step_failed(step, event, error, **({"begun": True} if begun else {}))
+
+
+@step(
+    "begin",
+    consumes=(events.RESOURCE_ADDED, events.MAINTENANCE_PENDING),
+    emits=(events.MAINTENANCE_BEGUN, events.MAINTENANCE_RESTORE_PENDING),
+    kind="NodeMaintenance",
+    on_failure=build_begin_failed,
+)
 def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Make the maintenance the holder of its node (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot begin.
 
@@ -95,20 +114,6 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         ),
     }
     return [events.build_event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=data)]
-
-
-def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
-    """Build `maintenance.step_failed`, with `begun` if the tick reported that the maintenance had begun.
-
-    Without `begun`, the status ignores the error once the maintenance has begun. Raises `Retry` if the event names no
-    maintenance.
-    """
-    begun = (
-        event.get_type() == events.MAINTENANCE_PENDING
-        and require_data(event).get("begun") is True
-        and has_valid_signature(event)
-    )
-    return build_step_failed(step, event, error, **({"begun": True} if begun else {}))
 
 
 def _handle_missing_maintenance(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:

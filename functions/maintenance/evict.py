@@ -20,7 +20,12 @@ from eventing import events, replay_extensions
 from functions.event_data import parse_resource_version, require_data
 from functions.failures import Failed
 from functions.installs import is_active_install
-from functions.maintenance.event_objects import fetch_active_maintenance, parse_node_name, parse_reference
+from functions.maintenance.event_objects import (
+    build_step_failed,
+    fetch_active_maintenance,
+    parse_node_name,
+    parse_reference,
+)
 from functions.maintenance.eviction_reports import (
     HINT_VERSION_FIELDS,
     LateEvictions,
@@ -28,6 +33,7 @@ from functions.maintenance.eviction_reports import (
     build_blocked_data,
     report_batch,
 )
+from functions.steps import step
 from kube.budgets import PROGRESSING_REASONS, BlockedPod, build_object_reference, plan_evictions
 from kube.client.api import Api
 from kube.client.eviction_batch import evict_batches, find_orphan_uids, list_covering_budgets, take_late_evictions
@@ -44,15 +50,22 @@ from kube.nodes import Node, is_cordoned_and_tainted
 from kube.paths import Object
 from kube.pods import DrainOptions, PodClassification, get_uid, is_terminating
 
-CONSUMES = events.TYPES_BY_FLAG["more"]
-EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
 HINT_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
 """Types of the events that report changes of pods and budgets; events of other types report the node's state."""
-PASS_STRATEGY, LATE_EVICTIONS = PodStrategy(), LateEvictions()
+LATE_EVICTIONS = LateEvictions()
 NO_TIME_MESSAGE = "not evicted yet: the API server is slow, or asked clients to wait"
 OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evictions on other nodes have a response"
 
 
+@step(
+    "evict",
+    consumes=events.TYPES_BY_FLAG["more"],
+    emits=(events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED),
+    on_failure=build_step_failed,
+    coalescing=PodStrategy(),
+    late_replies=LATE_EVICTIONS,
+    requires_signature=True,
+)
 def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Evict the pods that may leave the node now, and report the blocked ones; return `node.drained` if no pod is left.
 

@@ -20,9 +20,10 @@ from eventing import events
 from eventing.http_binding import BadEvent
 from functions.event_data import get_metadata, is_nonempty_string, require_data
 from functions.installs import is_active_install
-from functions.maintenance.event_objects import is_active, log_about
+from functions.maintenance.event_objects import build_step_failed, is_active, log_about
 from functions.maintenance.kubernetes_events import find_node_event, record_node_event
 from functions.pass_strategies import ChangeStrategy
+from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
 from kube.client.sync_client import SyncClient
@@ -33,8 +34,6 @@ from kube.maintenance.lookup import list_maintenances_of_holder_group, list_unde
 from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_in_maintenance
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
-CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
-EMITS = (events.NODE_DRIFTED,)
 CORDONED_AGAIN_REASON = "NodeCordonedAgain"
 
 
@@ -46,9 +45,14 @@ def _parse_node_name(event: BaseCloudEvent) -> str:
     return str(name)
 
 
-PASS_STRATEGY = ChangeStrategy(lambda event: f"node {_parse_node_name(event)}")
-
-
+@step(
+    "guard",
+    consumes=(events.RESOURCE_UPDATED, events.RESOURCE_DELETED),
+    emits=(events.NODE_DRIFTED,),
+    kind="Node",
+    on_failure=build_step_failed,
+    coalescing=ChangeStrategy(lambda event: f"node {_parse_node_name(event)}"),
+)
 def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `node.drifted` for a node that needs repair, and delete the maintenances of a deleted node.
 

@@ -17,9 +17,16 @@ from eventing import events
 from functions.event_data import get_metadata, require_data
 from functions.failures import Retry
 from functions.installs import is_active_install
-from functions.maintenance.event_objects import log_about, parse_node_name, parse_reference, read_maintenance
+from functions.maintenance.event_objects import (
+    build_step_failed,
+    log_about,
+    parse_node_name,
+    parse_reference,
+    read_maintenance,
+)
 from functions.maintenance.kubernetes_events import record_node_event, record_progress
 from functions.node_patching import MAX_ATTEMPTS, patch_node
+from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound, Rejected
 from kube.client.sync_client import SyncClient
@@ -40,10 +47,14 @@ from kube.nodes import (
 )
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_RESTORE_PENDING)
-EMITS = (events.NODE_RESTORED, events.MAINTENANCE_PENDING)
 
-
+@step(
+    "restore",
+    consumes=(events.RESOURCE_UPDATED, events.MAINTENANCE_RESTORE_PENDING),
+    emits=(events.NODE_RESTORED, events.MAINTENANCE_PENDING),
+    kind="NodeMaintenance",
+    on_failure=build_step_failed,
+)
 def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand the node over to a successor, if any (X-7)."""
     if event.get_type() == events.RESOURCE_UPDATED and (

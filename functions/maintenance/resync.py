@@ -29,10 +29,11 @@ from functions.maintenance.due_events import (
     find_due_event_on_node,
     find_orphans,
 )
-from functions.maintenance.event_objects import log_about
+from functions.maintenance.event_objects import build_step_failed, log_about
 from functions.maintenance.metrics import MAINTENANCE_COLLECTOR, RESYNC_EVENTS
 from functions.pass_strategies import ChangeStrategy
 from functions.round_robin import RoundRobin
+from functions.steps import step
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import ApiError, Unavailable
 from kube.client.concurrent_requests import gather_all
@@ -46,9 +47,6 @@ from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 from kube.trimming import trim_node
 
-CONSUMES = (events.TICK,)
-EMITS = (events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING, events.NODE_DRIFTED, events.NODE_TAINTED)
-PASS_STRATEGY = ChangeStrategy(lambda _tick: "all maintenances")
 MAX_READS_PER_TICK, MIN_SUCCEEDED_READS = 20, 5
 """Maximum number of requests per tick for single nodes, and also for the pods on nodes.
 
@@ -68,6 +66,13 @@ READ_ROTATIONS = ReadRotations()
 """The round-robin positions of this process; a replay uses separate positions."""
 
 
+@step(
+    "resync",
+    consumes=(events.TICK,),
+    emits=(events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING, events.NODE_DRIFTED, events.NODE_TAINTED),
+    on_failure=build_step_failed,
+    coalescing=ChangeStrategy(lambda _tick: "all maintenances"),
+)
 def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the event that each maintenance waits for, because the original event may have been lost.
 

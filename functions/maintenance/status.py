@@ -26,6 +26,7 @@ from functions.maintenance.event_objects import log_about, parse_reference, read
 from functions.maintenance.kubernetes_events import record_node_event, record_progress
 from functions.maintenance.reported_pods import parse_blocked_pods, parse_snapshot
 from functions.status_write_cache import StatusWrite, StatusWriteCache
+from functions.steps import step
 from functions.write_batcher import WriteBatcher
 from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
@@ -39,8 +40,6 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.resource_versions import find_newest
 
-CONSUMES = events.TYPES_BY_FLAG["progress"]
-EMITS = ()
 MAX_ATTEMPTS = 5
 """Maximum number of attempts per write.
 
@@ -64,6 +63,7 @@ STATUS_BATCHER = WriteBatcher[StatusUpdate]()
 STATUS_WRITE_CACHE = StatusWriteCache()
 
 
+@step("status", consumes=events.TYPES_BY_FLAG["progress"], emits=(), requires_signature=True)
 def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Update `.status` from the cluster and from the event's data.
 

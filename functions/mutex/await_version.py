@@ -21,7 +21,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.active_run import ActiveRun, find_run_of_event, load_unhalted_run, parse_upgrade_timeout
-from functions.mutex.event_objects import Replies, log_about, record_warning, report_refusals, utc_now
+from functions.mutex.event_objects import Replies, log_about, log_failure, record_warning, report_refusals, utc_now
+from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
 from kube.mutex import lookup, run_changes, run_record, versions
@@ -33,11 +34,15 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
 
-CONSUMES = (events.NODE_RELEASED, events.REFERENCE_UPDATED)
-EMITS = (events.NODE_UPGRADED, events.NODE_PREJOBS_DONE, events.NODE_DONE, events.RUN_HALTED)
 STOPPED_REASON = "UpgradeStopped"
 
 
+@step(
+    "await-version",
+    consumes=(events.NODE_RELEASED, events.REFERENCE_UPDATED),
+    emits=(events.NODE_UPGRADED, events.NODE_PREJOBS_DONE, events.NODE_DONE, events.RUN_HALTED),
+    on_failure=log_failure,
+)
 @report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
 def await_version(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Check the released node's progress against the live ClusterVersion, not the version that the run began with."""

@@ -11,7 +11,15 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.events import ObjectReference
 from functions.event_data import require_data
-from functions.mutex.event_objects import Replies, is_about_kind, parse_reference, read_object, write_status
+from functions.mutex.event_objects import (
+    Replies,
+    is_about_kind,
+    log_failure,
+    parse_reference,
+    read_object,
+    write_status,
+)
+from functions.steps import step
 from kube.client.api_errors import ApiError, Conflict, Denied, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.mutex import jobs
@@ -19,14 +27,18 @@ from kube.mutex.objects import RULE_KIND, get_condition, is_deleting
 from kube.mutex.validation import VALID_CONFIG_CONDITION, build_rule_condition, find_rule_problem
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.RULE_CHECK_PENDING)
-EMITS = (events.RULE_CHECKED,)
 DRY_RUN_QUERY = {"dryRun": "All", "fieldValidation": "Strict"}
 PLACEHOLDER_NODE = {"metadata": {"name": "some-node", "uid": "trial"}}
 """Placeholder for the node in a Job's dry run, because the node is unknown when a rule is checked."""
 REMEDY = "ask an administrator to add a RoleBinding to that namespace, see docs/mutex.md"
 
 
+@step(
+    "check-rule",
+    consumes=(events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.RULE_CHECK_PENDING),
+    emits=(events.RULE_CHECKED,),
+    on_failure=log_failure,
+)
 def check_rule(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write to the status whether the rule is valid.
 

@@ -16,7 +16,16 @@ from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
 from functions.event_data import require_data
 from functions.mutex.active_run import EVENT_TYPE_OF_STAGE, ActiveRun, load_unhalted_run
-from functions.mutex.event_objects import Replies, is_about_kind, read_object, report_refusals, utc_now, write_status
+from functions.mutex.event_objects import (
+    Replies,
+    is_about_kind,
+    log_failure,
+    read_object,
+    report_refusals,
+    utc_now,
+    write_status,
+)
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.mutex import due_events, lookup, run_changes, run_record
 from kube.mutex.objects import RUN_KIND, has_finalizer, is_deleting, list_references
@@ -24,10 +33,13 @@ from kube.mutex.run_snapshot import RunSnapshot
 from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, build_config_condition, is_config_valid, list_needed_rules
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_CHECK_PENDING)
-EMITS = (events.RUN_VALIDATED, events.RUN_RESTORE_PENDING, *sorted(set(EVENT_TYPE_OF_STAGE.values())))
 
-
+@step(
+    "check-run",
+    consumes=(events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_CHECK_PENDING),
+    emits=(events.RUN_VALIDATED, events.RUN_RESTORE_PENDING, *sorted(set(EVENT_TYPE_OF_STAGE.values()))),
+    on_failure=log_failure,
+)
 @report_refusals(CONFIG_VALIDATED_CONDITION, "FetchFailed")
 def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Validate the run config after a user's change or on a tick, and return the event that continues its run.

@@ -10,16 +10,27 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.event_data import get_metadata
-from functions.mutex.event_objects import Replies, is_about_kind, parse_reference, read_object, write_status
+from functions.mutex.event_objects import (
+    Replies,
+    is_about_kind,
+    log_failure,
+    parse_reference,
+    read_object,
+    write_status,
+)
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.mutex import lookup
 from kube.mutex.objects import TARGET_KIND, is_deleting
 from kube.mutex.validation import compute_target_state
 
-CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TARGET_CHECK_PENDING)
-EMITS = (events.TARGET_CHECKED,)
 
-
+@step(
+    "check-target",
+    consumes=(events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TARGET_CHECK_PENDING),
+    emits=(events.TARGET_CHECKED,),
+    on_failure=log_failure,
+)
 def check_target(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write to the status which nodes the target has and whether it is valid.
 

@@ -19,12 +19,14 @@ from functions.mutex.active_run import ActiveRun
 from functions.mutex.event_objects import (
     Replies,
     log_about,
+    log_failure,
     read_object,
     record_warning,
     report_refusals,
     utc_now,
     write_status,
 )
+from functions.steps import step
 from kube.client.api import JSON_PATCH
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, pools, run_changes, run_record
@@ -50,11 +52,10 @@ from kube.mutex.validation import (
 from kube.paths import Object
 from kube.text_limits import format_count
 
-CONSUMES = (events.UPGRADE_DETECTED,)
-EMITS = (events.POOLS_CLAIMED,)
 PAUSED_CONDITION = "TargetPoolsPaused"
 
 
+@step("claim-pools", consumes=(events.UPGRADE_DETECTED,), emits=(events.POOLS_CLAIMED,), on_failure=log_failure)
 @report_refusals(PAUSED_CONDITION, "NotPaused")
 def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Claim all pools or wait; pools that are already claimed stay claimed.

@@ -16,17 +16,21 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import ObjectReference
-from functions.mutex.event_objects import Replies, read_object, report_refusals, write_status
+from functions.mutex.event_objects import Replies, log_failure, read_object, report_refusals, write_status
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, run_record
 from kube.mutex.objects import RUN_KIND, has_finalizer, is_deleting, list_references
 from kube.mutex.run_snapshot import RunSnapshot
 from kube.mutex.validation import CHECKED_CONDITION, find_upgrade
 
-CONSUMES = (events.RUN_VALIDATED,)
-EMITS = (events.UPGRADE_DETECTED, events.RUN_RESTORE_PENDING)
 
-
+@step(
+    "detect-upgrade",
+    consumes=(events.RUN_VALIDATED,),
+    emits=(events.UPGRADE_DETECTED, events.RUN_RESTORE_PENDING),
+    on_failure=log_failure,
+)
 @report_refusals(CHECKED_CONDITION, "CheckFailed")
 def detect_upgrade(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write the result of the version check to the conditions and change nothing else; ignore an active run."""

@@ -16,7 +16,8 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.best_effort import raise_first_error
 from functions.mutex.active_run import ActiveRun, read_repairable_run
-from functions.mutex.event_objects import Replies, report_refusals, utc_now, write_status
+from functions.mutex.event_objects import Replies, log_failure, report_refusals, utc_now, write_status
+from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
@@ -32,13 +33,17 @@ from kube.paths import Object
 from kube.text_limits import format_count
 from kube.times import format_time
 
-CONSUMES = (events.POOLS_PAUSED,)
-EMITS = (events.NODES_LABELLED, events.POOLS_PAUSED)
 APPLIED_CONDITION = "MutexRulesApplied"
 BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
 """Number of nodes patched concurrently, and the seconds that must remain to start the next batch."""
 
 
+@step(
+    "label-nodes",
+    consumes=(events.POOLS_PAUSED,),
+    emits=(events.NODES_LABELLED, events.POOLS_PAUSED),
+    on_failure=log_failure,
+)
 @report_refusals(APPLIED_CONDITION, "ApplyFailed")
 def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Label each unreleased node that lacks a label, and drop nodes that no longer exist from the run.

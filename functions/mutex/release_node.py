@@ -21,7 +21,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.active_run import ActiveRun, read_unhalted_run
-from functions.mutex.event_objects import Replies, log_about, report_refusals, utc_now
+from functions.mutex.event_objects import Replies, log_about, log_failure, report_refusals, utc_now
+from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, maintainers, versions
@@ -33,9 +34,6 @@ from kube.mutex.validation import NODE_UPGRADE_CONDITION, WAITING_REASON, build_
 from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
-
-CONSUMES = (events.NODE_PREJOBS_DONE,)
-EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 
 
 class PoolCheck(NamedTuple):
@@ -57,6 +55,12 @@ well.
 """
 
 
+@step(
+    "release-node",
+    consumes=(events.NODE_PREJOBS_DONE,),
+    emits=(events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED),
+    on_failure=log_failure,
+)
 @report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
 def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Remove all rule labels from the run's current node in one patch."""

@@ -31,8 +31,17 @@ from eventing.events import ObjectReference
 from functions.best_effort import raise_first_error, try_each
 from functions.event_data import is_nonempty_string, require_data
 from functions.mutex.active_run import load_unhalted_run
-from functions.mutex.event_objects import Replies, log_about, read_object, report_refusals, utc_now, write_status
+from functions.mutex.event_objects import (
+    Replies,
+    log_about,
+    log_failure,
+    read_object,
+    report_refusals,
+    utc_now,
+    write_status,
+)
 from functions.mutex.pool_patching import patch_pool
+from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, set_deadline
@@ -54,13 +63,17 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
 
-CONSUMES = (events.RUN_NODES_DONE, events.RUN_RESTORE_PENDING)
-EMITS = (events.RUN_RESTORED,)
 UPDATED_CONDITION = "MCPUpdated"
 R = TypeVar("R")
 log = logging.getLogger("functions")
 
 
+@step(
+    "restore-pools",
+    consumes=(events.RUN_NODES_DONE, events.RUN_RESTORE_PENDING),
+    emits=(events.RUN_RESTORED,),
+    on_failure=log_failure,
+)
 @report_refusals(UPDATED_CONDITION, "UpdateFailed")
 def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Restore everything that the run changed and still claims, and leave everything else unchanged."""

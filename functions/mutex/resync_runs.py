@@ -26,9 +26,10 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.events import ObjectReference
 from functions.mutex.active_run import EVENT_TYPE_OF_DUE, parse_upgrade_timeout
-from functions.mutex.event_objects import log_about, utc_now
+from functions.mutex.event_objects import log_about, log_failure, utc_now
 from functions.pass_strategies import LatestStateStrategy
 from functions.round_robin import RoundRobin
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, due_events, lookup, run_record
 from kube.mutex.due_events import DueEvent
@@ -37,13 +38,6 @@ from kube.mutex.objects import API_VERSION, DEFAULT_NAMESPACE, RUN_KIND, Resourc
 from kube.mutex.run_snapshot import RunSnapshot
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
-CONSUMES = (
-    *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_RESTORED),
-    events.REFERENCE_UPDATED,
-)
-EMITS = tuple(EVENT_TYPE_OF_DUE.values())
-PASS_STRATEGY = LatestStateStrategy(lambda hint: "all runs (tick)" if hint.get_type() == events.TICK else "all runs")
-"""Coalesces hints only with hints and ticks only with ticks, because a tick emits more events than a hint."""
 HINT_KINDS = (None, "MachineConfigPool", "ClusterVersion")
 MAX_ORPHANS_PER_TICK = 25
 """Maximum number of orphaned nodes for which a tick emits `run.restore_pending`; each event invokes `restore-pools`."""
@@ -52,6 +46,17 @@ UNKNOWN_UID = "unknown"
 """Placeholder for the run config's uid if the node's label does not contain it."""
 
 
+@step(
+    "resync-runs",
+    consumes=(
+        *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_RESTORED),
+        events.REFERENCE_UPDATED,
+    ),
+    emits=tuple(EVENT_TYPE_OF_DUE.values()),
+    on_failure=log_failure,
+    # Hints coalesce only with hints and ticks only with ticks, because a tick emits more events than a hint.
+    coalescing=LatestStateStrategy(lambda hint: "all runs (tick)" if hint.get_type() == events.TICK else "all runs"),
+)
 def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the events that rules, targets, runs and orphaned nodes wait for.
 

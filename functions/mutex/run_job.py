@@ -17,7 +17,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.active_run import ActiveRun, find_run_of_event, load_active_run
-from functions.mutex.event_objects import Replies, log_about, record_warning, report_refusals, utc_now
+from functions.mutex.event_objects import Replies, log_about, log_failure, record_warning, report_refusals, utc_now
+from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import Conflict, Denied, NotFound, Rejected
 from kube.client.sync_client import SyncClient
@@ -30,15 +31,19 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
 
-CONSUMES = (
-    *(events.POOLS_EDITED, events.JOB_DUE, events.NODE_UPGRADED, events.NODE_DONE),
-    *(events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
-)
-EMITS = (events.NODE_PREJOBS_DONE, events.NODE_DONE, events.RUN_NODES_DONE, events.RUN_HALTED)
 JOB_RUN_CONDITION = "JobRun"
 STOPPED_REASON, OVERRIDDEN_REASON = "UpgradeStopped", "VariableOverridden"
 
 
+@step(
+    "run-job",
+    consumes=(
+        *(events.POOLS_EDITED, events.JOB_DUE, events.NODE_UPGRADED, events.NODE_DONE),
+        *(events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+    ),
+    emits=(events.NODE_PREJOBS_DONE, events.NODE_DONE, events.RUN_NODES_DONE, events.RUN_HALTED),
+    on_failure=log_failure,
+)
 @report_refusals(JOB_RUN_CONDITION, "JobRunFailed")
 def run_job(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Create the Job that the current node needs, record its result, or emit the event that continues the run."""

@@ -17,10 +17,11 @@ from eventing.http_binding import MAX_BODY_BYTES, BadEvent, EventTooLarge, decod
 from eventing.signatures import sign_event
 from functions.failures import Retry
 from functions.serving.attempts import OngoingAttempt, Publisher
-from functions.serving.function import Function, invoke
+from functions.serving.function import FunctionRunner
 from functions.serving.metrics import FUNCTION_EVENTS, FUNCTION_SECONDS
 from functions.serving.responses import build_replay_response, build_response, build_text_response
 from functions.serving.tracing import AttemptTracer
+from functions.steps import Function
 from kube.client.deadline import set_deadline
 from kube.client.sync_client import SyncClient
 
@@ -36,6 +37,7 @@ def build_view(
     function: Function, client: SyncClient, publisher: Publisher, tracer: AttemptTracer
 ) -> Callable[[], Response]:
     """Build the Flask view of a function."""
+    runner = FunctionRunner(function)
     if function.late_replies:
         function.late_replies.set_publisher(partial(_publish_late_replies, function.name, publisher))
         publisher.on_close(function.late_replies.close)
@@ -50,7 +52,7 @@ def build_view(
             _publish_dead_letter(decode_event_or_none(headers, body), response, publisher)
             return _count_response(function, response, started)
         with OngoingAttempt(function.name, event, publisher) as attempt, tracer.trace_attempt(attempt):
-            response = handle_event(function, attempt, client, accept_header=request.headers.get("Accept", ""))
+            response = handle_event(runner, attempt, client, accept_header=request.headers.get("Accept", ""))
         if replay_extensions.is_replay(event):
             return response
         if function.consumes:
@@ -105,7 +107,7 @@ def _count_response(function: Function, response: Response, started: float) -> R
 
 
 def handle_event(
-    function: Function, attempt: OngoingAttempt, client: SyncClient, *, accept_header: str = ""
+    runner: FunctionRunner, attempt: OngoingAttempt, client: SyncClient, *, accept_header: str = ""
 ) -> Response:
     """Run the step and encode the response: 200 with the next event, or 204; 4xx for an invalid event; 503 for a retry.
 
@@ -114,17 +116,19 @@ def handle_event(
     describe changes that were not made, and any client could remove the extensions of the dry run.
     """
     with logs.bind_fields(**replay_extensions.get_replay_extensions(attempt.event)):
-        response = _invoke_and_encode(function, attempt, client, accept_header)
+        response = _invoke_and_encode(runner, attempt, client, accept_header)
     attempt.status, attempt.response_bytes = response.status_code, response.calculate_content_length() or 0
     attempt.error = response.get_data(as_text=True).strip() if attempt.status >= 400 else ""
     return response
 
 
-def _invoke_and_encode(function: Function, attempt: OngoingAttempt, client: SyncClient, accept_header: str) -> Response:
+def _invoke_and_encode(
+    runner: FunctionRunner, attempt: OngoingAttempt, client: SyncClient, accept_header: str
+) -> Response:
     event = attempt.event
     try:
         with set_deadline(API_DEADLINE_SECONDS):
-            replies = invoke(function, event, client.with_dry_run() if replay_extensions.is_dry_run(event) else client)
+            replies = runner.invoke(event, client.with_dry_run() if replay_extensions.is_dry_run(event) else client)
         attempt.replies = replies if replay_extensions.is_dry_run(event) else [sign_event(reply) for reply in replies]
         return (
             build_replay_response(attempt.replies, accept_header)
@@ -132,9 +136,9 @@ def _invoke_and_encode(function: Function, attempt: OngoingAttempt, client: Sync
             else build_response(attempt.replies)
         )
     except BadEvent as error:
-        return _reject_event(function, error)
+        return _reject_event(runner.function, error)
     except Retry as error:
-        log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
+        log.warning("retry: %s", error, extra={"fields": {"function": runner.function.name}})
         return build_text_response(f"{error}\n", 503)
 
 

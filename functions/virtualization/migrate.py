@@ -28,6 +28,7 @@ from functions.failures import Retry
 from functions.installs import is_active_install
 from functions.pass_strategies import LatestStateStrategy
 from functions.round_robin import RoundRobin
+from functions.steps import step
 from functions.virtualization.migration_snapshot import HINT_KINDS, MigrationSnapshot, read_snapshot
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
@@ -50,8 +51,6 @@ from kube.virtualization.migration_claims import (
 )
 from kube.virtualization.vmis import Resource, build_migration, build_migration_path, build_migrations_path, get_key
 
-CONSUMES = (events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
-EMITS = ()
 MAX_PASSES_PER_EVENT = 3
 """Maximum number of passes for one event.
 
@@ -68,7 +67,6 @@ MAX_DELETIONS_PER_PASS = 20
 """Maximum number of migrations that one pass deletes."""
 DELETION_ROTATION = RoundRobin()
 """Rotation that selects the migrations to delete. Each process has its own position."""
-PASS_STRATEGY = LatestStateStrategy(lambda _event: "VMIs to migrate")
 log = logging.getLogger("functions")
 
 
@@ -86,6 +84,12 @@ class CreateFailure(NamedTuple):
     is_ambiguous: bool
 
 
+@step(
+    "migrate",
+    consumes=(events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+    emits=(),
+    coalescing=LatestStateStrategy(lambda _event: "VMIs to migrate"),
+)
 def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create the migrations that are due; send only one request if no virtual machine requests migration.
 

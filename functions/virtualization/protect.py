@@ -24,6 +24,7 @@ from functions.failures import Retry
 from functions.installs import is_active_install
 from functions.pass_strategies import ChangeStrategy
 from functions.round_robin import RoundRobin
+from functions.steps import step
 from functions.virtualization.budget_writes import BudgetWriter
 from functions.virtualization.kubernetes_events import record_wait
 from functions.virtualization.migration_snapshot import HINT_KINDS, read_kubevirt_waits, read_snapshot
@@ -37,11 +38,6 @@ from kube.virtualization import virt_launcher_budgets as budgets
 from kube.virtualization.evacuation import MIGRATION_FAILED, NOT_MIGRATABLE, Wait
 from kube.virtualization.vmis import Resource, get_key, is_protected, requests_live_migration
 
-CONSUMES = (
-    *(events.NODE_TAINTED, events.TICK),
-    *(events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
-)
-EMITS = (events.VIRT_LAUNCHERS_WAIT_CHANGED,)
 WARNING_REASONS = (NOT_MIGRATABLE, MIGRATION_FAILED)
 """Reasons for which an Event is recorded on the VMI."""
 BudgetsByVmi = Mapping[budgets.VmiUidKey, Budget]
@@ -50,7 +46,6 @@ TASK_ROTATION = RoundRobin()
 """Rotation that selects which VMI comes first. Each process has its own position."""
 MAX_NAMED_PATHS = 3
 """Maximum number of API paths in an error message."""
-PASS_STRATEGY = ChangeStrategy(lambda _event: "virt-launcher pods to protect")
 
 
 class BudgetTask(NamedTuple):
@@ -60,6 +55,15 @@ class BudgetTask(NamedTuple):
     run: Callable[[BudgetWriter], set[str]]
 
 
+@step(
+    "protect",
+    consumes=(
+        *(events.NODE_TAINTED, events.TICK),
+        *(events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+    ),
+    emits=(events.VIRT_LAUNCHERS_WAIT_CHANGED,),
+    coalescing=ChangeStrategy(lambda _event: "virt-launcher pods to protect"),
+)
 def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create, update and delete budgets; return the events for drained nodes whose pods' reasons to wait have changed.
 

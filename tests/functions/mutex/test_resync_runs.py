@@ -8,7 +8,7 @@ import pytest
 
 from eventing import events
 from eventing.events import ObjectReference
-from functions.mutex import resync_runs
+from functions.app import FUNCTIONS
 from kube.maintenance.objects import build_path as build_maintenance_path
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import (
@@ -194,7 +194,7 @@ def test_event_during_tick_pass_does_not_change_ticks_reply(upgrade: UpgradeScen
 
     The event gets its own pass, which emits fewer events than the tick's pass.
     """
-    controlled_step = ControlledStep(resync_runs.PASS_STRATEGY)
+    controlled_step = ControlledStep(FUNCTIONS["resync-runs"].coalescing)
     tick_reply = controlled_step.post(build_tick())
     controlled_step.wait_for_pass()
     hint_reply = controlled_step.post(

@@ -16,13 +16,12 @@ from eventing.http_binding import BadEvent
 from functions.app import FUNCTIONS
 from functions.event_data import require_data
 from functions.failures import Failed, Retry
-from functions.maintenance import guard, resync
 from functions.maintenance.event_objects import build_step_failed
 from functions.maintenance.eviction_reports import PodStrategy
 from functions.pass_strategies import PassStrategy, Replies
 from functions.serving import pass_queue
-from functions.serving.function import Function, invoke
-from functions.serving.pass_queue import PassQueue
+from functions.serving.function import FunctionRunner
+from functions.steps import Function, Step
 from kube.client.sync_client import SyncClient
 from tests.functions.event_builders import build_node_updated_event, build_tick
 
@@ -46,14 +45,17 @@ def build_evicted_reply(event: BaseCloudEvent, *pods: str, maintenance: ObjectRe
     return [events.build_event(events.PODS_EVICTED, "evict", maintenance, "node-1", cause=event, data=data)]
 
 
+def build_runner(step: Step, strategy: PassStrategy | None = None) -> FunctionRunner:
+    return FunctionRunner(
+        Function("evict", step, (), (), on_failure=build_step_failed, coalescing=strategy or PodStrategy())
+    )
+
+
 class ControlledStep:
     """A step whose passes each wait until the test sets their outcome."""
 
     def __init__(self, strategy: PassStrategy | None = None) -> None:
-        pass_queue_under_test = PassQueue(strategy or PodStrategy())
-        self.function = Function(
-            "evict", self._step, (), (), on_failure=build_step_failed, pass_queue=pass_queue_under_test
-        )
+        self.runner = build_runner(self._step, strategy)
         self.events_seen: list[BaseCloudEvent] = []
         self._began = threading.Semaphore(0)
         self._outcomes: list[Future[Callable[[BaseCloudEvent], Replies]]] = []
@@ -67,7 +69,7 @@ class ControlledStep:
         return outcome.result(TIMEOUT_SECONDS)(event)
 
     def post(self, event: BaseCloudEvent) -> Future[Replies]:
-        return self._threads.submit(invoke, self.function, event, NO_CLIENT)
+        return self._threads.submit(self.runner.invoke, event, NO_CLIENT)
 
     def wait_for_pass(self) -> None:
         assert self._began.acquire(timeout=TIMEOUT_SECONDS)
@@ -119,7 +121,7 @@ def test_only_functions_that_consume_hints_coalesce() -> None:
     The events that `status`, `record` and `restore` consume carry facts. `begin`, `cordon` and `taint` perform one
     action per event.
     """
-    coalescing = {name for name, function in FUNCTIONS.items() if function.pass_queue}
+    coalescing = {name for name, function in FUNCTIONS.items() if function.coalescing}
     opt_in_functions = {"resync-runs", "migrate", "protect", "label-cpu"}
     assert coalescing == {"evict", "guard", "resync", "renew-certificates", *opt_in_functions}
 
@@ -425,7 +427,7 @@ def test_reply_to_redelivered_event_contains_changes_if_next_pass_failed(error: 
 
     A repeated pass of `guard` would not report the same changes again.
     """
-    step = ControlledStep(guard.PASS_STRATEGY)
+    step = ControlledStep(FUNCTIONS["guard"].coalescing)
     first, second = build_node_hint(1), build_node_hint(2)
     answer = step.post(first)
     step.wait_for_pass()
@@ -467,7 +469,7 @@ def test_passes_per_request_are_limited() -> None:
 
     The replies of `guard` cannot request another pass, so the broker redelivers the hint.
     """
-    step = ControlledStep(guard.PASS_STRATEGY)
+    step = ControlledStep(FUNCTIONS["guard"].coalescing)
     hints = [build_node_hint(number) for number in range(pass_queue.MAX_PASSES_PER_REQUEST + 1)]
     answer = step.post(hints[0])
     for number in range(1, pass_queue.MAX_PASSES_PER_REQUEST):
@@ -497,8 +499,11 @@ def test_newest_coalesced_node_is_used() -> None:
         for version in ("8", "11", "9")
     ]
 
-    assert guard.PASS_STRATEGY.select_newest(nodes) is nodes[1]
-    assert resync.PASS_STRATEGY.select_newest([build_tick(), last := build_tick()]) is last
+    guard_strategy, resync_strategy = FUNCTIONS["guard"].coalescing, FUNCTIONS["resync"].coalescing
+    assert guard_strategy is not None
+    assert guard_strategy.select_newest(nodes) is nodes[1]
+    assert resync_strategy is not None
+    assert resync_strategy.select_newest([build_tick(), last := build_tick()]) is last
 
 
 def test_node_drained_in_second_pass_lists_evictions_of_first_pass(controlled_step: ControlledStep) -> None:
@@ -560,12 +565,12 @@ def test_no_concurrent_hint_is_lost() -> None:
             passes_seen[0] = changes[0]
         return build_evicted_reply(event)
 
-    function = Function("evict", step, (), (), on_failure=build_step_failed, pass_queue=PassQueue(PodStrategy()))
+    runner = build_runner(step)
 
     def post_change(number: int) -> Replies:
         with lock:
             changes[0] += 1
-        return invoke(function, build_hint(number), NO_CLIENT)
+        return runner.invoke(build_hint(number), NO_CLIENT)
 
     with ThreadPoolExecutor(8) as threads:
         for first in range(0, 1000, 8):
