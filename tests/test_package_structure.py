@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -69,8 +70,11 @@ IMPORT_EXCEPTIONS = {
 }
 """The packages that a module may import in addition to those allowed for its package, with the reason."""
 PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "tests")
-PRODUCT_PACKAGES = PACKAGES[:4]
+PRODUCT_PACKAGES, TOOL_PACKAGES = PACKAGES[:4], PACKAGES[4:7]
 MODULES = [path for package in PRODUCT_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+TOOL_MODULES = [path for package in TOOL_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+TESTS_MODULE_PATTERN = re.compile(r"tests(\.\w+)*")
+"""Matches the name of a module in `tests`, as an import, `importlib.import_module` or `python -m` has it."""
 LAZY_IMPORTS = (
     *("sqlalchemy", "rich", "croniter", "opentelemetry"),
     *("yaml", "requests", "urllib3", "charset_normalizer", "cryptography"),
@@ -85,7 +89,12 @@ def get_relative_name(path: Path) -> str:
 
 def list_imports(path: Path) -> Iterator[str]:
     """Yield the dotted names of all imports of the module, including those within functions."""
-    for node in ast.walk(parse_source(path)):
+    yield from list_imports_of(parse_source(path))
+
+
+def list_imports_of(source: ast.Module) -> Iterator[str]:
+    """Yield the dotted names of all imports in the source, including those within functions."""
+    for node in ast.walk(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -121,6 +130,33 @@ def test_import_rules_match_existing_packages() -> None:
     for module, packages in IMPORT_EXCEPTIONS.items():
         if (ROOT / module).exists():
             assert {find_package(name) for name in list_imports(ROOT / module)} & set(packages), module
+
+
+def uses_tests(source: ast.Module) -> bool:
+    """Return whether the source imports a module of `tests`, or has the name of such a module in a string."""
+    strings = (str(node.value) for node in ast.walk(source) if isinstance(node, ast.Constant))
+    return any(TESTS_MODULE_PATTERN.fullmatch(name) for name in (*list_imports_of(source), *strings))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tests.workload",
+        "from tests import workload",
+        "from tests.workload import build_pod",
+        "def start(): from tests.workload import build_pod",
+        'importlib.import_module("tests.workload")',
+        'subprocess.run([sys.executable, "-m", "tests.workload"])',
+    ],
+)
+def test_each_use_of_tests_is_found(line: str) -> None:
+    """Check that `uses_tests` finds imports at any level, imports by name, and commands."""
+    assert uses_tests(ast.parse(line))
+
+
+def test_tools_do_not_use_tests() -> None:
+    """Check that the development tools neither import `tests` nor run its modules; `tests` may use the tools."""
+    assert [get_relative_name(path) for path in TOOL_MODULES if uses_tests(parse_source(path))] == []
 
 
 def test_only_client_config_imports_kubernetes() -> None:

@@ -20,7 +20,7 @@ from functions.failures import Retry
 from functions.serving import responses
 from functions.serving.responses import build_response
 from localcluster.cluster import LocalCluster
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 
 MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 DRIFT_EVENTS: list[BaseCloudEvent] = [

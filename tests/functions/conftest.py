@@ -12,6 +12,7 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
+from chaos.api_fault_proxy import FaultProxy
 from eventing import events
 from eventing.http_binding import INVALID_CHARACTERS, decode_event, encode_binary, encode_structured
 from eventing.journal.entries import Attempt, parse_attempts
@@ -26,16 +27,16 @@ from kube.maintenance.groups import GROUPS
 from kube.nodes import EXCLUDE_LABEL, EXCLUDED_BEFORE_LABEL, MAINTENANCE_LABEL, NODES_PATH, build_node_path
 from kube.paths import Object
 from localcluster import access, product
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from localcluster.components import selection
+from localcluster.http_receiver import Receiver
 from localcluster.hyperconverged import crds as hyperconverged
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.openshift import crds
 from localcluster.processes import wait_until_ready
-from tests.fault_proxy import FaultProxy
 from tests.functions.event_builders import build_added_event
-from tests.receiver import Receiver
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 V = TypeVar("V")
 MAX_CONCURRENT_REQUESTS = 50

@@ -17,10 +17,10 @@ from eventing import events
 from kube.maintenance import objects as m
 from kube.paths import Object
 from localcluster.access import NAMESPACE
+from localcluster.audit_log import AuditLog
 from localcluster.processes import Server
 from tests.real import maintenances
 from tests.real.environment import RealNodesEnvironment
-from tests.workload import AuditLog, start_audit
 
 POLLING_SCRIPT = """
 import sys, time, urllib.request
@@ -61,7 +61,7 @@ def drain_and_observe(
     """Drain and restore a node; call `on_progress` once the drain is in progress."""
     evictable = _list_evictable_pods(environment, node)
     poller = _start_polling(environment, "console", node)
-    audit = start_audit(environment.cluster)
+    audit = AuditLog(environment.cluster.audit_log)
     started, started_at = time.monotonic(), time.time()
     try:
         maintenances.create_maintenance(environment, name, node)

@@ -19,6 +19,7 @@ from localcluster.programs import build
 from localcluster.registry.pods import PUSHED_IMAGE_NAME, REGISTRY, push_product_image
 from localcluster.servers import ROOT
 from localcluster.serving import pods as serving
+from localcluster.waiting import wait_for_collection
 from tests.machine_speed import is_below_scaled_limit, measure_slowdown
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances, self_drain
@@ -31,7 +32,6 @@ from tests.real.installed_environment import (
     assert_drain_within_limits,
     install_product,
 )
-from tests.waiting import wait_for_collection
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 OVERLAY = ROOT / "manifests" / "overlays" / "knative"

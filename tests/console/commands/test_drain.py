@@ -17,6 +17,7 @@ from kube.client.api import JSON_PATCH
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import build_cordon_patch, build_node_path, build_taint_patch, has_maintenance_label, is_tainted
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import ReceivedRequest, Response
 from tests.console.commands.workload_objects import (
     build_budget,
     build_controller,
@@ -28,7 +29,6 @@ from tests.console.commands.workload_objects import (
 from tests.console.conftest import CreateNode, RunCommand
 from tests.eviction_webhook import build_review_response, is_probe, serve_webhook
 from tests.proofs import proves
-from tests.receiver import ReceivedRequest, Response
 
 LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher"}
 CURRENT_FLAGS = ["--delete-emptydir-data", "--ignore-daemonsets", "--force"]

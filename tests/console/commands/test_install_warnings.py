@@ -24,11 +24,11 @@ from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.product import install_manifests
+from localcluster.waiting import wait_for_collection, wait_for_object
 from tests import functest
 from tests.console.conftest import RunCommand
 from tests.console.permissions import grant_permissions
 from tests.manifests.rendering import Manifest, install_knative_crds, render_overlay
-from tests.waiting import wait_for_collection, wait_for_object
 
 NODE = "node-1"
 MAINTENANCE_PATH = f"{MEDIK8S.path}/{NODE}"

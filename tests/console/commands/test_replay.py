@@ -15,8 +15,8 @@ from eventing import events
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
+from localcluster.http_receiver import Receiver, Response
 from tests.console.conftest import RunCommand
-from tests.receiver import Receiver, Response
 
 MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "replayed", "uid-replayed")
 

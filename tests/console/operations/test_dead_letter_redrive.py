@@ -26,10 +26,10 @@ from eventing.journal.entries import Entry
 from eventing.journal.store import Journal, Query
 from kube.client.sync_client import SyncClient
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from localcluster.processes import reserve_port
 from tests.console.operations.test_replay_runner import build_trigger
 from tests.postgresql import PostgreSQL
-from tests.receiver import ReceivedRequest, Receiver, Response
 
 NAMESPACE = "node-maintenance"
 REDRIVE_PROGRAM = """

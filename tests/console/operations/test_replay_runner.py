@@ -31,7 +31,7 @@ from eventing.replay.object_changes import NO_CHANGES
 from functions import app
 from kube.client.sync_client import SyncClient
 from localcluster.cluster import LocalCluster
-from tests.receiver import TIMEOUT_SECONDS, Receiver, Response
+from localcluster.http_receiver import TIMEOUT_SECONDS, Receiver, Response
 
 MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 BEGUN = events.build_event(events.MAINTENANCE_BEGUN, "begin", MAINTENANCE, "node-1")

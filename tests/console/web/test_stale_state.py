@@ -32,12 +32,12 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S, ApiGroup
 from kube.mutex.objects import DEFAULT_NAMESPACE, RUN_KIND
 from localcluster.access import write_kubeconfig
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from localcluster.processes import wait_until_ready
 from localcluster.web_console import WebConsole
 from tests.console.commands import mutex_runs
 from tests.console.web.callers import get_page
 from tests.console.web.site import Browser, Site
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.relay import Relay
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ import yaml
 from eventing.local.container_source import ContainerCommand, ContainerSource
 from eventing.local.ping_source import Schedule
 from eventing.local.source_sink import SourceSink
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.eventing.local.broker_process import ROOT, BrokerProcess, build_source, build_trigger
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -19,9 +19,9 @@ from kube.paths import Object
 from kube.pods import Pod
 from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import ReceivedRequest, Receiver
 from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
-from tests.receiver import ReceivedRequest, Receiver
 from tests.workload import Workload
 
 BUDGET_OPENED, PODS_GONE = "dev.nodemaintenance.budget.opened", "dev.nodemaintenance.pods.gone"

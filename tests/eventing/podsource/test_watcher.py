@@ -16,10 +16,10 @@ from kube.client.api import Api
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
+from localcluster.http_receiver import ReceivedRequest
 from tests.chain.test_observability import parse_documented_metrics, read_served_metrics
 from tests.eventing.podsource.environment import BUDGET_OPENED, PODS_ADDED, PODS_GONE, PodSourceEnvironment
 from tests.proofs import proves
-from tests.receiver import ReceivedRequest
 from tests.workload import build_pod
 
 X_LABELS, FREE_LABELS = {"app": "x"}, {"app": "free"}

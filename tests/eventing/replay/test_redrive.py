@@ -14,7 +14,7 @@ from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.http_binding import encode_binary
 from eventing.journal.entries import Attempt, Entry
 from eventing.replay.redrive import awaits_redrive, find_failed_function, redrive
-from tests.receiver import Receiver, Response
+from localcluster.http_receiver import Receiver, Response
 
 REPLY_EVENT = CloudEvent({"id": "2", "source": "/f", "type": "t", "datacontenttype": "application/json"}, {"n": 1})
 

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from prometheus_client import REGISTRY
 
+from chaos.api_fault_proxy import DELAYED, NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from functions.certificates.renewal import WRITE_TIMEOUT_SECONDS
 from functions.certificates.renewal_pass import renew_all
@@ -36,7 +37,6 @@ from kube.client.api_errors import Unavailable
 from kube.client.deadline import set_deadline
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE
-from tests.fault_proxy import DELAYED, NO_RESPONSE, Fault, FaultProxy
 from tests.functions.certificates.conftest import (
     CONFIG_MAPS_PATH,
     PROPAGATION_DELAY,

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from chaos.api_fault_proxy import FaultProxy
 from eventing import events
 from functions.certificates import renewal
 from functions.certificates.renewal_pass import renew_all
@@ -30,7 +31,6 @@ from kube.certificates.kubernetes_events import (
 from kube.client.api_errors import Conflict, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE, Object
-from tests.fault_proxy import FaultProxy
 from tests.functions.certificates.conftest import (
     CONFIG_MAPS_PATH,
     PROPAGATION_DELAY,

@@ -10,6 +10,7 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
+from chaos.api_fault_proxy import FaultProxy
 from eventing import events
 from functions.cpu_labels import label_cpu
 from functions.cpu_labels.kubernetes_events import RECENT_REPORTS
@@ -19,10 +20,10 @@ from kube.cpu import capabilities, hyperconverged
 from kube.cpu.node_patch import MANAGED_LABEL, OWN_LABEL_PREFIXES
 from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import DEFAULT_NAMESPACE, Object
-from tests.fault_proxy import FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_resource_event, build_tick
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 CONFIG_MAPS_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/configmaps"
 HASWELL_CAPABILITIES = {"models": ["Conroe", "Haswell", "Penryn"], "cpu": "Haswell"}

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
+from chaos.api_fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from functions import installs
 from functions.cpu_labels import label_cpu, label_patching
@@ -28,7 +29,7 @@ from kube.cpu.problems import (
 from kube.install_lease import ServiceAccount
 from kube.nodes import NODES_PATH
 from kube.paths import DEFAULT_NAMESPACE, LEASES_PATH
-from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
+from localcluster.audit_log import OWN_USER_PREFIX, AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.cpu_labels.conftest import (
     HASWELL_CAPABILITIES,
@@ -39,7 +40,7 @@ from tests.functions.cpu_labels.conftest import (
 from tests.functions.event_builders import build_tick
 from tests.kube.cpu.test_models import HASWELL_FEATURES_ABOVE_PENRYN
 from tests.proofs import proves
-from tests.workload import OWN_USER_PREFIX, AuditLog, Workload, build_pod, summarize_writes
+from tests.workload import Workload, build_pod, summarize_writes
 
 FEATURES_ABOVE_PENRYN = {FEATURE_LABEL_PREFIX + name for name in (*HASWELL_FEATURES_ABOVE_PENRYN.split(), "smep")}
 LEGACY_FEATURE_LABEL = "feature.node.kubernetes.io/cpu-feature-avx"

@@ -16,12 +16,13 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, ApiGroup
 from kube.nodes import build_node_path
 from kube.paths import PODS_PATH
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event
 from tests.functions.maintenance.test_status import run_steps_with_status
 from tests.functions.request_hooks import count_requests, run_before_request
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 

@@ -12,6 +12,7 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import REGISTRY
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events, replay_extensions
 from eventing.http_binding import decode_event
 from functions.event_data import require_data
@@ -24,14 +25,14 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
 from kube.paths import PODS_PATH, Object
 from kube.pods import format_key
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_product_event
 from tests.functions.request_hooks import count_requests
 from tests.kube import samples
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 
 def get_pod_names(pods: list[Any]) -> set[str]:

@@ -24,11 +24,12 @@ from kube.maintenance.kubernetes_events import (
 from kube.paths import Object
 from kube.times import format_time
 from localcluster.access import UNPRIVILEGED
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_updated_event
 from tests.functions.maintenance.test_status import run_steps_with_status
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 

@@ -20,9 +20,9 @@ from functions.maintenance.eviction_reports import LateEvictions
 from kube.client import eviction_batch, eviction_tracker
 from kube.evictions import build_eviction_path, build_pod_path
 from kube.pods import is_terminating
+from localcluster.http_receiver import Receiver
 from tests.functions.conftest import Functions, parse_received_attempts
 from tests.functions.request_hooks import run_before_request
-from tests.receiver import Receiver
 from tests.workload import Workload
 
 pytestmark = pytest.mark.slow

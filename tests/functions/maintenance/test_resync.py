@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events, replay_extensions
 from eventing.http_binding import decode_event
 from functions.event_data import require_data
@@ -19,14 +20,14 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import PODS_PATH, Object
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
+from localcluster.http_receiver import Receiver
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_tick, build_updated_event
 from tests.functions.request_hooks import record_list_requests
 from tests.kube.samples import NODE_IN_MAINTENANCE, make_maintenance
 from tests.proofs import proves
-from tests.receiver import Receiver
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from eventing.subscriptions import list_subscribers
 from functions.installs import INSTALL_LEASE_CACHE
@@ -19,12 +20,12 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
 from kube.nodes import MAINTENANCE_LABEL, is_cordoned, is_in_maintenance
 from kube.paths import Object
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_tick, build_updated_event
 from tests.functions.request_hooks import count_requests
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 

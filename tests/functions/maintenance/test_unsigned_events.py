@@ -16,9 +16,10 @@ from eventing.journal.store import Query
 from eventing.signatures import KEY_VARIABLE, SIGNATURE_EXTENSION, has_valid_signature, sign_event
 from functions.event_data import require_data
 from functions.record import get_journal
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_updated_event
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 pytestmark = pytest.mark.slow
 

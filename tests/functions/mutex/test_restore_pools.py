@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
+from chaos.api_fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from eventing.events import ObjectReference
 from functions.mutex import resync_runs
@@ -18,10 +19,9 @@ from kube.mutex.pools import POOLS_PATH, build_pool_path, get_claim_uid
 from kube.mutex.run_record import Stage
 from kube.mutex.versions import WORKER_LABEL
 from kube.paths import Object
-from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
+from localcluster.simulators.openshift import build_pool
 from tests.functions.conftest import MAX_DELIVERIES, Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario
-from tests.openshift import build_pool
 from tests.proofs import proves
 
 

@@ -24,12 +24,13 @@ from kube.mutex.pools import POOLS_PATH, build_pool_path, get_claim_uid
 from kube.mutex.versions import WORKER_LABEL
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
+from localcluster.simulators.openshift import build_pool
 from tests.functions.event_builders import build_resource_event, build_tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario, build_rule_spec
 from tests.functions.serving.test_pass_queue import TIMEOUT_SECONDS, ControlledStep
-from tests.openshift import build_pool
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 RULE_NODE_LABEL = f"{RULE_LABEL_PREFIX}only.{DEFAULT_NAMESPACE}"
 NEXT_EVENT_BY_LAST_STEP = dict(

@@ -26,9 +26,9 @@ from functions.serving.attempts import (
     OngoingAttempt,
     Publisher,
 )
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.functions.conftest import Functions, parse_received_attempts
 from tests.functions.event_builders import build_added_event, build_tick
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.workload import Workload
 
 DISCARD_URL = "http://127.0.0.1:9"

@@ -19,6 +19,7 @@ from functions.record import get_journal
 from kube.maintenance.objects import build_path
 from kube.nodes import is_cordoned
 from kube.paths import Object
+from localcluster.audit_log import OWN_USER_PREFIX, AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import (
     build_added_event,
@@ -27,7 +28,7 @@ from tests.functions.event_builders import (
     build_tick,
     build_updated_event,
 )
-from tests.workload import OWN_USER_PREFIX, AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 DRY_RUN_EXTENSIONS = {"replay": "r1", "dryrun": "All"}
 Prepare = Callable[[Functions, Workload, str], BaseCloudEvent]

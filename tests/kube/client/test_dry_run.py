@@ -14,9 +14,10 @@ from kube.maintenance import objects as m
 from kube.nodes import build_cordon_patch, build_node_path
 from kube.paths import Object
 from kube.times import parse_time
+from localcluster.audit_log import AuditLog, is_dry_run
 from localcluster.cluster import LocalCluster
 from tests.kube.samples import make_maintenance
-from tests.workload import Workload, is_dry_run, start_audit
+from tests.workload import Workload
 
 WriteFunction = Callable[[SyncClient, Workload, str], tuple[str, Object]]
 UNIQUE_ERROR_TEXT = "error text of the dry-run test"
@@ -71,7 +72,7 @@ def test_dry_run_write_changes_nothing(
 ) -> None:
     """X-2: a dry-run write succeeds, leaves the object unchanged, and is logged as a dry run in the audit log."""
     node = workload.take_node()
-    audit = start_audit(workload.local_cluster)
+    audit = AuditLog(workload.local_cluster.audit_log)
 
     path, _ = write_object(admin_client.with_dry_run(), workload, node)
 

@@ -22,10 +22,11 @@ from kube.client.sync_client import SyncClient
 from kube.evictions import EvictionResult
 from kube.paths import Object
 from kube.pods import Pod
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from tests.functions.request_hooks import count_requests
 from tests.kube import samples
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 
 @pytest.fixture

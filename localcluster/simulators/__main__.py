@@ -1,4 +1,6 @@
-"""`python -m tests.fakes CONTROLLER` simulates another project's controller on the cluster of `$KUBECONFIG`.
+"""`python -m localcluster.simulators CONTROLLER` simulates a controller of OpenShift or KubeVirt.
+
+The controller works on the cluster of `$KUBECONFIG`.
 
 `fake-cvo` creates the ClusterVersion and upgrades the control plane to the desired version. `fake-mco` creates the two
 default pools and upgrades nodes. It also labels each node as a worker with its version, which node-feature-discovery
@@ -21,10 +23,9 @@ from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
 from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
 from localcluster.components.fakes import UNVERSIONED_SELECTOR
-from tests.fake_kubevirt_base import FakeKubeVirtController
-from tests.fake_virt import FakeVirt
-from tests.fake_virt_handler import FakeVirtHandler
-from tests.openshift import MASTER, FakeCvo, FakeMco, build_pool
+from localcluster.simulators.kubevirt import FakeKubeVirtController, FakeVirt
+from localcluster.simulators.openshift import MASTER, FakeCvo, FakeMco, build_pool
+from localcluster.simulators.virt_handler import FakeVirtHandler
 
 FIRST_VERSION = "4.15.9"
 """The version at which the cluster is installed."""

@@ -1,4 +1,4 @@
-"""An HTTP server that records requests, for tests in which it acts as a subscriber, a broker or a span collector."""
+"""An HTTP server that records requests, and acts as a subscriber, a broker or a span collector."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ class ReceivedRequest:
 
     @property
     def id(self) -> str:
+        """Return the id of the event in the request, or "" if there is none."""
         return self.headers.get("ce-id", "")
 
 
 @dataclass(frozen=True)
 class Response:
+    """A response to a received request."""
+
     status: int = 202
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -92,13 +95,16 @@ class Receiver:
 
     @property
     def port(self) -> int:
+        """Return the port on which the server listens."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
+        """Return the address of the server."""
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def handle(self, request: ReceivedRequest) -> Response:
+        """Record a request and return its response."""
         with self._changed:
             self.in_flight[request.path] += 1
             self.max_in_flight[request.path] = max(self.max_in_flight[request.path], self.in_flight[request.path])
@@ -112,19 +118,22 @@ class Receiver:
                 self._changed.notify_all()
 
     def list_requests(self, path: str) -> list[ReceivedRequest]:
+        """Return the requests for this path, in order of arrival."""
         return [request for request in list(self.requests) if request.path == path]
 
     def wait_until(self, predicate: Callable[[], bool]) -> None:
+        """Wait until `predicate` is true, which is checked after each request. Raises `TimeoutError`."""
         with self._changed:
-            assert self._changed.wait_for(predicate, TIMEOUT_SECONDS), [
-                (request.path, request.id) for request in self.requests
-            ]
+            if not self._changed.wait_for(predicate, TIMEOUT_SECONDS):
+                raise TimeoutError(f"received only {[(request.path, request.id) for request in self.requests]}")
 
     def wait_for_requests(self, path: str, count: int = 1) -> list[ReceivedRequest]:
+        """Wait for `count` requests for this path, and return all requests for it."""
         self.wait_until(lambda: len(self.list_requests(path)) >= count)
         return self.list_requests(path)
 
     def close(self) -> None:
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -13,7 +13,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from localcluster.delivery_engines import RunningProduct
-from tests.receiver import ReceivedRequest, Response
+from localcluster.http_receiver import ReceivedRequest, Response
 
 Handler = Callable[[ReceivedRequest], Response]
 MAX_DELAY_SECONDS = 0.5

@@ -49,6 +49,7 @@ class FaultProxy:
         self._runner, self.url = self._run_coroutine(self._start_proxy())
 
     def close(self) -> None:
+        """Stop all faults and the proxy."""
         self.stop_faults()
         self._run_coroutine(self._stop_proxy())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -11,7 +11,7 @@ from kube.client.sync_client import SyncClient
 from kube.mutex.node_labels import get_run_id, is_released
 from kube.nodes import NODES_PATH
 from kube.paths import Object
-from tests.waiting import run_until_set
+from localcluster.waiting import run_until_set
 
 
 class ReleaseWatcher:

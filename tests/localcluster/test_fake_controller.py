@@ -12,7 +12,7 @@ import pytest
 from kube.client.api_errors import Rejected
 from kube.nodes import NODES_PATH, build_node_path
 from localcluster.cluster import LocalCluster
-from tests.fake_controller import MAX_IDLE_SECONDS, FakeController
+from localcluster.simulators.controller import MAX_IDLE_SECONDS, FakeController
 
 QUIET_SECONDS = 1.0
 """Seconds within which a controller notices a change."""

@@ -15,7 +15,7 @@ from kube.client.api_errors import ApiError, Conflict, NotFound
 from kube.client.list_watch import follow
 from kube.client.sync_client import SyncClient
 from kube.paths import Object
-from tests.waiting import run_until_set
+from localcluster.waiting import run_until_set
 
 MAX_IDLE_SECONDS = 10.0
 """Maximum seconds between reconciliations if nothing changes; fake-virt-handler writes a heartbeat every minute."""

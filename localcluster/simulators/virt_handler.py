@@ -18,7 +18,7 @@ from kube.pods import get_node_name, is_terminating
 from kube.pods import is_finished as is_pod_finished
 from kube.times import format_time, parse_time_or_none
 from kube.virtualization.vmis import MIGRATIONS_PATH, VMIS_PATH, get_key, get_vmi_key, is_finished
-from tests.fake_kubevirt_base import (
+from localcluster.simulators.kubevirt import (
     BOOT_ANNOTATION,
     FAILING_ANNOTATION,
     HOLDING_ANNOTATION,

@@ -1,9 +1,9 @@
-"""*fake-mco* and *fake-cvo* simulate the parts of OpenShift that an upgrade run depends on. They are only for tests.
+"""*fake-mco* and *fake-cvo* simulate the parts of OpenShift that an upgrade run depends on.
 
 `fake-mco` upgrades a node whose pool is not paused: after a delay it writes the version label. Like the real operator,
 it prefers a node's custom pool over the pool `worker`, and never upgrades a node of a paused pool. The real operator
 needs minutes to render the configuration of a new version, and an upgrade run pauses the pools in that time. `fake-mco`
-therefore also waits before the first upgrade to a version. `tests.fakes` runs both as processes.
+therefore also waits before the first upgrade to a version. `localcluster.simulators` runs both as processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
 from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
 from kube.selectors import matches
-from tests.fake_controller import FakeController
+from localcluster.simulators.controller import FakeController
 
 MASTER = "master"
 IMAGE = "quay.io/openshift-release-dev/ocp-release"
