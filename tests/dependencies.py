@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from localcluster.components import crds
 from localcluster.errors import LocalClusterError
 from localcluster.knative import install
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.nodes import product_image
-from localcluster.openshift import crds as openshift
 from localcluster.programs import build, func_module, toolchain
 from localcluster.programs.build import Toolset
 from tests.manifests import cert_manager, prometheus
@@ -37,7 +37,7 @@ TOOLSETS: dict[str, tuple[Toolset, ...]] = {
 DOWNLOADS: tuple[Callable[[], object], ...] = (
     *(
         fetch_knative_crds,
-        openshift.fetch_crd_files,
+        crds.fetch_openshift_crd_files,
         kubevirt.fetch_schemas_file,
         cert_manager.fetch_crds,
         prometheus.fetch_crds,

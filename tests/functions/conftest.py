@@ -29,11 +29,8 @@ from kube.paths import Object
 from localcluster import access, product
 from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
-from localcluster.components import selection
+from localcluster.components import crds, selection
 from localcluster.http_receiver import Receiver
-from localcluster.hyperconverged import crds as hyperconverged
-from localcluster.kubevirt import crds as kubevirt
-from localcluster.openshift import crds
 from localcluster.processes import wait_until_ready
 from tests.functions.event_builders import build_added_event
 from tests.workload import Workload
@@ -145,9 +142,7 @@ class Functions:
 def run_idle_cluster(data_dir: Path) -> Iterator[LocalCluster]:
     """Yield a cluster with all CRDs and accounts, on which only the functions that a test calls run."""
     with LocalCluster(data_dir, nodes=1) as running:
-        crds.install_crds(running)
-        kubevirt.install_crds(running)
-        hyperconverged.install_crd(running)
+        crds.install_crds(running, tuple(selection.CRD_PROJECTS))
         product.install_manifests(running, with_v1alpha1=True, components=(selection.MUTEX,))
         # Until the API server has a watch cache for a new CRD, it responds with 503 to `resourceVersion=0`.
         cached_paths = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]

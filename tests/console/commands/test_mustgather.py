@@ -30,7 +30,8 @@ from kube.mutex.jobs import build_job_path, build_jobs_path
 from kube.mutex.objects import API_VERSION, DEFAULT_NAMESPACE, RULE_KIND, RUN_LABEL, build_collection_path
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
-from localcluster.hyperconverged import crds
+from localcluster.components import crds
+from localcluster.components.selection import CPU_LABELS
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from localcluster.processes import wait_until_ready
 from localcluster.product import Product
@@ -397,10 +398,10 @@ def test_archive_contains_hyperconverged(run_command: RunCommand, served_cluster
     client.create("/api/v1/namespaces/default/configmaps", config_map)
     body = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND, "spec": obsolete_cpus}
     path = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
-    crds.install_crd(served_cluster)
+    crds.install_crds(served_cluster, (CPU_LABELS,))
     client.create(path, {**body, "metadata": {"name": hyperconverged.HYPERCONVERGED_NAME}})
     result = run_command("must-gather", "--file", str(tmp_path / "case.tar.gz"))
-    served_cluster.kubectl("delete", "-f", crds.CRD_FILE)
+    served_cluster.kubectl("delete", "-f", crds.HYPERCONVERGED_CRD_FILE)
     served_cluster.kubectl("delete", "configmap", "offered")
 
     assert result.exit_code == 0, result.output

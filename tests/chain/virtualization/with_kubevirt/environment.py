@@ -14,8 +14,7 @@ from kube.virtualization.kubevirt_evacuation import PENDING_PHASES
 from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
 from kube.virtualization.vmis import API_VERSION, LIVE_MIGRATE, MIGRATIONS_PATH, build_migrations_path
 from localcluster.cluster import LocalCluster
-from localcluster.kubevirt.api import VirtApi
-from localcluster.kubevirt.controller import VirtController
+from localcluster.kubevirt.control_plane import VirtApi, VirtController
 from localcluster.product import Product
 from localcluster.simulators.kubevirt import NOT_MIGRATABLE_ANNOTATION, format_now
 from localcluster.simulators.virt_handler import HEARTBEAT_ANNOTATION, FakeVirtHandler, is_schedulable
