@@ -14,23 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, replay_extensions
 from functions.installs import acquire_install_lease
-from functions.maintenance.due_events import (
-    DueEvent,
-    RequiredRead,
-    ResyncSnapshot,
-    find_due_event,
-    find_due_event_by_pods,
-    find_due_event_on_node,
-    find_orphans,
-)
+from functions.maintenance.due_events import DueEvent, find_due_event, find_orphans
 from functions.maintenance.event_objects import build_step_failed, log_about
 from functions.maintenance.metrics import MAINTENANCE_COLLECTOR, RESYNC_EVENTS
+from functions.maintenance.observation import Observation, RequiredRead, ResyncSnapshot
 from functions.pass_strategies import ChangeStrategy
 from functions.round_robin import RoundRobin
 from functions.steps import step
@@ -164,14 +158,17 @@ async def _find_waiting_maintenances(
     api: Api, snapshot: ResyncSnapshot, rotations: ReadRotations, now: datetime
 ) -> list[tuple[Object, str]]:
     """Return the maintenances that wait for an event, each with the event's type."""
-    dues = [(item, _try_find_due_event(item, snapshot, now)) for item in snapshot.maintenances]
+    dues = [(item, _try_find_due_event(Observation(item, snapshot, now))) for item in snapshot.maintenances]
     unlabelled = [item for item, due in dues if due is RequiredRead.NODE]
+    closed = [item for item, due in dues if due is RequiredRead.PODS]
     reads = [
-        _try_read(item, _find_due_event_by_node(api, item, snapshot, now))
+        _find_due_event_after(_read_node, Observation(item, snapshot, now), api)
         for item in rotations.unlabelled.take(unlabelled, MAX_READS_PER_TICK)
     ]
-    chosen = _select_for_pod_read([item for item, due in dues if due is RequiredRead.PODS], rotations)
-    reads += [_try_read(item, _find_due_event_from_pods(api, item, now)) for item in chosen]
+    reads += [
+        _find_due_event_after(_read_pods, Observation(item, snapshot, now), api)
+        for item in _select_for_pod_read(closed, rotations)
+    ]
     outcomes = await gather_all(*reads)
     unread = [item for item, due in [*dues, *outcomes] if due is RequiredRead.UNAVAILABLE]
     if unread:
@@ -187,35 +184,35 @@ def _select_for_pod_read(maintenances: list[Object], rotations: ReadRotations) -
     return chosen + rotations.succeeded.take(drained, MAX_READS_PER_TICK - len(chosen))
 
 
-async def _find_due_event_by_node(api: Api, maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
-    name = m.get_node_name(maintenance)
-    node = await get_or_none(api.get(build_node_path(name)))
-    return find_due_event_on_node(maintenance, node, (snapshot.leases or {}).get(name), now)
+async def _read_node(observation: Observation, api: Api) -> Observation:
+    path = build_node_path(m.get_node_name(observation.maintenance))
+    return replace(observation, read_node=await get_or_none(api.get(path)))
 
 
-async def _find_due_event_from_pods(api: Api, maintenance: Object, now: datetime) -> DueEvent:
-    return find_due_event_by_pods(
-        maintenance, (await list_pods_on_node(api, m.get_node_name(maintenance), "0")).items, now
+async def _read_pods(observation: Observation, api: Api) -> Observation:
+    return replace(
+        observation, pods=(await list_pods_on_node(api, m.get_node_name(observation.maintenance), "0")).items
     )
 
 
-async def _try_read(maintenance: Object, read: Awaitable[DueEvent]) -> tuple[Object, DueEvent]:
-    """Await one read and return its result; a rejected request or a malformed object must not stop other reads."""
+async def _find_due_event_after(
+    read: Callable[[Observation, Api], Awaitable[Observation]], observation: Observation, api: Api
+) -> tuple[Object, DueEvent]:
+    """Return the maintenance and its due event after one read; a rejected request must not stop other reads."""
     try:
-        return maintenance, await read
+        return observation.maintenance, _try_find_due_event(await read(observation, api))
     except Unavailable:
-        return maintenance, RequiredRead.UNAVAILABLE
+        return observation.maintenance, RequiredRead.UNAVAILABLE
     except ApiError as error:
-        return maintenance, _log_skipped_maintenance(maintenance, error.message)
-    except MALFORMED_OBJECT_ERRORS as error:
-        return maintenance, _log_skipped_maintenance(maintenance, repr(error))
+        return observation.maintenance, _log_skipped_maintenance(observation.maintenance, error.message)
 
 
-def _try_find_due_event(maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
+def _try_find_due_event(observation: Observation) -> DueEvent:
+    """Return the event that a maintenance waits for; a malformed object must not stop the tick."""
     try:
-        return find_due_event(maintenance, snapshot, now)
+        return find_due_event(observation)
     except MALFORMED_OBJECT_ERRORS as error:
-        return _log_skipped_maintenance(maintenance, repr(error))
+        return _log_skipped_maintenance(observation.maintenance, repr(error))
 
 
 def _log_skipped_maintenance(maintenance: Object, error: str) -> str:

@@ -18,7 +18,7 @@ from eventing.http_binding import INVALID_CHARACTERS, decode_event, encode_binar
 from eventing.journal.entries import Attempt, parse_attempts
 from functions.app import create_app
 from functions.event_data import require_data
-from functions.maintenance import due_events
+from functions.maintenance import observation
 from functions.record import get_journal
 from kube.client.api import Api, get_or_none
 from kube.client.sync_client import SyncClient
@@ -227,7 +227,7 @@ def proxied_functions(fault_setup: tuple[FaultProxy, Functions]) -> Functions:
 @pytest.fixture
 def without_in_flight_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `resync` emit events immediately, even for a maintenance whose status was written a moment ago."""
-    monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 0)
+    monkeypatch.setattr(observation, "IN_FLIGHT_SECONDS", 0)
 
 
 @pytest.fixture
