@@ -18,14 +18,15 @@ from math import inf
 from typing import NamedTuple
 
 from functions.certificates.metrics import FAILURES, RENEWALS
-from functions.kubernetes_events import record_event
-from kube.certificates import certificate_objects, kubernetes_events, lookup, planning
+from functions.event_recorder import EVENT_RECORDER
+from kube.certificates import certificate_objects, lookup, planning
+from kube.certificates.certificate_objects import NO_NAMES_REASON, NOT_RENEWED_REASON, RENEWED_REASON, build_notice
 from kube.certificates.components import COMPONENT_LABEL
-from kube.certificates.kubernetes_events import NO_NAMES_REASON, NOT_RENEWED_REASON, RENEWED_REASON, EventNotice
 from kube.certificates.state import ComponentState, find_invalid_names, find_secrets_without_dns_names, is_bundle_full
 from kube.certificates.writes import BUNDLE_INJECTED, CA_ACTIVATED, CA_CREATED, CERTIFICATE_ISSUED, Write
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Conflict, Denied, Rejected, Unavailable
+from kube.kubernetes_events import EventNotice
 from kube.paths import Object
 
 EVENT_MESSAGES = {
@@ -40,7 +41,7 @@ WRITE_TIMEOUT_SECONDS = 0.5
 If a webhook hangs, all writes to one kind therefore take less than one second, out of the 1.6 s that a pass has.
 """
 EVENT_TIMEOUT_SECONDS = 0.3
-"""Time limit for recording an Event."""
+"""Time limit for recording Events."""
 INJECTION_COOLDOWN_SECONDS = 10.0
 """Seconds after injecting the CA bundle into an object during which only a tick injects the bundle again.
 
@@ -80,7 +81,7 @@ class Renewal:
 
     async def run(self) -> None:
         """Make all changes that are due. Raises `Conflict` or `NotFound` if another client wrote an object first."""
-        await record_notices(self._api, self.state.namespace, _build_notices(self.state, self._clock()), self._clock())
+        await record_notices(self._api, _build_notices(self.state, self._clock()))
         applied = set[tuple[str, tuple[str, str]]]()
         while write := planning.plan_next_write(self.state, self._clock(), self._propagation_delay):
             if (write.reason, write.target) in applied:
@@ -157,9 +158,8 @@ class Renewal:
         if write.reason in EVENT_MESSAGES:
             serial = _find_serial_number(self.state, name)
             message = f"{EVENT_MESSAGES[write.reason]}{f', serial {serial}' if serial else ''}"
-            await record_notices(
-                self._api, self.state.namespace, [EventNotice(write.target, RENEWED_REASON, message)], self._clock()
-            )
+            notice = build_notice(self.state.namespace, write.target, RENEWED_REASON, message)
+            await record_notices(self._api, [notice])
 
     async def _exclude_object(self, target: tuple[str, str], error: ApiError) -> None:
         """Exclude an object that cannot be written now, so that the pass continues with the remaining objects."""
@@ -168,25 +168,16 @@ class Renewal:
         FAILURES.labels(self.state.component.name).inc()
         message = f'cannot write {target[0]} "{target[1]}": {error.message}'
         log.error("certificates: %s", message)
-        notice = EventNotice(("ConfigMap", self.state.component.bundle_configmap_name), NOT_RENEWED_REASON, message)
-        await record_notices(self._api, self.state.namespace, [notice], self._clock())
+        bundle = "ConfigMap", self.state.component.bundle_configmap_name
+        await record_notices(self._api, [build_notice(self.state.namespace, bundle, NOT_RENEWED_REASON, message)])
 
 
-async def record_notices(api: Api, namespace: str, notices: Iterable[EventNotice], now: datetime) -> None:
-    """Record an Event for each notice; an existing Event stays unchanged.
-
-    API errors are logged and not raised, because a renewal matters more than its Event. After a timeout, the function
-    records no more Events.
-    """
-    for notice in notices:
-        call = record_event(api, kubernetes_events.build_event(namespace, notice, now))
-        try:
-            error = await asyncio.wait_for(call, EVENT_TIMEOUT_SECONDS)
-        except asyncio.TimeoutError:
-            log.warning("cannot record Event %s: no response in time", notice.reason)
-            return
-        if error:
-            log.warning("cannot record Event %s: %s", notice.reason, error.message)
+async def record_notices(api: Api, notices: Iterable[EventNotice]) -> None:
+    """Record an Event for each notice within `EVENT_TIMEOUT_SECONDS`, because a renewal matters more than its Event."""
+    try:
+        await asyncio.wait_for(EVENT_RECORDER.record(api, notices), EVENT_TIMEOUT_SECONDS)
+    except asyncio.TimeoutError:
+        log.warning("cannot record Events: no response in time")
 
 
 def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
@@ -194,18 +185,20 @@ def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice
     annotation, invalid_names = certificate_objects.DNS_NAMES_ANNOTATION, find_invalid_names(state)
     for name, names in invalid_names.items():
         text = f"annotation {annotation} contains invalid DNS names or IP addresses: {', '.join(names)}"
-        yield EventNotice(("Secret", name), NO_NAMES_REASON, text)
+        yield build_notice(state.namespace, ("Secret", name), NO_NAMES_REASON, text)
     for name in find_secrets_without_dns_names(state) - invalid_names.keys():
         text = f"annotation {annotation} has no server name: list the server's DNS names and IP addresses"
-        yield EventNotice(("Secret", name), NO_NAMES_REASON, text)
+        yield build_notice(state.namespace, ("Secret", name), NO_NAMES_REASON, text)
     if state.is_truncated:
         limit = f"only {lookup.MAX_SERVER_SECRETS} of them are created again"
         text = f"{certificate_objects.STATUS_ENTRY} names too many Secrets that do not exist: {limit}"
-        yield EventNotice(("ConfigMap", state.component.bundle_configmap_name), NOT_RENEWED_REASON, text)
+        yield build_notice(
+            state.namespace, ("ConfigMap", state.component.bundle_configmap_name), NOT_RENEWED_REASON, text
+        )
     if state.ca_secret and certificate_objects.is_renewal_requested(state.ca_secret) and is_bundle_full(state, now):
         remedy = f"wait until a CA expires, or remove one from {certificate_objects.CA_ENTRY}"
         text = f"cannot renew the CA, because the bundle has the maximum number of CAs: {remedy}"
-        yield EventNotice(("Secret", state.component.ca_secret_name), NOT_RENEWED_REASON, text)
+        yield build_notice(state.namespace, ("Secret", state.component.ca_secret_name), NOT_RENEWED_REASON, text)
 
 
 def _find_serial_number(state: ComponentState, name: str) -> str:

@@ -22,8 +22,8 @@ from functions.certificates.renewal import PassContext, Renewal, record_notices
 from functions.certificates.settings import Settings
 from functions.round_robin import RoundRobin
 from kube.certificates import certificate_objects, lookup
+from kube.certificates.certificate_objects import NOT_RENEWED_REASON, build_notice
 from kube.certificates.components import compute_issue_time
-from kube.certificates.kubernetes_events import NOT_RENEWED_REASON, EventNotice
 from kube.certificates.state import ComponentState
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
@@ -160,7 +160,7 @@ async def _read_namespace(
         result.errors.append(_log_read_error(f'the certificates in namespace "{namespace}"', error))
         result.unread_namespaces.append(namespace)
         return ()
-    await record_notices(context.api, namespace, snapshot.skipped_notices, context.clock())
+    await record_notices(context.api, snapshot.skipped_notices)
     return snapshot.states
 
 
@@ -202,8 +202,9 @@ async def _report_failure(context: PassContext, state: ComponentState, error: Ap
     log.error("cannot renew certificates: %s", error.message, extra={"fields": fields})
     # Transient errors are usually resolved before an administrator reads the Event.
     if not isinstance(error, Conflict | NotFound | Unavailable):
-        notice = EventNotice(("ConfigMap", state.component.bundle_configmap_name), NOT_RENEWED_REASON, error.message)
-        await record_notices(context.api, state.namespace, [notice], context.clock())
+        bundle = "ConfigMap", state.component.bundle_configmap_name
+        notice = build_notice(state.namespace, bundle, NOT_RENEWED_REASON, error.message)
+        await record_notices(context.api, [notice])
 
 
 def list_certificate_dates(states: list[ComponentState]) -> Iterator[CertificateDates]:

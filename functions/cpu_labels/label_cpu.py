@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,9 +26,9 @@ from eventing.event_types import REFERENCE_TYPES
 from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
 from eventing.signatures import has_valid_signature
-from functions.cpu_labels.kubernetes_events import RECENT_REPORTS, record_problems
 from functions.cpu_labels.label_patching import LabelResult, patch_labels
 from functions.event_data import require_data
+from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import INSTALL_LEASE_CACHE, is_active_install
 from functions.pass_strategies import LatestStateStrategy, PassKey
@@ -102,7 +102,7 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
     if snapshot is None:
         return []
     named_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
-    record_problems(filter(None, map(node_patch.find_skip_problem, named_nodes)), client)
+    _record_problems(filter(None, map(node_patch.find_skip_problem, named_nodes)), client)
     result = client.run(
         patch_labels(client.api, snapshot.page, lambda node: _select_labels(node, snapshot), first_node)
     )
@@ -144,7 +144,7 @@ def _read_snapshot(event: BaseCloudEvent, client: SyncClient) -> LabelSnapshot |
         return None
     hyperconvergeds, is_passive = client.gather_all(lookup.list_hyperconvergeds(api), has_kubevirt(api))
     if is_passive:
-        if RECENT_REPORTS.should_report(PASSIVE_MESSAGE, client):
+        if EVENT_RECORDER.should_report(client.api, PASSIVE_MESSAGE):
             log.info(PASSIVE_MESSAGE)
         return None
     selected, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
@@ -152,11 +152,17 @@ def _read_snapshot(event: BaseCloudEvent, client: SyncClient) -> LabelSnapshot |
         return None
     capability_input, settings = capabilities.parse_capabilities(configmaps), hyperconverged.parse_settings(selected)
     if isinstance(settings, Problem):
-        record_problems([*problems, settings, *capability_input.problems], client)
+        _record_problems([*problems, settings, *capability_input.problems], client)
         return None
     unknown_models = hyperconverged.find_unknown_models(selected, settings)
-    record_problems([*problems, *capability_input.problems, *unknown_models], client)
+    _record_problems([*problems, *capability_input.problems, *unknown_models], client)
     return LabelSnapshot(selected, capability_input, settings, page)
+
+
+def _record_problems(problems: Iterable[Problem], client: SyncClient) -> None:
+    """Record a Warning Event on each problem's object, and log each recorded problem."""
+    for problem in client.run(EVENT_RECORDER.record(client.api, problems)):
+        log.warning("%s: %s", problem.reason, problem.message, extra={"fields": problem.log_fields})
 
 
 def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInput, client: SyncClient) -> None:
@@ -168,7 +174,7 @@ def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInp
     except ApiError as error:
         log.warning("cannot list the nodes to find unknown node names: %s", error.message)
         return
-    record_problems(capabilities.find_unknown_nodes(capability_input, node_names), client)
+    _record_problems(capabilities.find_unknown_nodes(capability_input, node_names), client)
 
 
 def _select_labels(node: Node, snapshot: LabelSnapshot) -> Mapping[str, str] | None:

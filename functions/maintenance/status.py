@@ -19,11 +19,11 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, replay_extensions
 from functions.event_data import parse_resource_version, require_data
+from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import is_active_install
 from functions.maintenance import metrics
 from functions.maintenance.event_objects import log_about, parse_reference, read_maintenance
-from functions.maintenance.kubernetes_events import record_node_event, record_progress
 from functions.maintenance.reported_pods import parse_blocked_pods, parse_snapshot
 from functions.status_write_cache import StatusWrite, StatusWriteCache
 from functions.steps import step
@@ -32,7 +32,14 @@ from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
-from kube.maintenance.kubernetes_events import BEGIN_REASON, CORDON_REASON, EVENT_MESSAGES, FAIL_REASON, SUCCEED_REASON
+from kube.maintenance.kubernetes_events import (
+    BEGIN_REASON,
+    CORDON_REASON,
+    FAIL_REASON,
+    SUCCEED_REASON,
+    build_node_notice,
+    build_progress_notices,
+)
 from kube.maintenance.lookup import list_pods_on_node
 from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
 from kube.maintenance.status_patch import StatusInput, build_status_patch
@@ -212,25 +219,19 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
     The process that wrote the status records each change once, after the write, so that no eviction waits for the
     Events.
     """
+    notices = []
     if _is_newly_cordoned(maintenance, status):
-        record_node_event(
-            m.get_node_name(maintenance),
-            CORDON_REASON,
-            EVENT_MESSAGES[CORDON_REASON],
-            maintenance,
-            client,
-            event_type="Normal",
-        )
+        notices.append(build_node_notice(m.get_node_name(maintenance), CORDON_REASON, maintenance))
     phase, error = status.get("phase"), status.get("lastError") or ""
-    if not phase:
-        return
-    log_about(f"phase is {phase} now", maintenance, phase=phase, error=error)
+    if phase:
+        log_about(f"phase is {phase} now", maintenance, phase=phase, error=error)
     if phase == m.SUCCEEDED:
-        record_progress(SUCCEED_REASON, maintenance, client)
+        notices += build_progress_notices(SUCCEED_REASON, maintenance)
     elif phase == m.FAILED:
-        record_progress(FAIL_REASON, maintenance, client, error)
-    elif m.get_phase(maintenance) != m.SUCCEEDED:  # A drained maintenance runs again only because of a late pod.
-        record_progress(BEGIN_REASON, maintenance, client, m.get_spec(maintenance).get("reason") or "")
+        notices += build_progress_notices(FAIL_REASON, maintenance, error)
+    elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # A drained maintenance runs again because of a late pod.
+        notices += build_progress_notices(BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or "")
+    client.run(EVENT_RECORDER.record(client.api, notices))
 
 
 def _is_newly_cordoned(maintenance: m.Maintenance, status: Object) -> bool:

@@ -20,23 +20,31 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import is_active_install
 from functions.pass_strategies import ChangeStrategy
 from functions.round_robin import RoundRobin
 from functions.steps import step
 from functions.virtualization.budget_writes import BudgetWriter
-from functions.virtualization.kubernetes_events import record_wait
 from functions.virtualization.migration_snapshot import HINT_KINDS, read_kubevirt_waits, read_snapshot
 from kube.budgets import Budget, build_budgets_path
 from kube.client.api import JSON_PATCH
 from kube.client.discovery import list_kubevirts
 from kube.client.sync_client import SyncClient
+from kube.kubernetes_events import EventNotice
 from kube.paths import Object, build_events_path
 from kube.virtualization import lookup
 from kube.virtualization import virt_launcher_budgets as budgets
 from kube.virtualization.evacuation import MIGRATION_FAILED, NOT_MIGRATABLE, Wait
-from kube.virtualization.vmis import Resource, get_key, is_protected, requests_live_migration
+from kube.virtualization.vmis import (
+    API_VERSION,
+    VMI_KIND,
+    Resource,
+    get_key,
+    is_protected,
+    requests_live_migration,
+)
 
 WARNING_REASONS = (NOT_MIGRATABLE, MIGRATION_FAILED)
 """Reasons for which an Event is recorded on the VMI."""
@@ -155,8 +163,15 @@ def _protect_vmi(
 ) -> set[str]:
     nodes = _update_budget(vmi, budget, wait, client, writer) if budget else _create_budget(vmi, wait, client, writer)
     if nodes and wait is not None and wait.reason in WARNING_REASONS:
-        writer.try_write(build_events_path(get_key(vmi)[0]), partial(record_wait, vmi, wait, client))
+        writer.try_write(build_events_path(get_key(vmi)[0]), partial(_record_wait, vmi, wait, client))
     return nodes
+
+
+def _record_wait(vmi: Resource, wait: Wait, client: SyncClient) -> None:
+    """Record a Warning Event that reports what the VMI waits for; the VMI's budget reports the same reason."""
+    message = f'node "{wait.node}" is being drained: {wait.message}'
+    notice = EventNotice.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
+    client.run(EVENT_RECORDER.record(client.api, [notice]))
 
 
 def _create_budget(vmi: Resource, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:

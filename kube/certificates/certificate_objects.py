@@ -25,6 +25,7 @@ from kube.certificates.components import (
 )
 from kube.certificates.key_pairs import KeyPair
 from kube.certificates.server_names import select_usable_names
+from kube.kubernetes_events import NORMAL_TYPE, WARNING_TYPE, EventNotice
 from kube.paths import Object, encode_path_segment
 from kube.times import format_time
 
@@ -65,6 +66,15 @@ OBJECT_NAME_PATTERN, MAX_NAME_CHARACTERS = (
 """Valid names for a Secret (RFC 1123 subdomain)."""
 BUNDLE_ENTRY, STATUS_ENTRY = "ca-bundle.crt", "status.json"
 """Entries in the ConfigMap: the certificates that clients trust, and the public data about each Secret."""
+
+UNKNOWN_COMPONENT_REASON, NO_NAMES_REASON, CERT_MANAGER_REASON, NOT_RENEWED_REASON, RENEWED_REASON = (
+    "UnknownCertificateComponent",
+    "CertificateWithoutNames",
+    "CertificateOfCertManager",
+    "CertificateNotRenewed",
+    "RenewedCertificate",
+)
+"""Reasons of Kubernetes Events."""
 
 
 @dataclass(frozen=True)
@@ -245,3 +255,10 @@ def _parse_json_object(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def build_notice(namespace: str, target: tuple[str, str], reason: str, message: str) -> EventNotice:
+    """Build the notice of an Event about a Secret or ConfigMap; `target` is its kind and name."""
+    kind, name = target
+    regarding = {"apiVersion": "v1", "kind": kind, "name": name, "namespace": namespace}
+    return EventNotice(regarding, reason, message, NORMAL_TYPE if reason == RENEWED_REASON else WARNING_TYPE)

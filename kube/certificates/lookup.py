@@ -8,19 +8,22 @@ from dataclasses import dataclass, replace
 
 from kube.certificates import certificate_objects
 from kube.certificates.ca_injection import METADATA_ONLY_KINDS, TARGET_PATHS, build_target_path, parse_source_secret
-from kube.certificates.certificate_objects import CERT_MANAGER_ANNOTATION, CertificateSummary, get_name
-from kube.certificates.components import COMPONENT_LABEL, COMPONENTS, Component
-from kube.certificates.kubernetes_events import (
+from kube.certificates.certificate_objects import (
+    CERT_MANAGER_ANNOTATION,
     CERT_MANAGER_REASON,
     NOT_RENEWED_REASON,
     UNKNOWN_COMPONENT_REASON,
-    EventNotice,
+    CertificateSummary,
+    build_notice,
+    get_name,
 )
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS, Component
 from kube.certificates.state import ComponentState
 from kube.client.api import JSON, METADATA_ONLY, Api, get_or_none
 from kube.client.api_errors import Unavailable
 from kube.client.concurrent_requests import gather_all
 from kube.client.paging import list_all, list_or_empty
+from kube.kubernetes_events import EventNotice
 from kube.paths import Object
 
 LIST_TIMEOUT_SECONDS, TICK_LIST_TIMEOUT_SECONDS = 0.6, 1.2
@@ -153,9 +156,10 @@ async def _select_summaries_without_secret(
 
 def _build_not_renewed_notice(secret: Object) -> EventNotice | None:
     name, component_name = get_name(secret), certificate_objects.get_component_name(secret)
-    target = ("Secret", name)
+    namespace, target = secret["metadata"]["namespace"], ("Secret", name)
     if component_name not in COMPONENTS:
-        return EventNotice(
+        return build_notice(
+            namespace,
             target,
             UNKNOWN_COMPONENT_REASON,
             f"the Secret is not renewed: label {COMPONENT_LABEL} has the unknown value {component_name!r}; "
@@ -167,14 +171,16 @@ def _build_not_renewed_notice(secret: Object) -> EventNotice | None:
         if component.name != component_name
     }
     if name in other_cas:
-        return EventNotice(
+        return build_notice(
+            namespace,
             target,
             NOT_RENEWED_REASON,
             f"the Secret is not renewed: its name is reserved for the CA of component {other_cas[name]}; "
             "use another name",
         )
     if certificate_objects.get_annotation(secret, CERT_MANAGER_ANNOTATION):
-        return EventNotice(
+        return build_notice(
+            namespace,
             target,
             CERT_MANAGER_REASON,
             "the Secret is not renewed: cert-manager renews it already; "

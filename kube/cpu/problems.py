@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
-from kube.paths import Object
+from kube.kubernetes_events import EventNotice
 
 UNKNOWN_MODEL = "CPUModelUnknown"
 MALFORMED_SETTINGS = "ObsoleteCPUsMalformed"
@@ -16,22 +15,8 @@ UNKNOWN_NODE = "CPUNodeUnknown"
 SKIP_NODE_IGNORED = "SkipNodeIgnored"
 
 
-class Problem(NamedTuple):
-    """A message about an object for the administrator, and the reason of the Event that reports it."""
-
-    involved_object: Object
-    reason: str
-    message: str
-
-    @classmethod
-    def from_object(cls, obj: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str) -> Problem:
-        """Build a problem about `obj`.
-
-        The caller passes the API version and kind, because list items and metadata-only objects lack them.
-        """
-        metadata = obj["metadata"]
-        named = {key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)}
-        return cls({"apiVersion": api_version, "kind": kind, **named}, reason, message)
+class Problem(EventNotice):
+    """A problem that an administrator must fix; an Event on the object reports it."""
 
 
 class InvalidField(Exception):

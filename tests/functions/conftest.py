@@ -18,6 +18,7 @@ from eventing.http_binding import INVALID_CHARACTERS, decode_event, encode_binar
 from eventing.journal.entries import Attempt, parse_attempts
 from functions.app import create_app
 from functions.event_data import require_data
+from functions.event_recorder import EVENT_RECORDER
 from functions.maintenance import observation
 from functions.record import get_journal
 from kube.client.api import Api, get_or_none
@@ -222,6 +223,12 @@ def fault_proxy(fault_setup: tuple[FaultProxy, Functions]) -> FaultProxy:
 def proxied_functions(fault_setup: tuple[FaultProxy, Functions]) -> Functions:
     """Return all functions, which send their requests to the API server through `fault_proxy`."""
     return fault_setup[1]
+
+
+@pytest.fixture(autouse=True)
+def without_recent_reports() -> None:
+    """Forget which Events this process recorded in earlier tests, so that it records them again."""
+    EVENT_RECORDER.clear()
 
 
 @pytest.fixture

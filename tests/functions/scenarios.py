@@ -14,7 +14,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.cpu_labels import label_cpu
-from functions.cpu_labels.kubernetes_events import RECENT_REPORTS
+from functions.event_recorder import EVENT_RECORDER
 from kube.budgets import build_budgets_path
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
@@ -108,7 +108,7 @@ class ScenarioWorkload(Workload):
         """Return a helper for tests of `label-cpu`, and clear the state that an earlier test left in this process."""
         for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
             cache.clear()
-        RECENT_REPORTS.clear()
+        EVENT_RECORDER.clear()
         scenario = CpuLabelScenario(self.client, self, self.functions)
         self._cleanup.callback(scenario.delete_all)
         return scenario

@@ -29,10 +29,16 @@ from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
 from kube.certificates import certificate_objects, key_pairs, lookup
 from kube.certificates.ca_injection import get_trusted_bundle
-from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, DNS_NAMES_ANNOTATION, PRIVATE_KEY_ENTRY
+from kube.certificates.certificate_objects import (
+    CA_ENTRY,
+    CERTIFICATE_ENTRY,
+    DNS_NAMES_ANNOTATION,
+    NO_NAMES_REASON,
+    NOT_RENEWED_REASON,
+    PRIVATE_KEY_ENTRY,
+)
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.certificates.key_pairs import KeyPair
-from kube.certificates.kubernetes_events import NO_NAMES_REASON, NOT_RENEWED_REASON
 from kube.client.api_errors import Unavailable
 from kube.client.deadline import set_deadline
 from kube.client.sync_client import SyncClient

@@ -19,15 +19,17 @@ from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
 from kube.certificates import certificate_objects, key_pairs, lookup
 from kube.certificates.ca_injection import INJECT_ANNOTATION, TARGET_PATHS, get_trusted_bundle
-from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
-from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
-from kube.certificates.kubernetes_events import (
+from kube.certificates.certificate_objects import (
+    CA_ENTRY,
     CERT_MANAGER_REASON,
+    CERTIFICATE_ENTRY,
     NO_NAMES_REASON,
     NOT_RENEWED_REASON,
+    PRIVATE_KEY_ENTRY,
     RENEWED_REASON,
     UNKNOWN_COMPONENT_REASON,
 )
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.client.api_errors import Conflict, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE, Object

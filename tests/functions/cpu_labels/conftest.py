@@ -13,7 +13,6 @@ from cloudevents.core.v1.event import CloudEvent
 from chaos.api_fault_proxy import FaultProxy
 from eventing import events
 from functions.cpu_labels import label_cpu
-from functions.cpu_labels.kubernetes_events import RECENT_REPORTS
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
 from kube.cpu import capabilities, hyperconverged
@@ -152,11 +151,10 @@ def scenario_with_faults(
 
 @pytest.fixture
 def scenario(admin_client: SyncClient, workload: Workload, functions: Functions) -> Iterator[CpuLabelScenario]:
-    """Yield a `CpuLabelScenario` without page positions, rounds or recorded problems from earlier tests."""
+    """Yield a `CpuLabelScenario` without page positions or rounds from earlier tests."""
     cpu_label_scenario = CpuLabelScenario(admin_client, workload, functions)
     for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
         cache.clear()
-    RECENT_REPORTS.clear()
     yield cpu_label_scenario
     cpu_label_scenario.delete_all()
 

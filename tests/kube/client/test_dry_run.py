@@ -9,6 +9,7 @@ import pytest
 from kube.client.api import JSON_PATCH
 from kube.client.sync_client import SyncClient
 from kube.evictions import build_eviction, build_eviction_path, build_pod_path
+from kube.kubernetes_events import build_event
 from kube.maintenance import kubernetes_events, leases
 from kube.maintenance import objects as m
 from kube.nodes import build_cordon_patch, build_node_path
@@ -96,7 +97,7 @@ def test_dry_run_creation_stores_nothing(workload: Workload, admin_client: SyncC
     body = (
         lease
         if path == leases.LEASES_PATH
-        else kubernetes_events.build_node_event(node, "Test", "text", maintenance, now)
+        else build_event(kubernetes_events.build_node_notice(node, "Test", maintenance, "text"), now)
     )
 
     created = admin_client.with_dry_run().create(path, body)

@@ -82,7 +82,7 @@ def test_malformed_entry_is_reported_with_field_and_remedy(entry: Any, message: 
     assert list(parsed.nodes) == ["b"]
     assert not parsed.is_complete
     [problem] = parsed.problems
-    assert (problem.reason, problem.involved_object["name"]) == (MALFORMED_INPUT, "offered")
+    assert (problem.reason, problem.regarding["name"]) == (MALFORMED_INPUT, "offered")
     assert problem.message.startswith(message)
     assert problem.message.endswith("; until then, the labels of the entry's nodes stay unchanged")
 

@@ -102,7 +102,7 @@ def test_oldest_hyperconverged_takes_precedence_and_others_are_reported() -> Non
     selected, problems = select_hyperconverged([new, other_name, old])
 
     assert selected is old
-    assert [(problem.involved_object["namespace"], problem.reason) for problem in problems] == [
+    assert [(problem.regarding["namespace"], problem.reason) for problem in problems] == [
         ("other", HYPERCONVERGED_IGNORED)
     ]
 
