@@ -8,9 +8,8 @@ from collections.abc import Iterable, MutableMapping
 from datetime import datetime, timezone
 from weakref import WeakKeyDictionary
 
-from kube.client.api import Api
+from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError, Conflict
-from kube.client.concurrent_requests import gather_all
 from kube.kubernetes_events import EventNotice, build_event, build_increment_patch
 from kube.paths import Object, build_events_path
 

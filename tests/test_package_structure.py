@@ -236,14 +236,6 @@ def test_functions_start_without_importing_lazy_imports() -> None:
     assert list_loaded_modules("import functions.app", LAZY_IMPORTS) == []
 
 
-@pytest.mark.parametrize("module", ["functions.app", "eventing.local.broker"])
-def test_ssl_contexts_are_created_lazily(module: str) -> None:
-    """Check that importing these modules makes aiohttp create its default SSL contexts lazily."""
-    code = f"import {module}, aiohttp.connector as connector; print(type(connector._SSL_CONTEXT_VERIFIED).__name__)"
-
-    assert list_loaded_modules(code, ()) == ["LazySSLContext"]
-
-
 def test_make_up_and_status_import_no_heavy_modules() -> None:
     """Check that `make up` and `make status` import neither HTTP libraries nor the functions."""
     code = "import localcluster.__main__; from localcluster.up import down, start, status"

@@ -6,9 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from console.operations.errors import OperationError
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import Rejected
-from kube.client.concurrent_requests import gather_all
 from kube.client.list_watch import Change, follow, merge_streams
 from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.maintenance.lookup import is_selector_unsupported

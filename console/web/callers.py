@@ -28,9 +28,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from flask import Request
 
 from kube.client.access_reviews import Permission, build_forbidden_error, is_allowed, whoami
-from kube.client.api import Api
+from kube.client.api import Api, gather_all
 from kube.client.api_errors import Denied
-from kube.client.concurrent_requests import gather_all
 from kube.maintenance.groups import ApiGroup
 from kube.mutex.objects import API_PATH, PLURALS, RUN_KIND
 

@@ -25,9 +25,8 @@ from console.web.error_pages import get_http_status
 from console.web.node_rows import START, STOP, build_row
 from console.web.vmis import preview_vmis
 from kube.client.access_reviews import Permission
-from kube.client.api import Api
+from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError
-from kube.client.concurrent_requests import gather_all
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.objects import get_node_name
 

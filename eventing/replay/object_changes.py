@@ -13,8 +13,7 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing.journal.entries import Entry
 from eventing.object_extensions import EXTENSION_OF_KIND
 from kube.budgets import build_budgets_path
-from kube.client.api import Api, get_or_none
-from kube.client.concurrent_requests import gather_all
+from kube.client.api import Api, gather_all, get_or_none
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, get_phase
 from kube.mutex.due_events import DUE_EVENT_OF_STAGE, DueEvent

@@ -17,9 +17,8 @@ from functions.admission.watch_cache import WatchCache
 from kube.admission import refusals
 from kube.admission.reviews import AdmissionRequest, build_review_response
 from kube.admission.warnings import build_sole_control_plane_warning, build_warnings
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError
-from kube.client.concurrent_requests import gather_all
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
 from kube.maintenance.lookup import read_control_plane

@@ -25,9 +25,8 @@ from kube.certificates import certificate_objects, lookup
 from kube.certificates.certificate_objects import NOT_RENEWED_REASON, build_notice
 from kube.certificates.components import compute_issue_time
 from kube.certificates.state import ComponentState
-from kube.client.api import Api
+from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
-from kube.client.concurrent_requests import gather_all
 from kube.client.deadline import has_seconds_left
 from kube.paths import Object
 

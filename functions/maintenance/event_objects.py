@@ -12,8 +12,7 @@ from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
 from functions.event_data import is_nonempty_string, require_data
 from functions.failures import Failed, raise_retry
-from kube.client.api import Api, get_or_none
-from kube.client.concurrent_requests import gather_all
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import (

@@ -28,9 +28,8 @@ from functions.maintenance.observation import Observation, RequiredRead, ResyncS
 from functions.pass_strategies import ChangeStrategy
 from functions.round_robin import RoundRobin
 from functions.steps import step
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError, Unavailable
-from kube.client.concurrent_requests import gather_all
 from kube.client.paging import ListResult, list_all
 from kube.client.sync_client import SyncClient
 from kube.maintenance import leases

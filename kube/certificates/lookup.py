@@ -19,9 +19,8 @@ from kube.certificates.certificate_objects import (
 )
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS, Component
 from kube.certificates.state import ComponentState
-from kube.client.api import JSON, METADATA_ONLY, Api, get_or_none
+from kube.client.api import JSON, METADATA_ONLY, Api, gather_all, get_or_none
 from kube.client.api_errors import Unavailable
-from kube.client.concurrent_requests import gather_all
 from kube.client.paging import list_all, list_or_empty
 from kube.kubernetes_events import EventNotice
 from kube.paths import Object

@@ -28,9 +28,8 @@ from kube.budgets import (
     build_object_reference,
     plan_evictions,
 )
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError, Unavailable
-from kube.client.concurrent_requests import gather_all
 from kube.client.deadline import get_seconds_left, set_deadline
 from kube.client.eviction_tracker import EvictionTracker, InFlightEviction
 from kube.client.paging import ListResult

@@ -7,9 +7,8 @@ import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError, NotFound, Rejected, Unavailable
-from kube.client.concurrent_requests import gather_all
 from kube.client.paging import ListResult, list_all
 from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.maintenance.objects import Maintenance, get_node_name, is_deleting

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kube.client.api import Api, get_or_none
-from kube.client.concurrent_requests import gather_all
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.paging import list_all, list_or_empty
 from kube.maintenance.lookup import list_maintenances_of_holder_group
 from kube.maintenance.objects import get_requester

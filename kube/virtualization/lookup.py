@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kube.budgets import BUDGETS_PATH
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import NotFound
-from kube.client.concurrent_requests import gather_all
 from kube.client.discovery import discover_resource, list_kubevirts
 from kube.client.paging import list_all, list_or_empty
 from kube.maintenance.lookup import list_maintenances_of_holder_group

@@ -15,9 +15,8 @@ from console.operations.install.problems import (
     format_problems,
     has_functions,
 )
-from kube.client.api import Api
+from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError, Denied, NotFound
-from kube.client.concurrent_requests import gather_all
 from kube.maintenance.objects import Maintenance, get_status
 from kube.paths import Object
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from kube.client.api import gather_all
 from kube.client.api_errors import Conflict
-from kube.client.concurrent_requests import gather_all
 from kube.client.sync_client import SyncClient
 from kube.nodes import NODES_PATH
 from localcluster.cluster import LocalCluster
