@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from flask import Flask
+from flask import Flask, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from eventing import logs
 from eventing.http_binding import MAX_BODY_BYTES
@@ -34,13 +35,14 @@ from functions.mutex import (  # noqa: F401
     run_job,
 )
 from functions.mutex.active_run import parse_upgrade_timeout
-from functions.serving import health
 from functions.serving.attempts import Publisher
 from functions.serving.handler import build_view
+from functions.serving.responses import build_text_response
 from functions.serving.tracing import AttemptTracer, is_tracing_enabled
 from functions.steps import REGISTERED_FUNCTIONS, Function
 from functions.virtualization import migrate, protect  # noqa: F401
 from functions.virtualization.migration_snapshot import parse_migration_slots
+from kube.client.api_errors import ApiError
 from kube.client.eviction_limits import parse_evictions_per_second
 from kube.client.sync_client import SyncClient
 
@@ -64,7 +66,7 @@ def create_app(client: SyncClient | None = None) -> Flask:
         app.add_url_rule(f"/{function.name}", function.name, view, methods=["POST"])
     if len(served_functions) == 1:
         app.add_url_rule("/", "alone", app.view_functions[served_functions[0].name], methods=["POST"])
-    health.add_health_routes(app, client)
+    _add_health_routes(app, client)
     return app
 
 
@@ -89,3 +91,29 @@ def select_functions() -> list[Function]:
     except ValueError as error:
         raise SystemExit(str(error)) from None
     return [FUNCTIONS[name]] if name else list(FUNCTIONS.values())
+
+
+def _add_health_routes(app: Flask, client: SyncClient) -> None:
+    """Add the routes for health and metrics; liveness depends on this process only, readiness on the API server too."""
+
+    @app.get("/health/liveness")
+    def get_liveness() -> Response:
+        return build_text_response("alive\n", 200)
+
+    @app.get("/health/readiness")
+    def get_readiness() -> Response:
+        problem = find_readiness_problem(client)
+        return build_text_response(problem or "ready", 503 if problem else 200)
+
+    @app.get("/metrics")
+    def get_metrics() -> Response:
+        return Response(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+
+
+def find_readiness_problem(client: SyncClient) -> str:
+    """Return why this process is not ready, or "" if the API server responds."""
+    try:
+        client.get("/version")
+    except ApiError as error:
+        return f"the API server does not answer: {error.message}"
+    return ""

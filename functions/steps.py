@@ -9,7 +9,7 @@ from typing import Protocol
 from cloudevents.core.base import BaseCloudEvent
 
 from functions.failures import raise_retry
-from functions.pass_strategies import PassStrategy
+from functions.work_queue import HintPolicy
 from kube.client.sync_client import SyncClient
 
 Step = Callable[[BaseCloudEvent, SyncClient], list[BaseCloudEvent]]
@@ -53,7 +53,7 @@ class Function:
     emits: tuple[str, ...]
     kind: str = ""
     on_failure: FailureHandler = raise_retry
-    coalescing: PassStrategy | None = None
+    coalescing: HintPolicy | None = None
     late_replies: LateReplies | None = None
     requires_signature: bool = False
 
@@ -76,7 +76,7 @@ def step(
     emits: tuple[str, ...],
     kind: str = "",
     on_failure: FailureHandler = raise_retry,
-    coalescing: PassStrategy | None = None,
+    coalescing: HintPolicy | None = None,
     late_replies: LateReplies | None = None,
     requires_signature: bool = False,
 ) -> Callable[[Step], Step]:

@@ -18,8 +18,9 @@ import functions.certificates.metrics
 import functions.installs
 import functions.maintenance.metrics
 import functions.record
-import functions.serving.certificate
-import functions.serving.metrics
+import functions.serving.attempts
+import functions.serving.handler
+import functions.serving.https_server
 from eventing import events
 from eventing.event_types import shorten_type
 from eventing.local.metrics import DeliveryMetrics
@@ -102,12 +103,13 @@ METRIC_SOURCES: dict[str, tuple[object, ...]] = {
     "functions": (
         functions.maintenance.metrics,
         functions.installs,
-        functions.serving.metrics,
+        functions.serving.handler,
+        functions.serving.attempts,
         functions.record,
     ),
     "certificates": (functions.certificates.metrics,),
     "the local delivery": (DeliveryMetrics(),),
-    "the admission webhook": (functions.admission.endpoints, functions.serving.certificate),
+    "the admission webhook": (functions.admission.endpoints, functions.serving.https_server),
     "PodSource": (eventing.podsource.metrics,),
 }
 """The modules and objects whose attributes define the metrics, by the end of the heading above the table."""

@@ -19,7 +19,7 @@ from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse, parse_response
 from functions.app import FUNCTIONS
 from functions.serving.attempts import OngoingAttempt, Publisher
-from functions.serving.function import FunctionRunner
+from functions.serving.function_runner import FunctionRunner
 from functions.serving.handler import handle_event
 from functions.steps import Function
 from kube.client.deadline import set_deadline

@@ -21,8 +21,8 @@ from eventing import events, replay_extensions
 from functions.certificates.metrics import CERTIFICATE_COLLECTOR
 from functions.certificates.settings import Settings
 from functions.failures import Retry
-from functions.pass_strategies import LatestStateStrategy
 from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api_errors import Conflict, NotFound, Unavailable
 from kube.client.sync_client import SyncClient
 
@@ -32,7 +32,7 @@ from kube.client.sync_client import SyncClient
     consumes=(events.TICK, events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     emits=(),
     kind="Secret",
-    coalescing=LatestStateStrategy(lambda _hint: "all certificates"),
+    coalescing=HintPolicy(lambda _hint: WorkKey("all certificates")),
 )
 def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Make the changes that are due; a rejected change to one component does not stop changes to other components.

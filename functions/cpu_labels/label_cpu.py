@@ -31,8 +31,8 @@ from functions.event_data import require_data
 from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import INSTALL_LEASE_CACHE, is_active_install
-from functions.pass_strategies import LatestStateStrategy, PassKey
 from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api_errors import ApiError
 from kube.client.discovery import has_kubevirt
 from kube.client.sync_client import SyncClient
@@ -58,17 +58,6 @@ An update that changes only the status of that HyperConverged starts no new roun
 log = logging.getLogger("functions")
 
 
-class _LabelStrategy(LatestStateStrategy):
-    """Strategy that serializes passes; two hints coalesce only if their trigger and their first node are the same."""
-
-    def build_key(self, event: BaseCloudEvent) -> PassKey:
-        """Return a key that is equal for events with the same trigger and the same first node."""
-        serial_key = super().build_key(event).serial_key
-        if not _is_tick_or_labels_due(event):
-            return PassKey(serial_key, _get_kind(event))
-        return PassKey(serial_key, f"{event.get_type()} {' '.join(_parse_position(event))}")
-
-
 class Position(NamedTuple):
     """Position of a `labels.due` event: the token of the page of nodes, and the name of the first node on the page."""
 
@@ -89,7 +78,7 @@ class LabelSnapshot(NamedTuple):
     "label-cpu",
     consumes=(events.TICK, *REFERENCE_TYPES, events.LABELS_DUE),
     emits=(events.LABELS_DUE,),
-    coalescing=_LabelStrategy(lambda _hint: "labels of nodes"),
+    coalescing=HintPolicy(lambda event: WorkKey("labels of nodes", _build_coalesce_key(event))),
 )
 def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Label one page of nodes, and emit `labels.due` if more pages remain.
@@ -258,6 +247,13 @@ def _get_round_trigger(event: BaseCloudEvent, snapshot: LabelSnapshot) -> str:
 def _format_generation(hyperconverged_object: Object) -> str:
     metadata = hyperconverged_object["metadata"]
     return f"{metadata['uid']} {metadata.get('generation', 0)}"
+
+
+def _build_coalesce_key(event: BaseCloudEvent) -> str:
+    """Return a key that is equal for events with the same trigger and the same first node."""
+    if not _is_tick_or_labels_due(event):
+        return _get_kind(event)
+    return f"{event.get_type()} {' '.join(_parse_position(event))}"
 
 
 def _is_tick_or_labels_due(event: BaseCloudEvent) -> bool:

@@ -29,7 +29,7 @@ from functions.maintenance.event_objects import (
 from functions.maintenance.eviction_reports import (
     HINT_VERSION_FIELDS,
     LateEvictions,
-    PodStrategy,
+    PodHintPolicy,
     build_blocked_data,
     report_batch,
 )
@@ -62,7 +62,7 @@ OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evict
     consumes=events.TYPES_BY_FLAG["more"],
     emits=(events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED),
     on_failure=build_step_failed,
-    coalescing=PodStrategy(),
+    coalescing=PodHintPolicy(),
     late_replies=LATE_EVICTIONS,
     requires_signature=True,
 )

@@ -20,7 +20,7 @@ from eventing.signatures import sign_event
 from functions.event_data import parse_resource_version, require_data
 from functions.maintenance.event_objects import log_about, parse_node_name, parse_reference
 from functions.maintenance.metrics import EVICTIONS
-from functions.pass_strategies import PassKey, Replies, ResourceVersions
+from functions.work_queue import HintPolicy, Replies, ResourceVersions, WorkKey
 from kube.client.eviction_batch import (
     list_nodes_with_pending_evictions,
     set_late_eviction_callback,
@@ -55,23 +55,30 @@ MAX_TRACKED_NODES = 100
 """Number of nodes with a stored last pass, above which passes without a pending eviction request are removed."""
 
 
-class PodStrategy:
-    """Strategy for passes that evict a node's pods for one maintenance; the merged reply lists all evicted pods."""
+def _build_work_key(event: BaseCloudEvent) -> WorkKey:
+    """Return the key of the pass: the node and the maintenance. Raises `BadEvent` if the hint is malformed."""
+    for name in VERSION_FIELDS:
+        parse_resource_version(event, name)
+    return WorkKey(f"node {parse_node_name(event)}", parse_reference(event).uid)
 
-    def build_key(self, event: BaseCloudEvent) -> PassKey:
-        """Return the key of the pass: the node and the maintenance. Raises `BadEvent` if the hint is malformed."""
-        for name in VERSION_FIELDS:
-            parse_resource_version(event, name)
-        return PassKey(f"node {parse_node_name(event)}", parse_reference(event).uid)
 
-    def select_newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
+class PodHintPolicy(HintPolicy):
+    """Policy for passes that evict a node's pods for one maintenance; the merged reply lists all evicted pods."""
+
+    def __init__(self) -> None:
+        super().__init__(_build_work_key)
+
+    def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """Return a hint that reports the newest pods and the newest budgets of all hints.
 
-        The result has the type of the hint with the newest pods, since that type shows whether the last pods have left.
+        The result is `node.tainted` if one of the hints is, since only for that type does `evict` report a drifted node
+        and repeat evacuation requests. Otherwise, the result has the type of the hint with the newest pods, since that
+        type shows whether the last pods have left.
         """
         versions = {name: find_newest(parse_resource_version(hint, name) for hint in hints) for name in VERSION_FIELDS}
-        latest = next(hint for hint in hints if parse_resource_version(hint, "podsVersion") == versions["podsVersion"])
-        return sign_event(events.merge_data(latest, versions))
+        newest = next(hint for hint in hints if parse_resource_version(hint, "podsVersion") == versions["podsVersion"])
+        tainted = next((hint for hint in hints if hint.get_type() == events.NODE_TAINTED), newest)
+        return sign_event(events.merge_data(tainted, versions))
 
     def read_versions(self, replies: Replies) -> ResourceVersions:
         """Return the resourceVersions of the pods and budgets in the last reply."""
@@ -92,11 +99,13 @@ class PodStrategy:
     def select_unrepeated_replies(self, _replies: Replies) -> Replies:
         """Return no replies, because the next reply supersedes a `node.drained` or a failure.
 
-        `merge` returns the evictions in a reply flagged `more`, so they are not lost either.
+        `merge_replies` returns the evictions in a reply flagged `more`, so they are not lost either.
         """
         return []
 
-    def merge(self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool) -> Replies | None:
+    def merge_replies(
+        self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
+    ) -> Replies | None:
         """Return the last pass's reply with the evictions of all passes.
 
         If `has_more_hints` is true, only `pods.evicted` can request another pass. If a later pass failed, the reply

@@ -22,8 +22,8 @@ from functions.event_data import get_metadata, is_nonempty_string, require_data
 from functions.event_recorder import EVENT_RECORDER
 from functions.installs import is_active_install
 from functions.maintenance.event_objects import build_step_failed, is_active, log_about
-from functions.pass_strategies import ChangeStrategy
 from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError, Conflict, NotFound
 from kube.client.sync_client import SyncClient
@@ -53,7 +53,7 @@ def _parse_node_name(event: BaseCloudEvent) -> str:
     emits=(events.NODE_DRIFTED,),
     kind="Node",
     on_failure=build_step_failed,
-    coalescing=ChangeStrategy(lambda event: f"node {_parse_node_name(event)}"),
+    coalescing=HintPolicy(lambda event: WorkKey(f"node {_parse_node_name(event)}")),
 )
 def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `node.drifted` for a node that needs repair, and delete the maintenances of a deleted node.

@@ -25,9 +25,9 @@ from functions.maintenance.due_events import DueEvent, find_due_event, find_orph
 from functions.maintenance.event_objects import build_step_failed, log_about
 from functions.maintenance.metrics import MAINTENANCE_COLLECTOR, RESYNC_EVENTS
 from functions.maintenance.observation import Observation, RequiredRead, ResyncSnapshot
-from functions.pass_strategies import ChangeStrategy
 from functions.round_robin import RoundRobin
 from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError, Unavailable
 from kube.client.paging import ListResult, list_all
@@ -64,7 +64,7 @@ READ_ROTATIONS = ReadRotations()
     consumes=(events.TICK,),
     emits=(events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING, events.NODE_DRIFTED, events.NODE_TAINTED),
     on_failure=build_step_failed,
-    coalescing=ChangeStrategy(lambda _tick: "all maintenances"),
+    coalescing=HintPolicy(lambda _tick: WorkKey("all maintenances")),
 )
 def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the event that each maintenance waits for, because the original event may have been lost.

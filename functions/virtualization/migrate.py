@@ -26,10 +26,10 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.failures import Retry
 from functions.installs import is_active_install
-from functions.pass_strategies import LatestStateStrategy
 from functions.round_robin import RoundRobin
 from functions.steps import step
 from functions.virtualization.migration_snapshot import HINT_KINDS, MigrationSnapshot, read_snapshot
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.deadline import get_seconds_left, set_deadline
@@ -88,7 +88,7 @@ class CreateFailure(NamedTuple):
     "migrate",
     consumes=(events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     emits=(),
-    coalescing=LatestStateStrategy(lambda _event: "VMIs to migrate"),
+    coalescing=HintPolicy(lambda _event: WorkKey("VMIs to migrate")),
 )
 def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create the migrations that are due; send only one request if no virtual machine requests migration.

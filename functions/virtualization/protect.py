@@ -23,11 +23,11 @@ from eventing import events
 from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import is_active_install
-from functions.pass_strategies import ChangeStrategy
 from functions.round_robin import RoundRobin
 from functions.steps import step
 from functions.virtualization.budget_writes import BudgetWriter
 from functions.virtualization.migration_snapshot import HINT_KINDS, read_kubevirt_waits, read_snapshot
+from functions.work_queue import HintPolicy, WorkKey
 from kube.budgets import Budget, build_budgets_path
 from kube.client.api import JSON_PATCH
 from kube.client.discovery import list_kubevirts
@@ -70,7 +70,7 @@ class BudgetTask(NamedTuple):
         *(events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     ),
     emits=(events.VIRT_LAUNCHERS_WAIT_CHANGED,),
-    coalescing=ChangeStrategy(lambda _event: "virt-launcher pods to protect"),
+    coalescing=HintPolicy(lambda _event: WorkKey("virt-launcher pods to protect")),
 )
 def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create, update and delete budgets; return the events for drained nodes whose pods' reasons to wait have changed.

@@ -12,7 +12,7 @@ from eventing import events
 from eventing.http_binding import decode_event, encode_binary
 from functions.event_data import require_data
 from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, _build_evicted_data, _update_blocked_pods
-from functions.maintenance.eviction_reports import PodStrategy
+from functions.maintenance.eviction_reports import PodHintPolicy
 from kube.budgets import BlockedPod
 from kube.evictions import EvictionResult
 from kube.maintenance.node_snapshot import StepSnapshot
@@ -106,7 +106,7 @@ def build_refusal(uid: str, message: str, **extra_fields: str) -> Object:
 
 def merge_replies(*replies: BaseCloudEvent, has_more_hints: bool = False) -> BaseCloudEvent:
     """Return the single reply that merges the replies of several batches."""
-    merged = PodStrategy().merge(HINT, [[reply] for reply in replies], has_more_hints=has_more_hints)
+    merged = PodHintPolicy().merge_replies(HINT, [[reply] for reply in replies], has_more_hints=has_more_hints)
     assert merged is not None
     (reply,) = merged
     return reply
@@ -218,7 +218,7 @@ def test_snapshot_omits_oversized_pods() -> None:
 
 def test_empty_replies_merge_into_empty_reply() -> None:
     """Design rule 8: empty replies merge into an empty reply, or into None if another pass must follow."""
-    strategy = PodStrategy()
+    policy = PodHintPolicy()
 
-    assert strategy.merge(HINT, [[], []], has_more_hints=False) == []
-    assert strategy.merge(HINT, [[], []], has_more_hints=True) is None
+    assert policy.merge_replies(HINT, [[], []], has_more_hints=False) == []
+    assert policy.merge_replies(HINT, [[], []], has_more_hints=True) is None

@@ -28,7 +28,7 @@ from localcluster.audit_log import AuditLog
 from localcluster.simulators.openshift import build_pool
 from tests.functions.event_builders import build_resource_event, build_tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario, build_rule_spec
-from tests.functions.serving.test_pass_queue import TIMEOUT_SECONDS, ControlledStep
+from tests.functions.test_work_queue import TIMEOUT_SECONDS, ControlledStep
 from tests.proofs import proves
 from tests.workload import Workload
 

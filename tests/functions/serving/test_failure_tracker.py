@@ -15,11 +15,11 @@ from functions.failures import Retry, raise_retry
 from functions.maintenance.event_objects import build_step_failed
 from functions.serving import failure_tracker
 from functions.serving.failure_tracker import MAX_TRACKED_EVENTS, FailureTracker
-from functions.serving.function import FunctionRunner
+from functions.serving.function_runner import FunctionRunner
 from functions.steps import FailureHandler, Function
 from kube.client.sync_client import SyncClient
 from tests.functions.event_builders import build_resource_event
-from tests.functions.serving.test_pass_queue import FIRST_MAINTENANCE, OTHER_MAINTENANCE, build_hint
+from tests.functions.test_work_queue import FIRST_MAINTENANCE, OTHER_MAINTENANCE, build_hint
 from tests.kube.samples import make_maintenance
 
 NO_CLIENT = cast("SyncClient", None)

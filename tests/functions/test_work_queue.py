@@ -13,17 +13,18 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events, replay_extensions
 from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
+from functions import work_queue
 from functions.app import FUNCTIONS
 from functions.event_data import require_data
 from functions.failures import Failed, Retry
 from functions.maintenance.event_objects import build_step_failed
-from functions.maintenance.eviction_reports import PodStrategy
-from functions.pass_strategies import PassStrategy, Replies
-from functions.serving import pass_queue
-from functions.serving.function import FunctionRunner
+from functions.maintenance.eviction_reports import PodHintPolicy
+from functions.serving.function_runner import FunctionRunner
 from functions.steps import Function, Step
+from functions.work_queue import HintPolicy, Replies, WorkKey
 from kube.client.sync_client import SyncClient
 from tests.functions.event_builders import build_node_updated_event, build_tick
+from tests.proofs import proves
 
 TIMEOUT_SECONDS = 30.0
 NO_CLIENT = cast("SyncClient", None)
@@ -45,17 +46,17 @@ def build_evicted_reply(event: BaseCloudEvent, *pods: str, maintenance: ObjectRe
     return [events.build_event(events.PODS_EVICTED, "evict", maintenance, "node-1", cause=event, data=data)]
 
 
-def build_runner(step: Step, strategy: PassStrategy | None = None) -> FunctionRunner:
+def build_runner(step: Step, policy: HintPolicy | None = None) -> FunctionRunner:
     return FunctionRunner(
-        Function("evict", step, (), (), on_failure=build_step_failed, coalescing=strategy or PodStrategy())
+        Function("evict", step, (), (), on_failure=build_step_failed, coalescing=policy or PodHintPolicy())
     )
 
 
 class ControlledStep:
     """A step whose passes each wait until the test sets their outcome."""
 
-    def __init__(self, strategy: PassStrategy | None = None) -> None:
-        self.runner = build_runner(self._step, strategy)
+    def __init__(self, policy: HintPolicy | None = None) -> None:
+        self.runner = build_runner(self._step, policy)
         self.events_seen: list[BaseCloudEvent] = []
         self._began = threading.Semaphore(0)
         self._outcomes: list[Future[Callable[[BaseCloudEvent], Replies]]] = []
@@ -302,7 +303,7 @@ def test_hint_causes_pass_after_failed_or_empty_pass(
 @pytest.fixture
 def single_remembered_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the number of remembered passes to one."""
-    monkeypatch.setattr(pass_queue, "MAX_REMEMBERED_KEYS", 1)
+    monkeypatch.setattr(work_queue, "MAX_REMEMBERED_KEYS", 1)
 
 
 @pytest.mark.usefixtures("single_remembered_pass")
@@ -470,9 +471,9 @@ def test_passes_per_request_are_limited() -> None:
     The replies of `guard` cannot request another pass, so the broker redelivers the hint.
     """
     step = ControlledStep(FUNCTIONS["guard"].coalescing)
-    hints = [build_node_hint(number) for number in range(pass_queue.MAX_PASSES_PER_REQUEST + 1)]
+    hints = [build_node_hint(number) for number in range(work_queue.MAX_PASSES_PER_REQUEST + 1)]
     answer = step.post(hints[0])
-    for number in range(1, pass_queue.MAX_PASSES_PER_REQUEST):
+    for number in range(1, work_queue.MAX_PASSES_PER_REQUEST):
         step.wait_for_pass()
         step.post(hints[number]).result(TIMEOUT_SECONDS)
         step.finish_pass(lambda _event: [])
@@ -499,11 +500,11 @@ def test_newest_coalesced_node_is_used() -> None:
         for version in ("8", "11", "9")
     ]
 
-    guard_strategy, resync_strategy = FUNCTIONS["guard"].coalescing, FUNCTIONS["resync"].coalescing
-    assert guard_strategy is not None
-    assert guard_strategy.select_newest(nodes) is nodes[1]
-    assert resync_strategy is not None
-    assert resync_strategy.select_newest([build_tick(), last := build_tick()]) is last
+    guard_policy, resync_policy = FUNCTIONS["guard"].coalescing, FUNCTIONS["resync"].coalescing
+    assert guard_policy is not None
+    assert guard_policy.merge_hints(nodes) is nodes[1]
+    assert resync_policy is not None
+    assert resync_policy.merge_hints([build_tick(), last := build_tick()]) is last
 
 
 def test_node_drained_in_second_pass_lists_evictions_of_first_pass(controlled_step: ControlledStep) -> None:
@@ -576,3 +577,36 @@ def test_no_concurrent_hint_is_lost() -> None:
         for first in range(0, 1000, 8):
             answers = list(threads.map(post_change, range(first, first + 8)))
             assert passes_seen[0] == changes[0] or any(requests_another_pass(replies) for replies in answers if replies)
+
+
+def build_change_reply(node: str) -> BaseCloudEvent:
+    """Build the reply of a pass that changed something on this node."""
+    return events.build_event(
+        events.VIRT_LAUNCHERS_WAIT_CHANGED, "protect", FIRST_MAINTENANCE, node, cause=build_tick(), seed=node
+    )
+
+
+@proves("X-2")
+def test_change_replies_of_all_passes_are_merged() -> None:
+    """Check that the replies of all passes are merged, and that a repeated reply appears once."""
+    policy = HintPolicy(lambda _event: WorkKey("here"))
+    passes = [[build_change_reply("a")], [build_change_reply("b"), build_change_reply("a")], []]
+
+    replies = policy.merge_replies(build_tick(), passes, has_more_hints=False)
+    assert replies is not None
+    assert [reply.get_extension("node") for reply in replies] == ["a", "b"]
+    assert policy.merge_replies(build_tick(), passes, has_more_hints=True) is None
+
+
+@pytest.mark.parametrize("tainted_first", [True, False])
+def test_merged_hint_keeps_type_node_tainted(tainted_first: bool) -> None:
+    """Check that `node.tainted` stays the type of a merged hint, and that the hint has the newest versions.
+
+    Only `node.tainted` makes `evict` report a drifted node.
+    """
+    tainted = events.build_event(events.NODE_TAINTED, "taint", FIRST_MAINTENANCE, "node-1")
+    hints = [tainted, build_pods_gone_event(1, "12")] if tainted_first else [build_pods_gone_event(1, "12"), tainted]
+
+    merged = PodHintPolicy().merge_hints(hints)
+
+    assert (merged.get_type(), require_data(merged)["podsVersion"]) == (events.NODE_TAINTED, "12")

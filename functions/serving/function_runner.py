@@ -10,8 +10,8 @@ from eventing import replay_extensions
 from eventing.signatures import require_valid_signature
 from functions.failures import Busy, Failed, Retry
 from functions.serving.failure_tracker import FailureTracker
-from functions.serving.pass_queue import PassQueue
 from functions.steps import Function
+from functions.work_queue import WorkQueue
 from kube.client.api_errors import ApiError, Conflict, Unavailable
 from kube.client.sync_client import SyncClient
 
@@ -23,7 +23,7 @@ class FunctionRunner:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self._pass_queue = PassQueue(function.coalescing) if function.coalescing else None
+        self._work_queue = WorkQueue(function.coalescing) if function.coalescing else None
         self._failure_tracker = FailureTracker()
 
     def invoke(self, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
@@ -50,9 +50,9 @@ class FunctionRunner:
         return replies
 
     def _run_coalesced(self, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-        if self._pass_queue is None:
+        if self._work_queue is None:
             return self._run_step(event, client)
-        return self._pass_queue.handle_hint(event, lambda hint: self._run_step(hint, client))
+        return self._work_queue.handle_hint(event, lambda hint: self._run_step(hint, client))
 
     def _run_step(self, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         try:
