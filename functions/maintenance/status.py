@@ -25,9 +25,8 @@ from functions.installs import is_active_install
 from functions.maintenance import metrics
 from functions.maintenance.event_objects import log_about, parse_reference, read_maintenance
 from functions.maintenance.reported_pods import parse_blocked_pods, parse_snapshot
-from functions.status_write_cache import StatusWrite, StatusWriteCache
+from functions.maintenance.status_writes import StatusWrite, StatusWriteCache, WriteBatcher
 from functions.steps import step
-from functions.write_batcher import WriteBatcher
 from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
 from kube.client.sync_client import SyncClient
@@ -81,7 +80,7 @@ STATUS_WRITE_CACHE = StatusWriteCache()
 def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Update `.status` from the cluster and from the event's data.
 
-    Events that arrive while the same status is being written share the next write (`write_batcher`); replays do not.
+    Events that arrive while the same status is being written share the next write (`status_writes`); replays do not.
     The event's data cannot be verified in the cluster, so the server rejects unsigned events before this step. Raises
     `Retry` if other clients keep changing the status.
     """
