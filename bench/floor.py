@@ -15,7 +15,7 @@ from contextlib import aclosing
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
 from kube.client.list_watch import follow
-from kube.evictions import build_eviction, build_eviction_path
+from kube.evictions.requests import build_eviction, build_eviction_path
 from kube.paths import Object
 
 EVICTION_INTERVAL_SECONDS = 0.045

@@ -43,8 +43,8 @@ from functions.steps import REGISTERED_FUNCTIONS, Function
 from functions.virtualization import migrate, protect  # noqa: F401
 from functions.virtualization.migration_snapshot import parse_migration_slots
 from kube.client.api_errors import ApiError
-from kube.client.eviction_limits import parse_evictions_per_second
 from kube.client.sync_client import SyncClient
+from kube.evictions.limiters import parse_evictions_per_second
 
 FUNCTIONS = REGISTERED_FUNCTIONS
 """All functions by name; the imports of this module register them."""

@@ -22,11 +22,12 @@ COMPONENTS = ("maintenance", "mutex", "virtualization", "certificates", "admissi
 RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS} | {"cpu_labels": "kube/cpu"}
 """The package with the rules of each component; `kube/cpu` also has rules that do not concern labels."""
 EVENTING_PACKAGES = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
-KUBE_PACKAGES = ("kube", "kube/client", *RULES_PACKAGES.values())
+KUBE_PACKAGES = ("kube", "kube/client", "kube/evictions", *RULES_PACKAGES.values())
 OPERATIONS_PACKAGES = ("console/operations", "console/operations/install")
 ALLOWED_IMPORTS = {
     "kube": ("kube",),
     "kube/client": ("kube", "kube/client"),
+    "kube/evictions": ("kube", "kube/client", "kube/evictions"),
     **{folder: ("kube", folder) for folder in RULES_PACKAGES.values()},
     "eventing": ("eventing",),
     **{folder: ("eventing", folder, *KUBE_PACKAGES) for folder in EVENTING_PACKAGES[1:]},
@@ -37,8 +38,12 @@ ALLOWED_IMPORTS = {
         f"functions/{component}": ("functions", f"functions/{component}", "eventing", "kube", "kube/client", folder)
         for component, folder in RULES_PACKAGES.items()
     },
+    "functions/maintenance": (
+        *("functions", "functions/maintenance", "eventing"),
+        *("kube", "kube/client", "kube/evictions", "kube/maintenance"),
+    ),
     # Admission validates NodeMaintenances with the rules that apply to them after their creation.
-    "kube/admission": ("kube", "kube/maintenance", "kube/admission"),
+    "kube/admission": ("kube", "kube/evictions", "kube/maintenance", "kube/admission"),
     "functions/admission": (
         *("functions", "functions/admission", "eventing"),
         *("kube", "kube/client", "kube/maintenance", "kube/admission"),
@@ -63,6 +68,7 @@ IMPORT_EXCEPTIONS = {
     "functions/admission/__main__.py": ("functions/serving",),  # This module serves the webhook.
     "functions/app.py": (
         "functions/serving",
+        "kube/evictions",
         *(f"functions/{component}" for component in COMPONENTS),
     ),  # This module lists all functions.
     "console/commands/console.py": ("console/web",),  # This module serves the web console.
@@ -169,6 +175,7 @@ def test_only_client_config_imports_kubernetes() -> None:
 def test_rule_modules_import_no_client() -> None:
     """Check that the rules can be pure functions: their modules import no HTTP client, `asyncio` or `threading`."""
     rules = [path for path in MODULES if get_relative_name(path.parent) in ("kube", *RULES_PACKAGES.values())]
+    rules.append(ROOT / "kube/evictions/planner.py")
     impure_modules = {
         get_relative_name(path)
         for path in rules

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from kube.budgets import BlockedPod, plan_evictions
+from kube.budgets import BlockedPod
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
-from kube.client.eviction_batch import find_orphan_uids, list_covering_budgets
+from kube.evictions.executor import list_covering_budgets
+from kube.evictions.planner import plan_evictions
 from kube.maintenance import drain_flags
-from kube.maintenance.lookup import list_pods_on_node
+from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, build_name_reference, format_key, get_uid, is_mirror_pod, is_terminating
 from kube.virtualization.drain_forecast import get_launched_vmi_key

@@ -12,9 +12,8 @@ from typing import NamedTuple
 from console.operations.descriptions import explain_released_maintenance, format_full_name, get_phase_label
 from console.operations.errors import Refusal
 from kube.client.api import Api, gather_all, get_or_none
-from kube.client.api_errors import ApiError, Conflict, Denied, NotFound
+from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, is_webhook_refusal
 from kube.client.decoding import collect_warnings
-from kube.evictions import is_webhook_refusal
 from kube.maintenance.drain_flags import build_drain_spec
 from kube.maintenance.groups import ApiGroup
 from kube.maintenance.lookup import list_maintenances

@@ -10,7 +10,8 @@ from typing import Any
 
 from eventing.events import ObjectReference
 from eventing.podsource.hint_scheduler import BudgetCapacity
-from kube.budgets import Budget, covers, may_evict_as_unready, plan_evictions, split_admitted_pods
+from kube.budgets import Budget, covers, may_evict_as_unready, split_admitted_pods
+from kube.evictions.planner import plan_evictions
 from kube.maintenance import drain_flags
 from kube.maintenance import objects as m
 from kube.paths import Object
@@ -130,7 +131,7 @@ def admits_any_pod(
     """Return whether the namespace's budgets admit a waiting pod that one of the budget's versions covers."""
     covered = [pod for pod in waiting_pods if any(covers(version, pod) for version in budget_versions)]
     plan = plan_evictions(covered, namespace_budgets)
-    return bool(plan.unbudgeted or plan.queues_by_budget)
+    return bool(plan.admitted)
 
 
 def selects_pod(budget: Budget, pod: Pod) -> bool:

@@ -31,12 +31,11 @@ from functions.maintenance.node_lease import LeaseHeldByOther, acquire_lease, ho
 from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.api_errors import NotFound
-from kube.client.eviction_batch import find_orphan_uids
 from kube.client.paging import ListResult
 from kube.client.sync_client import SyncClient
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
-from kube.maintenance.lookup import list_pods_on_node
+from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
 from kube.maintenance.node_snapshot import StepSnapshot
 from kube.nodes import Node, build_node_path, is_cordoned_and_tainted
 from kube.paths import Object

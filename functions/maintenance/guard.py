@@ -29,7 +29,7 @@ from kube.client.api_errors import ApiError, Conflict, NotFound
 from kube.client.sync_client import SyncClient
 from kube.kubernetes_events import WARNING_TYPE, EventNotice
 from kube.maintenance import objects as m
-from kube.maintenance.eviction_backoff import is_backing_off
+from kube.maintenance.blocked_pods import is_backing_off
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.kubernetes_events import EVENTS_PATH, build_node_notice
 from kube.maintenance.lookup import list_maintenances_of_holder_group, list_undeleted_maintenances

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
-from kube.maintenance.eviction_backoff import split_due_pods
+from kube.maintenance.blocked_pods import split_due_pods
 from kube.nodes import Node, is_cordoned_and_tainted
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, PodClassification, is_terminating

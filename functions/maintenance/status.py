@@ -24,7 +24,7 @@ from functions.failures import Retry
 from functions.installs import is_active_install
 from functions.maintenance import metrics
 from functions.maintenance.event_objects import log_about, parse_reference, read_maintenance
-from functions.maintenance.reported_pods import parse_blocked_pods, parse_snapshot
+from functions.maintenance.eviction_reports import parse_blocked_pods, parse_snapshot
 from functions.maintenance.status_writes import StatusWrite, StatusWriteCache, WriteBatcher
 from functions.steps import step
 from kube.client.api import get_or_none

@@ -10,14 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
-from kube.budgets import (
-    BlockedPod,
-    Budget,
-    format_budget_key,
-    never_allows_disruption,
-    plan_evictions,
-    requires_all_pods,
-)
+from kube.budgets import BlockedPod, Budget, format_budget_key, never_allows_disruption, requires_all_pods
+from kube.evictions.planner import plan_evictions
 from kube.maintenance.drain_flags import classify_for_drain, parse_drain_options, select_evictable_pods
 from kube.maintenance.objects import Maintenance
 from kube.pods import Pod, format_key, get_controller, get_uid, is_terminating, tolerates_everything
@@ -49,8 +43,9 @@ def build_warnings(
             _select_pod_keys(classification.with_local_storage, leaving), "emptyDir data of {} will be lost: {}"
         ),
     ]
-    planned = plan_evictions(leaving, budget_list, options)
-    result += _build_budget_warnings(planned.blocked, budget_list, admitting_budgets=planned.queues_by_budget.keys())
+    plan = plan_evictions(leaving, budget_list, options)
+    admitting_budgets = [queue.key for queue in plan.queues]
+    result += _build_budget_warnings(plan.blocked, budget_list, admitting_budgets=admitting_budgets)
     returning = [pod for pod in leaving if get_controller(pod) and tolerates_everything(pod)]
     template = (
         "a controller may recreate {} on this node, due to a toleration of every taint; narrow the tolerations: {}"
@@ -80,7 +75,7 @@ def _build_budget_warnings(
         if item.reason == "MultipleBudgets":
             under_several.append(item.key)
         else:
-            waiting[f"{item.pod['namespace']}/{item.budget}"].append(item.key)
+            waiting[item.budget_key].append(item.key)
     blocking = {name: pods for name, pods in waiting.items() if name not in admitting_budgets}
     lines = [
         line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from eventing.events import RESOURCE_UPDATED
-from kube.evictions import build_pod_path
+from kube.evictions.requests import build_pod_path
 from kube.nodes import build_node_path
 from kube.paths import Object
 from localcluster.audit_log import AuditLog

@@ -11,7 +11,7 @@ from pathlib import Path
 import requests
 
 from kube.client.sync_client import SyncClient
-from kube.evictions import build_eviction, build_eviction_path
+from kube.evictions.requests import build_eviction, build_eviction_path
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import build_node_path

@@ -17,8 +17,8 @@ from eventing.journal.entries import Attempt
 from functions.app import FUNCTIONS, create_app
 from functions.maintenance import evict
 from functions.maintenance.eviction_reports import LateEvictions
-from kube.client import eviction_batch, eviction_tracker
-from kube.evictions import build_eviction_path, build_pod_path
+from kube.evictions import executor, tracker
+from kube.evictions.requests import build_eviction_path, build_pod_path
 from kube.pods import is_terminating
 from localcluster.http_receiver import Receiver
 from tests.functions.conftest import Functions, parse_received_attempts
@@ -34,7 +34,7 @@ def late_evictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
     new_late_evictions = LateEvictions()
     monkeypatch.setattr(evict, "LATE_EVICTIONS", new_late_evictions)
     monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late_replies=new_late_evictions))
-    monkeypatch.setattr(eviction_batch, "RESPONSE_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "RESPONSE_WAIT_SECONDS", 0.0)
     yield new_late_evictions
     new_late_evictions.close()
 
@@ -98,8 +98,8 @@ def test_late_evictions_are_published_after_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Check that a node's late evictions are published together after a delay if no further pass publishes them."""
-    monkeypatch.setattr(eviction_tracker, "EVICTION_TIMEOUT_SECONDS", 1.0)
-    monkeypatch.setattr(eviction_tracker, "OUTCOME_TTL_SECONDS", 0.5)
+    monkeypatch.setattr(tracker, "EVICTION_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(tracker, "OUTCOME_TTL_SECONDS", 0.5)
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     message = encode_binary(functions.run_until_tainted(workload.create_maintenance(node)))

@@ -12,7 +12,7 @@ from eventing import events
 from functions.event_data import require_data
 from functions.installs import INSTALL_LEASE_CACHE
 from functions.maintenance import event_objects
-from kube.evictions import build_pod_path
+from kube.evictions.requests import build_pod_path
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, ApiGroup

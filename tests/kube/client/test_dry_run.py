@@ -8,7 +8,7 @@ import pytest
 
 from kube.client.api import JSON_PATCH
 from kube.client.sync_client import SyncClient
-from kube.evictions import build_eviction, build_eviction_path, build_pod_path
+from kube.evictions.requests import build_eviction, build_eviction_path, build_pod_path
 from kube.kubernetes_events import build_event
 from kube.maintenance import kubernetes_events, leases
 from kube.maintenance import objects as m

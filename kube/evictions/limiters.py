@@ -1,7 +1,7 @@
-"""Limits how fast one process sends evictions: a maximum number per second, shared fairly between nodes.
+"""Limits when one process sends its next eviction; `EvictionLimiter` applies all limits, and serves nodes fairly.
 
-The API server may have its own rate limit (429 with `Retry-After`). All evictions then pause, because that limit
-applies to all of them.
+`RateLimiter` limits the evictions per second. The API server may have its own rate limit (429 with `Retry-After`). All
+evictions then pause, because that limit applies to all of them.
 
 `ConcurrencyLimiter` limits the evictions in flight of pods without a budget, and adapts to the response times. An API
 server without spare CPU responds more slowly the more requests it gets. That delays every client, first of all the
@@ -23,10 +23,10 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 RATE_VARIABLE, DEFAULT_EVICTIONS_PER_SECOND = "EVICTIONS_PER_SECOND", 100.0
 """Environment variable with the maximum evictions per second, and its default.
@@ -74,64 +74,51 @@ If a fifth of the responses are slow, a limit of about 20 stays constant.
 """
 
 
-class FairQueue:
-    """Queue of tasks that wait for a turn; the nodes get turns in rotation. Each event loop needs its own queue."""
+class FairLimiter:
+    """Base class of limiters that grant turns to waiting tasks, one node after another in rotation.
+
+    Subclasses define when a turn is available. Each event loop needs its own limiter.
+    """
 
     def __init__(self) -> None:
         self._waiters: dict[str, deque[asyncio.Future[None]]] = {}
 
-    def __bool__(self) -> bool:
-        """Return whether any task waits for a turn."""
-        return bool(self._waiters)
-
-    async def wait_turn(self, node_name: str, timeout_seconds: float, grant_available: Callable[[], None]) -> bool:
-        """Wait for a turn, and return whether it was granted within `timeout_seconds`.
-
-        `grant_available` may grant the turn immediately.
-        """
+    async def acquire(self, node_name: str, deadline: float) -> bool:
+        """Wait for a turn, and return whether it was granted before `deadline` (monotonic)."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(node_name, deque()).append(future)
-        grant_available()
-        # Since Python 3.12, `wait_for` drops a result that arrives at the timeout, which would lose a slot.
-        await asyncio.wait({future}, timeout=max(0.0, timeout_seconds))
-        if future.done():
-            return True
-        future.cancel()
-        self._remove(node_name, future)
-        return False
+        self._grant_turns()
+        # Since Python 3.12, `wait_for` drops a result that arrives at the timeout, which would lose a turn.
+        await asyncio.wait({future}, timeout=max(0.0, deadline - time.monotonic()))
+        return not future.cancel()
 
-    def grant_next(self) -> bool:
-        """Grant a turn to the node at the head of the rotation; return whether its task was still waiting."""
-        node = next(iter(self._waiters))
-        queue = self._waiters.pop(node)
-        future = queue.popleft()
-        if queue:
-            self._waiters[node] = queue  # moves the node to the end of the rotation
-        if future.done():
-            return False
-        future.set_result(None)
-        return True
+    def _grant_turns(self) -> None:
+        """Grant the available turns; tasks that have timed out get none."""
+        while self._waiters and self._has_turn():
+            node = next(iter(self._waiters))
+            futures = self._waiters.pop(node)
+            future = futures.popleft()
+            if futures:
+                self._waiters[node] = futures  # moves the node to the end of the rotation
+            if not future.done():
+                self._take_turn()
+                future.set_result(None)
 
-    def _remove(self, node_name: str, future: asyncio.Future[None]) -> None:
-        queue = self._waiters.get(node_name)
-        if queue is not None and future in queue:
-            queue.remove(future)
-            if not queue:
-                del self._waiters[node_name]
+    def _has_turn(self) -> bool:
+        raise NotImplementedError
+
+    def _take_turn(self) -> None:
+        raise NotImplementedError
 
 
-class RateLimiter:
-    """Rate limiter (token bucket) that grants `per_second` turns per second. Each event loop needs its own limiter."""
+class RateLimiter(FairLimiter):
+    """Rate limiter (token bucket) that grants `per_second` turns per second."""
 
     def __init__(self, per_second: float) -> None:
+        super().__init__()
         self._per_second = self._tokens = per_second
         self._refilled_at = 0.0
-        self._queue = FairQueue()
         self._timer: asyncio.TimerHandle | None = None
-
-    async def acquire(self, node_name: str, timeout_seconds: float) -> bool:
-        """Wait for a turn, and return whether it was granted within `timeout_seconds`; nodes get turns in rotation."""
-        return await self._queue.wait_turn(node_name, timeout_seconds, self._grant_available)
 
     def back_off(self, seconds: float) -> None:
         """Grant no turns for `seconds`, because the API server reported that it is busy."""
@@ -140,34 +127,27 @@ class RateLimiter:
 
     def _refill(self) -> None:
         """Add the tokens for the elapsed time, up to the tokens of one second."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         earned = (now - self._refilled_at) * self._per_second
         self._tokens, self._refilled_at = min(self._per_second, self._tokens + earned), now
 
-    def _grant_available(self) -> None:
+    def _has_turn(self) -> bool:
+        return self._tokens >= 1
+
+    def _take_turn(self) -> None:
+        self._tokens -= 1
+
+    def _grant_turns(self) -> None:
         """Grant the available turns, and schedule the next call if tasks still wait."""
         self._refill()
-        while self._queue and self._tokens >= 1:
-            if self._queue.grant_next():
-                self._tokens -= 1
-        if self._queue and self._timer is None:
+        super()._grant_turns()
+        if self._waiters and self._timer is None:
             seconds = (1 - self._tokens) / self._per_second
             self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._grant_available()
-
-
-_rate_limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, RateLimiter] = WeakKeyDictionary()
-
-
-def get_rate_limiter() -> RateLimiter:
-    """Return the rate limiter of the running loop; a process that serves functions has one loop."""
-    loop = asyncio.get_running_loop()
-    if loop not in _rate_limiters:
-        _rate_limiters[loop] = RateLimiter(parse_evictions_per_second(os.environ))
-    return _rate_limiters[loop]
+        self._grant_turns()
 
 
 def parse_evictions_per_second(environment: Mapping[str, str]) -> float:
@@ -196,25 +176,18 @@ def compute_delay(min_seconds: float, median_seconds: float, unanswered_count: i
     return max(min_seconds, LATENCY_FACTOR * median_seconds)
 
 
-class ConcurrencyLimiter:
-    """Limits the evictions in flight of pods without a budget; the nodes get slots in rotation.
+class ConcurrencyLimiter(FairLimiter):
+    """Limits the evictions in flight of pods without a budget; after a grant, call `track` or `release`.
 
     A task gets a slot of this limiter before its turn from `RateLimiter`. In the opposite order, a task with a turn but
     no slot would waste the turn. The node whose pass started first would then block all other nodes until its pass
-    ends. Each event loop needs its own limiter.
+    ends.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.limit = float(MAX_CONCURRENCY)
         self._in_flight = 0
-        self._queue = FairQueue()
-
-    async def acquire(self, node_name: str, deadline: float) -> bool:
-        """Wait for a slot, and return whether it was granted before `deadline` (monotonic).
-
-        After a grant, the caller must call `track` or `release`.
-        """
-        return await self._queue.wait_turn(node_name, deadline - time.monotonic(), self._grant_available)
 
     def track(self, task: asyncio.Task[Any]) -> None:
         """Use the slot for an eviction that has started; `task` ends when the API server responds."""
@@ -223,7 +196,7 @@ class ConcurrencyLimiter:
     def release(self) -> None:
         """Free a slot, after a response or without having started an eviction."""
         self._in_flight -= 1
-        self._grant_available()
+        self._grant_turns()
 
     def record_latency(self, seconds: float) -> None:
         """Adapt the limit to the duration of a response."""
@@ -236,10 +209,11 @@ class ConcurrencyLimiter:
         self.record_latency(time.monotonic() - started)
         self.release()
 
-    def _grant_available(self) -> None:
-        while self._queue and self._in_flight < int(self.limit):
-            if self._queue.grant_next():
-                self._in_flight += 1
+    def _has_turn(self) -> bool:
+        return self._in_flight < int(self.limit)
+
+    def _take_turn(self) -> None:
+        self._in_flight += 1
 
 
 class MedianLatency:
@@ -299,3 +273,59 @@ class SerialQueue:
         return self._last_started + compute_delay(
             self._min_interval, self._latency.compute_median(), len(self._unanswered)
         )
+
+
+class EvictionLimiter:
+    """All limits on the evictions that one API client sends.
+
+    An eviction under a budget waits for a token and its turn under the budget. An eviction without a budget waits for a
+    slot and a token. A dry run needs no token. Each event loop needs its own limiter.
+    """
+
+    def __init__(self, *, is_dry_run: bool) -> None:
+        self._is_dry_run = is_dry_run
+        self._rate_limiter = RateLimiter(parse_evictions_per_second(os.environ))
+        self._concurrency_limiter = ConcurrencyLimiter()
+        self._latency = MedianLatency()
+        self._queues: WeakValueDictionary[str, SerialQueue] = WeakValueDictionary()
+
+    async def acquire(
+        self, node_name: str, budget_key: str, deadline: float
+    ) -> ConcurrencyLimiter | SerialQueue | None:
+        """Wait until an eviction may start, or return None if `deadline` (monotonic) passes first.
+
+        `budget_key` is `namespace/name` of the pod's budget, "" if it has none. The caller must start the eviction
+        immediately, and pass its task to `track` of the returned object.
+        """
+        if budget_key:
+            queue = self.get_queue(budget_key)
+            return queue if await self._acquire_token(node_name, deadline) and await queue.wait_turn(deadline) else None
+        if not await self._concurrency_limiter.acquire(node_name, deadline):
+            return None
+        may_start = False
+        try:
+            may_start = await self._acquire_token(node_name, deadline)
+        finally:
+            if not may_start:
+                self._concurrency_limiter.release()
+        return self._concurrency_limiter if may_start else None
+
+    async def _acquire_token(self, node_name: str, deadline: float) -> bool:
+        is_in_time = time.monotonic() <= deadline
+        return is_in_time and (self._is_dry_run or await self._rate_limiter.acquire(node_name, deadline))
+
+    def back_off(self, seconds: float) -> None:
+        """Start no eviction for `seconds`, because the API server reported that it is busy."""
+        self._rate_limiter.back_off(seconds)
+
+    def has_unanswered(self, budget_key: str) -> bool:
+        """Return whether evictions under this budget have no response yet."""
+        queue = self._queues.get(budget_key)
+        return queue is not None and queue.has_unanswered
+
+    def get_queue(self, budget_key: str) -> SerialQueue:
+        """Return the queue of the budget's evictions, which exists while a task uses it."""
+        queue = self._queues.get(budget_key)
+        if queue is None:
+            queue = self._queues[budget_key] = SerialQueue(self._latency)
+        return queue

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kube.client.eviction_limits import (
+from kube.evictions.limiters import (
     MAX_CONCURRENCY,
     MIN_CONCURRENCY,
     SLOW_RANGE_SECONDS,
@@ -36,7 +36,7 @@ async def _get_grant_order(rate_limiter: RateLimiter, *nodes: str) -> list[str]:
     order: list[str] = []
 
     async def acquire_token(node: str) -> None:
-        assert await rate_limiter.acquire(node, 10)
+        assert await rate_limiter.acquire(node, time.monotonic() + 10)
         order.append(node)
 
     await asyncio.gather(*map(acquire_token, nodes))
@@ -86,7 +86,7 @@ def test_timed_out_task_spends_no_token() -> None:
         rate_limiter = RateLimiter(10)
         await _get_grant_order(rate_limiter, *["a"] * 10)
         is_first_granted, is_second_granted = await asyncio.gather(
-            rate_limiter.acquire("a", 0.01), rate_limiter.acquire("b", 5)
+            rate_limiter.acquire("a", time.monotonic() + 0.01), rate_limiter.acquire("b", time.monotonic() + 5)
         )
         return is_first_granted, is_second_granted
 

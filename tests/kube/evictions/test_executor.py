@@ -1,4 +1,4 @@
-"""Tests of eviction batches against a real API server, including evictions that it refuses."""
+"""Tests of executing eviction plans against a real API server, including evictions that it refuses."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from kube.budgets import EvictionPlan, plan_evictions
-from kube.client import eviction_batch, eviction_tracker
+from kube.budgets import BlockedPod, build_object_reference
 from kube.client.api_errors import Unavailable
-from kube.client.eviction_batch import evict_batch, evict_batches, find_orphan_uids, take_late_evictions
-from kube.client.eviction_limits import CONGESTION_THRESHOLD
-from kube.client.eviction_tracker import EvictionTracker
 from kube.client.paging import ListResult
 from kube.client.sync_client import SyncClient
-from kube.evictions import EvictionResult
+from kube.evictions import executor, tracker
+from kube.evictions.executor import EvictionOutcome, ExecutionOptions, execute_plan, execute_with_replanning
+from kube.evictions.limiters import CONGESTION_THRESHOLD
+from kube.evictions.planner import BudgetQueue, EvictionPlan, plan_evictions
+from kube.evictions.requests import Removal
+from kube.evictions.tracker import EvictionTracker
 from kube.paths import Object
 from kube.pods import Pod
 from localcluster.audit_log import AuditLog
@@ -38,8 +39,8 @@ def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workl
     return Workload(installed_cluster, admin_client)
 
 
-def run_batch(client: SyncClient, *pods: Object, max_seconds: float = 1.0) -> EvictionResult:
-    return client.run(evict_batch(client.api, EvictionPlan(unbudgeted=list(pods)), max_seconds))
+def run_batch(client: SyncClient, *pods: Object, max_seconds: float = 1.0) -> EvictionOutcome:
+    return client.run(execute_plan(client.api, EvictionPlan(unbudgeted=list(pods)), max_seconds=max_seconds))
 
 
 def test_pod_refused_with_429_by_its_budget_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
@@ -74,12 +75,9 @@ def test_refusal_that_concerns_one_pod_does_not_stop_the_queue(workload: Workloa
     other_pods = workload.create_bare_pods("node-1", "b", "c", labels={"app": "db"})
     budget = workload.create_budget("one", {"app": "db"}, 0, expected_healthy=3)
     workload.create_budget("two", {"also": "yes"}, 0, expected_healthy=1)
-    plan = EvictionPlan(
-        queues_by_budget={f"{workload.namespace}/one": [refused_pod, *other_pods]},
-        budgets_by_key={f"{workload.namespace}/one": budget},
-    )
+    plan = EvictionPlan(queues=[BudgetQueue(budget, [refused_pod, *other_pods])])
 
-    result = admin_client.run(evict_batch(admin_client.api, plan))
+    result = admin_client.run(execute_plan(admin_client.api, plan))
 
     assert [(blocked_pod.pod["name"], blocked_pod.reason) for blocked_pod in result.blocked] == [
         ("refused", "MultipleBudgets")
@@ -92,12 +90,9 @@ def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: Syn
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abcdefghij", labels={"app": "db"})]
     budget = workload.create_budget("keep-all", {"app": "db"}, 10, expected_healthy=10)
-    plan = EvictionPlan(
-        queues_by_budget={f"{workload.namespace}/keep-all": pods},
-        budgets_by_key={f"{workload.namespace}/keep-all": budget},
-    )
+    plan = EvictionPlan(queues=[BudgetQueue(budget, pods)])
 
-    result = admin_client.run(evict_batch(admin_client.api, plan))
+    result = admin_client.run(execute_plan(admin_client.api, plan))
 
     assert {blocked_pod.pod["name"] for blocked_pod in result.blocked} == set("abcdefghij")
     assert {blocked_pod.reason for blocked_pod in result.blocked} == {"DisruptionBudget"}
@@ -108,25 +103,35 @@ def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin
     """Design rule 9: a batch that can send no eviction reports no deferred pod, so that no pass follows immediately."""
     audit = AuditLog(workload.local_cluster.audit_log)
     pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
-    budget, name = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=3), f"{workload.namespace}/some"
-    plan = EvictionPlan(queues_by_budget={name: pods}, budgets_by_key={name: budget})
+    queue = BudgetQueue(workload.create_budget("some", {"app": "db"}, 0, expected_healthy=3), pods)
+    plan = EvictionPlan(queues=[queue])
 
-    async def evict_while_evictions_are_unanswered() -> EvictionResult:
-        serial_queue = EvictionTracker.for_client(admin_client.api).get_queue(name)
+    async def evict_while_evictions_are_unanswered() -> EvictionOutcome:
+        serial_queue = EvictionTracker.for_client(admin_client.api).limiter.get_queue(queue.key)
         unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CONGESTION_THRESHOLD + 2)]
         for task in unanswered_tasks:
             serial_queue.track(task)
-        batch = await evict_batch(admin_client.api, plan)
+        batch = await execute_plan(admin_client.api, plan)
         for task in unanswered_tasks:
             task.cancel()
         return batch
 
     first_result = admin_client.run(evict_while_evictions_are_unanswered())
     evictions = audit.list_evictions()
-    second_result = admin_client.run(evict_batch(admin_client.api, plan))
+    second_result = admin_client.run(execute_plan(admin_client.api, plan))
 
-    assert (first_result, evictions) == (EvictionResult(), [])
+    assert (first_result, evictions) == (EvictionOutcome(), [])
     assert second_result.evicted
+
+
+def test_expected_refusal_is_reported_instead_of_actual_one(workload: Workload, admin_client: SyncClient) -> None:
+    """DRN-10: the refusal of an evacuation request does not replace the reason why the pod waits."""
+    (pod,) = workload.create_bare_pods("node-1", "launcher", labels={"app": "vm"})
+    budget = workload.create_budget("vm", {"app": "vm"}, 1, expected_healthy=1)
+    expected = BlockedPod(build_object_reference(pod), "WaitsForKubeVirt", "waits", "vm")
+    plan = EvictionPlan(queues=[BudgetQueue(budget, [pod])], expected_refusals={expected.pod["uid"]: expected})
+
+    assert admin_client.run(execute_plan(admin_client.api, plan)) == EvictionOutcome(blocked=[expected])
 
 
 @pytest.mark.parametrize("pod_name", ["missing", "replaced"])
@@ -159,19 +164,19 @@ def test_pods_of_an_outdated_list_are_not_evicted_twice(
 ) -> None:
     """X-2: pods that an outdated cached list still shows are not evicted a second time."""
     # A minute is longer than the batches of this test take, even on a slow machine.
-    monkeypatch.setattr(eviction_tracker, "GRANTED_TTL_SECONDS", 60.0)
+    monkeypatch.setattr(tracker, "GRANTED_TTL_SECONDS", 60.0)
     audit = AuditLog(workload.local_cluster.audit_log)
     bare_pods = workload.create_bare_pods("node-1", "bare")
     db_pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", "a", "b", labels={"app": "db"})]
-    budget, name = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=2), f"{workload.namespace}/some"
-    plan = EvictionPlan(unbudgeted=[*bare_pods], queues_by_budget={name: db_pods}, budgets_by_key={name: budget})
+    budget = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=2)
+    plan = EvictionPlan(unbudgeted=[*bare_pods], queues=[BudgetQueue(budget, db_pods)])
 
     evicted: list[str] = []
     while len(evicted) < 3:  # A slow API server may respond during a later batch.
         evicted += [
-            evicted_pod["name"] for evicted_pod in admin_client.run(evict_batch(admin_client.api, plan)).evicted
+            evicted_pod["name"] for evicted_pod in admin_client.run(execute_plan(admin_client.api, plan)).evicted
         ]
-    last_result = admin_client.run(evict_batch(admin_client.api, plan))
+    last_result = admin_client.run(execute_plan(admin_client.api, plan))
 
     assert sorted(evicted) == ["a", "b", "bare"]
     assert (last_result.evicted, last_result.deferred) == ([], [])
@@ -188,10 +193,12 @@ def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, a
     node = workload.take_node()
     (pod,) = workload.create_bare_pods(node, "slow")
 
-    async def run_three_batches() -> list[EvictionResult]:
+    async def run_three_batches() -> list[EvictionOutcome]:
         await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), pod)
         nodes = ("node-2", node, node)
-        return [await evict_batch(admin_client.api, EvictionPlan(), node_name=node_name) for node_name in nodes]
+        return [
+            await execute_plan(admin_client.api, EvictionPlan(), ExecutionOptions(node_name)) for node_name in nodes
+        ]
 
     assert [
         [evicted_pod["name"] for evicted_pod in batch.evicted] for batch in admin_client.run(run_three_batches())
@@ -210,7 +217,7 @@ def test_late_eviction_is_reported_without_a_further_batch(workload: Workload, a
 
     async def evict_and_take_outcomes() -> list[dict[str, str]]:
         await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), pod)
-        return await take_late_evictions(admin_client.api, node)
+        return EvictionTracker.for_client(admin_client.api).collect_granted_on_node(node)
 
     assert [evicted_pod["name"] for evicted_pod in admin_client.run(evict_and_take_outcomes())] == ["slow"]
 
@@ -221,11 +228,11 @@ def test_replay_batch_ignores_evictions_of_other_batches(workload: Workload, adm
     node = workload.take_node()
     slow_pod, other_pod = workload.create_bare_pods(node, "slow", "other")
 
-    async def run_two_batches() -> list[EvictionResult]:
+    async def run_two_batches() -> list[EvictionOutcome]:
         await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), slow_pod)
         plan = EvictionPlan(unbudgeted=[slow_pod, other_pod])
-        own_result = await evict_batch(admin_client.api, plan, node_name=node, ignore_other_batches=True)
-        return [own_result, await evict_batch(admin_client.api, EvictionPlan(), node_name=node)]
+        own_result = await execute_plan(admin_client.api, plan, ExecutionOptions(node, is_replay=True))
+        return [own_result, await execute_plan(admin_client.api, EvictionPlan(), ExecutionOptions(node))]
 
     own_result, next_result = admin_client.run(run_two_batches())
     assert "slow" in [evicted_pod["name"] for evicted_pod in own_result.in_flight]
@@ -233,33 +240,33 @@ def test_replay_batch_ignores_evictions_of_other_batches(workload: Workload, adm
     assert "slow" in [evicted_pod["name"] for evicted_pod in next_result.evicted]
 
 
-async def _send_and_wait_for_response(tracker: EvictionTracker, pod: Mapping[str, Any]) -> None:
-    eviction = await tracker.send(pod, time.monotonic() + 1)
+async def _send_and_wait_for_response(eviction_tracker: EvictionTracker, pod: Mapping[str, Any]) -> None:
+    eviction = await eviction_tracker.send(pod, time.monotonic() + 1)
     assert eviction is not None
     await eviction.task
 
 
-@pytest.mark.parametrize("has_pdb", [False, True])
-def test_pod_of_the_process_is_evicted_last(workload: Workload, admin_client: SyncClient, has_pdb: bool) -> None:
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_pod_of_the_process_is_evicted_last(workload: Workload, admin_client: SyncClient, has_budget: bool) -> None:
     """Check that the process's own pod is evicted last: an exiting process cannot report other evictions' outcomes."""
     node, labels = workload.take_node(), {"app": "evict"}
     (own_pod,) = workload.create_bare_pods(node, "own", labels=labels)
     other_pods = workload.create_bare_pods(node, "a", "b")
-    budget, name = workload.create_budget("evict", labels, 0, expected_healthy=1), f"{workload.namespace}/evict"
-    unbudgeted: list[Pod] = [] if has_pdb else [own_pod]
-    queues: dict[str, list[Pod]] = {name: [own_pod]} if has_pdb else {}
-    plan = EvictionPlan(unbudgeted=[*unbudgeted, *other_pods], queues_by_budget=queues, budgets_by_key={name: budget})
+    budget = workload.create_budget("evict", labels, 0, expected_healthy=1)
+    unbudgeted: list[Pod] = [] if has_budget else [own_pod]
+    queues = [BudgetQueue(budget, [own_pod])] if has_budget else []
+    plan, options = EvictionPlan(unbudgeted=[*unbudgeted, *other_pods], queues=queues), ExecutionOptions(node, "own")
     evicted_names: list[str] = []
     while len(evicted_names) < 2:  # A slow API server may respond during a later batch.
-        result = admin_client.run(evict_batch(admin_client.api, plan, node_name=node, own_pod_name="own"))
+        result = admin_client.run(execute_plan(admin_client.api, plan, options))
         evicted_names += [evicted_pod["name"] for evicted_pod in result.evicted]
         assert result.deferred == [own_pod] or not result.evicted
     own_plan, last_result = (
-        EvictionPlan(unbudgeted=unbudgeted, queues_by_budget=queues, budgets_by_key={name: budget}),
-        EvictionResult(deferred=[own_pod]),
+        EvictionPlan(unbudgeted=unbudgeted, queues=queues),
+        EvictionOutcome(deferred=[own_pod]),
     )
     while last_result.deferred:  # An eviction of the previous test may still be in flight.
-        last_result = admin_client.run(evict_batch(admin_client.api, own_plan, node_name=node, own_pod_name="own"))
+        last_result = admin_client.run(execute_plan(admin_client.api, own_plan, options))
 
     assert sorted(evicted_names) == ["a", "b"]
     assert [evicted_pod["name"] for evicted_pod in [*last_result.evicted, *last_result.in_flight]] == ["own"]
@@ -272,15 +279,13 @@ def test_pod_of_the_process_waits_for_evictions_in_flight(
     node = workload.take_node()
     own_pod, other_pod = workload.create_bare_pods(node, "own", "other")
     # No eviction gets a response before the batch ends.
-    monkeypatch.setattr(EvictionTracker, "_send_request", lambda *_: asyncio.sleep(1))
+    monkeypatch.setattr(tracker, "send_eviction", lambda *_, **__: asyncio.sleep(1, Removal.EVICTED))
 
-    async def evict_with_an_eviction_in_flight() -> EvictionResult:
+    async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
         await EvictionTracker.for_client(admin_client.api).send(other_pod, time.monotonic() + 1)
-        return await evict_batch(
-            admin_client.api, EvictionPlan(unbudgeted=[own_pod]), node_name=node, own_pod_name="own"
-        )
+        return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), ExecutionOptions(node, "own"))
 
-    assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionResult()
+    assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome()
 
 
 def test_pod_of_the_process_is_deferred_by_evictions_on_other_nodes(
@@ -289,13 +294,12 @@ def test_pod_of_the_process_is_deferred_by_evictions_on_other_nodes(
     """Check that the process's own pod is reported as deferred: other nodes' events start no pass for this node."""
     (own_pod,), (other_pod,) = workload.create_bare_pods("node-3", "own"), workload.create_bare_pods("node-2", "other")
 
-    async def evict_with_an_eviction_in_flight() -> EvictionResult:
+    async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
         await EvictionTracker.for_client(admin_client.api).send(other_pod, time.monotonic() + 1)
-        return await evict_batch(
-            admin_client.api, EvictionPlan(unbudgeted=[own_pod]), node_name="node-3", own_pod_name="own"
-        )
+        options = ExecutionOptions("node-3", "own")
+        return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), options)
 
-    assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionResult(deferred=[own_pod])
+    assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome(deferred=[own_pod])
 
 
 def create_budget_with_stale_status(workload: Workload, healthy: int, disruptions_allowed: int) -> Object:
@@ -306,10 +310,11 @@ def create_budget_with_stale_status(workload: Workload, healthy: int, disruption
 
 def run_batches(
     client: SyncClient, pods: Sequence[Pod], budget: Object, own_pod_name: str = ""
-) -> tuple[EvictionResult, int]:
+) -> tuple[EvictionOutcome, int]:
     """Run eviction batches, and return their result and the number of requests that read budgets."""
     with count_requests(client.api) as requests:
-        result = client.run(evict_batches(client.api, plan_evictions(pods, [budget]), pods, own_pod_name=own_pod_name))
+        options = ExecutionOptions(own_pod_name=own_pod_name)
+        result = client.run(execute_with_replanning(client.api, plan_evictions(pods, [budget]), options))
     return result, sum(count for request, count in requests.items() if "poddisruptionbudgets" in request)
 
 
@@ -321,7 +326,7 @@ def test_newly_admitted_pods_are_evicted_in_the_same_pass(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that a pass also evicts newly admitted pods: one list request saves another pass and a status write."""
-    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
     result, read_count = run_batches(
@@ -336,7 +341,7 @@ def test_budgets_are_not_read_again_after_short_batch(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that a short batch reads no budgets: no replacement pod is ready yet, and each pod would need a request."""
-    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 60.0)
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 60.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
     result, read_count = run_batches(
@@ -350,7 +355,7 @@ def test_pass_ends_if_the_budget_admits_no_more_pods(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Design rule 3: the pass ends if the budget admits no more pods, and reports each waiting pod as blocked once."""
-    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
     budget = workload.create_budget("some", {"app": "db"}, 2, expected_healthy=3)
 
@@ -365,7 +370,7 @@ def test_refusal_of_an_admitted_pod_ends_the_pass(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Design rule 9: the pass ends if the API server refuses an eviction that the plan admitted."""
-    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
     budget = workload.create_budget("some", {"app": "db"}, 3, expected_healthy=3)
     outdated_budget = {**budget, "status": {**budget["status"], "disruptionsAllowed": 1}}
@@ -379,7 +384,7 @@ def test_pod_of_the_process_is_in_no_later_batch(
     workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that the process's own pod waits for the next pass: an exiting process could not report the outcomes."""
-    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", "a", "own", labels={"app": "db"})]
 
     result, _ = run_batches(
@@ -398,8 +403,8 @@ def test_outcomes_are_kept_if_budgets_cannot_be_read_again(
     async def raise_unavailable(*_: object) -> ListResult:
         raise Unavailable(503, "the server is busy")
 
-    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
-    monkeypatch.setattr(eviction_batch, "list_covering_budgets", raise_unavailable)
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "list_covering_budgets", raise_unavailable)
     pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
     result, _ = run_batches(admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1))
@@ -423,13 +428,3 @@ def test_pod_is_freed_when_its_outcome_is_recorded(workload: Workload, admin_cli
     assert [evicted_pod["name"] for evicted_pod in result.evicted] == ["a"]
     assert reference() is None
     assert not [task for task in gc.get_objects() if isinstance(task, asyncio.Task) and task.get_name() == name]
-
-
-def test_daemonset_pod_without_daemonset_is_found_as_orphan(workload: Workload, admin_client: SyncClient) -> None:
-    """NMO-7: only a DaemonSet pod whose DaemonSet does not exist is an orphan."""
-    owned_pod = workload.create_daemonset("agent", "node-1")
-    orphan = samples.make_pod("orphan", namespace=workload.namespace, owner="DaemonSet")
-
-    assert admin_client.run(find_orphan_uids(admin_client.api, [owned_pod, orphan, samples.make_pod("bare")])) == {
-        orphan["metadata"]["uid"]
-    }
