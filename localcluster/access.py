@@ -12,15 +12,12 @@ import yaml
 from localcluster.errors import LocalClusterError
 
 NAMESPACE = "node-maintenance"
-SERVICE_ACCOUNTS = (
-    *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
-    *("renew-certificates", "certificate-sources"),
-    *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
-    *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs", "mutex-sources"),
-    *("migrate", "protect", "virtualization-sources"),
-    *("label-cpu", "cpu-label-sources"),
-    *("functions", "sources", "podsource", "validate"),
-)
+MANIFESTS_DIR = Path(__file__).parents[1] / "manifests"
+RIGHTS_FILES = ("base/rbac/*.yaml", "components/*/rights/*.yaml")
+"""Each file defines the account that has the file's name, or objects of the accounts in its directory."""
+NO_ACCOUNT_FILES = ("kustomization", "namespace")
+SHARED_ACCOUNT = "functions"
+"""The account of a process that serves all functions."""
 ADMIN = "admin"
 UNPRIVILEGED = "unprivileged"
 KWOK = "kwok"
@@ -45,6 +42,12 @@ def make_username(account: str) -> str:
     return f"system:serviceaccount:{NAMESPACE}:{account}"
 
 
+def list_service_accounts() -> list[str]:
+    """Return the product's ServiceAccounts, those of the optional components included."""
+    names = {file.stem for pattern in RIGHTS_FILES for file in MANIFESTS_DIR.glob(pattern)}
+    return sorted(names.difference(NO_ACCOUNT_FILES) | {SHARED_ACCOUNT})
+
+
 def list_users() -> dict[str, tuple[str, ...]]:
     """Return every user that gets a token, with its groups."""
     account_groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", AUTHENTICATED)
@@ -54,7 +57,7 @@ def list_users() -> dict[str, tuple[str, ...]]:
         CONTROLLER_MANAGER: (AUTHENTICATED,),
         SCHEDULER: (AUTHENTICATED,),
         UNPRIVILEGED: (AUTHENTICATED,),
-        **{make_username(name): account_groups for name in SERVICE_ACCOUNTS},
+        **{make_username(name): account_groups for name in list_service_accounts()},
     }
 
 
