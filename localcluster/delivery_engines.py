@@ -100,10 +100,10 @@ def _build_local_engine() -> Engine:
 
 
 def _build_knative_engine() -> Engine:
-    from localcluster.knative import install, proxy
+    from localcluster.knative import install, planes
     from localcluster.knative.product import KnativeProduct
 
-    return Engine(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, proxy.check_nginx)
+    return Engine(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, planes.check_nginx)
 
 
 def _build_rabbitmq_engine() -> Engine:
