@@ -14,7 +14,7 @@ from localcluster.errors import LocalClusterError
 from localcluster.knative import install
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.nodes import product_image
-from localcluster.programs import build, func_module, toolchain
+from localcluster.programs import build, func_module, go_install
 from localcluster.programs.build import Toolset
 from tests.manifests import cert_manager, prometheus
 from tests.manifests.rendering import fetch_knative_crds
@@ -54,7 +54,7 @@ def prepare_dependencies(target: str) -> None:
     """Build and download the files that the tests of a make target need. Raises `LocalClusterError`."""
     build.build_all(TOOLSETS[target])
     with build.hold_build_lock("Go"):
-        toolchain.ensure_go(build.get_cache_dir())  # The concurrent downloads need Go.
+        go_install.ensure_go(build.get_cache_dir())  # The concurrent downloads need Go.
     with ThreadPoolExecutor(len(DOWNLOADS)) as threads:
         for future in [threads.submit(download) for download in DOWNLOADS]:
             future.result()

@@ -112,6 +112,7 @@ def list_packages(path: Path) -> set[str]:
     return {name.split(".")[0] for name in list_imports(path)}
 
 
+@cache
 def find_package(imported: str) -> str:
     """Return the package of this repository that contains the imported module or the imported name."""
     parts = imported.split(".")
@@ -121,13 +122,18 @@ def find_package(imported: str) -> str:
     return "/".join(part for part in parts if ROOT.joinpath(*parts[: parts.index(part) + 1]).is_dir())
 
 
-@pytest.mark.parametrize("path", MODULES, ids=get_relative_name)
-def test_module_imports_only_allowed_packages(path: Path) -> None:
-    """Check that a module imports only packages that `ALLOWED_IMPORTS` or `IMPORT_EXCEPTIONS` allows."""
+def list_forbidden_imports(path: Path) -> set[str]:
+    """Return the packages that a module imports although no rule allows it."""
     imported = {find_package(name) for name in list_imports(path) if name.split(".")[0] in PACKAGES}
     allowed = ALLOWED_IMPORTS[get_relative_name(path.parent)] + IMPORT_EXCEPTIONS.get(get_relative_name(path), ())
+    return imported.difference(allowed)
 
-    assert imported <= set(allowed)
+
+def test_modules_import_only_allowed_packages() -> None:
+    """Check that each module imports only packages that `ALLOWED_IMPORTS` or `IMPORT_EXCEPTIONS` allows."""
+    forbidden_imports = {get_relative_name(path): list_forbidden_imports(path) for path in MODULES}
+
+    assert {module: packages for module, packages in forbidden_imports.items() if packages} == {}
 
 
 def test_import_rules_match_existing_packages() -> None:

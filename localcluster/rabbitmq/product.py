@@ -16,7 +16,7 @@ from localcluster.components.selection import DEFAULT_COMPONENTS, Components
 from localcluster.engine_product import EngineProduct
 from localcluster.processes import reserve_port
 from localcluster.programs import build
-from localcluster.rabbitmq import knative_objects
+from localcluster.rabbitmq import adapters
 from localcluster.rabbitmq.adapters import SourceAdapters
 from localcluster.rabbitmq.planes import RabbitPlanes
 from localcluster.servers import LOOPBACK, ROOT
@@ -44,7 +44,7 @@ class RabbitProduct(EngineProduct):
         self.planes = RabbitPlanes(
             directory / "rabbitmq", broker, port, triggers.parse_triggers(documents, "").values()
         )
-        knative_objects.install_broker_and_triggers(cluster, documents, self.broker_url)
+        adapters.install_broker_and_triggers(cluster, documents, self.broker_url)
         self.adapters = SourceAdapters(
             cluster, build.ensure_programs(build.RABBITMQ), directory, self.broker_url
         ).build_servers(documents)

@@ -88,7 +88,7 @@ def test_role_permits_writing_only_named_secrets(installed_cluster: LocalCluster
     assert list_extra_rights(installed_cluster, ACCOUNT, namespace) >= expected
     readers = {
         account
-        for account in access.SERVICE_ACCOUNTS
+        for account in access.list_service_accounts()
         if any(right.resource == "secrets" for right in list_extra_rights(installed_cluster, account, namespace))
     }
     assert readers == {ACCOUNT}

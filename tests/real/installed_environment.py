@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from localcluster.access import NAMESPACE
+from localcluster.addons import PULL_SECRET_PATCH, create_pull_secret
 from localcluster.cluster import LocalCluster
 from localcluster.knative import pod_install
 from localcluster.nodes.real_nodes import RealNodes
-from localcluster.registry.pods import PULL_SECRET_PATCH, create_pull_secret
 from tests.localcluster.commands import wait_until
 from tests.machine_speed import is_below_scaled_limit
 from tests.postgresql import PostgreSQL
