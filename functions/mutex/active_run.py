@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from eventing.event_types import expand_type
 from eventing.events import ObjectReference
 from functions.event_data import is_nonempty_string, require_data
 from functions.mutex.event_objects import Replies, read_object, read_reference, write_status
 from kube.client.sync_client import SyncClient
-from kube.mutex import due_events, jobs, lookup, run_changes, run_record
+from kube.mutex import due_events, jobs, lookup, run_record
 from kube.mutex.due_events import DueEvent
 from kube.mutex.objects import RUN_KIND, Condition
 from kube.mutex.objects import Reference as RuleName
@@ -22,23 +23,9 @@ from kube.paths import Object
 
 UPGRADE_TIMEOUT_SECONDS = 6000
 """Default time limit for a node's upgrade, as in the specification: 100 checks at intervals of one minute."""
-EVENT_TYPE_OF_DUE = {
-    DueEvent.RULE_CHECK_PENDING: events.RULE_CHECK_PENDING,
-    DueEvent.TARGET_CHECK_PENDING: events.TARGET_CHECK_PENDING,
-    DueEvent.RUN_CHECK_PENDING: events.RUN_CHECK_PENDING,
-    DueEvent.RUN_VALIDATED: events.RUN_VALIDATED,
-    DueEvent.UPGRADE_DETECTED: events.UPGRADE_DETECTED,
-    DueEvent.POOLS_CLAIMED: events.POOLS_CLAIMED,
-    DueEvent.POOLS_PAUSED: events.POOLS_PAUSED,
-    DueEvent.NODES_LABELLED: events.NODES_LABELLED,
-    DueEvent.JOB_DUE: events.JOB_DUE,
-    DueEvent.NODE_PREJOBS_DONE: events.NODE_PREJOBS_DONE,
-    DueEvent.NODE_RELEASED: events.NODE_RELEASED,
-    DueEvent.RUN_NODES_DONE: events.RUN_NODES_DONE,
-    DueEvent.RUN_RESTORE_PENDING: events.RUN_RESTORE_PENDING,
-}
+EVENT_TYPE_OF_DUE = {due: expand_type(due.value) for due in DueEvent}
 """Due event of a rule, target or run config → the CloudEvent type that triggers it."""
-EVENT_TYPE_OF_STAGE = {stage: EVENT_TYPE_OF_DUE[due] for stage, due in due_events.DUE_EVENT_OF_STAGE.items()}
+EVENT_TYPE_OF_STAGE = {stage: EVENT_TYPE_OF_DUE[row.due_event] for stage, row in due_events.STAGES.items()}
 """Stage of a run → the event that continues it."""
 
 
@@ -67,7 +54,7 @@ class ActiveRun:
     @property
     def stage(self) -> Stage:
         """Return the run's stage."""
-        return run_record.compute_stage(self.run, self.has_cleanup)
+        return run_record.compute_stage(self.run)
 
     @property
     def current_node(self) -> str:
@@ -95,7 +82,7 @@ class ActiveRun:
 
         Raises `Conflict` if another client has written the object since it was read.
         """
-        changes = {"record": change, **run_changes.build_printed_fields(self.run, change, self.has_cleanup)}
+        changes = {"record": change, **run_record.build_printed_fields(self.run, change, self.has_cleanup)}
         return ActiveRun(write_status(self.run, client, changes, conditions) or self.run, self.rules)
 
     def build_reply(
@@ -143,7 +130,7 @@ def read_repairable_run(event: BaseCloudEvent, client: SyncClient, field: str) -
 
 def load_active_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
     """Return a run config's active run, also if halted; None if the run is deleted, being deleted, or finished."""
-    if run is None or not due_events.is_active_undeleted(run):
+    if run is None or not run_record.is_active_undeleted(run):
         return None
     return ActiveRun(
         run, client.run(lookup.read_rules(client.api, run_record.list_recorded_rules(run_record.get_record(run))))

@@ -25,8 +25,8 @@ from functions.mutex.event_objects import Replies, log_about, log_failure, recor
 from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
-from kube.mutex import lookup, run_changes, run_record, versions
-from kube.mutex.node_labels import is_released
+from kube.mutex import lookup, run_record, versions
+from kube.mutex.nodes import is_released
 from kube.mutex.objects import Condition
 from kube.mutex.run_record import Stage, is_recorded_node
 from kube.mutex.validation import HELD_REASON, NODE_UPGRADE_CONDITION, WAITING_REASON
@@ -56,7 +56,7 @@ def await_version(event: BaseCloudEvent, client: SyncClient) -> Replies:
     name, api = active_run.current_node, client.api
     node, version = client.gather_all(get_or_none(api.get(build_node_path(name))), lookup.find_cluster_version(api))
     if not is_recorded_node(node, active_run.record, name):
-        change = run_changes.build_node_done_change(active_run.record, name, "droppedAt", utc_now())
+        change = run_record.build_node_done_change(active_run.record, name, "droppedAt", utc_now())
         condition = Condition(
             NODE_UPGRADE_CONDITION,
             True,
@@ -156,7 +156,7 @@ def _describe_version_difference(version: str, desired: versions.DesiredVersion)
 
 
 def _halt_run(active_run: ActiveRun, message: str, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    failure = run_changes.build_failure_change(
+    failure = run_record.build_failure_change(
         active_run.run, "await-version", message, node_name=active_run.current_node, now=utc_now()
     )
     active_run = active_run.write_record(

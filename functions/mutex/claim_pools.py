@@ -29,7 +29,7 @@ from functions.mutex.event_objects import (
 from functions.steps import step
 from kube.client.api import JSON_PATCH
 from kube.client.sync_client import SyncClient
-from kube.mutex import claims, lookup, pools, run_changes, run_record
+from kube.mutex import claims, lookup, pools, run_record
 from kube.mutex.objects import (
     RUN_KIND,
     Condition,
@@ -42,9 +42,9 @@ from kube.mutex.objects import (
     merge_conditions,
 )
 from kube.mutex.run_record import Stage
-from kube.mutex.run_snapshot import RunSnapshot
 from kube.mutex.validation import (
     CONFIG_VALIDATED_CONDITION,
+    RunSnapshot,
     build_outside_workers_condition,
     find_upgrade,
     format_names,
@@ -136,10 +136,10 @@ def _begin_run(event: BaseCloudEvent, run: Object, version: str, snapshot: RunSn
     members = {name: snapshot.nodes[name] for name in snapshot.list_members(run)}
     names = snapshot.list_pool_names(run)
     rules = list_references(run, "mutexRules")
-    record = run_changes.build_begin_change(run, version, snapshot.pools, names, members, rules, utc_now())
+    record = run_record.build_begin_change(run, version, snapshot.pools, names, members, rules, utc_now())
     warning = build_outside_workers_condition({node["metadata"]["uid"] for node in members.values()}, snapshot.nodes)
     run_with_record = {**run, "status": {**run["status"], "record": record}}
-    printed_fields = {"job": "", **run_changes.build_printed_fields(run_with_record, {}, lambda _rule: False)}
+    printed_fields = {"job": "", **run_record.build_printed_fields(run_with_record, {}, lambda _rule: False)}
     metadata, conditions = run["metadata"], merge_conditions(run, [warning], utc_now())
     values = {"record": record, "conditions": conditions, **printed_fields}
     patch = [

@@ -21,8 +21,7 @@ from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, run_record
 from kube.mutex.objects import RUN_KIND, has_finalizer, is_deleting, list_references
-from kube.mutex.run_snapshot import RunSnapshot
-from kube.mutex.validation import CHECKED_CONDITION, find_upgrade
+from kube.mutex.validation import CHECKED_CONDITION, RunSnapshot, find_upgrade
 
 
 @step(

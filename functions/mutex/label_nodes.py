@@ -23,7 +23,7 @@ from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
 from kube.mutex import lookup
-from kube.mutex.node_labels import build_gate_patch, is_gated
+from kube.mutex.nodes import build_gate_patch, is_gated
 from kube.mutex.objects import Condition
 from kube.mutex.run_record import RunRecord, is_recorded_node, list_recorded_rules, list_unreleased_nodes
 from kube.mutex.validation import build_control_plane_condition, build_outside_workers_condition, format_names

@@ -19,7 +19,7 @@ from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError, Denied, Rejected
 from kube.client.deadline import get_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
-from kube.mutex import claims, lookup, run_changes
+from kube.mutex import claims, lookup, run_record
 from kube.mutex.objects import Condition
 from kube.mutex.pools import build_claim_patch, build_pool_path, get_claim_uid, get_name
 from kube.mutex.run_record import Stage, get_run_config_uid
@@ -118,7 +118,7 @@ def record_pool_changes(
     Raises the first error of a pool, as `raise_first_error` does.
     """
     is_complete = not changes.errors
-    change = run_changes.build_pools_change(
+    change = run_record.build_pools_change(
         active_run.record, state, changes.patched, changes.reclaimed, utc_now(), is_complete=is_complete
     )
     active_run = active_run.write_record(client, change, *([condition] if is_complete else []))

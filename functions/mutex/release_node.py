@@ -25,8 +25,8 @@ from functions.mutex.event_objects import Replies, log_about, log_failure, repor
 from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.sync_client import SyncClient
-from kube.mutex import claims, lookup, maintainers, versions
-from kube.mutex.node_labels import build_release_patch, get_run_id, is_released
+from kube.mutex import claims, lookup, nodes, versions
+from kube.mutex.nodes import build_release_patch, get_run_id, is_released
 from kube.mutex.objects import RUN_LABEL, Condition
 from kube.mutex.pools import is_paused
 from kube.mutex.run_record import RunRecord, Stage, is_recorded_node
@@ -138,7 +138,7 @@ def _find_node_blocker(
         return desired.blocker  # The desired version has changed, and the control plane is updated before the nodes.
     if not is_released(node) and (other := get_run_id(node)) not in ("", active_run.record["id"]):
         return f"the node's label {RUN_LABEL} names another run, {other}"
-    return maintainers.find_release_blocker(
+    return nodes.find_release_blocker(
         node, client.run(lookup.find_maintainer(client.api, node)), active_run.record["id"]
     )
 

@@ -46,8 +46,8 @@ from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
-from kube.mutex import claims, lookup, pools, run_changes, run_record
-from kube.mutex.node_labels import build_label_removal_patch, find_orphaned_nodes, get_run_id
+from kube.mutex import claims, lookup, pools, run_record
+from kube.mutex.nodes import build_label_removal_patch, find_orphaned_nodes, get_run_id
 from kube.mutex.objects import (
     RUN_KIND,
     Condition,
@@ -90,7 +90,7 @@ def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     claimed, errors = claims.select_pools_to_restore(run, pools_by_name.values(), runs), list[ApiError]()
     names = _restore_claimed_pools(claimed, run, client, errors)
     if errors and run_record.is_active(run):
-        write_status(run, client, {"record": run_changes.build_restored_change(get_record(run), names, utc_now())})
+        write_status(run, client, {"record": run_record.build_restored_change(get_record(run), names, utc_now())})
     raise_first_error(errors)
     _finish_run(run, client)
     log_about("restored all pools and nodes of the run", run)

@@ -22,9 +22,9 @@ from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import Conflict, Denied, NotFound, Rejected
 from kube.client.sync_client import SyncClient
-from kube.mutex import jobs, lookup, run_changes, run_record
+from kube.mutex import jobs, lookup, run_record
 from kube.mutex.jobs import CLEANUP, JobOutcome
-from kube.mutex.node_labels import build_label_removal_patch
+from kube.mutex.nodes import build_label_removal_patch
 from kube.mutex.objects import Condition
 from kube.mutex.run_record import DueJob, Stage, get_job_entry
 from kube.nodes import build_node_path
@@ -218,7 +218,7 @@ def _halt_run(
     job = f'Job "{job_name}"' if job_name else "the Job"
     position = f"{active_run.describe_position(active_run.current_node)}, {active_run.current_node}"
     message = f"{position}: {job} of rule {due_job.rule} did not complete: {error}"
-    failure = run_changes.build_failure_change(
+    failure = run_record.build_failure_change(
         active_run.run, "run-job", message, node_name=active_run.current_node, job_name=job_name, now=utc_now()
     )
     active_run = active_run.write_record(client, failure, Condition(JOB_RUN_CONDITION, False, reason, message))
@@ -236,6 +236,6 @@ def _finish_node(active_run: ActiveRun, node: Object, event: BaseCloudEvent, cli
 
 def _mark_node_done(active_run: ActiveRun, field: str, event: BaseCloudEvent, client: SyncClient) -> Replies:
     name = active_run.current_node
-    change = run_changes.build_node_done_change(active_run.record, name, field, utc_now())
+    change = run_record.build_node_done_change(active_run.record, name, field, utc_now())
     log_about(f'node "{name}" is done: {field}', active_run.run)
     return active_run.write_record(client, change).build_reply(events.NODE_DONE, "run-job", event, node=name)

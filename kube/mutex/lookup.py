@@ -9,7 +9,7 @@ from kube.client.paging import list_all, list_or_empty
 from kube.maintenance.lookup import list_maintenances_of_holder_group
 from kube.maintenance.objects import get_requester
 from kube.mutex import jobs
-from kube.mutex.maintainers import Maintainer
+from kube.mutex.nodes import Maintainer
 from kube.mutex.objects import (
     RULE_KIND,
     RUN_KIND,
@@ -22,7 +22,7 @@ from kube.mutex.objects import (
 )
 from kube.mutex.pools import CLUSTER_VERSION_NAMES, CLUSTER_VERSIONS_PATH, POOLS_PATH, get_labels, get_name
 from kube.mutex.run_record import get_current_node, get_record
-from kube.mutex.run_snapshot import RunSnapshot
+from kube.mutex.validation import RunSnapshot
 from kube.nodes import NODES_PATH, get_maintenance_uid
 from kube.paths import Object
 from kube.trimming import trim_node
