@@ -65,13 +65,9 @@ def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEven
         return []
     is_tick = event.get_type() == events.TICK
     objects = _read_objects(client, is_tick=is_tick)
-    due_references = [
-        (ObjectReference.from_object(obj), EVENT_TYPE_OF_DUE[due])
-        for obj, due in _find_due_events(objects, is_tick=is_tick)
-    ]
     replies = [
-        events.build_event(event_type, "resync-runs", reference, cause=event)
-        for reference, event_type in due_references
+        events.build_event(EVENT_TYPE_OF_DUE[due], "resync-runs", ObjectReference.from_object(obj), cause=event)
+        for obj, due in _find_due_events(objects, is_tick=is_tick)
     ]
     orphans = _select_orphaned_nodes(objects, client)
     return [*replies, *(_build_orphan_event(node, objects.runs, event) for node in orphans)]
