@@ -157,11 +157,6 @@ def halt_run(
     return active_run.build_reply(events.RUN_HALTED, step_name, cause, node=node_name, error=message)
 
 
-def read_unhalted_run(event: BaseCloudEvent, client: SyncClient) -> ActiveRun | None:
-    """Return the event's run; None if the run is deleted, being deleted, finished, failed, or no longer valid."""
-    return load_unhalted_run(read_object(event, client, RUN_KIND), client)
-
-
 def load_unhalted_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
     """Return the active run of a run config, or None if no run is active or the run is halted."""
     return None if run is None or is_halted(run) else load_active_run(run, client)

@@ -20,14 +20,14 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import ActiveRun, read_unhalted_run
-from functions.mutex.event_objects import Replies, log_about, log_failure, report_refusals, utc_now
+from functions.mutex.active_run import ActiveRun, load_unhalted_run
+from functions.mutex.event_objects import Replies, log_about, log_failure, read_object, report_refusals, utc_now
 from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, versions
 from kube.mutex.nodes import build_release_patch, find_release_blocker, get_run_id, is_released
-from kube.mutex.objects import RUN_LABEL, Condition
+from kube.mutex.objects import RUN_KIND, RUN_LABEL, Condition
 from kube.mutex.pools import is_paused
 from kube.mutex.run_record import RunRecord, Stage, is_recorded_node
 from kube.mutex.validation import NODE_UPGRADE_CONDITION, WAITING_REASON, build_control_plane_condition, format_names
@@ -64,7 +64,7 @@ well.
 @report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
 def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Remove all rule labels from the run's current node in one patch."""
-    active_run = read_unhalted_run(event, client)
+    active_run = load_unhalted_run(read_object(event, client, RUN_KIND), client)
     if active_run is None or active_run.stage not in (Stage.PREJOBS_DONE, Stage.RELEASED):
         return []
     if active_run.stage is Stage.RELEASED:
