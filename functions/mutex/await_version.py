@@ -127,7 +127,7 @@ def _build_hold_change(active_run: ActiveRun, *, is_held: bool) -> Object:
     if is_held is bool(active_run.node_record.get("heldAt")):
         return {}
     timestamp = format_time(utc_now())
-    node_change = {"heldAt": timestamp} if is_held else {"heldAt": None, "releasedAt": timestamp}
+    node_change: Object = {"heldAt": timestamp} if is_held else {"heldAt": None, "releasedAt": timestamp}
     return {"nodes": {active_run.current_node: node_change}}
 
 

@@ -229,8 +229,8 @@ def find_due_events_of_run(observed: ObservedRun, runs: Sequence[Resource]) -> l
     if is_active(run):
         return _find_due_events_of_active_run(observed)
     if not is_condition_true(run, validation.CONFIG_VALIDATED_CONDITION):
-        has_claims = claims.select_claimed_pools(run["metadata"]["uid"], snapshot.pools.values())
-        return [DueEvent.RUN_RESTORE_PENDING] if has_claims else []
+        claimed_pools = claims.select_claimed_pools(run["metadata"]["uid"], snapshot.pools.values())
+        return [DueEvent.RUN_RESTORE_PENDING] if claimed_pools else []
     return _find_due_events_of_idle_run(observed, runs)
 
 
