@@ -88,7 +88,8 @@ def _read_objects(client: SyncClient, *, is_tick: bool) -> ResyncObjects:
     runs, rules, targets = client.gather_all(lookup.list_runs(api), lookup.list_rules(api), lookup.list_targets(api))
     labelled_nodes = client.run(lookup.list_labelled_nodes(api)) if is_tick else []
     active_runs = [run for run in runs if is_tick and run_record.is_active_undeleted(run)]
-    snapshot = client.run(lookup.read_snapshot(api, active_runs)) if runs or targets else RunSnapshot()
+    has_snapshot = bool(runs or targets)
+    snapshot = client.run(lookup.read_snapshot(api, rules, targets, active_runs)) if has_snapshot else RunSnapshot()
     return ResyncObjects(runs, rules if is_tick else [], targets, labelled_nodes, snapshot)
 
 

@@ -87,7 +87,7 @@ class ObservedRun:
         entry = run_record.get_job_entry(self.record, self.node_name, due) if due else {}
         if not entry.get("name"):
             return None
-        return jobs.get_outcome((self.snapshot.jobs or {}).get(Reference(entry["namespace"], entry["name"])))
+        return jobs.get_outcome(self.snapshot.jobs.get(Reference(entry["namespace"], entry["name"])))
 
     def _has_cleanup(self, rule: Reference) -> bool:
         return rule not in self.snapshot.rules or jobs.has_cleanup(self.snapshot.rules[rule])
@@ -266,15 +266,28 @@ def _find_due_events_of_idle_run(observed: ObservedRun, runs: Sequence[Resource]
     detection = validation.find_upgrade(run, snapshot, run_record.get_finished_version(run))
     if _are_conditions_outdated(run, detection.conditions):
         return [DueEvent.RUN_VALIDATED]
-    names = claims.list_pools_to_claim(run, snapshot.list_pool_names(run))
-    if claims.find_leftover_pools(run, names, snapshot.pools.values()):
-        return [DueEvent.RUN_RESTORE_PENDING]
-    if detection.version:
+    due_event = find_due_event_of_validated_run(run, snapshot, detection.version)
+    if due_event is DueEvent.UPGRADE_DETECTED:
+        names = claims.list_pools_to_claim(run, snapshot.list_pool_names(run))
         rivals = claims.find_rival_claims(run, names, snapshot.pools, runs) or claims.list_other_active_runs(run, runs)
-        return [] if rivals else [DueEvent.UPGRADE_DETECTED]
-    if has_finalizer(run) or claims.select_claimed_pools(run["metadata"]["uid"], snapshot.pools.values()):
-        return [DueEvent.RUN_RESTORE_PENDING]
-    return [DueEvent.RUN_CHECK_PENDING] if is_full_check_due(run["metadata"]["uid"], observed.now) else []
+        return [] if rivals else [due_event]
+    if due_event is None and is_full_check_due(run["metadata"]["uid"], observed.now):
+        return [DueEvent.RUN_CHECK_PENDING]
+    return [due_event] if due_event else []
+
+
+def find_due_event_of_validated_run(run: Resource, snapshot: RunSnapshot, available_version: str) -> DueEvent | None:
+    """Return the event that a valid run config without an active run waits for, None if it waits for an upgrade.
+
+    Pools that an earlier run left must be restored first, even if an upgrade is available.
+    """
+    names, all_pools = claims.list_pools_to_claim(run, snapshot.list_pool_names(run)), snapshot.pools.values()
+    if claims.find_leftover_pools(run, names, all_pools):
+        return DueEvent.RUN_RESTORE_PENDING
+    if available_version:
+        return DueEvent.UPGRADE_DETECTED
+    has_changes = has_finalizer(run) or claims.select_claimed_pools(run["metadata"]["uid"], all_pools)
+    return DueEvent.RUN_RESTORE_PENDING if has_changes else None
 
 
 def _find_due_events_of_active_run(observed: ObservedRun) -> list[DueEvent]:

@@ -45,8 +45,8 @@ MAX_NAMED_NODES = 10
 class RunSnapshot:
     """Snapshot of the objects that runs depend on, by name.
 
-    `jobs` contains only Jobs with our label, by namespace and name; None if they were not read. `maintainers` maps a
-    node's name to the NodeMaintenance that owns the node, and contains only the nodes that were queried.
+    `jobs` contains only Jobs with our label, by namespace and name; it is empty if they were not read. `maintainers`
+    maps a node's name to the NodeMaintenance that owns the node, and contains only the nodes that were queried.
     """
 
     rules: Mapping[Reference, Object] = field(default_factory=dict)
@@ -54,13 +54,8 @@ class RunSnapshot:
     pools: Mapping[str, Object] = field(default_factory=dict)
     nodes: Mapping[str, Object] = field(default_factory=dict)
     cluster_version: Object | None = None
-    jobs: Mapping[Reference, Object] | None = None
+    jobs: Mapping[Reference, Object] = field(default_factory=dict)
     maintainers: Mapping[str, Maintainer] = field(default_factory=dict)
-
-    def list_rules(self, run: Resource) -> list[Object]:
-        """Return the existing rules that a run config names, in the order of its spec."""
-        references = list_references(run, "mutexRules")
-        return [self.rules[reference] for reference in references if reference in self.rules]
 
     def list_pool_names(self, run: Resource) -> list[str]:
         """Return the names of the pools in the run's targets, existing or not, in order and without duplicates."""
@@ -196,7 +191,9 @@ def find_upgrade(run: Resource, snapshot: RunSnapshot, finished_version: str = "
             Condition(CHECKED_CONDITION, False, "CheckFailed", desired.blocker), desired.blocker
         )
     members = snapshot.list_members(run)
-    unversioned = [name for name in members if not versions.is_valid_version(_get_version(snapshot, name))]
+    unversioned = [
+        name for name in members if not versions.is_valid_version(versions.get_version(snapshot.nodes[name]))
+    ]
     if unversioned:
         label = versions.VERSION_LABEL
         message = f"the label {label} has no version such as 4.16.4 on: {format_names(unversioned)}"
@@ -280,10 +277,6 @@ def awaits_control_plane(run: Resource) -> bool:
     record = get_status(run).get("record") or {}
     is_paused = bool(record.get("pausedAt")) and not record.get("labelledAt")
     return is_paused and get_condition(run, READY_CONDITION).get("status") != "True"
-
-
-def _get_version(snapshot: RunSnapshot, node_name: str) -> str:
-    return versions.get_version(snapshot.nodes[node_name])
 
 
 def _is_older_worker(node: Mapping[str, Any], version: str) -> bool:
