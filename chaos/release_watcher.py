@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from kube.client.list_watch import follow
 from kube.client.sync_client import SyncClient
-from kube.mutex.node_labels import get_run_id, is_released
+from kube.mutex.nodes import get_run_id, is_released
 from kube.nodes import NODES_PATH
 from kube.paths import Object
 from localcluster.waiting import run_until_set

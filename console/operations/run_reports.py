@@ -15,7 +15,6 @@ from kube.mutex.run_record import (
     DueJob,
     RunRecord,
     Stage,
-    assume_cleanup,
     get_job_entry,
     get_record,
     is_node_done,
@@ -108,7 +107,7 @@ def _build_node_report(run: Resource, name: str) -> Object:
     node = record["nodes"][name]
     is_current = run_record.is_active(run) and name == run_record.get_current_node(record)
     if is_current and _has_started_nodes(record):
-        state = run_record.compute_stage(run, assume_cleanup).value
+        state = run_record.compute_stage(run).value
     else:
         state = NODE_UPGRADED if node.get("cleanedAt") else NODE_GONE if node.get("droppedAt") else NODE_WAITING
     jobs = list(_iter_jobs(record, name))
@@ -162,7 +161,7 @@ def find_wait(run: Resource) -> Wait | None:
     if config_validated.get("status") == "False":
         return _build_wait(config_validated, "fix the objects that this message names")
     if run_record.is_active(run):
-        return _find_stage_wait(run, run_record.compute_stage(run, assume_cleanup))
+        return _find_stage_wait(run, run_record.compute_stage(run))
     return None if get_step_label(run) == "Finished" else _find_idle_wait(run)
 
 

@@ -16,9 +16,9 @@ from kube.budgets import build_budgets_path
 from kube.client.api import Api, gather_all, get_or_none
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, get_phase
-from kube.mutex.due_events import DUE_EVENT_OF_STAGE, DueEvent
+from kube.mutex.due_events import STAGES, DueEvent
 from kube.mutex.objects import RULE_KIND, RUN_KIND, TARGET_KIND, build_path, get_condition
-from kube.mutex.run_record import assume_cleanup, compute_stage, get_current_node, get_record, is_active
+from kube.mutex.run_record import compute_stage, get_current_node, get_record, is_active
 from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, is_validated
 from kube.nodes import build_node_path, is_in_maintenance
 from kube.paths import Object, encode_path_segment
@@ -219,8 +219,8 @@ def get_run_progress(run: Object) -> RunProgress:
         return RunProgress("", "")
     if not is_active(run):
         return RunProgress(DueEvent.RUN_VALIDATED.value, "")
-    due = DUE_EVENT_OF_STAGE.get(compute_stage(run, assume_cleanup))
-    return RunProgress(due.value if due else "", get_current_node(get_record(run)))
+    row = STAGES.get(compute_stage(run))
+    return RunProgress(row.due_event.value if row else "", get_current_node(get_record(run)))
 
 
 def detect_change(recorded: RecordedObject, live_object: Object | None) -> ObjectChange | None:

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing import events
 from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
 from eventing.object_extensions import EXTENSION_OF_KIND
@@ -29,6 +30,7 @@ from kube.mutex.objects import (
     has_finalizer,
     is_deleting,
 )
+from kube.mutex.validation import is_validated
 from kube.paths import Object
 
 Replies = list[BaseCloudEvent]
@@ -85,6 +87,16 @@ def read_reference(reference: ObjectReference, client: SyncClient) -> Object | N
 def is_about_kind(event: BaseCloudEvent, kind: str) -> bool:
     """Return whether an event is about an object of this kind; True for events from steps, which have no kind."""
     return event.get_extension("kind") in (None, kind)
+
+
+def is_update_after_validation(event: BaseCloudEvent) -> bool:
+    """Return whether an event is an update of a rule or target whose current generation is validated already.
+
+    The status write of a step that validates the object causes such an event.
+    """
+    data = require_data(event)
+    has_status = isinstance(data.get("metadata"), dict) and isinstance(data.get("status"), dict)
+    return event.get_type() == events.RESOURCE_UPDATED and has_status and is_validated(data)
 
 
 def write_status(

@@ -23,7 +23,7 @@ from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
 from kube.mutex import lookup
-from kube.mutex.node_labels import build_gate_patch, is_gated
+from kube.mutex.nodes import build_gate_patch, is_gated
 from kube.mutex.objects import Condition
 from kube.mutex.run_record import RunRecord, is_recorded_node, list_recorded_rules, list_unreleased_nodes
 from kube.mutex.validation import build_control_plane_condition, build_outside_workers_condition, format_names
@@ -127,21 +127,20 @@ def _label_batch(
     active_run = read_repairable_run(event, client, "labelledAt")
     if active_run is None:
         return []
-    record, unreleased = active_run.record, set(list_unreleased_nodes(active_run.record))
-    existing = {
-        name: node for name, node in zip(node_names, nodes, strict=True) if is_recorded_node(node, record, name)
-    }
+    record, rules = active_run.record, list_recorded_rules(active_run.record)
+    unreleased_names = set(list_unreleased_nodes(record))
+    unreleased = {name: node for name, node in zip(node_names, nodes, strict=True) if name in unreleased_names}
     patches = {
-        name: build_gate_patch(node, record["id"], list_recorded_rules(record))
-        for name, node in existing.items()
-        if name in unreleased
+        name: build_gate_patch(node, record["id"], rules)
+        for name, node in unreleased.items()
+        if is_recorded_node(node, record, name)
     }
     with set_deadline(get_seconds_left() / 2) if has_more_batches else nullcontext():
         client.gather_all(
             *(client.api.patch(build_node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
         )
     working_node = active_run.current_node if record.get("editedAt") else ""
-    return [name for name in node_names if name in unreleased and name not in {*existing, working_node}]
+    return [name for name in unreleased if name not in {*patches, working_node}]
 
 
 def _build_outside_workers_condition(active_run: ActiveRun, client: SyncClient) -> Condition:

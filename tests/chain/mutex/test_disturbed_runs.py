@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kube.mutex.node_labels import is_released
+from kube.mutex.nodes import is_released
 from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_KIND, RUN_KIND, build_path, get_condition, is_condition_true
 from kube.mutex.versions import get_version
 from kube.nodes import build_node_path

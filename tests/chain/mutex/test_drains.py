@@ -9,7 +9,7 @@ import pytest
 
 from console.operations.maintenance_actions import end_maintenances
 from kube.maintenance.groups import MEDIK8S
-from kube.mutex.node_labels import is_released
+from kube.mutex.nodes import is_released
 from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_KIND, RUN_LABEL, build_path, get_condition
 from kube.mutex.versions import get_version
 from kube.nodes import build_node_path, is_cordoned

@@ -8,7 +8,7 @@ from eventing import events
 from kube.client.api_errors import Rejected
 from kube.maintenance.objects import REQUESTER_ANNOTATION
 from kube.mutex import pools
-from kube.mutex.node_labels import get_run_id, is_released
+from kube.mutex.nodes import get_run_id, is_released
 from kube.mutex.objects import (
     DEFAULT_NAMESPACE,
     RUN_KIND,

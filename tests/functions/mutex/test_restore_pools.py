@@ -13,7 +13,7 @@ from eventing.events import ObjectReference
 from functions.mutex import resync_runs
 from functions.serving.handler import API_DEADLINE_SECONDS
 from kube.mutex import run_record
-from kube.mutex.node_labels import get_run_id, is_released
+from kube.mutex.nodes import get_run_id, is_released
 from kube.mutex.objects import RUN_KIND, RUN_LABEL, build_object_path, get_condition, has_finalizer
 from kube.mutex.pools import POOLS_PATH, build_pool_path, get_claim_uid
 from kube.mutex.run_record import Stage
@@ -84,7 +84,7 @@ def test_run_deleted_between_nodes_restores_pools_and_nodes(
     The two tested stages of a run are very short, so a deletion rarely falls into one of them.
     """
     advance(upgrade)
-    assert run_record.compute_stage(upgrade.read_object(upgrade.run_config), lambda rule: True) is stage
+    assert run_record.compute_stage(upgrade.read_object(upgrade.run_config)) is stage
     upgrade.administrator_client.run(
         upgrade.administrator_client.api.request("DELETE", build_object_path(upgrade.run_config))
     )

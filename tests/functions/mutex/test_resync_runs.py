@@ -10,7 +10,7 @@ from eventing import events
 from eventing.events import ObjectReference
 from functions.app import FUNCTIONS
 from kube.maintenance.objects import build_path as build_maintenance_path
-from kube.mutex.node_labels import is_released
+from kube.mutex.nodes import is_released
 from kube.mutex.objects import (
     DEFAULT_NAMESPACE,
     MAX_MESSAGE_CHARACTERS,

@@ -1,15 +1,17 @@
-"""Labels that a run sets on its nodes: one for each rule, which blocks the upgrade, and one for the run itself."""
+"""Nodes of a run: the labels that a run sets on them, and the NodeMaintenances that delay their release.
+
+A run's node carries one label for each rule, which blocks the upgrade, and one label for the run itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Container, Iterable
+from typing import NamedTuple
 
 from kube.mutex.objects import RULE_LABEL_PREFIX, RUN_LABEL, Reference, build_rule_label
 from kube.mutex.pools import get_labels
+from kube.nodes import Node, has_maintenance_label
 from kube.paths import Object
-
-Node = Mapping[str, Any]
 
 
 def get_run_id(node: Node) -> str:
@@ -77,3 +79,34 @@ def build_label_removal_patch(node: Node, run_id: str) -> list[Object]:
 
 def _build_label_path(name: str) -> str:
     return "/metadata/labels/" + name.replace("/", "~1")
+
+
+class Maintainer(NamedTuple):
+    """The NodeMaintenance that owns a node.
+
+    Attributes:
+        name: Name of the NodeMaintenance.
+        requester: User who requested it, "" if unknown.
+        run_id: Id of the run whose Job created it, according to its label; "" for none.
+    """
+
+    name: str
+    requester: str
+    run_id: str
+
+
+def find_release_blocker(node: Node, maintainer: Maintainer | None, run_id: str) -> str:
+    """Return why this run must not release the node now, "" if no other requester's maintenance owns the node.
+
+    If the node is under maintenance and `maintainer` is None, the NodeMaintenance no longer exists, and the node is
+    about to be restored.
+    """
+    if not has_maintenance_label(node):
+        return ""
+    if maintainer is None:
+        return "the node's label names a deleted NodeMaintenance; the run releases the node after its restoration"
+    if maintainer.run_id == run_id:
+        return ""
+    requester_note = f", requested by {maintainer.requester}," if maintainer.requester else ""
+    holder = f"NodeMaintenance {maintainer.name}{requester_note}"
+    return f"{holder} holds the node; the run releases the node after that maintenance"
