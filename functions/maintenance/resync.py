@@ -78,34 +78,32 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     is_replay = replay_extensions.is_replay(event)
     rotations = ReadRotations() if is_replay else READ_ROTATIONS
     waiting = client.run(_find_waiting_maintenances(client.api, snapshot, rotations, datetime.now(timezone.utc)))
-    due_events = [
-        (
-            events.ObjectReference.from_object(item),
-            m.get_node_name(item),
-            event_type,
-            _build_event_data(item, event_type),
-        )
-        for item, event_type in waiting
-    ]
-    due_events += [
-        (reference, node, events.MAINTENANCE_RESTORE_PENDING, {}) for reference, node in find_orphans(snapshot)
+    replies: list[BaseCloudEvent] = [_build_reply(event, item, event_type) for item, event_type in waiting]
+    replies += [
+        events.build_event(events.MAINTENANCE_RESTORE_PENDING, "resync", reference, node, cause=event)
+        for reference, node in find_orphans(snapshot)
     ]
     if not is_replay:
         MAINTENANCE_COLLECTOR.update(snapshot.maintenances)
-        for _, _, event_type, _ in due_events:
-            RESYNC_EVENTS.labels(event_type).inc()
-    return [
-        events.build_event(event_type, "resync", reference, node, cause=event, data=data)
-        for reference, node, event_type, data in due_events
-    ]
+        for reply in replies:
+            RESYNC_EVENTS.labels(reply.get_type()).inc()
+    return replies
 
 
-def _build_event_data(maintenance: Object, event_type: str) -> Object:
-    """Return the data of `maintenance.pending`: `begun` for a maintenance that has begun.
+def _build_reply(event: BaseCloudEvent, maintenance: Object, event_type: str) -> BaseCloudEvent:
+    """Build the event that a maintenance waits for, with `begun` in `maintenance.pending` if the maintenance has begun.
 
     If `begin` fails for a maintenance that has begun, the error concerns the renewal of its lease.
     """
-    return {"begun": True} if event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance) else {}
+    has_begun = event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance)
+    return events.build_event(
+        event_type,
+        "resync",
+        events.ObjectReference.from_object(maintenance),
+        m.get_node_name(maintenance),
+        cause=event,
+        data={"begun": True} if has_begun else {},
+    )
 
 
 async def _read_snapshot(api: Api) -> ResyncSnapshot:
