@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from console.operations.errors import NoResult
-from console.terminal.event_selection import find_run_uid, reject_maintenance_with_run, run_option
-from console.terminal.journal import journal_option, open_journal
-from console.terminal.options import is_set_on_command_line, pick_fields
+from console.terminal.journal import find_run_uid, journal_option, open_journal, reject_maintenance_with_run
+from console.terminal.options import Limit, TimeOrAge, is_set_on_command_line, pick_fields, text_option
 from console.terminal.output import show_json_list
-from console.terminal.param_types import Limit, NonEmptyText, TimeOrAge
 from console.terminal.timeline import entry_to_json, format_table, format_trees
 from eventing.event_types import KNOWN_TYPES, expand_type, shorten_type
 from eventing.journal.batching import strip_data
@@ -63,14 +61,9 @@ class EventFilters:
 
 
 @click.command
-@click.option("--node", type=NonEmptyText(), default="", help="Only events of this node.")
-@click.option(
-    "--maintenance",
-    type=NonEmptyText(),
-    default="",
-    help="Only events of the NodeMaintenance with this name or uid.",
-)
-@run_option("Only events of the MutexRunConfig with this uid, or the newest with this name.")
+@text_option("--node", help="Only events of this node.")
+@text_option("--maintenance", help="Only events of the NodeMaintenance with this name or uid.")
+@text_option("--run", help="Only events of the MutexRunConfig with this uid, or the newest with this name.")
 @click.option(
     "--type", "event_types", multiple=True, help="Only events of this type, such as pods.evicted; repeatable."
 )

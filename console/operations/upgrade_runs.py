@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from http import HTTPStatus
 
 from console.operations.errors import OperationError, Refusal
+from console.operations.maintenance_actions import collect_objects
 from console.operations.run_reports import get_step_label
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import NotFound
@@ -92,18 +93,9 @@ async def request_retry(api: Api, name: str) -> Object:
 
 async def watch_runs(api: Api) -> AsyncGenerator[list[Object], None]:
     """Yield all MutexRunConfigs: once after the initial list, then after every change."""
-    objects_by_uid: dict[str, Object] = {}
-    is_synced = False
     try:
-        async with aclosing(follow(api, RUNS_PATH)) as changes:
-            async for change in changes:
-                if change.change_type == "SYNCED":
-                    is_synced = True
-                elif change.change_type == "DELETED":
-                    objects_by_uid.pop(change.object["metadata"]["uid"], None)
-                else:
-                    objects_by_uid[change.object["metadata"]["uid"]] = {"kind": RUN_KIND, **change.object}
-                if is_synced:
-                    yield sort_runs(list(objects_by_uid.values()))
+        async with aclosing(collect_objects(follow(api, RUNS_PATH))) as states:
+            async for runs in states:
+                yield sort_runs([{"kind": RUN_KIND, **run} for run in runs])
     except NotFound:
         raise NOT_SERVED_ERROR from None

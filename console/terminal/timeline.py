@@ -13,7 +13,7 @@ from typing import Any
 import click
 from cloudevents.core.base import BaseCloudEvent
 
-from console.terminal.escaping import escape
+from console.terminal.output import escape
 from eventing.dead_letters import DeadLetter
 from eventing.event_types import shorten_type
 from eventing.http_binding import encode_structured

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from console.operations.errors import OperationError
-from console.operations.maintenance_watch import list_served_groups
+from console.operations.maintenance_actions import list_served_groups
 from console.web.node_rows import NodeFacts
 from kube.client.api_errors import ApiError, Unavailable
 from kube.client.list_watch import Change, StreamObserver, follow, merge_streams

@@ -9,9 +9,9 @@ from cloudevents.core.formats.json import JSONFormat
 from flask import render_template, request
 from werkzeug.exceptions import BadRequest, NotFound
 
-from console.operations.archive_contents import redact_values
-from console.operations.replay_runner import replay_dry_run
-from console.operations.time_parsing import parse_time_or_age
+from console.operations.archive import redact_values
+from console.operations.descriptions import parse_time_or_age
+from console.operations.replay import replay_dry_run
 from console.web import swimlanes
 from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights, list_start_rights
 from console.web.context import ConsoleContext

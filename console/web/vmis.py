@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.operations.maintenance_actions import NodeVmis, read_vmis
+from console.operations.drain_preview import NodeVmis, read_vmis
 from console.web.callers import READ_VMS, Caller
 from console.web.context import ConsoleContext
 from kube.client.api_errors import Denied

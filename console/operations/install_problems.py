@@ -1,16 +1,31 @@
-"""Finds the objects of an install that are not ready, and formats the warnings about them. Pure functions."""
+"""Finds stalled maintenances and the objects of an install that are not ready, and formats warnings. Pure functions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
-from console.operations.install.listings import PRODUCT_SELECTOR
+from kube.maintenance.objects import (
+    FAILED,
+    Maintenance,
+    MaintenanceT,
+    get_phase,
+    get_status,
+    is_deleting,
+    is_released,
+    is_reported_drained,
+)
 from kube.paths import Object
 from kube.selectors import matches
 from kube.text_limits import format_count, truncate
+from kube.times import parse_time, parse_time_or_none
 
+STALLED_SECONDS = 10.0
+"""Seconds without a status or a change of it after which the functions may be down; a function starts in a few."""
+PRODUCT_SELECTOR = {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}}
+"""Label selector of the product's own pods."""
 DEPLOYMENT, KNATIVE_SERVICE, BROKER = "Deployment", "Knative Service", "Broker"
 KIND_BY_RESOURCE = {
     "services": KNATIVE_SERVICE,
@@ -42,6 +57,22 @@ class Problem(NamedTuple):
     kind: str
     name: str
     message: str
+
+
+def select_stalled(maintenances: Iterable[MaintenanceT], now: datetime) -> list[MaintenanceT]:
+    """Return the maintenances that wait for a function, whose status has not changed for `STALLED_SECONDS`."""
+    return [maintenance for maintenance in maintenances if _is_stalled(maintenance, now)]
+
+
+def _is_stalled(maintenance: Maintenance, now: datetime) -> bool:
+    metadata = maintenance["metadata"]
+    if is_deleting(maintenance):
+        waiting, since = not is_released(maintenance), parse_time(metadata["deletionTimestamp"])
+    else:
+        waiting = get_phase(maintenance) != FAILED and not is_reported_drained(maintenance)
+        last_update = parse_time_or_none(get_status(maintenance).get("lastUpdate"))
+        since = last_update or parse_time(metadata["creationTimestamp"])
+    return waiting and (now - since).total_seconds() >= STALLED_SECONDS
 
 
 def find_problems(objects: Mapping[str, Iterable[Object]], pods: Sequence[Object] = ()) -> list[Problem]:
