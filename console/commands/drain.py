@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from console.operations.drain_preview import DAEMON_SET_REASON, DrainPreview, preview_pods
-from console.operations.errors import InvalidSelector
 from console.operations.maintenance_actions import get_node_or_refuse
 from console.operations.manual_drain import NodeDrain, classify_node_pods, cordon_node
 from console.terminal.connection import run_with_api, run_with_timeout
@@ -21,6 +20,7 @@ from console.terminal.options import (
 )
 from console.terminal.output import print_note, set_interrupt_note, show_json, warn
 from kube.client.api import Api
+from kube.client.api_errors import Rejected
 from kube.paths import Object
 from kube.pods import DrainOptions, PodClassification, build_name_reference, build_warnings, format_key
 
@@ -85,7 +85,7 @@ async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
     """Raise a usage error if the API server rejects the selector, before the node is cordoned (DRN-5)."""
     try:
         await classify_node_pods(api, node, options)
-    except InvalidSelector as error:
+    except Rejected as error:
         raise click.BadParameter(error.message, param_hint="--pod-selector") from None
 
 
