@@ -39,21 +39,16 @@ from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions
 from kube.selectors import parse_selector
 
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
-FIELD_OF_FLAG = {
-    "force": "force",
-    "delete_emptydir_data": "deleteEmptyDirData",
-    "ignore_daemonsets": "ignoreDaemonSets",
-    "pod_selector": "podSelector",
-    "grace_period": "gracePeriodSeconds",
-    "disable_eviction": "disableEviction",
-    "skip_wait_for_delete_timeout": "skipWaitForDeleteTimeoutSeconds",
-}
-"""Flag of `kubectl drain` → field of `spec.drain` (DRN-1a)."""
 
 
 @dataclass(frozen=True)
 class MaintenanceRequest:
-    """The NodeMaintenance that the command line describes; `drain_fields` are the fields of its `spec.drain`."""
+    """The NodeMaintenance that the command line describes.
+
+    Attributes:
+        drain_fields: The fields of its `spec.drain`: the flags of `kubectl drain`, whose parameters have the fields'
+            names (DRN-1a); None for each flag that is not set.
+    """
 
     node: str
     name: str
@@ -94,24 +89,35 @@ def check_selector(_context: click.Context, _option: click.Parameter, value: str
 @switch_option(
     "--delete-emptydir-data",
     "--delete-local-data",
+    "deleteEmptyDirData",
     default=None,
     help="Also evict pods with emptyDir volumes; their data is lost.  [default: true]",
 )
-@switch_option("--ignore-daemonsets", default=None, help="Ignore pods of DaemonSets.  [default: true]")
+@switch_option(
+    "--ignore-daemonsets", "ignoreDaemonSets", default=None, help="Ignore pods of DaemonSets.  [default: true]"
+)
 @click.option(
     "--pod-selector",
+    "podSelector",
     type=NonEmptyText(),
     callback=check_selector,
     help="Evict only pods that match this label selector, such as app=web.",
 )
 @click.option(
     "--grace-period",
+    "gracePeriodSeconds",
     type=click.IntRange(-1),
     help="Seconds that pods have to terminate.  [default: each pod's terminationGracePeriodSeconds]",
 )
-@switch_option("--disable-eviction", default=None, help="Delete pods, regardless of their budgets.  [default: false]")
+@switch_option(
+    "--disable-eviction",
+    "disableEviction",
+    default=None,
+    help="Delete pods, regardless of their budgets.  [default: false]",
+)
 @click.option(
     "--skip-wait-for-delete-timeout",
+    "skipWaitForDeleteTimeoutSeconds",
     type=click.IntRange(0),
     help="Do not wait for pods whose deletion is overdue by more than this number of seconds.  [default: wait]",
 )
@@ -131,7 +137,7 @@ def start(
     timeout: float,
     namespace: str,
     output: str,
-    **flags: object,
+    **drain_fields: object,
 ) -> None:
     """Take NODE out of service: cordon it, taint it and evict its pods.
 
@@ -150,7 +156,6 @@ def start(
     check_timeout(wait=wait, remedy="add --wait")
     if wait and dry_run:
         raise click.UsageError("--dry-run starts no drain that --wait could wait for: omit one of them")
-    drain_fields = {FIELD_OF_FLAG[flag]: value for flag, value in flags.items()}
     request = MaintenanceRequest(node, name or node, GROUPS[group], reason, drain_fields, dry_run)
 
     async def create_and_follow_maintenance(api: Api) -> Object:

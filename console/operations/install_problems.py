@@ -11,6 +11,7 @@ from kube.maintenance.objects import (
     FAILED,
     Maintenance,
     MaintenanceT,
+    get_condition,
     get_phase,
     get_status,
     is_deleting,
@@ -118,7 +119,7 @@ def _list_dependencies(obj: Object) -> set[tuple[str, str]]:
 
 def _explain_unready(obj: Object) -> str:
     """Return why a Knative object is not ready, or "" if it is ready or its controller has not finished."""
-    condition = _get_condition(obj, "Ready")
+    condition = get_condition(obj, "Ready")
     if not condition:
         return CONTROLLER_MISSING
     if condition["status"] == "True":
@@ -132,7 +133,7 @@ def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
 
     The best explanation is that of a pod, then that of the ReplicaSet, which cannot create a pod.
     """
-    condition = _get_condition(deployment, "Available")
+    condition = get_condition(deployment, "Available")
     if (
         not _is_product_deployment(deployment)
         or (deployment.get("status") or {}).get("availableReplicas")
@@ -140,7 +141,7 @@ def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
     ):
         return ""
     own_pods = [pod for pod in pods if matches(deployment["spec"]["selector"], _get_labels(pod))]
-    failure = _get_condition(deployment, "ReplicaFailure")
+    failure = get_condition(deployment, "ReplicaFailure")
     messages = (*map(_explain_waiting_pod, own_pods), failure.get("message"), condition.get("message"))
     return _shorten(next(filter(None, messages), "it has no available pod"))
 
@@ -164,18 +165,12 @@ def _explain_waiting_pod(pod: Object) -> str:
             return f'container "{container["name"]}" exits again and again: read its logs'
         if waiting.get("message"):
             return str(waiting["message"])
-    scheduled = _get_condition(pod, "PodScheduled")
+    scheduled = get_condition(pod, "PodScheduled")
     return str(scheduled.get("message") or "") if scheduled.get("status") == "False" else ""
 
 
 def _get_labels(obj: Object) -> Mapping[str, str]:
     return (obj.get("metadata") or {}).get("labels") or {}
-
-
-def _get_condition(obj: Object, condition_type: str) -> Object:
-    """Return the condition of this type, or {} if there is none."""
-    conditions = (obj.get("status") or {}).get("conditions") or []
-    return next((condition for condition in conditions if condition["type"] == condition_type), {})
 
 
 def _shorten(message: str) -> str:
