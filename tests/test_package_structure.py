@@ -23,7 +23,6 @@ RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS} | 
 """The package with the rules of each component; `kube/cpu` also has rules that do not concern labels."""
 EVENTING_PACKAGES = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
 KUBE_PACKAGES = ("kube", "kube/client", "kube/evictions", *RULES_PACKAGES.values())
-OPERATIONS_PACKAGES = ("console/operations", "console/operations/install")
 ALLOWED_IMPORTS = {
     "kube": ("kube",),
     "kube/client": ("kube", "kube/client"),
@@ -48,12 +47,11 @@ ALLOWED_IMPORTS = {
         *("functions", "functions/admission", "eventing"),
         *("kube", "kube/client", "kube/maintenance", "kube/admission"),
     ),
-    "console": ("console/commands", "console/terminal"),
-    "console/commands": ("console/terminal", *OPERATIONS_PACKAGES, *EVENTING_PACKAGES, *KUBE_PACKAGES),
-    "console/terminal": ("console/terminal", *OPERATIONS_PACKAGES, *EVENTING_PACKAGES, *KUBE_PACKAGES),
+    "console": ("console/commands", "console/operations", "console/terminal"),
+    "console/commands": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
+    "console/terminal": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/web": ("console/web", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
-    "console/operations": (*OPERATIONS_PACKAGES, *EVENTING_PACKAGES, *KUBE_PACKAGES),
-    "console/operations/install": ("console/operations/install", "kube", "kube/client", "kube/maintenance"),
+    "console/operations": ("console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
 }
 """The packages whose modules each package may import."""
 IMPORT_EXCEPTIONS = {
@@ -72,7 +70,10 @@ IMPORT_EXCEPTIONS = {
         *(f"functions/{component}" for component in COMPONENTS),
     ),  # This module lists all functions.
     "console/commands/console.py": ("console/web",),  # This module serves the web console.
-    "console/operations/in_process.py": ("functions", "functions/serving"),  # This module runs functions for replays.
+    "console/operations/replay.py": (
+        "functions",
+        "functions/serving",
+    ),  # A replay can run functions in its own process.
 }
 """The packages that a module may import in addition to those allowed for its package, with the reason."""
 PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "tests")
@@ -193,7 +194,7 @@ def test_rule_modules_import_no_client() -> None:
 
 def test_operations_import_neither_terminal_nor_web_libraries() -> None:
     """Check that the operations shared by commands and pages import neither click, Flask nor rich."""
-    operations = [path for path in MODULES if get_relative_name(path.parent) in OPERATIONS_PACKAGES]
+    operations = [path for path in MODULES if get_relative_name(path.parent) == "console/operations"]
     pages = [path for path in MODULES if get_relative_name(path.parent) == "console/web"]
 
     assert {get_relative_name(path) for path in operations if list_packages(path) & {"click", "flask", "rich"}} == set()

@@ -44,7 +44,7 @@ def _check_networks(context: click.Context, option: click.Parameter, value: tupl
     envvar=["DATABASE_URL", "JOURNAL"],
     help="File or postgresql:// URL of the journal.  [env: DATABASE_URL, JOURNAL]",
 )
-@functions_option("functions_url", "the subscriber addresses in the Triggers")
+@functions_option
 @broker_option
 @click.option(
     "--host",

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 
-from console.operations.errors import InvalidSelector, OperationError
+from console.operations.errors import OperationError
 from console.operations.maintenance_actions import get_node_or_refuse
 from kube.budgets import BUDGETS_PATH, BlockedPod, Budget, format_budget_key
 from kube.client.api import JSON_PATCH, Api
-from kube.client.api_errors import Rejected
 from kube.client.list_watch import Change, follow, merge_streams
 from kube.evictions.executor import execute_plan
 from kube.evictions.planner import plan_evictions
@@ -39,12 +38,9 @@ async def cordon_node(api: Api, node: str) -> bool:
 
 
 async def classify_node_pods(api: Api, node: str, options: DrainOptions) -> PodClassification:
-    """Classify the node's pods by the drain flags. Raises `InvalidSelector` if the API server rejects the selector."""
+    """Classify the node's pods by the drain flags. Raises `Rejected` if the API server rejects the selector."""
     path, fields = build_pods_on_node_query(node)
-    try:
-        pods = (await api.list(path, field_selector=fields, label_selector=options.pod_selector))["items"]
-    except Rejected as error:
-        raise InvalidSelector(error.message) from None
+    pods = (await api.list(path, field_selector=fields, label_selector=options.pod_selector))["items"]
     return classify_pods(pods, options, await find_orphan_uids(api, pods))
 
 

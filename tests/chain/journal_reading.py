@@ -7,7 +7,7 @@ from contextlib import closing
 from click.testing import CliRunner, Result
 
 from console.cli import cli
-from console.operations.replay_runner import TargetOptions, TargetResolver
+from console.operations.replay_targets import TargetOptions, TargetResolver
 from eventing.journal.entries import Attempt, Entry
 from eventing.journal.store import Journal, Query
 from eventing.object_extensions import EXTENSION_OF_KIND

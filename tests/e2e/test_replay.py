@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
-from console.operations.replay_runner import TargetOptions, TargetResolver
+from console.operations.replay_targets import TargetOptions, TargetResolver
 from eventing import events
 from eventing.journal.store import Journal, Query
 from eventing.replay.function_client import find_recorded_attempt, post_event

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from console.operations.dead_letter_redrive import find_broker_url
-from console.operations.replay_runner import replay_dry_run
+from console.operations.replay import replay_dry_run
 from eventing import events
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Entry

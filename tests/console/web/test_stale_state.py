@@ -19,7 +19,7 @@ from cloudevents.core.v1.event import CloudEvent
 from flask import Flask
 from selenium.webdriver import Chrome
 
-from console.operations.maintenance_watch import list_served_groups
+from console.operations.maintenance_actions import list_served_groups
 from console.web import cluster_state
 from console.web.app import create_app
 from console.web.callers import identify_by_kubeconfig

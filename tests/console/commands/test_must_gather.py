@@ -19,8 +19,7 @@ from click.testing import CliRunner, Result
 from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
-from console.operations.archive import Archive
-from console.operations.archive_contents import redact_values
+from console.operations.archive import Archive, redact_values
 from eventing import events
 from eventing.journal.store import Attempt, Journal, Query
 from kube.cpu import capabilities, hyperconverged

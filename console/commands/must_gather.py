@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.operations.archive import Archive, FailedRead
-from console.operations.archive_contents import gather_cluster, redact_values
+from console.operations.archive import Archive, gather_cluster, redact_values
 from console.terminal.connection import run_with_api
-from console.terminal.errors import set_interrupt_note
 from console.terminal.journal import open_journal
 from console.terminal.options import cluster_options, namespace_option, output_option
-from console.terminal.output import print_note, show_json
+from console.terminal.output import print_note, set_interrupt_note, show_json
 from eventing.journal.entries import Query
 from eventing.journal.transfer import export_lines
 from kube.client.api import Api
@@ -60,8 +58,7 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
         )
     if not journal:
         print_note("The archive contains no recorded events: name the journal with --journal.", output)
-    if output == "json":
-        show_json({"file": str(path), **index})
+    show_json({"file": str(path), **index}, output)
     if problems := _list_problems(index):
         raise click.ClickException(f"{path} is incomplete: {'; '.join(problems)}")
 
@@ -79,7 +76,7 @@ def _write_archive(file: Path, namespace: str, logs: Path | None, journal: str) 
                 _add_log(archive, log)
             if opened_journal:
                 _add_journal(archive, opened_journal)
-            return archive.build_index()
+            return archive.index
 
     try:
         with open_journal(journal) if journal else nullcontext() as opened_journal:
@@ -95,7 +92,7 @@ def _add_log(archive: Archive, log: Path) -> None:
     try:
         lines = log.read_bytes()
     except OSError as error:
-        archive.add_failed_read(FailedRead(str(log), error.strerror or str(error), is_denied=False))
+        archive.add_failed_read(str(log), error.strerror or str(error))
         return
     archive.add_file(f"logs/{log.name}", lines, str(log))
 
@@ -107,7 +104,7 @@ def _add_journal(archive: Archive, journal: Journal) -> None:
     try:
         archive.add_lines("journal.jsonl", map(_redact_line, export_lines(journal, Query())), "the journal")
     except JournalError as error:
-        archive.add_failed_read(FailedRead("the journal", str(error), is_denied=False))
+        archive.add_failed_read("the journal", str(error))
 
 
 def _redact_line(line: bytes) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from console.operations.errors import NoResult
-from console.terminal.event_selection import EventSelection, find_run_uid, select_entries
+from console.terminal.journal import EventSelection, find_run_uid, select_entries
 from eventing import events
 from eventing.journal.store import Entry, Journal
 from kube.maintenance.groups import MEDIK8S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.operations.install.lookup import InstallReport, read_install
+from console.operations.install_check import InstallReport, read_install
 from localcluster.cluster import LocalCluster
 
 

@@ -1,16 +1,32 @@
-"""Finds the objects of an install that are not ready, and formats the warnings about them. Pure functions."""
+"""Finds stalled maintenances and the objects of an install that are not ready, and formats warnings. Pure functions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
-from console.operations.install.listings import PRODUCT_SELECTOR
+from kube.maintenance.objects import (
+    FAILED,
+    Maintenance,
+    MaintenanceT,
+    get_condition,
+    get_phase,
+    get_status,
+    is_deleting,
+    is_released,
+    is_reported_drained,
+)
 from kube.paths import Object
 from kube.selectors import matches
 from kube.text_limits import format_count, truncate
+from kube.times import parse_time, parse_time_or_none
 
+STALLED_SECONDS = 10.0
+"""Seconds without a status or a change of it after which the functions may be down; a function starts in a few."""
+PRODUCT_SELECTOR = {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}}
+"""Label selector of the product's own pods."""
 DEPLOYMENT, KNATIVE_SERVICE, BROKER = "Deployment", "Knative Service", "Broker"
 KIND_BY_RESOURCE = {
     "services": KNATIVE_SERVICE,
@@ -42,6 +58,22 @@ class Problem(NamedTuple):
     kind: str
     name: str
     message: str
+
+
+def select_stalled(maintenances: Iterable[MaintenanceT], now: datetime) -> list[MaintenanceT]:
+    """Return the maintenances that wait for a function, whose status has not changed for `STALLED_SECONDS`."""
+    return [maintenance for maintenance in maintenances if _is_stalled(maintenance, now)]
+
+
+def _is_stalled(maintenance: Maintenance, now: datetime) -> bool:
+    metadata = maintenance["metadata"]
+    if is_deleting(maintenance):
+        waiting, since = not is_released(maintenance), parse_time(metadata["deletionTimestamp"])
+    else:
+        waiting = get_phase(maintenance) != FAILED and not is_reported_drained(maintenance)
+        last_update = parse_time_or_none(get_status(maintenance).get("lastUpdate"))
+        since = last_update or parse_time(metadata["creationTimestamp"])
+    return waiting and (now - since).total_seconds() >= STALLED_SECONDS
 
 
 def find_problems(objects: Mapping[str, Iterable[Object]], pods: Sequence[Object] = ()) -> list[Problem]:
@@ -87,7 +119,7 @@ def _list_dependencies(obj: Object) -> set[tuple[str, str]]:
 
 def _explain_unready(obj: Object) -> str:
     """Return why a Knative object is not ready, or "" if it is ready or its controller has not finished."""
-    condition = _get_condition(obj, "Ready")
+    condition = get_condition(obj, "Ready")
     if not condition:
         return CONTROLLER_MISSING
     if condition["status"] == "True":
@@ -101,7 +133,7 @@ def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
 
     The best explanation is that of a pod, then that of the ReplicaSet, which cannot create a pod.
     """
-    condition = _get_condition(deployment, "Available")
+    condition = get_condition(deployment, "Available")
     if (
         not _is_product_deployment(deployment)
         or (deployment.get("status") or {}).get("availableReplicas")
@@ -109,7 +141,7 @@ def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
     ):
         return ""
     own_pods = [pod for pod in pods if matches(deployment["spec"]["selector"], _get_labels(pod))]
-    failure = _get_condition(deployment, "ReplicaFailure")
+    failure = get_condition(deployment, "ReplicaFailure")
     messages = (*map(_explain_waiting_pod, own_pods), failure.get("message"), condition.get("message"))
     return _shorten(next(filter(None, messages), "it has no available pod"))
 
@@ -133,18 +165,12 @@ def _explain_waiting_pod(pod: Object) -> str:
             return f'container "{container["name"]}" exits again and again: read its logs'
         if waiting.get("message"):
             return str(waiting["message"])
-    scheduled = _get_condition(pod, "PodScheduled")
+    scheduled = get_condition(pod, "PodScheduled")
     return str(scheduled.get("message") or "") if scheduled.get("status") == "False" else ""
 
 
 def _get_labels(obj: Object) -> Mapping[str, str]:
     return (obj.get("metadata") or {}).get("labels") or {}
-
-
-def _get_condition(obj: Object, condition_type: str) -> Object:
-    """Return the condition of this type, or {} if there is none."""
-    conditions = (obj.get("status") or {}).get("conditions") or []
-    return next((condition for condition in conditions if condition["type"] == condition_type), {})
 
 
 def _shorten(message: str) -> str:
