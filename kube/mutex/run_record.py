@@ -1,7 +1,7 @@
 """The record of a run in the status of its MutexRunConfig: the original state, and the progress of each node.
 
 Functions are stateless, so the record contains everything that a run must remember. Each function writes its own
-fields, with changes that run_record.py builds; docs/mutex.md lists them.
+fields, with changes that this module builds; docs/mutex.md lists them.
 """
 
 from __future__ import annotations
