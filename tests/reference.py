@@ -188,7 +188,8 @@ def _list_metrics(source: object) -> Iterator[tuple[Metric, tuple[str, ...]]]:
     """
     attributes: Iterable[Any] = vars(source).values()
     for collector in attributes:
-        if not hasattr(collector, "describe") or isinstance(collector, type):
+        # The type is checked, because Flask's `request` raises an error for every attribute outside of a request.
+        if not hasattr(type(collector), "describe"):
             continue
         for metric in collector.describe():
             yield metric, getattr(metric, "_labelnames", ()) or getattr(collector, "_labelnames", ())
