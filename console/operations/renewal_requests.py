@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from http import HTTPStatus
 
 from console.operations.errors import Refusal
-from kube.certificates import certificate_objects
+from kube.certificates import objects
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.client.api import Api
 from kube.client.api_errors import NotFound
@@ -31,11 +31,11 @@ async def list_certificates(api: Api) -> list[Object]:
 
 
 def _build_certificate_entries(config_map: Object) -> list[Object]:
-    component = COMPONENTS.get(certificate_objects.get_component_name(config_map) or "")
-    if component is None or certificate_objects.get_name(config_map) != component.bundle_configmap_name:
+    component = COMPONENTS.get(objects.get_component_name(config_map) or "")
+    if component is None or objects.get_name(config_map) != component.bundle_configmap_name:
         return []
     location = {"component": component.name, "namespace": config_map["metadata"]["namespace"]}
-    summaries = certificate_objects.parse_summaries(config_map).values()
+    summaries = objects.parse_summaries(config_map).values()
     return [{**location, **summary.as_data()} for summary in summaries]
 
 
@@ -56,11 +56,9 @@ async def request_renewal(api: Api, secret_name: str) -> Object:
         message = f'several certificates have the name "{secret_name}"'
         raise Refusal(HTTPStatus.CONFLICT, message, f"name one of {names}")
     (entry,) = entries
-    patch = {
-        "metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: format_time(datetime.now(timezone.utc))}}
-    }
+    patch = {"metadata": {"annotations": {objects.RENEW_ANNOTATION: format_time(datetime.now(timezone.utc))}}}
     try:
-        await api.patch(certificate_objects.build_secrets_path(entry["namespace"], entry["secret"]), patch)
+        await api.patch(objects.build_secrets_path(entry["namespace"], entry["secret"]), patch)
     except NotFound:
         message = f'Secret "{_format_secret_name(entry)}" not found'
         remedy = "the certificate renewal recreates the Secret"

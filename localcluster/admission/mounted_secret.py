@@ -7,8 +7,8 @@ import threading
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from kube.certificates import certificate_objects
-from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
+from kube.certificates import objects
+from kube.certificates.objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
 from kube.client.api import Api
 from kube.client.list_watch import follow
 from kube.paths import Object
@@ -38,7 +38,7 @@ class MountedSecret(Startable):
         self.directory = directory
         self.certificates: list[str] = []
         self.updated = threading.Event()
-        self._kubeconfig, self._path, self._name = kubeconfig, certificate_objects.build_secrets_path(namespace), name
+        self._kubeconfig, self._path, self._name = kubeconfig, objects.build_secrets_path(namespace), name
         self._revision = 0
         self._loop = asyncio.new_event_loop()
         self._watch_task: asyncio.Task[None] | None = None
@@ -69,9 +69,7 @@ class MountedSecret(Startable):
         try:
             async with aclosing(follow(api, self._path, field_selector=f"metadata.name={self._name}")) as changes:
                 async for change in changes:
-                    if change.change_type in ("ADDED", "MODIFIED") and certificate_objects.get_current_key_pair(
-                        change.object
-                    ):
+                    if change.change_type in ("ADDED", "MODIFIED") and objects.get_current_key_pair(change.object):
                         self._write_files(change.object)
         finally:
             await api.close()
@@ -81,12 +79,12 @@ class MountedSecret(Startable):
         version_dir = self.directory / f"..{self._revision}"
         version_dir.mkdir(exist_ok=True)
         for entry in SECRET_KEYS:
-            access.write_secret(version_dir / entry, certificate_objects.decode_entry(secret, entry))
+            access.write_secret(version_dir / entry, objects.decode_entry(secret, entry))
         link = self.directory / "..new"
         link.unlink(missing_ok=True)
         link.symlink_to(version_dir.name)
         link.replace(self.directory / "..data")
-        certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
+        certificate = objects.decode_entry(secret, CERTIFICATE_ENTRY)
         if certificate not in self.certificates:
             self.certificates.append(certificate)
         self.updated.set()

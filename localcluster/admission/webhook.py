@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects
+from kube.certificates import objects
 from kube.client.api_errors import ApiError, Denied, Rejected
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
@@ -63,7 +63,7 @@ class Webhook(Startable):
     @property
     def ca_file(self) -> Path:
         """Return the path of the CA certificate that clients of the webhook trust."""
-        return self.directory / certificate_objects.CA_ENTRY
+        return self.directory / objects.CA_ENTRY
 
     def _start_and_wait(self) -> None:
         """Register and start the webhook; return when the API server calls it."""
@@ -99,8 +99,8 @@ class Webhook(Startable):
     def renew_certificate(self) -> None:
         """Request a renewal and issue a certificate; return when the Secret's files have been written again."""
         self.secret.updated.clear()
-        change = {"metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: "now"}}}
-        self._cluster.get_client().patch(certificate_objects.build_secrets_path(access.NAMESPACE, SECRET_NAME), change)
+        change = {"metadata": {"annotations": {objects.RENEW_ANNOTATION: "now"}}}
+        self._cluster.get_client().patch(objects.build_secrets_path(access.NAMESPACE, SECRET_NAME), change)
         self._run_renewal()
         if not self.secret.updated.wait(TIMEOUT_SECONDS):
             raise LocalClusterError(
@@ -110,7 +110,7 @@ class Webhook(Startable):
     def _add_loopback_name(self) -> None:
         """Add this host's address to the names of the certificate."""
         secret = yaml.safe_load(SECRET_MANIFEST.read_text())
-        secret["metadata"]["annotations"][certificate_objects.DNS_NAMES_ANNOTATION] += f",{LOOPBACK}"
+        secret["metadata"]["annotations"][objects.DNS_NAMES_ANNOTATION] += f",{LOOPBACK}"
         self._cluster.apply([secret], "--force-conflicts")
 
     def _run_renewal(self) -> None:
