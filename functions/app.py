@@ -41,7 +41,7 @@ from functions.serving.responses import build_text_response
 from functions.serving.tracing import AttemptTracer, is_tracing_enabled
 from functions.steps import REGISTERED_FUNCTIONS, Function
 from functions.virtualization import migrate, protect  # noqa: F401
-from functions.virtualization.migration_snapshot import parse_migration_slots
+from functions.virtualization.migrate import parse_migration_slots
 from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient
 from kube.evictions.limiters import parse_evictions_per_second

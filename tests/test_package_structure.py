@@ -19,8 +19,8 @@ from tests.sources import ROOT, get_rbac_path, get_source_path, get_test_path, p
 
 COMPONENTS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels")
 """`maintenance` and the optional components; each has a package in `functions` and one for its rules in `kube`."""
-RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS} | {"cpu_labels": "kube/cpu"}
-"""The package with the rules of each component; `kube/cpu` also has rules that do not concern labels."""
+RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS}
+"""The package with the rules of each component."""
 EVENTING_PACKAGES = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
 KUBE_PACKAGES = ("kube", "kube/client", "kube/evictions", *RULES_PACKAGES.values())
 ALLOWED_IMPORTS = {

@@ -15,7 +15,7 @@ from console.operations.errors import Refusal
 from console.terminal.connection import run_with_api
 from console.terminal.options import cluster_options, output_option, text_option
 from console.terminal.output import print_note, show_json, show_table
-from kube.certificates import certificate_objects
+from kube.certificates import objects
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.client.api import Api
 from kube.client.api_errors import NotFound
@@ -75,11 +75,11 @@ async def list_certificates(api: Api) -> list[Object]:
 
 
 def _build_certificate_entries(config_map: Object) -> list[Object]:
-    component = COMPONENTS.get(certificate_objects.get_component_name(config_map) or "")
-    if component is None or certificate_objects.get_name(config_map) != component.bundle_configmap_name:
+    component = COMPONENTS.get(objects.get_component_name(config_map) or "")
+    if component is None or objects.get_name(config_map) != component.bundle_configmap_name:
         return []
     location = {"component": component.name, "namespace": config_map["metadata"]["namespace"]}
-    summaries = certificate_objects.parse_summaries(config_map).values()
+    summaries = objects.parse_summaries(config_map).values()
     return [{**location, **summary.as_data()} for summary in summaries]
 
 
@@ -99,9 +99,9 @@ async def request_renewal(api: Api, secret_name: str) -> Object:
         message = f'several certificates have the name "{secret_name}"'
         raise Refusal(HTTPStatus.CONFLICT, message, f"name one of {names}")
     (entry,) = entries
-    annotations = {certificate_objects.RENEW_ANNOTATION: format_time(datetime.now(timezone.utc))}
+    annotations = {objects.RENEW_ANNOTATION: format_time(datetime.now(timezone.utc))}
     try:
-        path = certificate_objects.build_secrets_path(entry["namespace"], entry["secret"])
+        path = objects.build_secrets_path(entry["namespace"], entry["secret"])
         await api.patch(path, {"metadata": {"annotations": annotations}})
     except NotFound:
         message = f'Secret "{_format_secret_name(entry)}" not found'

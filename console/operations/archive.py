@@ -23,7 +23,7 @@ from console.operations.install_check import PRODUCT_LISTINGS, Listing, format_p
 from kube.certificates.components import COMPONENT_LABEL
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Denied, NotFound
-from kube.cpu import capabilities, hyperconverged
+from kube.cpu_labels import capabilities, hyperconverged
 from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import get_node_name

@@ -39,7 +39,7 @@ def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCl
 
     Raises `Retry` if a retry may succeed.
     """
-    from functions.certificates.renewal_pass import list_certificate_dates, renew_all
+    from functions.certificates.renewal import list_certificate_dates, renew_all
 
     now = datetime.now(timezone.utc)
     is_tick = event.get_type() == events.TICK

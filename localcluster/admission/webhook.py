@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects
-from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
+from kube.certificates import objects
+from kube.certificates.objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Denied, Rejected
 from kube.client.list_watch import follow
@@ -70,7 +70,7 @@ class Webhook(Startable):
     @property
     def ca_file(self) -> Path:
         """Return the path of the CA certificate that clients of the webhook trust."""
-        return self.directory / certificate_objects.CA_ENTRY
+        return self.directory / objects.CA_ENTRY
 
     def _start_and_wait(self) -> None:
         """Register and start the webhook; return when the API server calls it."""
@@ -106,8 +106,8 @@ class Webhook(Startable):
     def renew_certificate(self) -> None:
         """Request a renewal and issue a certificate; return when the Secret's files have been written again."""
         self.secret.updated.clear()
-        change = {"metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: "now"}}}
-        self._cluster.get_client().patch(certificate_objects.build_secrets_path(access.NAMESPACE, SECRET_NAME), change)
+        change = {"metadata": {"annotations": {objects.RENEW_ANNOTATION: "now"}}}
+        self._cluster.get_client().patch(objects.build_secrets_path(access.NAMESPACE, SECRET_NAME), change)
         self._run_renewal()
         if not self.secret.updated.wait(TIMEOUT_SECONDS):
             raise LocalClusterError(
@@ -117,7 +117,7 @@ class Webhook(Startable):
     def _add_loopback_name(self) -> None:
         """Add this host's address to the names of the certificate."""
         secret = yaml.safe_load(SECRET_MANIFEST.read_text())
-        secret["metadata"]["annotations"][certificate_objects.DNS_NAMES_ANNOTATION] += f",{LOOPBACK}"
+        secret["metadata"]["annotations"][objects.DNS_NAMES_ANNOTATION] += f",{LOOPBACK}"
         self._cluster.apply([secret], "--force-conflicts")
 
     def _run_renewal(self) -> None:
@@ -171,7 +171,7 @@ class MountedSecret(Startable):
         self.directory = directory
         self.certificates: list[str] = []
         self.updated = threading.Event()
-        self._kubeconfig, self._path, self._name = kubeconfig, certificate_objects.build_secrets_path(namespace), name
+        self._kubeconfig, self._path, self._name = kubeconfig, objects.build_secrets_path(namespace), name
         self._revision = 0
         self._loop = asyncio.new_event_loop()
         self._watch_task: asyncio.Task[None] | None = None
@@ -202,9 +202,7 @@ class MountedSecret(Startable):
         try:
             async with aclosing(follow(api, self._path, field_selector=f"metadata.name={self._name}")) as changes:
                 async for change in changes:
-                    if change.change_type in ("ADDED", "MODIFIED") and certificate_objects.get_current_key_pair(
-                        change.object
-                    ):
+                    if change.change_type in ("ADDED", "MODIFIED") and objects.get_current_key_pair(change.object):
                         self._write_files(change.object)
         finally:
             await api.close()
@@ -214,12 +212,12 @@ class MountedSecret(Startable):
         version_dir = self.directory / f"..{self._revision}"
         version_dir.mkdir(exist_ok=True)
         for entry in SECRET_KEYS:
-            access.write_secret(version_dir / entry, certificate_objects.decode_entry(secret, entry))
+            access.write_secret(version_dir / entry, objects.decode_entry(secret, entry))
         link = self.directory / "..new"
         link.unlink(missing_ok=True)
         link.symlink_to(version_dir.name)
         link.replace(self.directory / "..data")
-        certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
+        certificate = objects.decode_entry(secret, CERTIFICATE_ENTRY)
         if certificate not in self.certificates:
             self.certificates.append(certificate)
         self.updated.set()

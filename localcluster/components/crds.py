@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kube.cpu.hyperconverged import HYPERCONVERGEDS_PATH
+from kube.cpu_labels.hyperconverged import HYPERCONVERGEDS_PATH
 from localcluster.cluster import LocalCluster
 from localcluster.components.selection import CPU_LABELS, MUTEX, VIRTUALIZATION, Components
 from localcluster.kubevirt import crds as kubevirt

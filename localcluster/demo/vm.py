@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from kube.client.api import Api
 from kube.client.list_watch import Change, follow, merge_streams
-from kube.cpu.node_patch import MODEL_LABEL_PREFIX
+from kube.cpu_labels.node_patch import MODEL_LABEL_PREFIX
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import NODES_PATH
 from kube.paths import Object

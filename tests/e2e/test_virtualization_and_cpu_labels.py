@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from eventing.replay.function_client import post_event
-from kube.cpu.node_patch import MANAGED_LABEL
+from kube.cpu_labels.node_patch import MANAGED_LABEL
 from kube.nodes import build_node_path
 from localcluster.audit_log import AuditLog
 from localcluster.processes import wait_until_ready

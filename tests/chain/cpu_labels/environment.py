@@ -15,8 +15,8 @@ import requests
 from eventing.replay.function_client import post_event
 from kube.client.api import METADATA_ONLY
 from kube.client.sync_client import SyncClient
-from kube.cpu import capabilities, hyperconverged
-from kube.cpu.node_patch import MODEL_LABEL_PREFIX
+from kube.cpu_labels import capabilities, hyperconverged
+from kube.cpu_labels.node_patch import MODEL_LABEL_PREFIX
 from kube.nodes import NODES_PATH as COLLECTION
 from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.audit_log import OWN_USER_PREFIX, AuditLog, is_dry_run

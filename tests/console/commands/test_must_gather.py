@@ -22,7 +22,7 @@ from console.cli import cli
 from console.operations.archive import Archive, redact_values
 from eventing import events
 from eventing.journal.store import Attempt, Journal, Query
-from kube.cpu import capabilities, hyperconverged
+from kube.cpu_labels import capabilities, hyperconverged
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.leases import build_lease_name
 from kube.mutex.jobs import build_job_path, build_jobs_path

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
 from kube.certificates.components import COMPONENTS
 from kube.client.api_errors import ApiError

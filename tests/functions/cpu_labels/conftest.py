@@ -15,8 +15,8 @@ from eventing import events
 from functions.cpu_labels import label_cpu
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
-from kube.cpu import capabilities, hyperconverged
-from kube.cpu.node_patch import MANAGED_LABEL, OWN_LABEL_PREFIXES
+from kube.cpu_labels import capabilities, hyperconverged
+from kube.cpu_labels.node_patch import MANAGED_LABEL, OWN_LABEL_PREFIXES
 from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.audit_log import AuditLog

@@ -1,7 +1,8 @@
-"""Builds warnings about the consequences of a drain, none of which is a reason to deny the drain. Pure functions.
+"""Builds the denials of a NodeMaintenance, and the warnings about the consequences of its drain. Pure functions.
 
-The warnings are computed from the node's own pods and their budgets. The webhook makes no checks that need every pod in
-the cluster, such as whether other nodes have enough capacity.
+A denial has the wording of the operator that this project replaces, followed by the remedy (NMO-19, NMO-22). Warnings
+are no reason to deny the drain. They are computed from the node's own pods and their budgets. The webhook makes no
+checks that need every pod in the cluster, such as whether other nodes have enough capacity.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from datetime import datetime
 from kube.budgets import BlockedPod, Budget, format_budget_key, never_allows_disruption, requires_all_pods
 from kube.evictions.planner import plan_evictions
 from kube.maintenance.drain_flags import classify_for_drain, parse_drain_options, select_evictable_pods
-from kube.maintenance.objects import Maintenance
+from kube.maintenance.groups import GROUPS
+from kube.maintenance.objects import Maintenance, claims_node, is_deleting
 from kube.pods import Pod, format_key, get_controller, get_uid, is_terminating, tolerates_everything
 from kube.text_limits import format_count
 
@@ -24,6 +26,36 @@ The API server cuts warnings after 256 characters if their total is large.
 """
 
 
+def build_unknown_node_message(node_name: str) -> str:
+    """Return the message for a node that does not exist (NMO-19)."""
+    return f"invalid nodeName, no node with name {node_name} found; `kubectl get nodes` lists the node names"
+
+
+def find_conflict(maintenance: Maintenance, others: Iterable[Maintenance]) -> Maintenance | None:
+    """Return another maintenance that holds the node or waits for it, None if there is none (NMO-22, X-7).
+
+    `others` must be maintenances of the same node. A maintenance with the same name and API group does not count,
+    because the API server itself reports that it already exists.
+    """
+    return next((other for other in others if claims_node(other) and not _is_same_object(other, maintenance)), None)
+
+
+def build_conflict_message(node_name: str, other: Maintenance) -> str:
+    """Return the message for a node that already has a maintenance, in any of the API groups."""
+    name, group = other["metadata"]["name"], GROUPS[other["apiVersion"]].api_version.partition("/")[0]
+    remedy = (
+        "the existing NodeMaintenance is being deleted, so try again in a moment"
+        if is_deleting(other)
+        else f"use the existing NodeMaintenance, or delete it first: `kubectl delete nodemaintenances.{group} {name}`"
+    )
+    return f"invalid nodeName, a NodeMaintenance for node {node_name} already exists: {name} ({group}); {remedy}"
+
+
+def _is_same_object(maintenance: Maintenance, other: Maintenance) -> bool:
+    names = (item["metadata"].get("name") for item in (maintenance, other))
+    return maintenance["apiVersion"] == other["apiVersion"] and len(set(names)) == 1
+
+
 def build_warnings(
     maintenance: Maintenance, pods: Iterable[Pod], budgets: Iterable[Budget], now: datetime
 ) -> list[str]:
@@ -31,26 +63,24 @@ def build_warnings(
 
     Pods that stay on the node or are already terminating cause no warnings.
     """
-    options = parse_drain_options(maintenance)
+    options, budgets = parse_drain_options(maintenance), list(budgets)
     classification = classify_for_drain(pods, options, now)
     leaving = [pod for pod in select_evictable_pods(classification, options) if not is_terminating(pod)]
-    budget_list = list(budgets)
-    result = [
+    plan = plan_evictions(leaving, budgets, options)
+    returning = [pod for pod in leaving if get_controller(pod) and tolerates_everything(pod)]
+    return [
         *_format_pod_warning(
             _select_pod_keys(classification.bare, leaving), "no controller will recreate {} after the eviction: {}"
         ),
         *_format_pod_warning(
             _select_pod_keys(classification.with_local_storage, leaving), "emptyDir data of {} will be lost: {}"
         ),
+        *_build_budget_warnings(plan.blocked, budgets, admitting_budgets=[queue.key for queue in plan.queues]),
+        *_format_pod_warning(
+            list(map(format_key, returning)),
+            "a controller may recreate {} on this node, due to a toleration of every taint; narrow the tolerations: {}",
+        ),
     ]
-    plan = plan_evictions(leaving, budget_list, options)
-    admitting_budgets = [queue.key for queue in plan.queues]
-    result += _build_budget_warnings(plan.blocked, budget_list, admitting_budgets=admitting_budgets)
-    returning = [pod for pod in leaving if get_controller(pod) and tolerates_everything(pod)]
-    template = (
-        "a controller may recreate {} on this node, due to a toleration of every taint; narrow the tolerations: {}"
-    )
-    return [*result, *_format_pod_warning([format_key(pod) for pod in returning], template)]
 
 
 def build_sole_control_plane_warning(node_name: str) -> str:

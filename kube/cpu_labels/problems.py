@@ -20,10 +20,15 @@ class Problem(EventNotice):
 
 
 class InvalidField(Exception):
-    """Error for an invalid field: its path, what is wrong with it, and what to write instead."""
+    """Error for an invalid field: its path, what is wrong with it, and what to write instead.
 
-    def __init__(self, field: str, error: str, remedy: str) -> None:
+    Attributes:
+        reason: Reason of the Event that reports an invalid field of HyperConverged.
+    """
+
+    def __init__(self, field: str, error: str, remedy: str, reason: str = MALFORMED_SETTINGS) -> None:
         super().__init__(f"{field} {error}: {remedy}")
+        self.reason = reason
 
 
 def parse_string_list(value: object, field: str) -> list[str]:
@@ -40,11 +45,8 @@ def parse_string_list(value: object, field: str) -> list[str]:
 def parse_string(value: object, field: str) -> str:
     """Return a nonempty string. Raises `InvalidField` for any other value."""
     if not isinstance(value, str):
-        raise InvalidField(
-            field,
-            f"is {_describe_type(value)}",
-            f'use a quoted string, such as "{value if _is_integer(value) else "Haswell"}"',
-        )
+        example = value if isinstance(value, int) and not isinstance(value, bool) else "Haswell"
+        raise InvalidField(field, f"is {_describe_type(value)}", f'use a quoted string, such as "{example}"')
     if not value:
         raise InvalidField(field, "is empty", "use a name, or omit the value")
     return value
@@ -53,10 +55,6 @@ def parse_string(value: object, field: str) -> str:
 def format_names(names: Iterable[str]) -> str:
     """Return the sorted names, separated by commas."""
     return ", ".join(sorted(names))
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _describe_type(value: object) -> str:

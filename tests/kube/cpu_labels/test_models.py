@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kube.cpu.models import ALWAYS_OBSOLETE_MODELS, MODELS_FILE, get_model_features
+from kube.cpu_labels.capabilities import MODELS_FILE, get_model_features
+from kube.cpu_labels.hyperconverged import ALWAYS_OBSOLETE_MODELS
 from localcluster.cpumap.__main__ import format_models, parse_models
 from localcluster.errors import LocalClusterError
 from tests.proofs import proves

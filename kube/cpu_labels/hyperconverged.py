@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kube.cpu.models import ALWAYS_OBSOLETE_MODELS, get_model_features
-from kube.cpu.problems import (
+from kube.cpu_labels.capabilities import get_model_features
+from kube.cpu_labels.problems import (
     HYPERCONVERGED_IGNORED,
-    MALFORMED_SETTINGS,
     UNKNOWN_MODEL,
     InvalidField,
     Problem,
@@ -25,6 +24,13 @@ API_VERSION, KIND = "hco.kubevirt.io/v1beta1", "HyperConverged"
 HYPERCONVERGEDS_PATH = f"/apis/{API_VERSION}/hyperconvergeds"
 HYPERCONVERGED_NAME = "kubevirt-hyperconverged"
 """Name of the HyperConverged object, which may be in any namespace: the requirement documents use two."""
+ALWAYS_OBSOLETE_MODELS = frozenset(
+    (
+        *("486", "Conroe", "athlon", "core2duo", "coreduo", "kvm32", "kvm64", "n270"),
+        *("pentium", "pentium2", "pentium3", "pentiumpro", "phenom", "qemu32", "qemu64"),
+    )
+)
+"""Models for which no node gets a label, whatever HyperConverged specifies."""
 DEFAULT_MIN_MODEL = "Penryn"
 OBSOLETE_CPUS_FIELD = "spec.obsoleteCPUs"
 
@@ -69,41 +75,23 @@ def parse_settings(hyperconverged: Mapping[str, Any] | None) -> CpuModelSettings
     try:
         return _parse_obsolete_cpus((hyperconverged.get("spec") or {}).get("obsoleteCPUs"))
     except InvalidField as error:
-        return _build_problem(
-            hyperconverged, MALFORMED_SETTINGS, f"{error}; until then, the node labels stay unchanged"
-        )
-    except LookupError as error:
-        model = error.args[0]
-        remedy = "use a model name of libvirt's CPU map (case-sensitive), or omit the field"
-        message = (
-            f'{OBSOLETE_CPUS_FIELD}.minCPUModel "{model}" is unknown: {remedy} for {DEFAULT_MIN_MODEL}; '
-            "until then, the node labels stay unchanged"
-        )
-        return _build_problem(hyperconverged, UNKNOWN_MODEL, message)
+        message = f"{error}; until then, the node labels stay unchanged"
+        return _build_problem(hyperconverged, error.reason, message)
 
 
 def find_unknown_models(hyperconverged: Mapping[str, Any] | None, model_settings: CpuModelSettings) -> list[Problem]:
     """Return a problem if the object lists unknown obsolete models, such as misspelled ones."""
-    unknown = sorted(
-        name for name in model_settings.obsolete_models - ALWAYS_OBSOLETE_MODELS if get_model_features(name) is None
-    )
+    listed = model_settings.obsolete_models - ALWAYS_OBSOLETE_MODELS
+    unknown = [name for name in listed if get_model_features(name) is None]
     if hyperconverged is None or not unknown:
         return []
     remedy = "use model names of libvirt's CPU map (case-sensitive); the other models apply"
-    return [
-        _build_problem(
-            hyperconverged,
-            UNKNOWN_MODEL,
-            f"{OBSOLETE_CPUS_FIELD}.cpuModels contains unknown models ({format_names(unknown)}): {remedy}",
-        )
-    ]
+    message = f"{OBSOLETE_CPUS_FIELD}.cpuModels contains unknown models ({format_names(unknown)}): {remedy}"
+    return [_build_problem(hyperconverged, UNKNOWN_MODEL, message)]
 
 
 def _parse_obsolete_cpus(value: object) -> CpuModelSettings:
-    """Parse the value of `spec.obsoleteCPUs`.
-
-    Raises `InvalidField` if the value is malformed, and `LookupError` for an unknown minimum model.
-    """
+    """Parse the value of `spec.obsoleteCPUs`. Raises `InvalidField` if it is malformed or names an unknown model."""
     if value is None:
         return DEFAULT_SETTINGS
     if not isinstance(value, dict):
@@ -112,7 +100,8 @@ def _parse_obsolete_cpus(value: object) -> CpuModelSettings:
     field = "minCPUModel" if value.get("minCPUModel") else "minCPU"  # the requirement documents use both field names
     min_model = parse_string(value[field], f"{OBSOLETE_CPUS_FIELD}.{field}") if value.get(field) else DEFAULT_MIN_MODEL
     if get_model_features(min_model) is None:
-        raise LookupError(min_model)
+        remedy = f"use a model name of libvirt's CPU map (case-sensitive), or omit the field for {DEFAULT_MIN_MODEL}"
+        raise InvalidField(f'{OBSOLETE_CPUS_FIELD}.minCPUModel "{min_model}"', "is unknown", remedy, UNKNOWN_MODEL)
     return CpuModelSettings(ALWAYS_OBSOLETE_MODELS.union(obsolete), min_model)
 
 

@@ -1,8 +1,8 @@
-"""Parses CPU capabilities of nodes from ConfigMaps labelled `nodemaintenance.dev/cpu-capabilities` (OSV-38).
+"""Parses CPU capabilities of nodes from ConfigMaps labelled `nodemaintenance.dev/cpu-capabilities` (OSV-34, OSV-38).
 
 Each entry is in JSON: `{"nodes": ["a", "b"], "models": ["Haswell"], "features": ["avx2"], "cpu": "Haswell"}`. Without
-`nodes`, the entry's key is the node's name. `cpu` adds all features of that model, and `features` adds more. Pure
-functions.
+`nodes`, the entry's key is the node's name. `cpu` adds all features of that model, and `features` adds more. The file
+models.json lists the features of each model. `python -m localcluster.cpumap` generates it from libvirt's CPU map.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from kube.cpu.models import get_model_features
-from kube.cpu.problems import (
+from kube.cpu_labels.problems import (
     ILLEGAL_NAME,
     MALFORMED_INPUT,
     UNKNOWN_MODEL,
@@ -27,6 +28,7 @@ from kube.cpu.problems import (
 from kube.paths import Object
 
 CAPABILITIES_LABEL = "nodemaintenance.dev/cpu-capabilities"
+MODELS_FILE = Path(__file__).with_name("models.json")
 ENTRY_FIELDS = ("nodes", "models", "features", "cpu")
 LABEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 """The part of a label key after its prefix, as the API server accepts it."""
@@ -56,9 +58,23 @@ class CapabilityInput(NamedTuple):
 
 
 class _Entry(NamedTuple):
+    configmap: Object
     source: str
     nodes: list[str]
-    capability: Capability | None
+    capability: Capability | None = None
+
+
+def get_model_features(model: str) -> frozenset[str] | None:
+    """Return the features of a model, None if the model is unknown. Names are case-sensitive."""
+    features = _load_features_by_model().get(model)
+    return None if features is None else frozenset(features.split())
+
+
+@cache
+def _load_features_by_model() -> dict[str, str]:
+    """Return a mapping from model to the model's features in one string; the file is read once, at the first call."""
+    features_by_model: dict[str, str] = json.loads(MODELS_FILE.read_text())["models"]
+    return features_by_model
 
 
 def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
@@ -66,27 +82,26 @@ def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
 
     If several entries name the same node, the node has no capability.
     """
-    entries, problems, is_complete = list[_Entry](), list[Problem](), True
-    entries_by_node: dict[str, list[tuple[Object, _Entry]]] = {}
-    for item in sorted(configmaps, key=lambda item: str(item["metadata"]["name"])):
-        for key, value in sorted((item.get("data") or {}).items()):
+    problems, is_complete = list[Problem](), True
+    entries_by_node: dict[str, list[_Entry]] = {}
+    for configmap in sorted(configmaps, key=lambda item: str(item["metadata"]["name"])):
+        for key, value in sorted((configmap.get("data") or {}).items()):
             try:
-                entry, entry_problems = _parse_entry(item, key, value)
+                entry, entry_problems = _parse_entry(configmap, key, value)
             except InvalidField as error:
                 message = f"{error}; until then, the labels of the entry's nodes stay unchanged"
-                problems.append(_build_problem(item, MALFORMED_INPUT, message))
+                problems.append(_build_problem(configmap, MALFORMED_INPUT, message))
                 is_complete = False
                 continue
-            entries.append(entry)
             problems += entry_problems
             for node in entry.nodes:
-                entries_by_node.setdefault(node, []).append((item, entry))
+                entries_by_node.setdefault(node, []).append(entry)
     problems += _find_shared_nodes(entries_by_node)
     return CapabilityInput(
-        {node: naming[0][1].capability if len(naming) == 1 else None for node, naming in entries_by_node.items()},
+        {node: entries[0].capability if len(entries) == 1 else None for node, entries in entries_by_node.items()},
         is_complete,
         problems,
-        {node: (naming[0][0], naming[0][1].source) for node, naming in entries_by_node.items()},
+        {node: (entries[0].configmap, entries[0].source) for node, entries in entries_by_node.items()},
     )
 
 
@@ -96,10 +111,14 @@ def find_unknown_nodes(capability_input: CapabilityInput, node_names: Container[
     for node, (_, place) in capability_input.sources.items():
         if node not in node_names:
             missing.setdefault(place, []).append(node)
-    return [
-        _build_unknown_node_problem(capability_input.sources[nodes[0]][0], place, nodes)
-        for place, nodes in missing.items()
-    ]
+    problems: list[Problem] = []
+    for place, nodes in missing.items():
+        message = (
+            f"{place} names nodes that do not exist ({format_names(nodes)}): use the names that kubectl get nodes "
+            "lists; a node that joins later gets its labels then"
+        )
+        problems.append(_build_problem(capability_input.sources[nodes[0]][0], UNKNOWN_NODE, message))
+    return problems
 
 
 def _parse_entry(configmap: Object, key: str, value: str) -> tuple[_Entry, list[Problem]]:
@@ -115,18 +134,17 @@ def _parse_entry(configmap: Object, key: str, value: str) -> tuple[_Entry, list[
         raise InvalidField(
             field, "has neither features nor cpu", 'add "features": [...], or "cpu" with the name of a model'
         )
-    entry = _Entry(f"{configmap['metadata']['name']} {field}", nodes, None)
+    entry = _Entry(configmap, f"{configmap['metadata']['name']} {field}", nodes)
     if fields.get("cpu") is not None:
         cpu = parse_string(fields["cpu"], f"{field}.cpu")
         base = get_model_features(cpu)
         if base is None:
             return entry, [_build_unknown_model_problem(configmap, field, cpu, nodes)]
         features = [*features, *base]
-    offered = [*models, *features]
-    legal = [{name for name in names if LABEL_NAME_PATTERN.fullmatch(name)} for names in (models, features)]
-    illegal = set(offered) - legal[0] - legal[1]
+    legal = [frozenset(filter(LABEL_NAME_PATTERN.fullmatch, names)) for names in (models, features)]
+    illegal = {*models, *features} - legal[0] - legal[1]
     problems = [_build_illegal_name_problem(configmap, field, illegal)] if illegal else []
-    return entry._replace(capability=Capability(frozenset(legal[0]), frozenset(legal[1]))), problems
+    return entry._replace(capability=Capability(*legal)), problems
 
 
 def _decode_entry(value: str, field: str) -> dict[str, Any]:
@@ -149,21 +167,18 @@ def _decode_entry(value: str, field: str) -> dict[str, Any]:
     return fields
 
 
-def _find_shared_nodes(entries_by_node: Mapping[str, list[tuple[Object, _Entry]]]) -> Iterator[Problem]:
+def _find_shared_nodes(entries_by_node: Mapping[str, list[_Entry]]) -> Iterator[Problem]:
     """Yield one problem for each group of entries that name the same nodes."""
-    shared: dict[tuple[str, ...], list[str]] = {}
-    first_configmap: dict[tuple[str, ...], Object] = {}
-    for node, naming in sorted(entries_by_node.items()):
-        if len(naming) > 1:
-            places = tuple(entry.source for _, entry in naming)
-            shared.setdefault(places, []).append(node)
-            first_configmap.setdefault(places, naming[0][0])
-    for places, nodes in shared.items():
+    nodes_by_places: dict[tuple[str, ...], list[str]] = {}
+    for node, entries in sorted(entries_by_node.items()):
+        if len(entries) > 1:
+            nodes_by_places.setdefault(tuple(entry.source for entry in entries), []).append(node)
+    for places, nodes in nodes_by_places.items():
         message = (
             f"{' and '.join(places)} name the same nodes ({format_names(nodes)}): name each node in one entry only; "
             "until then, the labels of these nodes stay unchanged"
         )
-        yield _build_problem(first_configmap[places], MALFORMED_INPUT, message)
+        yield _build_problem(entries_by_node[nodes[0]][0].configmap, MALFORMED_INPUT, message)
 
 
 def _build_unknown_model_problem(configmap: Object, field: str, cpu: str, nodes: list[str]) -> Problem:
@@ -172,14 +187,6 @@ def _build_unknown_model_problem(configmap: Object, field: str, cpu: str, nodes:
         f'{field}.cpu "{cpu}" is unknown: {remedy}; until then, the labels of {format_names(nodes)} stay unchanged'
     )
     return _build_problem(configmap, UNKNOWN_MODEL, message)
-
-
-def _build_unknown_node_problem(configmap: Object, source: str, nodes: list[str]) -> Problem:
-    message = (
-        f"{source} names nodes that do not exist ({format_names(nodes)}): use the names that kubectl get nodes lists; "
-        "a node that joins later gets its labels then"
-    )
-    return _build_problem(configmap, UNKNOWN_NODE, message)
 
 
 def _build_illegal_name_problem(configmap: Object, field: str, names: Iterable[str]) -> Problem:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from kube.client.api import METADATA_ONLY, Api
 from kube.client.api_errors import NotFound, Rejected
 from kube.client.paging import list_all, list_or_empty
-from kube.cpu import capabilities, hyperconverged
-from kube.cpu.node_patch import MANAGED_LABEL
+from kube.cpu_labels import capabilities, hyperconverged
+from kube.cpu_labels.node_patch import MANAGED_LABEL
 from kube.nodes import NODES_PATH
 from kube.paths import Object, encode_path_segment
 
@@ -34,13 +34,8 @@ class Page(NamedTuple):
 
 async def list_capability_configmaps(api: Api, namespace: str) -> list[Object]:
     """List the ConfigMaps that describe the CPU capabilities of nodes."""
-    return (
-        await list_all(
-            api,
-            f"/api/v1/namespaces/{encode_path_segment(namespace)}/configmaps",
-            label_selector=capabilities.CAPABILITIES_LABEL,
-        )
-    ).items
+    path = f"/api/v1/namespaces/{encode_path_segment(namespace)}/configmaps"
+    return (await list_all(api, path, label_selector=capabilities.CAPABILITIES_LABEL)).items
 
 
 async def list_hyperconvergeds(api: Api) -> list[Object]:
@@ -60,25 +55,20 @@ async def list_node_page(api: Api, continue_token: str, *, managed_only: bool = 
     which continues at the same place in the current state. If it returns none, the result is the first page (Kubernetes
     API concepts, "retrieving large results sets in chunks").
     """
+    selector = MANAGED_LABEL if managed_only else ""
+
+    async def request_page(token: str) -> Page:
+        node_list = await api.list(
+            NODES_PATH, label_selector=selector, limit=PAGE_SIZE, continue_token=token, accept=METADATA_ONLY
+        )
+        return Page(node_list["items"] or [], node_list["metadata"].get("continue") or "", bool(token))
+
     try:
-        return await _request_page(api, continue_token, managed_only=managed_only)
+        return await request_page(continue_token)
     except (NotFound, Rejected) as error:
         if not continue_token:
             raise
-        return await _request_page(
-            api, (error.body.get("metadata") or {}).get("continue") or "", managed_only=managed_only
-        )
-
-
-async def _request_page(api: Api, continue_token: str, *, managed_only: bool) -> Page:
-    node_list = await api.list(
-        NODES_PATH,
-        label_selector=MANAGED_LABEL if managed_only else "",
-        limit=PAGE_SIZE,
-        continue_token=continue_token,
-        accept=METADATA_ONLY,
-    )
-    return Page(node_list["items"] or [], node_list["metadata"].get("continue") or "", bool(continue_token))
+        return await request_page((error.body.get("metadata") or {}).get("continue") or "")
 
 
 async def read_node(api: Api, name: str) -> Object | None:

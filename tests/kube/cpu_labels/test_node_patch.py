@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from kube.cpu.capabilities import Capability
-from kube.cpu.hyperconverged import DEFAULT_SETTINGS
-from kube.cpu.models import get_model_features
-from kube.cpu.node_patch import (
+from kube.cpu_labels.capabilities import Capability, get_model_features
+from kube.cpu_labels.hyperconverged import DEFAULT_SETTINGS
+from kube.cpu_labels.node_patch import (
     FEATURE_LABEL_PREFIX,
     MANAGED_LABEL,
     MODEL_LABEL_PREFIX,
@@ -19,9 +18,9 @@ from kube.cpu.node_patch import (
     find_skip_problem,
     is_skipped,
 )
-from kube.cpu.problems import SKIP_NODE_IGNORED
+from kube.cpu_labels.problems import SKIP_NODE_IGNORED
 from kube.paths import Object
-from tests.kube.cpu.test_models import HASWELL_FEATURES_ABOVE_PENRYN
+from tests.kube.cpu_labels.test_models import HASWELL_FEATURES_ABOVE_PENRYN
 from tests.proofs import proves
 
 HASWELL_CAPABILITY = Capability(

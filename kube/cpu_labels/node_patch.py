@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kube.cpu.capabilities import Capability
-from kube.cpu.hyperconverged import CpuModelSettings
-from kube.cpu.problems import SKIP_NODE_IGNORED, Problem
+from kube.cpu_labels.capabilities import Capability
+from kube.cpu_labels.hyperconverged import CpuModelSettings
+from kube.cpu_labels.problems import SKIP_NODE_IGNORED, Problem
 from kube.paths import Object
 
 Node = Mapping[str, Any]

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from kube.cpu.hyperconverged import (
+from kube.cpu_labels.hyperconverged import (
+    ALWAYS_OBSOLETE_MODELS,
     DEFAULT_SETTINGS,
     HYPERCONVERGED_NAME,
     CpuModelSettings,
     parse_settings,
     select_hyperconverged,
 )
-from kube.cpu.models import ALWAYS_OBSOLETE_MODELS
-from kube.cpu.problems import HYPERCONVERGED_IGNORED, MALFORMED_SETTINGS, UNKNOWN_MODEL, Problem
+from kube.cpu_labels.problems import HYPERCONVERGED_IGNORED, MALFORMED_SETTINGS, UNKNOWN_MODEL, Problem
 from kube.paths import Object
 from tests.proofs import proves
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from kube.cpu.capabilities import Capability, find_unknown_nodes, parse_capabilities
-from kube.cpu.models import get_model_features
-from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, UNKNOWN_MODEL
+from kube.cpu_labels.capabilities import Capability, find_unknown_nodes, get_model_features, parse_capabilities
+from kube.cpu_labels.problems import ILLEGAL_NAME, MALFORMED_INPUT, UNKNOWN_MODEL
 from kube.paths import Object
 from tests.proofs import proves
 
