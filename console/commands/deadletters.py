@@ -17,7 +17,7 @@ from console.terminal.escaping import escape
 from console.terminal.journal import journal_option, open_journal
 from console.terminal.options import output_option
 from console.terminal.output import show, show_json
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from eventing.journal.entries import Query
 from eventing.replay.redrive import awaits_redrive
 

@@ -18,9 +18,8 @@ from console.terminal.options import is_set_on_command_line, pick_fields
 from console.terminal.output import show_json_list
 from console.terminal.param_types import Limit, NonEmptyText, TimeOrAge
 from console.terminal.timeline import entry_to_json, format_table, format_trees
-from eventing.event_types import KNOWN_TYPES, expand_type, shorten_type
-from eventing.journal.batching import strip_data
-from eventing.journal.entries import Entry, Query
+from eventing.events import KNOWN_TYPES, expand_type, shorten_type
+from eventing.journal.entries import Entry, Query, strip_data
 from eventing.journal.transfer import InvalidLine, export_lines, import_file
 from eventing.journal.tree import build_trees, find_unknown_causes
 from kube.text_limits import format_count

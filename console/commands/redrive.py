@@ -22,7 +22,7 @@ from console.terminal.journal import journal_option, open_journal
 from console.terminal.options import broker_option, cluster_options, functions_option, namespace_option, output_option
 from console.terminal.output import print_note, show_json
 from console.terminal.param_types import NonEmptyText
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from eventing.journal.entries import Entry
 from eventing.replay.redrive import find_failed_function
 from kube.text_limits import format_count

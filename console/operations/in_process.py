@@ -13,7 +13,7 @@ from pdb import Pdb
 from cloudevents.core.base import BaseCloudEvent
 
 from console.operations.errors import NoResult
-from eventing import replay_extensions
+from eventing import extensions
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse, parse_response
@@ -35,7 +35,7 @@ def run_in_process(
     if the user quits pdb.
     """
     served_function = FUNCTIONS[function]
-    event = replay_extensions.add_replay_extensions(entry.event, replay_id, dry_run=dry_run)
+    event = extensions.add_replay_extensions(entry.event, replay_id, dry_run=dry_run)
     with OngoingAttempt(function, event, Publisher("")) as attempt:
         response = handle_event(
             FunctionRunner(_wrap_in_debugger(served_function) if debug else served_function),

@@ -13,10 +13,10 @@ from cloudevents.core.base import BaseCloudEvent
 
 from console.operations.errors import NoResult
 from console.operations.replay_report import ReplayResult
+from eventing.endpoints import join_url
 from eventing.journal.entries import Entry
 from eventing.local import manifests
-from eventing.local.manifests import ManifestError
-from eventing.local.triggers import DeliveryPolicy, Trigger
+from eventing.local.manifests import DeliveryPolicy, ManifestError, Trigger
 from eventing.replay.function_client import (
     FunctionResponse,
     NoResponse,
@@ -30,7 +30,6 @@ from eventing.replay.object_changes import ObjectChanges, find_objects, read_cha
 from eventing.replay.redrive import NO_RESPONSE_STATUS
 from eventing.replay.response_diff import compare_responses
 from eventing.subscriptions import SUBSCRIPTIONS, parse_function_name
-from eventing.urls import join_url
 from kube.client.api import Api, get_or_none
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE

@@ -12,8 +12,7 @@ from console.operations.errors import NoResult
 from console.terminal.escaping import escape
 from console.terminal.param_types import NonEmptyText
 from eventing.events import SOURCE_PREFIX
-from eventing.journal.batching import strip_data
-from eventing.journal.entries import Entry, Query
+from eventing.journal.entries import Entry, Query, strip_data
 from kube.mutex.objects import RUN_KIND
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from console.operations.time_parsing import parse_time_or_age
-from eventing.urls import is_url
+from eventing.endpoints import is_url
 
 UNIT_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 SURROGATE_PATTERN = re.compile("[\ud800-\udfff]")

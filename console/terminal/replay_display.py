@@ -10,7 +10,7 @@ from rich.text import Text
 
 from console.operations.replay_report import DIFFERS, EXPLAINED, FAILS, SAME, UNRECORDED, ReplayResult
 from console.terminal.escaping import escape
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from eventing.replay.function_client import FunctionResponse
 from eventing.replay.response_diff import Difference
 
