@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import Counter
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.dead_letters import parse_dead_letter
 from eventing.journal.entries import parse_attempts
 from eventing.journal.fail_fast_lock import FailFastLock
@@ -47,7 +47,7 @@ def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
     `InvalidSignature` otherwise.
     """
     arrived_at = datetime.now(timezone.utc)  # The time is taken first, because opening the journal is slow.
-    if replay_extensions.is_dry_run(event):
+    if extensions.is_dry_run(event):
         return []
     if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE_PREFIX):
         require_valid_signature(event)

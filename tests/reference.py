@@ -22,8 +22,8 @@ import functions.serving.attempts
 import functions.serving.handler
 import functions.serving.https_server
 from eventing import events
-from eventing.event_types import shorten_type
-from eventing.local.metrics import DeliveryMetrics
+from eventing.events import shorten_type
+from eventing.local.delivery import DeliveryMetrics
 from functions.app import FUNCTIONS
 from functions.failures import raise_retry
 from functions.steps import Function

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from functions.maintenance.due_events import STATES, State
 from tests.sources import ROOT
 

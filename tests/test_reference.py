@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from eventing import events
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from functions.app import FUNCTIONS
 from tests.proofs import proves
 from tests.reference import PAGE, render_page

@@ -10,7 +10,7 @@ import click
 
 from console.terminal.options import broker_option, cluster_options, functions_option, get_cluster_access
 from console.terminal.output import warn
-from eventing.urls import parse_host_port
+from eventing.endpoints import parse_host_port
 from kube.loopback import is_loopback_host
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from console.terminal.options import (
     output_option,
 )
 from console.terminal.output import confirm, print_note, show_json, show_table
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from eventing.journal.entries import Query
 from eventing.replay.redrive import awaits_redrive, find_failed_function
 from kube.text_limits import format_count

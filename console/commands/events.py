@@ -16,9 +16,8 @@ from console.terminal.journal import find_run_uid, journal_option, open_journal,
 from console.terminal.options import Limit, TimeOrAge, is_set_on_command_line, text_option
 from console.terminal.output import show_json_list
 from console.terminal.timeline import entry_to_json, format_table, format_trees
-from eventing.event_types import KNOWN_TYPES, expand_type, shorten_type
-from eventing.journal.batching import strip_data
-from eventing.journal.entries import Entry, Query
+from eventing.events import KNOWN_TYPES, expand_type, shorten_type
+from eventing.journal.entries import Entry, Query, strip_data
 from eventing.journal.transfer import InvalidLine, export_lines, import_file
 from eventing.journal.tree import build_trees, find_unknown_causes
 from kube.text_limits import format_count

@@ -39,7 +39,7 @@ from console.terminal.options import (
     pick_fields,
 )
 from console.terminal.output import confirm, escape, print_note, show, show_json
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from eventing.journal.entries import Entry
 from eventing.replay.function_client import FunctionResponse, create_replay_id
 from eventing.replay.object_changes import find_objects, read_changes

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from console.operations.errors import NoResult
 from eventing.dead_letters import to_original_event
-from eventing.journal.batching import strip_data
-from eventing.journal.entries import Attempt, Entry, Query
-from eventing.journal.keys import get_event_keys
+from eventing.journal.entries import Attempt, Entry, Query, get_event_keys, strip_data
 from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive, find_failed_function, redrive
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from console.operations.errors import NoResult
 from console.operations.replay_targets import KNOWN_FUNCTIONS, Target, TargetOptions, TargetResolver
-from eventing import replay_extensions
+from eventing import extensions
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Attempt, Entry
 from eventing.replay.function_client import (
@@ -155,7 +155,7 @@ def call_function(entry: Entry, target: Target, client: SyncClient, options: Rep
     from functions.serving.handler import handle_event
 
     function = FUNCTIONS[target.function]
-    event = replay_extensions.add_replay_extensions(entry.event, options.replay_id, dry_run=options.dry_run)
+    event = extensions.add_replay_extensions(entry.event, options.replay_id, dry_run=options.dry_run)
     with OngoingAttempt(function.name, event, Publisher("")) as attempt:
         runner = FunctionRunner(_wrap_in_debugger(function) if options.in_debugger else function)
         response = handle_event(runner, attempt, client, accept_header=BATCH_CONTENT_TYPE)

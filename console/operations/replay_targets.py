@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 from cloudevents.core.base import BaseCloudEvent
 
 from console.operations.errors import NoResult
+from eventing.endpoints import join_url
 from eventing.local import manifests
-from eventing.local.manifests import ManifestError
-from eventing.local.triggers import DeliveryPolicy, Trigger
+from eventing.local.manifests import DeliveryPolicy, ManifestError, Trigger
 from eventing.subscriptions import SUBSCRIPTIONS, parse_function_name
-from eventing.urls import join_url
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
 

@@ -15,8 +15,7 @@ from console.operations.errors import NoResult
 from console.terminal.options import NonEmptyText, combine_options, text_option
 from console.terminal.output import escape
 from eventing.events import SOURCE_PREFIX
-from eventing.journal.batching import strip_data
-from eventing.journal.entries import Entry, Query
+from eventing.journal.entries import Entry, Query, strip_data
 from kube.mutex.objects import RUN_KIND
 
 if TYPE_CHECKING:

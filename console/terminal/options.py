@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from console.operations.descriptions import parse_time_or_age
-from eventing.urls import is_url
+from eventing.endpoints import is_url
 from kube.paths import DEFAULT_NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

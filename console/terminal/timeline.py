@@ -14,7 +14,7 @@ import click
 
 from console.terminal.output import escape
 from eventing.dead_letters import DeadLetter
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from eventing.http_binding import encode_structured
 from eventing.journal.entries import Attempt, Entry, get_object_identity
 from eventing.journal.tree import Branch, Tree, find_missing_functions

@@ -16,7 +16,7 @@ from console.web import swimlanes
 from console.web.callers import list_mutex_read_rights, list_replay_rights, list_start_rights
 from console.web.context import ConsoleContext
 from console.web.node_rows import select_draining_maintenance
-from eventing.event_types import KNOWN_TYPES, shorten_type
+from eventing.events import KNOWN_TYPES, shorten_type
 from eventing.journal.entries import Entry, Query
 from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS

@@ -21,8 +21,7 @@ from console.web import swimlanes
 from console.web.audit import ActionOutcome, create_outcome_writer
 from console.web.callers import list_start_rights
 from console.web.context import ConsoleContext
-from eventing.journal.entries import Entry, Query
-from eventing.journal.keys import get_event_keys
+from eventing.journal.entries import Entry, Query, get_event_keys
 from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive
 from kube.paths import DEFAULT_NAMESPACE
 

@@ -23,9 +23,9 @@ from console.web.callers import (
 )
 from console.web.node_views import MAX_STREAM_SECONDS, MAX_STREAMS
 from eventing import gunicorn_worker
+from eventing.endpoints import parse_host_port
 from eventing.journal.database import JournalNotReady
 from eventing.journal.store import Journal, JournalError
-from eventing.urls import parse_host_port
 from kube.client.api_errors import Unavailable
 from kube.client.sync_client import SyncClient
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
-from eventing.event_types import shorten_type
-from eventing.events import FAILURE_TYPES, SOURCE_PREFIX
+from eventing.events import FAILURE_TYPES, SOURCE_PREFIX, shorten_type
 from eventing.journal.entries import Attempt, Entry
 
 LANE_ORDER = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -30,7 +29,6 @@ class DrainingNode:
         self.maintenances: dict[str, Object] = {}
         self.is_synced = False
         self.pods_version = ""
-        self.task: asyncio.Task[None] | None = None
         self._pods: dict[str, Pod] = {}
         self._waiting_by_namespace: dict[str, list[Pod]] | None = None
 

@@ -8,10 +8,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from cloudevents.core.base import BaseCloudEvent
-
+from eventing.extensions import EXTENSION_OF_KIND
 from eventing.journal.entries import Entry
-from eventing.object_extensions import EXTENSION_OF_KIND
 from kube.budgets import build_budgets_path
 from kube.client.api import Api, gather_all, get_or_none
 from kube.maintenance.groups import GROUPS
@@ -105,15 +103,11 @@ def find_objects(entries: Iterable[Entry]) -> set[RecordedObject]:
     """Return the objects that the events and the replies to them name."""
     objects: set[RecordedObject] = set()
     for entry in entries:
-        objects.update(_find_named_objects(_get_data(entry.event)))
+        objects.update(_find_named_objects(_as_mapping(entry.event.get_data())))
         for attempt in entry.attempts:
             for reply in attempt.replies:
                 objects.update(_find_named_objects(_as_mapping(reply.get("data"))))
     return objects
-
-
-def _get_data(event: BaseCloudEvent) -> Mapping[str, Any]:
-    return _as_mapping(event.get_data())
 
 
 def _find_named_objects(data: Mapping[str, Any]) -> Iterator[RecordedObject]:

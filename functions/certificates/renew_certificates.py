@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.certificates.metrics import CERTIFICATE_COLLECTOR
 from functions.certificates.settings import Settings
 from functions.failures import Retry
@@ -44,7 +44,7 @@ def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCl
     now = datetime.now(timezone.utc)
     is_tick = event.get_type() == events.TICK
     result = client.run(renew_all(client.api, Settings.from_environment(os.environ), now, is_tick=is_tick))
-    if not replay_extensions.is_replay(event):
+    if not extensions.is_replay(event):
         CERTIFICATE_COLLECTOR.update(list_certificate_dates(result.states), result.unread_namespaces)
     if any(isinstance(error, Conflict | NotFound | Unavailable) for error in result.errors):
         raise Retry("; ".join(error.message for error in result.errors))

@@ -22,8 +22,7 @@ from weakref import WeakKeyDictionary
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.event_types import REFERENCE_TYPES
-from eventing.events import ObjectReference
+from eventing.events import REFERENCE_TYPES, ObjectReference
 from eventing.http_binding import BadEvent
 from eventing.signatures import has_valid_signature
 from functions.event_data import require_data

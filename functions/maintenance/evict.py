@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.event_data import parse_resource_version, require_data
 from functions.failures import Failed
 from functions.installs import is_active_install
@@ -197,7 +197,7 @@ class EvictionPass:
 
         Returns nothing if the event is late, so that the status already reports the node as drained.
         """
-        is_replay = replay_extensions.is_replay(self.event)
+        is_replay = extensions.is_replay(self.event)
         evicted = (
             [] if is_replay else self.client.run(collect_late_evictions(self.client.api, parse_node_name(self.event)))
         )
@@ -225,11 +225,11 @@ class EvictionPass:
 
     async def execute(self, plan: EvictionPlan) -> EvictionOutcome:
         """Evict the pods of the plan for up to a second; late responses are reported by the next pass, or later."""
-        is_dry_run = replay_extensions.is_dry_run(self.event)
+        is_dry_run = extensions.is_dry_run(self.event)
         options = ExecutionOptions(
             parse_node_name(self.event),
             self.own_pod_name,
-            replay_extensions.is_replay(self.event),
+            extensions.is_replay(self.event),
             None if is_dry_run else LATE_EVICTIONS.build_reporter(self.event, self.maintenance),
         )
         outcome = await execute_with_replanning(self.client.api, plan, options)

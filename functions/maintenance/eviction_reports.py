@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.http_binding import BadEvent
 from eventing.signatures import sign_event
 from functions.event_data import is_nonempty_string, parse_resource_version, require_data
@@ -234,7 +234,7 @@ def _is_valid_pod(pod: Any) -> bool:
 
 def report_outcome(maintenance: Maintenance, outcome: EvictionOutcome, event: BaseCloudEvent) -> None:
     """Log the outcome, and count it in the metric unless the event is a replay."""
-    if not replay_extensions.is_replay(event):
+    if not extensions.is_replay(event):
         EVICTIONS.labels("evicted").inc(len(outcome.evicted))
         EVICTIONS.labels("gone").inc(len(outcome.already_gone))
         EVICTIONS.labels("blocked").inc(len(outcome.blocked))

@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.installs import acquire_install_lease
 from functions.maintenance.due_events import DueEvent, find_due_event, find_orphans
 from functions.maintenance.event_objects import build_step_failed, log_about
@@ -75,7 +75,7 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if not acquire_install_lease(client):
         return []
     snapshot = client.run(_read_snapshot(client.api))
-    is_replay = replay_extensions.is_replay(event)
+    is_replay = extensions.is_replay(event)
     rotations = ReadRotations() if is_replay else READ_ROTATIONS
     waiting = client.run(_find_waiting_maintenances(client.api, snapshot, rotations, datetime.now(timezone.utc)))
     replies: list[BaseCloudEvent] = [_build_reply(event, item, event_type) for item, event_type in waiting]

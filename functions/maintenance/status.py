@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.event_data import parse_resource_version, require_data
 from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
@@ -89,7 +89,7 @@ def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     update = StatusUpdate(
         event, build_status_input(event), parse_resource_version(event, "podsVersion"), parse_snapshot(event)
     )
-    if replay_extensions.is_replay(event):
+    if extensions.is_replay(event):
         _write_status([update], client)
     else:
         STATUS_BATCHER.write(parse_reference(event).uid, update, lambda updates: _write_status(updates, client))
@@ -112,7 +112,7 @@ def _write_status(updates: Sequence[StatusUpdate], client: SyncClient) -> None:
             continue
         except NotFound:
             return
-        if not replay_extensions.is_replay(event):
+        if not extensions.is_replay(event):
             metrics.observe_status_write(maintenance, patch["status"], datetime.now(timezone.utc))
             STATUS_WRITE_CACHE.record(parse_reference(event).uid, _build_status_write(maintenance, written, pods))
         _record_changes(maintenance, patch["status"], client)
@@ -191,7 +191,7 @@ def _find_valid_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUpd
     returns None for a replay, and for a succeeded maintenance, since only a new read may revoke its success.
     """
     update, metadata = updates[0], maintenance["metadata"]
-    if len(updates) > 1 or update.snapshot is None or replay_extensions.is_replay(update.event):
+    if len(updates) > 1 or update.snapshot is None or extensions.is_replay(update.event):
         return None
     if m.get_phase(maintenance) == m.SUCCEEDED:
         return None

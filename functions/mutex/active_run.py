@@ -9,8 +9,7 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.event_types import expand_type
-from eventing.events import ObjectReference
+from eventing.events import ObjectReference, expand_type
 from functions.event_data import is_nonempty_string, require_data
 from functions.mutex.event_objects import (
     Replies,

@@ -11,8 +11,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import ObjectReference
+from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
-from eventing.object_extensions import EXTENSION_OF_KIND
 from functions.event_data import is_nonempty_string, require_data
 from functions.event_recorder import EVENT_RECORDER
 from kube.client.api import get_or_none

@@ -25,7 +25,7 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage
 from prometheus_client import Counter
 
-from eventing import replay_extensions
+from eventing import extensions
 from eventing.http_binding import encode_binary, encode_structured
 from eventing.journal.entries import REDRIVE_PREFIX, Attempt, build_attempts_event
 from eventing.signatures import sign_event
@@ -137,7 +137,7 @@ class OngoingAttempt:
 
     def build_finished_attempt(self) -> FinishedAttempt:
         """Return the finished attempt without its event, because an event may be up to 2 MiB."""
-        event, replay_name = self.event, next(iter(replay_extensions.get_replay_extensions(self.event).values()), None)
+        event, replay_name = self.event, next(iter(extensions.get_replay_extensions(self.event).values()), None)
         # The sender may have chosen an empty name, or a name that is reserved for redrives.
         needs_prefix = replay_name is not None and (not replay_name or replay_name.lower().startswith(REDRIVE_PREFIX))
         replay = f"replay {replay_name}" if needs_prefix else replay_name or ""

@@ -6,7 +6,7 @@ import logging
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import replay_extensions
+from eventing import extensions
 from eventing.signatures import require_valid_signature
 from functions.failures import Busy, Failed, Retry
 from functions.serving.failure_tracker import FailureTracker
@@ -36,9 +36,9 @@ class FunctionRunner:
         """
         if not self.function.accepts(event):
             return []
-        if self.function.requires_signature and not replay_extensions.is_dry_run(event):
+        if self.function.requires_signature and not extensions.is_dry_run(event):
             require_valid_signature(event)
-        if replay_extensions.is_replay(event):
+        if extensions.is_replay(event):
             return self._run_step(event, client)
         try:
             replies = self._run_coalesced(event, client)

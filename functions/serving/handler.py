@@ -12,7 +12,7 @@ from flask import Response, request
 from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from eventing import logs, replay_extensions
+from eventing import extensions, logs
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.http_binding import MAX_BODY_BYTES, BadEvent, EventTooLarge, decode_event, decode_event_or_none
 from eventing.signatures import sign_event
@@ -61,7 +61,7 @@ def build_view(
             return _count_response(function, response, started)
         with OngoingAttempt(function.name, event, publisher) as attempt, tracer.trace_attempt(attempt):
             response = handle_event(runner, attempt, client, accept_header=request.headers.get("Accept", ""))
-        if replay_extensions.is_replay(event):
+        if extensions.is_replay(event):
             return response
         if function.consumes:
             _publish_dead_letter(event, response, publisher)
@@ -123,7 +123,7 @@ def handle_event(
     `accept_header` includes the content type of a batch, else 204. The replies of a dry run are not signed: they
     describe changes that were not made, and any client could remove the extensions of the dry run.
     """
-    with logs.bind_fields(**replay_extensions.get_replay_extensions(attempt.event)):
+    with logs.bind_fields(**extensions.get_replay_extensions(attempt.event)):
         response = _invoke_and_encode(runner, attempt, client, accept_header)
     attempt.status, attempt.response_bytes = response.status_code, response.calculate_content_length() or 0
     attempt.error = response.get_data(as_text=True).strip() if attempt.status >= 400 else ""
@@ -136,11 +136,11 @@ def _invoke_and_encode(
     event = attempt.event
     try:
         with set_deadline(API_DEADLINE_SECONDS):
-            replies = runner.invoke(event, client.with_dry_run() if replay_extensions.is_dry_run(event) else client)
-        attempt.replies = replies if replay_extensions.is_dry_run(event) else [sign_event(reply) for reply in replies]
+            replies = runner.invoke(event, client.with_dry_run() if extensions.is_dry_run(event) else client)
+        attempt.replies = replies if extensions.is_dry_run(event) else [sign_event(reply) for reply in replies]
         return (
             build_replay_response(attempt.replies, accept_header)
-            if replay_extensions.is_replay(event)
+            if extensions.is_replay(event)
             else build_response(attempt.replies)
         )
     except BadEvent as error:

@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing import events, sinks
+from eventing import endpoints, events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.entries import Entry, Query, parse_time
 from eventing.journal.store import Journal
@@ -184,7 +184,7 @@ def test_redrive_publishes_reply_with_given_token(
     first_result = run_command(authenticating_environment, *arguments)
     file = tmp_path_factory.mktemp("token") / "token"
     file.write_text(_create_token(authenticating_environment, TRIGGER_ACCOUNT))
-    monkeypatch.setenv(sinks.TOKEN_FILE_VARIABLE, str(file))
+    monkeypatch.setenv(endpoints.TOKEN_FILE_VARIABLE, str(file))
     second_result = run_command(authenticating_environment, *arguments)
 
     assert (first_result.exit_code, "the broker rejected the reply with 401" in first_result.output) == (1, True), (

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
 from functions import work_queue
@@ -545,7 +545,7 @@ def test_replay_neither_coalesces_nor_is_coalesced(controlled_step: ControlledSt
     """
     running_reply = controlled_step.post(build_hint())
     controlled_step.wait_for_pass()
-    replay = controlled_step.post(replay_extensions.add_replay_extensions(build_hint(1), "replay-1", dry_run=dry_run))
+    replay = controlled_step.post(extensions.add_replay_extensions(build_hint(1), "replay-1", dry_run=dry_run))
     controlled_step.wait_for_pass()
     controlled_step.finish_pass(lambda event: build_evicted_reply(event, "replayed"))
     assert list_evicted_uids(replay.result(TIMEOUT_SECONDS)[0]) == ["replayed"]

@@ -14,7 +14,7 @@ import yaml
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.event_types import REFERENCE_TYPES, shorten_type
+from eventing.events import REFERENCE_TYPES, shorten_type
 from eventing.journal.store import Journal
 from functions.app import FUNCTIONS
 from kube.cpu_labels import capabilities, node_patch

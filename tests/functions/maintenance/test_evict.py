@@ -13,7 +13,7 @@ from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import REGISTRY
 
 from chaos.api_fault_proxy import Fault, FaultProxy
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.http_binding import decode_event
 from functions.event_data import require_data
 from functions.maintenance import event_objects, evict
@@ -565,7 +565,7 @@ def test_replayed_eviction_is_not_counted_in_metrics(functions: Functions, workl
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
     before = read_evicted_count()
 
-    functions.invoke("evict", replay_extensions.add_replay_extensions(tainted_event, "r", dry_run=True))
+    functions.invoke("evict", extensions.add_replay_extensions(tainted_event, "r", dry_run=True))
     replayed = read_evicted_count()
     functions.invoke("evict", tainted_event)
 

@@ -11,7 +11,7 @@ from cloudevents.core.bindings.http import HTTPMessage
 from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.http_binding import encode_binary
 from eventing.journal.entries import Attempt
 from functions.app import FUNCTIONS, create_app
@@ -140,7 +140,7 @@ def test_replay_during_drain_does_not_report_evictions_of_drain(
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
 
     with run_before_request(functions.clusters["evict"], "POST", build_eviction_path(pod), lambda: may_evict.wait(10)):
-        for event in (tainted_event, replay_extensions.add_replay_extensions(tainted_event, "again", dry_run=False)):
+        for event in (tainted_event, extensions.add_replay_extensions(tainted_event, "again", dry_run=False)):
             message = encode_binary(event)
             evict_client.post("/evict", data=message.body, headers=message.headers)
         may_evict.set()
@@ -165,7 +165,7 @@ def test_replay_does_not_report_late_evictions_of_drain(
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
     message, replay_message = (
         encode_binary(tainted_event),
-        encode_binary(replay_extensions.add_replay_extensions(tainted_event, "again", dry_run=False)),
+        encode_binary(extensions.add_replay_extensions(tainted_event, "again", dry_run=False)),
     )
 
     evict_client.post("/evict", data=message.body, headers=message.headers)
@@ -208,7 +208,7 @@ def build_replay_message(functions: Functions, workload: Workload, *, dry_run: b
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
     return encode_binary(
-        replay_extensions.add_replay_extensions(
+        extensions.add_replay_extensions(
             functions.run_until_tainted(workload.create_maintenance(node)), "again", dry_run=dry_run
         )
     )

@@ -9,7 +9,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 from prometheus_client import REGISTRY
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.maintenance import metrics
 from functions.maintenance.eviction_reports import report_outcome
 from functions.maintenance.metrics import SNAPSHOT_TTL_SECONDS, MaintenanceCollector
@@ -188,12 +188,10 @@ def test_replays_are_not_counted_in_metrics(functions: Functions, workload: Work
     assert (drains, redelivered, dead_letters) == (1, 1, 1)
     assert resync_events >= 1  # Events for the maintenances of other tests may also be due.
 
-    functions.post("resync", replay_extensions.add_replay_extensions(build_tick(), "r", dry_run=True))
+    functions.post("resync", extensions.add_replay_extensions(build_tick(), "r", dry_run=True))
     functions.post(
         "status",
-        replay_extensions.add_replay_extensions(
-            build_product_event(events.NODE_DRAINED, maintenance), "r", dry_run=False
-        ),
+        extensions.add_replay_extensions(build_product_event(events.NODE_DRAINED, maintenance), "r", dry_run=False),
     )
 
     assert read_metrics() == after

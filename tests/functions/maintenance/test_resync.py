@@ -9,7 +9,7 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from chaos.api_fault_proxy import Fault, FaultProxy
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.http_binding import decode_event
 from functions.event_data import require_data
 from functions.installs import INSTALL_LEASE_CACHE
@@ -396,9 +396,7 @@ def test_replay_does_not_advance_rotation_of_pod_reads(
         with record_list_requests(functions.clusters["resync"].api) as requests:
             assert functions.invoke("resync", build_tick()) is None
         reads += [(request.fields, request.version) for request in requests if request.path == PODS_PATH]
-        assert (
-            functions.invoke("resync", replay_extensions.add_replay_extensions(build_tick(), "r", dry_run=True)) is None
-        )
+        assert functions.invoke("resync", extensions.add_replay_extensions(build_tick(), "r", dry_run=True)) is None
 
     assert len(reads) == 6
     assert {fields.rpartition("=")[2] for fields, _ in reads[:2]} == nodes

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.events import ObjectReference
 from functions.event_data import require_data
 from functions.failures import Retry, raise_retry
@@ -151,7 +151,7 @@ def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -
     the original event.
     """
     replay, runner_without_failure_event, runner = (
-        replay_extensions.add_replay_extensions(build_hint(), "replay-1", dry_run=False),
+        extensions.add_replay_extensions(build_hint(), "replay-1", dry_run=False),
         build_runner(raise_retry),
         build_runner(),
     )

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from eventing import events
-from eventing.event_types import expand_type
+from eventing.events import expand_type
 from kube.mutex.due_events import STAGES, DueEvent
 from kube.mutex.run_record import Stage
 from tests.sources import ROOT

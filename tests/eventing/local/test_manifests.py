@@ -11,8 +11,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from eventing.local import broker, manifests, sources, triggers
-from eventing.local.triggers import EXPONENTIAL, LINEAR, DeliveryPolicy, Trigger
+from eventing.local import broker, manifests
+from eventing.local.manifests import EXPONENTIAL, LINEAR, DeliveryPolicy, Trigger
 from tests.eventing.local.broker_process import (
     ROOT,
     build_manifest,
@@ -52,21 +52,21 @@ def test_filter_matches_like_knatives_attributes_filter(attributes: dict[str, st
 )
 def test_iso_8601_durations_are_parsed(text: str, seconds: float) -> None:
     """Check that durations may have units from weeks to seconds, and decimal fractions."""
-    assert triggers.parse_duration(text) == pytest.approx(seconds)
+    assert manifests.parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "10s", "P", "PT", "PT1", "1", "P1Y", "P1M", "-PT1S", "PT1S "])
 def test_invalid_duration_is_rejected(text: str) -> None:
     """Check that an invalid or unsupported duration is rejected."""
     with pytest.raises(ValueError, match="ISO 8601"):
-        triggers.parse_duration(text)
+        manifests.parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["P1Y", "P1M", "P1Y2M3DT4H"])
 def test_duration_in_years_or_months_is_rejected_with_reason(text: str) -> None:
     """Check that durations in years or months are rejected with the reason: years and months have no fixed length."""
     with pytest.raises(ValueError, match=f"'{text}' has years or months, which have no fixed length: use"):
-        triggers.parse_duration(text)
+        manifests.parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_backoff_follows_knatives_formulas(policy: str, delays: list[float]) -> 
 
 def parse_triggers(directory: Path, *bodies: dict[str, Any]) -> dict[str, Trigger]:
     (directory / "flow.yaml").write_text(yaml.safe_dump_all(bodies))
-    return triggers.parse_triggers(manifests.read_documents([directory]), FUNCTIONS_URL)
+    return manifests.parse_triggers(manifests.read_documents([directory]), FUNCTIONS_URL)
 
 
 def build_broker(delivery: dict[str, Any] | None) -> dict[str, Any]:
@@ -106,9 +106,9 @@ def test_trigger_without_delivery_spec_uses_default_of_broker_or_knative(tmp_pat
 
     assert parsed["own"].policy == DeliveryPolicy(1, LINEAR, 1.0, 2.0, f"{FUNCTIONS_URL}/record")
     assert parsed["none"].policy == DeliveryPolicy(
-        5, EXPONENTIAL, 0.0, triggers.DEFAULT_TIMEOUT_SECONDS, f"{FUNCTIONS_URL}/record"
+        5, EXPONENTIAL, 0.0, manifests.DEFAULT_TIMEOUT_SECONDS, f"{FUNCTIONS_URL}/record"
     )
-    assert without_broker["none"].policy == triggers.KNATIVE_DEFAULT
+    assert without_broker["none"].policy == manifests.KNATIVE_DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_shipped_manifests_can_be_parsed() -> None:
     """Check that all shipped Triggers and sources can be parsed, and that files of other kinds are ignored."""
     documents = manifests.read_documents([ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1"])
 
-    parsed = triggers.parse_triggers(documents, FUNCTIONS_URL)
+    parsed = manifests.parse_triggers(documents, FUNCTIONS_URL)
 
     assert parsed["evict-on-more"].attributes == {"more": "true"}
     assert parsed["cordon-on-maintenance-begun"].policy.retry == 10
-    assert {source.name.split(" ")[0] for source in sources.parse_sources(documents, None)} >= {
+    assert {source.name.split(" ")[0] for source in broker.parse_sources(documents, None)} >= {
         "nodes",
         "tick",
         "podsource",
@@ -162,7 +162,7 @@ TRIGGER_FAULTS: dict[str, ChangeManifest] = {
     "spec.delivery.timeout 'P999": lambda trigger: trigger["spec"]["delivery"].update(timeout=f"P{'9' * 400}D"),
     "kind": lambda trigger: trigger.update(kind="Sequence"),
     "metadata.annotations": lambda trigger: trigger["metadata"].update(
-        annotations={triggers.PARALLELISM_ANNOTATION: "0"}
+        annotations={manifests.PARALLELISM_ANNOTATION: "0"}
     ),
 }
 PING_SOURCE_FAULTS: dict[str, ChangeManifest] = {

@@ -1,6 +1,7 @@
-"""TLS and authentication settings that Knative gives a sender besides the sink's URL: trusted CAs and a token.
+"""HTTP endpoints in manifests, on command lines and in the environment: URLs, listen addresses, CAs and a token.
 
-A SinkBinding sets both in the workload: `$K_CA_CERTS` with transport-encryption, a token with authentication-oidc.
+A SinkBinding sets CAs and a token in the workload: `$K_CA_CERTS` with transport-encryption, a token with
+authentication-oidc.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 CA_CERTS_VARIABLE = "K_CA_CERTS"
 """Environment variable with CA certificates in PEM, in addition to those that the image trusts."""
@@ -34,3 +36,25 @@ def build_auth_header() -> dict[str, str]:
     except OSError:
         return {}
     return {"authorization": f"Bearer {token}"}
+
+
+def is_url(text: str) -> bool:
+    """Return whether `text` is a URL to which an HTTP request can be sent."""
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname)
+
+
+def join_url(base: str, path: str) -> str:
+    """Return the URL of `path`, such as a function's name, relative to the URL `base`."""
+    return f"{base.rstrip('/')}/{path.lstrip('/')}"
+
+
+def parse_host_port(text: str) -> tuple[str, int]:
+    """Split a listen address HOST:PORT. Raises `ValueError` for any other form."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(port)

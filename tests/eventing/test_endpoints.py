@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, sinks
+from eventing import endpoints, events
 from eventing.events import ObjectReference, build_event
 from eventing.podsource.sender import HintSender
-from eventing.podsource.task_supervisor import TaskSupervisor
+from eventing.task_supervisor import TaskSupervisor
 from functions.failures import Retry
 from functions.serving import responses
 from functions.serving.responses import build_response
@@ -42,7 +42,7 @@ def tls_sink(cluster: LocalCluster) -> Iterator[Receiver]:
 def sink_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Create a token file like the one that a SinkBinding mounts."""
     (tmp_path / "token").write_text("identity-token\n")
-    monkeypatch.setenv(sinks.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
+    monkeypatch.setenv(endpoints.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
@@ -54,7 +54,7 @@ def test_podsource_trusts_ca_and_sends_token(
 
     Knative's feature transport-encryption sets the CA, and authentication-oidc requires the token.
     """
-    monkeypatch.setenv(sinks.CA_CERTS_VARIABLE, cluster.certificate)
+    monkeypatch.setenv(endpoints.CA_CERTS_VARIABLE, cluster.certificate)
 
     async def emit() -> None:
         async with TaskSupervisor() as tasks, HintSender(f"{tls_sink.url}/", tasks) as sender:
@@ -74,7 +74,7 @@ def test_functions_trust_ca_and_send_token(
 
     A response can contain only one event, so a function posts several events to the sink.
     """
-    monkeypatch.setenv(sinks.CA_CERTS_VARIABLE, cluster.certificate)
+    monkeypatch.setenv(endpoints.CA_CERTS_VARIABLE, cluster.certificate)
     monkeypatch.setenv("K_SINK", f"{tls_sink.url}/")
 
     assert build_response(DRIFT_EVENTS).status_code == 204
@@ -86,7 +86,7 @@ def test_functions_trust_ca_and_send_token(
 
 def test_no_event_is_sent_to_sink_with_unknown_ca(tls_sink: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """X-2: No event is sent to a sink with an unknown CA."""
-    monkeypatch.delenv(sinks.CA_CERTS_VARIABLE, raising=False)
+    monkeypatch.delenv(endpoints.CA_CERTS_VARIABLE, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("K_SINK", f"{tls_sink.url}/")
 

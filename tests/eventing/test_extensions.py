@@ -7,7 +7,7 @@ import uuid
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing import events, trace_context
+from eventing import events, extensions
 from eventing.events import ObjectReference, build_event
 
 MAINTENANCE_UID = "0af76519-16cd-43dd-8448-eb211c80319c"
@@ -66,24 +66,24 @@ def test_event_continues_trace_of_cause() -> None:
 )
 def test_event_uses_trace_of_maintenance_if_cause_has_no_usable_trace(cause: CloudEvent | None) -> None:
     """Check that an event whose cause has no usable trace uses the maintenance's trace, whose trace id is the uid."""
-    assert get_traceparent_of_caused_event(cause) == trace_context.build_root_traceparent(MAINTENANCE_UID)
-    assert trace_context.build_root_traceparent(MAINTENANCE_UID).split("-")[1] == uuid.UUID(MAINTENANCE_UID).hex
+    assert get_traceparent_of_caused_event(cause) == extensions.build_root_traceparent(MAINTENANCE_UID)
+    assert extensions.build_root_traceparent(MAINTENANCE_UID).split("-")[1] == uuid.UUID(MAINTENANCE_UID).hex
 
 
 def test_events_emitted_during_attempt_continue_span_of_attempt() -> None:
     """Check that an event continues the current attempt's span if both are about the same maintenance."""
-    with trace_context.use_span(MAINTENANCE_UID, TRACEPARENT):
+    with extensions.use_span(MAINTENANCE_UID, TRACEPARENT):
         assert get_traceparent_of_caused_event(build_cause(events.TICK)) == TRACEPARENT
-    with trace_context.use_span("another", TRACEPARENT):
-        assert get_traceparent_of_caused_event(build_cause(events.TICK)) == trace_context.build_root_traceparent(
+    with extensions.use_span("another", TRACEPARENT):
+        assert get_traceparent_of_caused_event(build_cause(events.TICK)) == extensions.build_root_traceparent(
             MAINTENANCE_UID
         )
-    assert get_traceparent_of_caused_event(build_cause(events.TICK)) == trace_context.build_root_traceparent(
+    assert get_traceparent_of_caused_event(build_cause(events.TICK)) == extensions.build_root_traceparent(
         MAINTENANCE_UID
     )
 
 
 def test_traceparent_is_valid_for_any_uid() -> None:
     """Check that any uid gives a valid W3C traceparent, with 32 and 16 digits that are not all zeros."""
-    assert trace_context.TRACEPARENT_PATTERN.fullmatch(trace_context.build_root_traceparent("not a uuid"))
-    assert trace_context.build_root_traceparent("a") != trace_context.build_root_traceparent("b")
+    assert extensions.TRACEPARENT_PATTERN.fullmatch(extensions.build_root_traceparent("not a uuid"))
+    assert extensions.build_root_traceparent("a") != extensions.build_root_traceparent("b")

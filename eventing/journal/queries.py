@@ -1,17 +1,32 @@
-"""Builds the SQL statement for a `Query`, identical for SQLite and PostgreSQL. Used by `store`."""
+"""Builds the SQL statements that read the journal, identical for SQLite and PostgreSQL. Used by `store`.
+
+A list of many events must take bounded memory. Parsed data takes up to twenty times its size, and anyone who can post
+events could post several events of a few MiB. A list therefore reads all attributes, but limited data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, exists, func, literal_column, or_, select, union_all
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from sqlalchemy import ColumnElement, Row, Select, exists, func, literal_column, or_, select, union_all
 
 from eventing.events import FAILURE_TYPES
 from eventing.journal.entries import REDRIVE_PREFIX, Query
-from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS, IS_DEAD_LETTER, IS_FAILED_ATTEMPT
+from eventing.journal.schema import ATTEMPT_SIZE, ATTEMPTS, BODIES, EVENTS, IS_DEAD_LETTER, IS_FAILED_ATTEMPT
 
 MAX_SEQ = 2**63 - 1
 """The largest value of a `seq` column."""
+HEAD_CHARACTERS = 4096
+"""Number of characters to read from the start of each event (its head); few events are longer."""
+BODY_CAPACITY_CHARACTERS = 4 * 1024 * 1024
+"""Maximum total size of the events longer than `HEAD_CHARACTERS` that a list includes in full, in characters."""
+DATA_PATTERN = re.compile(r', "data(_base64)?": ')
+"""Matches the start of the data in an event written by the journal; quotes in attributes are escaped."""
 
 
 def select_events(query: Query, body_column: ColumnElement[str] = BODIES.c.event) -> Select[int, float, str]:
@@ -89,3 +104,54 @@ def _select_failed_events() -> Select[int]:
         select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT),
     )
     return select(union_all(*selections).subquery().c.seq)
+
+
+def select_event_heads(query: Query) -> Select[Any]:
+    """Build the query that returns each event's number, arrival time, head, size, source, id and type, by number."""
+    selected = select_events(query, func.substr(BODIES.c.event, 1, HEAD_CHARACTERS).label("head")).subquery()
+    columns = (EVENTS.c.size, EVENTS.c.source, EVENTS.c.id, EVENTS.c.type)
+    return select(selected, *columns).join(EVENTS, EVENTS.c.seq == selected.c.seq).order_by(selected.c.seq)
+
+
+def choose_long_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
+    """Return the numbers of the long events that fit into `capacity` together, in the order of the rows.
+
+    An event is long if it exceeds `HEAD_CHARACTERS`.
+    """
+    numbers = []
+    for row in rows:
+        if HEAD_CHARACTERS < row.size <= capacity:
+            numbers.append(row.seq)
+            capacity -= row.size
+    return numbers
+
+
+def select_bodies(seqs: Sequence[int]) -> Select[int, str]:
+    """Build the query that returns the number and body of the events with the numbers `seqs`."""
+    return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(seqs))
+
+
+def select_sizes(query: Query) -> Select[int, int]:
+    """Build the query that returns the number of each selected event, and its size including its attempts.
+
+    The rows are in order of arrival, which may differ from the order of the numbers.
+    """
+    selected = select_events(query, BODIES.c.seq.label("body")).subquery()
+    attempts_size = select(func.coalesce(func.sum(ATTEMPT_SIZE), 0)).where(
+        ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source
+    )
+    size = EVENTS.c.size + attempts_size.scalar_subquery()
+    joined = select(EVENTS.c.seq, size).join(selected, EVENTS.c.seq == selected.c.seq)
+    return joined.order_by(EVENTS.c.arrived, EVENTS.c.seq)
+
+
+def parse_event_head(row: Row[Any]) -> BaseCloudEvent:
+    """Build the event from its first `HEAD_CHARACTERS` characters; a longer event has no data.
+
+    If the attributes alone are longer than the head, the event has only id, source and type.
+    """
+    if row.size <= HEAD_CHARACTERS:
+        return JSONFormat().read(None, row.head)
+    if match := DATA_PATTERN.search(row.head):
+        return JSONFormat().read(None, row.head[: match.start()] + "}")
+    return CloudEvent({"id": row.id, "source": row.source, "type": row.type})

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from eventing.podsource.task_supervisor import TaskSupervisor
+from eventing.task_supervisor import TaskSupervisor
 
 
 def test_error_of_failed_task_is_raised_and_other_tasks_are_cancelled() -> None:
@@ -27,7 +27,7 @@ def test_error_of_failed_task_is_raised_and_other_tasks_are_cancelled() -> None:
             tasks.start(wait_forever())
             await asyncio.sleep(0)
             tasks.start(fail())
-            await asyncio.wait_for(tasks.wait_for_failure(), 10)
+            await asyncio.wait_for(tasks.failure, 10)
 
     with pytest.raises(ValueError, match="broken"):
         asyncio.run(run_tasks())
@@ -40,6 +40,6 @@ def test_completed_or_cancelled_task_is_not_a_failure() -> None:
             tasks.start(asyncio.sleep(0))
             tasks.start(asyncio.sleep(1000)).cancel()
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.shield(tasks.wait_for_failure()), 0.05)
+                await asyncio.wait_for(asyncio.shield(tasks.failure), 0.05)
 
     asyncio.run(run_tasks())
