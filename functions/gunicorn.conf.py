@@ -34,7 +34,7 @@ deadlines. A request's deadline starts only when a thread handles the request.
 keepalive = 75
 """Seconds to keep idle connections: longer than brokers do, so that the server closes no connection that is in use."""
 timeout = 30
-graceful_timeout = 25
+graceful_timeout = 85
 """Seconds for completing requests in flight and publishing the last attempts (functions/serving/attempts.py)."""
 logger_class = Logger
 logconfig_dict = logs.LOGGING_CONFIG

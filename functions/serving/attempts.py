@@ -52,12 +52,12 @@ ATTEMPT_OVERHEAD_BYTES = 500
 """Approximate size of an attempt without its texts and replies, and of a reply that is not in the response."""
 MAX_BACKOFF_SECONDS = 10.0
 """Maximum backoff in seconds while `record` is unavailable; each backoff is twice the previous one."""
-FLUSH_TIMEOUT_SECONDS, LOCAL_FLUSH_TIMEOUT_SECONDS = 20.0, 2.0
+FLUSH_TIMEOUT_SECONDS, LOCAL_FLUSH_TIMEOUT_SECONDS = 80.0, 2.0
 """Seconds for publishing the last attempts when the process ends: by default, and if `record` runs on the same host.
 
-The default is less than the grace period of a Deployment's pod (30 s). It is also less than the rest of a Knative
-Service's grace period (60 s) when Serving has waited for late requests. A `record` on the same host stops at the same
-time as the other processes.
+In the default time, a `record` that the same drain evicts starts on another node, even if that node must pull the
+image first. The default is less than a pod's grace period (120 s), and less than what is left of it after Serving has
+waited 30 s for late requests. A `record` on the same host stops at the same time as the other processes.
 """
 LOCAL_URL_PREFIXES = ("http://127.0.0.1:", "http://localhost:")
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 1.0, 5.0
