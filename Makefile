@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-mutex demo-real demo-vm test test-all check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy cluster-functest image container-build \
+.PHONY: help demo demo-mutex demo-real demo-vm test test-all test-slow check checked e2e e2e-real e2e-installs fuzz mutants screenshots requirements reference up env status down deploy cluster-functest image container-build \
   container-push container-build-and-push-community bench chaos performance lint build lock clean needs
 
 help: ## show this list
@@ -90,6 +90,10 @@ check: $(STAMP) ## check style, types, rules and steps in about a minute, withou
 # This target runs concurrently with the linters, which occupy one core, so none of its tests measures time.
 checked: $(STAMP)
 	@$(BIN)/python -m pytest $(SHARED) $(CHECKED) $(ARGS)
+
+test-slow: $(STAMP) ## run only the tests that `make test-all` adds to those of `make test`
+	@$(BIN)/python -m tests.dependencies test-all
+	@$(BIN)/python -m pytest $(SHARED) -m '(slow or alone) and $(TEST_ALL)' $(ARGS)
 
 # Each worker has its own network namespace, because Knative's data plane has fixed ports.
 e2e: $(STAMP) ## run the tests on real brokers, and large scenarios; ARGS="-k faults" passes options to pytest

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,21 +49,23 @@ def work_tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def run_ci(tree: Path, cases: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Run `.ci/run` with a fake `make` that has these shell `case` branches; return the result and make's arguments."""
     make = tree / "path" / "make"
     make.write_text(MAKE_SCRIPT.format(cases=cases))
     make.chmod(0o755)
     path = f"{make.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    result = subprocess.run([tree / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [tree / ".ci" / "run", *arguments], env=environment, capture_output=True, text=True, check=False
+    )
     return result, (tree / "calls").read_text().splitlines()
 
 
 def test_report_contains_first_failure_and_second_outcome(work_tree: Path) -> None:
-    result, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {PASSING_CASE} test-all) {FAILING_CASE}')
+    result, calls = run_ci(work_tree, f'"test ARGS=--last-failed") {PASSING_CASE} test) {FAILING_CASE}')
 
-    assert calls == ["lint", "test-all", "test-all ARGS=--last-failed", "e2e"]
+    assert calls == ["lint", "test", "test ARGS=--last-failed", "e2e", "test-slow"]
     line = f"{TEST_ID} (make test): first failed (call: assert 1 == 2), then passed\n"
     assert (work_tree / REPORT_FILE).read_text() == line
     assert f"tests that needed a second try: 1\n{line}" in result.stdout
@@ -70,9 +73,9 @@ def test_report_contains_first_failure_and_second_outcome(work_tree: Path) -> No
 
 
 def test_run_fails_if_a_test_fails_twice(work_tree: Path) -> None:
-    result, calls = run_ci(work_tree, f"test-all*) {FAILING_CASE}")
+    result, calls = run_ci(work_tree, f"test*) {FAILING_CASE}")
 
-    assert calls == ["lint", "test-all", "test-all ARGS=--last-failed"]
+    assert calls == ["lint", "test", "test ARGS=--last-failed"]
     assert result.returncode == 1
     assert "then failed again (call: assert 1 == 2)" in result.stdout
     assert result.stderr.endswith(f"error: failed twice: {TEST_ID}\n")
@@ -85,27 +88,27 @@ def test_run_fails_if_a_different_test_fails_at_second_try(work_tree: Path) -> N
     """
     other_failing_case = FAILING_CASE.replace("test_b", "test_c")
 
-    result, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {other_failing_case} test-all) {FAILING_CASE}')
+    result, calls = run_ci(work_tree, f'"test ARGS=--last-failed") {other_failing_case} test) {FAILING_CASE}')
 
-    assert calls == ["lint", "test-all", "test-all ARGS=--last-failed"]
+    assert calls == ["lint", "test", "test ARGS=--last-failed"]
     assert result.returncode == 1
-    assert result.stderr == "error: other tests of make test-all failed at the second try: tests/test_a.py::test_c\n"
+    assert result.stderr == "error: other tests of make test failed at the second try: tests/test_a.py::test_c\n"
 
 
 def test_killed_run_gets_no_second_try(work_tree: Path) -> None:
-    result, calls = run_ci(work_tree, "test-all) kill -KILL $$;;")
+    result, calls = run_ci(work_tree, "test) kill -KILL $$;;")
 
-    assert calls == ["lint", "test-all"]
+    assert calls == ["lint", "test"]
     assert result.returncode == 1
-    assert result.stderr == "error: make test-all ended before all of its tests had run\n"
+    assert result.stderr == "error: make test ended before all of its tests had run\n"
 
 
 def test_run_without_report_is_incomplete(work_tree: Path) -> None:
     """Check that a run without a report fails: pytest exits with 0 if its workers were killed before the first test."""
-    result, _ = run_ci(work_tree, "test-all) ;;")
+    result, _ = run_ci(work_tree, "test) ;;")
 
     assert result.returncode == 1
-    assert result.stderr == "error: make test-all ended before all of its tests had run\n"
+    assert result.stderr == "error: make test ended before all of its tests had run\n"
 
 
 def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Path) -> None:
@@ -116,6 +119,22 @@ def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Pat
         "not run: make e2e-real, because this host cannot run real nodes: no root"
     )
     assert "tests that needed a second try: none\n" in result.stdout
+
+
+@pytest.mark.parametrize(("arguments", "is_run"), [((), False), (("--all",), True)])
+def test_target_that_would_begin_too_late_is_left_out(
+    work_tree: Path, arguments: tuple[str, ...], is_run: bool
+) -> None:
+    """Check that the last line names the target that is left out; the fake `date` reports the start an hour ago."""
+    date = work_tree / "path" / "date"
+    date.write_text(f"#!/bin/sh\necho {int(time.time()) - 3600}\n")
+    date.chmod(0o755)
+
+    result, calls = run_ci(work_tree, "", *arguments)
+
+    assert calls == ["lint", "test", "e2e", *(["test-slow"] if is_run else [])]
+    assert ("not run: make test-slow, because 60 minutes had passed" in result.stdout) is not is_run
+    assert result.returncode == 0
 
 
 @pytest.mark.parametrize(
