@@ -28,8 +28,11 @@ from localcluster.readiness import is_node_ready, is_responding, list_unestablis
 from localcluster.servers import LOOPBACK, ServerFactory
 
 PORT_NAMES = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-CREATE_BATCH_SIZE = 100
-"""Number of nodes created concurrently: with more nodes, a busy API server may exceed the client's timeout of 10 s."""
+NODE_BATCH_SIZE = 100
+"""Number of nodes created or deleted concurrently.
+
+With more nodes, a busy API server may exceed the client's timeout of 10 s.
+"""
 FAKE_NODE_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 """The taint that keeps ordinary pods off kwok's fake nodes, so that they run on the real nodes."""
 FAKE_NODE_TOLERATION = {"key": FAKE_NODE_TAINT["key"], "operator": "Exists"}
@@ -198,12 +201,17 @@ class LocalCluster(Startable):
     def create_nodes(self, *names: str) -> None:
         """Create nodes with these names; return when they are Ready."""
         client = self.get_client()
-        for first in range(0, len(names), CREATE_BATCH_SIZE):
-            batch = names[first : first + CREATE_BATCH_SIZE]
+        for batch in _split_into_batches(names):
             client.gather_all(
                 *(client.api.create("/api/v1/nodes", _build_node(name, bool(self._real_nodes))) for name in batch)
             )
         wait_until_ready(f"nodes {', '.join(names)}", lambda: set(names) <= self.list_ready_nodes(), self.servers)
+
+    def delete_nodes(self, *names: str) -> None:
+        """Delete the nodes with these names."""
+        client = self.get_client()
+        for batch in _split_into_batches(names):
+            client.gather_all(*(client.api.request("DELETE", f"/api/v1/nodes/{name}") for name in batch))
 
     def mark_control_plane_nodes(self, count: int) -> None:
         """Turn the first nodes into control-plane nodes, with the label and the taint that kubeadm sets."""
@@ -265,6 +273,12 @@ class LocalCluster(Startable):
 def _load_node_template() -> str:
     """Return node.yaml as JSON, because it is parsed for each of up to a thousand nodes, and parsing YAML is slow."""
     return json.dumps(yaml.safe_load(Path(__file__).with_name("node.yaml").read_text()))
+
+
+def _split_into_batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the names in batches of `NODE_BATCH_SIZE`."""
+    for first in range(0, len(names), NODE_BATCH_SIZE):
+        yield names[first : first + NODE_BATCH_SIZE]
 
 
 def _build_node(name: str, is_tainted: bool) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import pytest
 
 from eventing.replay.function_client import post_event
 from kube.cpu_labels.node_patch import MANAGED_LABEL
-from kube.nodes import build_node_path
 from localcluster.audit_log import AuditLog
 from localcluster.processes import wait_until_ready
 from localcluster.product import Product
@@ -135,9 +134,7 @@ def labeled_environment(environment: E2eEnvironment) -> Iterator[EngineCpuLabels
         labels_environment.wait_until_delivered()
         yield labels_environment
         labels_environment.delete_inputs()
-        labels_environment.client.gather_all(
-            *(labels_environment.client.api.request("DELETE", build_node_path(name)) for name in extra_nodes)
-        )
+        environment.cluster.delete_nodes(*extra_nodes)
 
 
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38", "X-3")
