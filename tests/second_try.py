@@ -3,7 +3,7 @@
 `python -m tests.second_try --started SECONDS TARGET...` exits with status 1 if a test fails twice, if a run is
 incomplete, or if more tests needed a second try than `MAX_SECOND_TRIES_OF_MAKE_TEST` and `MAX_SECOND_TRIES` allow.
 build/second-tries.txt has a line for each test that needed a second try. A target that would begin later than
-`LATEST_START_MINUTES` after SECONDS, a time since the epoch, is left out, and the last lines say so; with `--all`, all
+`LATEST_START_MINUTES` after SECONDS, a time since the epoch, is left out, and the last lines name it; with `--all`, all
 targets run.
 """
 
