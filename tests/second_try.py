@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def run_targets(targets: Collection[str], started: float, run_all: bool = False)
     reason = ""
     for target in targets:
         minutes = (time.time() - started) / 60
-        if not run_all and minutes > LATEST_START_MINUTES.get(target, minutes):
+        if not run_all and minutes > LATEST_START_MINUTES.get(target, math.inf):
             notices.append(
                 f"not run: make {target}, because {minutes:.0f} minutes had passed, and at most "
                 f"{LATEST_START_MINUTES[target]} may: run `.ci/run --all` for it\n"
@@ -99,9 +100,8 @@ def run_targets(targets: Collection[str], started: float, run_all: bool = False)
         if reason:
             break
     REPORT_FILE.write_text("".join(f"{second_try.format_line()}\n" for second_try in tries))
-    print(
-        f"tests that needed a second try: {len(tries) or 'none'}\n{REPORT_FILE.read_text()}{''.join(notices)}", end=""
-    )
+    report = f"tests that needed a second try: {len(tries) or 'none'}\n{REPORT_FILE.read_text()}{''.join(notices)}"
+    print(report, end="", flush=True)
     if reason:
         print(f"error: {reason}", file=sys.stderr)
     return 1 if reason else 0
