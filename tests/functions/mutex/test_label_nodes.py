@@ -20,6 +20,8 @@ from tests.proofs import proves
 from tests.workload import Workload
 
 RULE_NODE_LABEL = f"{RULE_LABEL_PREFIX}only.node-upgrade-mutex-operator"
+MAX_DELIVERIES = 20
+"""Number of deliveries after which a test gives up. Each delivery has 1.6 s for its requests."""
 
 
 @proves("MUT-35")
@@ -166,16 +168,21 @@ def test_hanging_write_does_not_block_later_nodes(
 ) -> None:
     """Check that a node whose write hangs does not keep later nodes from being labelled.
 
-    The broker redelivers the event, which then labels the remaining nodes.
+    The broker redelivers the event. On a slow machine, later nodes are labelled only by one of the next deliveries.
     """
     monkeypatch.setattr(label_nodes, "BATCH_SIZE", 1)
     upgrade.check_rule_and_target()
     upgrade.run_steps("check-run", "detect-upgrade", "claim-pools", "pause-pools")
     fault_proxy.inject(lambda request: NO_RESPONSE if request == "patch nodes 1" else None)
-    assert proxied_functions.post("label-nodes", upgrade.build_event(events.POOLS_PAUSED)).status_code == 503
-    fault_proxy.stop_faults()
 
-    assert [RULE_NODE_LABEL in upgrade.read_node(name)["metadata"]["labels"] for name in upgrade.nodes] == [False, True]
+    def is_later_node_labelled_by_delivery() -> bool:
+        assert proxied_functions.post("label-nodes", upgrade.build_event(events.POOLS_PAUSED)).status_code == 503
+        labelled = [RULE_NODE_LABEL in upgrade.read_node(name)["metadata"]["labels"] for name in upgrade.nodes]
+        assert not labelled[0]
+        return labelled[1]
+
+    assert any(is_later_node_labelled_by_delivery() for _ in range(MAX_DELIVERIES))
+    fault_proxy.stop_faults()
     assert upgrade.run_step("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
 
 
