@@ -32,15 +32,15 @@ class EventRecorder:
     async def record(self, api: Api, notices: Iterable[EventNotice]) -> list[EventNotice]:
         """Write the Events concurrently, and return the notices whose Events were written or existed before.
 
-        A notice without a series is skipped if this process recorded it recently.
+        A notice without a series is skipped if this process tried to record it recently. So Events whose writes hang
+        or are refused take neither the time nor the places of other Events at each call.
         """
         recent = self._get_recent(api)
         new = {notice.event_name: notice for notice in notices if notice.series or notice.event_name not in recent}
         selected, now = list(new.values())[:MAX_EVENTS_PER_CALL], datetime.now(timezone.utc)
+        recent.update({notice.event_name: time.monotonic() for notice in selected if not notice.series})
         are_written = await gather_all(*(_try_write(api, notice, now) for notice in selected))
-        recorded = [notice for notice, is_written in zip(selected, are_written, strict=True) if is_written]
-        recent.update({notice.event_name: time.monotonic() for notice in recorded if not notice.series})
-        return recorded
+        return [notice for notice, is_written in zip(selected, are_written, strict=True) if is_written]
 
     def should_report(self, api: Api, key: str) -> bool:
         """Return whether `key` was not reported recently, and mark it as reported."""

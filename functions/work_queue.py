@@ -40,6 +40,8 @@ MAX_PASSES_PER_REQUEST = 4
 
 A hint that arrives during the last pass is rejected and redelivered.
 """
+IDENTIFYING_EXTENSIONS = ("maintenance", "run", "rule", "target", "node")
+"""The extensions that identify the object of a reply: objects in different namespaces may have the same name."""
 MIN_PASS_SECONDS = 0.7
 """Minimum seconds for a pass; with less time left, the pass would achieve nothing.
 
@@ -105,8 +107,8 @@ def _get_object_version(hint: BaseCloudEvent) -> str:
     return str(get_metadata(hint).get("resourceVersion") or "")
 
 
-def _build_reply_key(reply: BaseCloudEvent) -> tuple[str, str | None, object, object]:
-    return reply.get_type(), reply.get_subject(), reply.get_extension("maintenance"), reply.get_extension("node")
+def _build_reply_key(reply: BaseCloudEvent) -> tuple[object, ...]:
+    return reply.get_type(), reply.get_subject(), *map(reply.get_extension, IDENTIFYING_EXTENSIONS)
 
 
 class SeenState(NamedTuple):

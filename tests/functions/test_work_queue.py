@@ -598,6 +598,19 @@ def test_change_replies_of_all_passes_are_merged() -> None:
     assert policy.merge_replies(build_tick(), passes, has_more_hints=True) is None
 
 
+@proves("X-2")
+def test_replies_about_runs_with_same_name_are_kept() -> None:
+    """Check that replies about runs with the same name in different namespaces are all returned."""
+    policy = HintPolicy(lambda _event: WorkKey("here"))
+    runs = [
+        events.ObjectReference("upgrade.example/v1", "nightly", f"uid-{namespace}", namespace, "MutexRunConfig")
+        for namespace in ("a", "b")
+    ]
+    due = [events.build_event(events.POOLS_CLAIMED, "resync-runs", run, cause=build_tick()) for run in runs]
+
+    assert policy.merge_replies(build_tick(), [due], has_more_hints=False) == due
+
+
 @pytest.mark.parametrize("tainted_first", [True, False])
 def test_merged_hint_keeps_type_node_tainted(tainted_first: bool) -> None:
     """Check that `node.tainted` stays the type of a merged hint, and that the hint has the newest versions.
