@@ -146,8 +146,10 @@ class Archive:
             denied.append({"permission": permission, "message": message})
 
     def add_failed_read(self, source: str, message: str) -> None:
-        """Record a read that failed for another reason, with the message of the server or the operating system."""
-        self.index["notRead"].append({"what": source, "message": message})
+        """Record once a read that failed for another reason, with the message of the server or the operating system."""
+        failed = self.index["notRead"]
+        if source not in [entry["what"] for entry in failed]:
+            failed.append({"what": source, "message": message})
 
 
 def _build_tar_info(name: str, size: int) -> tarfile.TarInfo:

@@ -28,7 +28,6 @@ from ipaddress import ip_address, ip_network
 from flask import Request
 
 from console.operations.drain_preview import NodeVmis, read_vmis
-from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
 from kube.client.access_reviews import Permission, build_forbidden_error, is_allowed, whoami
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import Denied
@@ -179,14 +178,14 @@ def list_start_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
     ]
 
 
-def list_replay_rights(served_groups: Iterable[ApiGroup], kind: str) -> list[Permission]:
-    """Return the permissions to read the current state of the objects that an event about this kind names.
+def list_replay_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
+    """Return the permissions to read the current state of a maintenance, and of its node, pods and budgets."""
+    return [GET_NODES, GET_PODS, GET_BUDGETS, *list_maintenance_rights("get", served_groups)]
 
-    They are nodes, pods, budgets and maintenances, and for an object of the upgrade mutex all kinds of the mutex.
-    """
-    mutex_plurals = PLURALS.values() if kind in MUTEX_OBJECT_KINDS else ()
-    mutex_rights = (Permission("get", plural, MUTEX_GROUP) for plural in mutex_plurals)
-    return [GET_NODES, GET_PODS, GET_BUDGETS, *list_maintenance_rights("get", served_groups), *mutex_rights]
+
+def list_run_replay_rights() -> list[Permission]:
+    """Return the permissions to read the current state of all kinds of the upgrade mutex."""
+    return [Permission("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
 
 
 def list_mutex_read_rights(kind: str) -> list[Permission]:

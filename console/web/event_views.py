@@ -13,7 +13,7 @@ from console.operations.archive import redact_values
 from console.operations.descriptions import parse_time_or_age
 from console.operations.replay import replay_dry_run
 from console.web import swimlanes
-from console.web.callers import list_mutex_read_rights, list_replay_rights, list_start_rights
+from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights, list_start_rights
 from console.web.context import ConsoleContext
 from console.web.node_rows import select_draining_maintenance
 from eventing.events import KNOWN_TYPES, shorten_type
@@ -75,9 +75,10 @@ class EventViews:
         The caller needs the permissions for starting a maintenance and for reading the recorded objects.
         """
         groups = self._context.watcher.get_state().groups
-        self._context.require(list_start_rights(groups))
+        self._context.require([*list_start_rights(groups), *list_replay_rights(groups)])
         entry = self._get_entry(seq)
-        self._context.require(list_replay_rights(groups, entry.kind))
+        if entry.kind in MUTEX_OBJECT_KINDS:
+            self._context.require(list_run_replay_rights())
         api = self._context.client.run(self._context.get_caller().get_api())
         dry_run = replay_dry_run(entry, self._context.client, api, self._context.functions_url)
         return render_template(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from flask import Response, render_template, request, stream_template, stream_with_context
-from jinja2.environment import TemplateStream
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 
 from console.operations.descriptions import format_full_name, get_phase_label, suggest_remedy
@@ -34,8 +33,8 @@ MAX_STREAM_SECONDS = 300.0
 """Lifetime of a stream; the browser then reconnects, and a user who has lost permissions gets no new stream."""
 KEEPALIVE_SECONDS = 15.0
 """Idle time after which a stream sends a comment, so that the server notices a closed connection."""
-CHUNK_ITEMS = 500
-"""Number of template items per chunk of a long page, so that a network packet is not sent for each item."""
+CHUNK_CHARACTERS = 16 * 1024
+"""Characters per chunk of a long page."""
 KEEPALIVE_COMMENT = ": keepalive\n\n"
 """A comment in the event stream, which browsers ignore."""
 DRAIN_EFFECT_TONES = {MOVES: "ok", RESTARTS: "off", STOPS: "off", BLOCKS: "bad"}
@@ -60,14 +59,12 @@ class NodeViews:
         row_filter = _parse_filter()
         all_rows, shown_rows = _build_rows(state, row_filter)
         get_csrf_token()  # creates the CSRF token, because its cookie must precede the streamed page
-        html = stream_template(
+        page = stream_template(
             "nodes.html",
             **{"user": user, "rows": shown_rows, "counts": count_by_state(all_rows), "row_filter": row_filter},
             version=state.version,
         )
-        page = TemplateStream(html)
-        page.enable_buffering(CHUNK_ITEMS)
-        return Response(page)
+        return Response(join_chunks(page))
 
     def live_nodes(self) -> Response:
         """Stream the changes to the list since the version that the page shows."""
@@ -174,6 +171,23 @@ class NodeViews:
 def count_by_state(rows: list[Row]) -> dict[str, int]:
     """Return the number of nodes that match each filter, and their total."""
     return {"all": len(rows), **{name: sum(map(matches, rows)) for name, matches in STATE_FILTERS.items()}}
+
+
+def join_chunks(parts: Iterable[str]) -> Iterator[str]:
+    """Yield the same text in larger chunks, so that a network packet is not sent for each part.
+
+    As a generator, it closes the template's generator when a browser disconnects. A suspended template would keep
+    Flask's context, so that later requests of the same thread would share the CSRF token of its user.
+    """
+    chunk: list[str] = []
+    size = 0
+    for part in parts:
+        chunk.append(part)
+        size += len(part)
+        if size >= CHUNK_CHARACTERS:
+            yield "".join(chunk)
+            chunk, size = [], 0
+    yield "".join(chunk)
 
 
 def format_sse(event_name: str, data: str, version: int) -> str:

@@ -241,10 +241,6 @@ def _run_with_timeout(cluster: LocalCluster, watch: Callable[[Api], Coroutine[An
         raise DemoError(f"{message} within {TIMEOUT_SECONDS:.0f} s") from None
 
 
-if __name__ == "__main__":
-    run_demo(main)
-
-
 class Uptime(NamedTuple):
     """The node on which a virtual machine runs, and the id of its boot; both are "" while it does not run."""
 
@@ -302,3 +298,7 @@ def check_outcomes(node: str, preview: Mapping[str, str], before: Uptimes, after
                 f'virtual machine "{name}": the preview forecast is {forecast}, but it was {was} and is now {now}'
             )
         yield f"{name:8} {forecast:9} {outcome}"
+
+
+if __name__ == "__main__":
+    run_demo(main)
