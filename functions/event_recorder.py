@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, MutableMapping
 from datetime import datetime, timezone
+from itertools import islice
 from weakref import WeakKeyDictionary
 
 from kube.client.api import Api, gather_all
@@ -36,11 +37,12 @@ class EventRecorder:
         or are refused take neither the time nor the places of other Events at each call.
         """
         recent = self._get_recent(api)
-        new = {notice.event_name: notice for notice in notices if notice.series or notice.event_name not in recent}
-        selected, now = list(new.values())[:MAX_EVENTS_PER_CALL], datetime.now(timezone.utc)
-        recent.update({notice.event_name: time.monotonic() for notice in selected if not notice.series})
-        are_written = await gather_all(*(_try_write(api, notice, now) for notice in selected))
-        return [notice for notice, is_written in zip(selected, are_written, strict=True) if is_written]
+        named = {f"{notice.namespace}/{notice.event_name}": notice for notice in notices}
+        new = {name: notice for name, notice in named.items() if notice.series or name not in recent}
+        selected, now = dict(islice(new.items(), MAX_EVENTS_PER_CALL)), datetime.now(timezone.utc)
+        recent.update({name: time.monotonic() for name, notice in selected.items() if not notice.series})
+        are_written = await gather_all(*(_try_write(api, notice, now) for notice in selected.values()))
+        return [notice for notice, is_written in zip(selected.values(), are_written, strict=True) if is_written]
 
     def should_report(self, api: Api, key: str) -> bool:
         """Return whether `key` was not reported recently, and mark it as reported."""

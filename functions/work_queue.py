@@ -103,6 +103,23 @@ class HintPolicy:
         return list({_build_reply_key(reply): reply for replies in pass_replies for reply in replies}.values())
 
 
+class LatestStatePolicy(HintPolicy):
+    """Policy of a function whose replies follow from the current state alone: only the last pass's replies still hold.
+
+    A later pass repeats each reply of an earlier pass that is still due.
+    """
+
+    def select_unrepeated_replies(self, _replies: Replies) -> Replies:
+        """Return no reply."""
+        return []
+
+    def merge_replies(
+        self, _event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
+    ) -> Replies | None:
+        """Return the last pass's replies, or None if further hints have arrived since."""
+        return None if has_more_hints else pass_replies[-1]
+
+
 def _get_object_version(hint: BaseCloudEvent) -> str:
     return str(get_metadata(hint).get("resourceVersion") or "")
 
@@ -148,8 +165,8 @@ class WorkQueue:
         if running is None:
             return []
         with self._changed:
-            unsent = self._unsent_replies.pop(running.key, [])
-        passes = [unsent] if unsent else []
+            earlier_replies = self._unsent_replies.pop(running.key, [])
+        passes = [earlier_replies] if earlier_replies else []
         try:
             replies = self._run_until_clean(running, event, run_pass, passes)
             seen = SeenState(running.event_id, self._policy.read_versions(replies))
@@ -158,9 +175,9 @@ class WorkQueue:
             return replies
         except BaseException:
             select = self._policy.select_unrepeated_replies
-            if unsent := [reply for pass_replies in passes for reply in select(pass_replies)]:
+            if unrepeated := [reply for pass_replies in passes for reply in select(pass_replies)]:
                 with self._changed:
-                    self._unsent_replies[running.key] = unsent
+                    self._unsent_replies[running.key] = unrepeated
             raise
         finally:
             with self._changed:

@@ -30,7 +30,7 @@ from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import INSTALL_LEASE_CACHE, is_active_install
 from functions.steps import step
-from functions.work_queue import HintPolicy, WorkKey
+from functions.work_queue import LatestStatePolicy, WorkKey
 from kube.client.api import JSON_PATCH, Api, gather_all
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.deadline import has_seconds_left
@@ -103,7 +103,7 @@ class LabelResult(NamedTuple):
     "label-cpu",
     consumes=(events.TICK, *REFERENCE_TYPES, events.LABELS_DUE),
     emits=(events.LABELS_DUE,),
-    coalescing=HintPolicy(lambda event: WorkKey("labels of nodes", _build_coalesce_key(event))),
+    coalescing=LatestStatePolicy(lambda event: WorkKey("labels of nodes", _build_coalesce_key(event))),
 )
 def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Label one page of nodes, and emit `labels.due` if more pages remain.
@@ -255,24 +255,23 @@ async def _patch_page(api: Api, snapshot: LabelSnapshot, first_node: str) -> Lab
     """
     nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] >= first_node]
     differing = [node for node in nodes if _build_patch(node, snapshot)]
-    outcomes: list[bool | Unavailable] = []
+    outcomes: list[bool | str] = []
     for start in range(0, len(differing), BATCH_SIZE):
         if start and not has_seconds_left(MIN_BATCH_SECONDS):
             break
         batch = differing[start : start + BATCH_SIZE]
         outcomes += await gather_all(*(_patch_node(api, node, snapshot) for node in batch))
-    pairs = zip(differing, outcomes, strict=False)
-    failed = [(node, outcome) for node, outcome in pairs if isinstance(outcome, Unavailable)]
-    remaining = [*differing[len(outcomes) :], *(node for node, _error in failed)]
+    failed = [pair for pair in zip(differing, outcomes, strict=False) if isinstance(pair[1], str)]
+    remaining = [*differing[len(outcomes) :], *(node for node, _message in failed)]
     return LabelResult(
         outcomes.count(True),
         remaining[0]["metadata"]["name"] if remaining else "",
-        failed[-1][1].message if failed else "ran out of time before all nodes were labelled",
+        str(failed[-1][1]) if failed else "ran out of time before all nodes were labelled",
     )
 
 
-async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool | Unavailable:
-    """Patch one node; return whether it was patched, or the error of a patch that may succeed later.
+async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool | str:
+    """Patch one node; return whether it was patched, or the error message of a patch that may succeed later.
 
     If the page is outdated, the node is read again first. After a conflict, only a pass that reads all inputs again can
     compute the labels, because the other writer may have used a newer ConfigMap.
@@ -291,7 +290,7 @@ async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool |
     except ApiError as error:
         failure = error
     log.error("cannot label a node: %s", failure.message, extra={"fields": {"reconciler kind": "Node", "name": name}})
-    return failure if isinstance(failure, Unavailable) else False
+    return failure.message if isinstance(failure, Unavailable) else False
 
 
 def _build_patch(node: Node, snapshot: LabelSnapshot) -> list[Object]:

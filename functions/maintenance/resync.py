@@ -202,6 +202,8 @@ async def _find_due_event_after(
         return observation.maintenance, RequiredRead.UNAVAILABLE
     except ApiError as error:
         return observation.maintenance, _log_skipped_maintenance(observation.maintenance, error.message)
+    except MALFORMED_OBJECT_ERRORS as error:
+        return observation.maintenance, _log_skipped_maintenance(observation.maintenance, repr(error))
 
 
 def _try_find_due_event(observation: Observation) -> DueEvent:

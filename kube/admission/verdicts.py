@@ -1,7 +1,7 @@
 """Builds the denials of a NodeMaintenance, and the warnings about the consequences of its drain. Pure functions.
 
 A denial has the wording of the operator that this project replaces, followed by the remedy (NMO-19, NMO-22). Warnings
-are no reason to deny the drain. They are computed from the node's own pods and their budgets. The webhook makes no
+do not deny the drain. They are computed from the node's own pods and their budgets. The webhook makes no
 checks that need every pod in the cluster, such as whether other nodes have enough capacity.
 """
 

@@ -220,16 +220,16 @@ class _PlanExecutor:
         started, key = time.monotonic(), format_budget_key(budget) if budget else ""
         granted = [build_object_reference(pod) for pod in pods if self.tracker.was_recently_granted(pod)]
         pending = [pod for pod in pods if not self.tracker.was_recently_granted(pod)]
-        sent, unsent = await self._send(pending, key)
+        sent, deferred = await self._send(pending, key)
         if sent:
             seconds = min(RESPONSE_WAIT_SECONDS, self.response_deadline - time.monotonic())
             await asyncio.wait({eviction.task for eviction in sent}, timeout=max(0.0, seconds))
         outcome = sum(map(self._collect, sent), EvictionOutcome(in_flight=granted))
         if budget and any(item.reason == BUDGET_REASON for item in outcome.blocked):
-            return outcome + EvictionOutcome(blocked=[build_blocked_by_budget(budget, pod) for pod in unsent])
+            return outcome + EvictionOutcome(blocked=[build_blocked_by_budget(budget, pod) for pod in deferred])
         if self.tracker.limiter.has_unanswered(key) and all(eviction.sent_at < started for eviction in sent):
             return outcome
-        return outcome + EvictionOutcome(deferred=unsent)
+        return outcome + EvictionOutcome(deferred=deferred)
 
     async def _send(self, pods: Sequence[Pod], budget_key: str) -> tuple[list[InFlightEviction], list[Pod]]:
         """Return the evictions in flight, including new ones, and the pods whose eviction could not be sent.
@@ -238,16 +238,16 @@ class _PlanExecutor:
         at every pod.
         """
         sent: list[InFlightEviction] = []
-        unsent = sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent)  # evictions in flight come last
-        while unsent and not any(eviction.is_refused(BUDGET_REASON) for eviction in sent):
+        deferred = sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent)  # evictions in flight come last
+        while deferred and not any(eviction.is_refused(BUDGET_REASON) for eviction in sent):
             eviction = await self.tracker.send(
-                unsent[-1], self.send_deadline, budget_key, self.plan.options, self.report_late
+                deferred[-1], self.send_deadline, budget_key, self.plan.options, self.report_late
             )
             if eviction is None:
                 break
-            unsent.pop()
+            deferred.pop()
             sent.append(eviction)
-        return sent, unsent
+        return sent, deferred
 
     def _collect(self, eviction: InFlightEviction) -> EvictionOutcome:
         """Return the outcome for one pod; an eviction without a response counts as blocked only if it is slow."""

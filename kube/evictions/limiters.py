@@ -90,19 +90,28 @@ class FairLimiter:
         self._grant_turns()
         # Since Python 3.12, `wait_for` drops a result that arrives at the timeout, which would lose a turn.
         await asyncio.wait({future}, timeout=max(0.0, deadline - time.monotonic()))
-        return not future.cancel()
+        if future.done():
+            return True
+        self._remove(node_name, future)
+        return False
+
+    def _remove(self, node_name: str, future: asyncio.Future[None]) -> None:
+        """Remove a task that has timed out: it would cost its node a turn."""
+        futures = self._waiters[node_name]
+        futures.remove(future)
+        if not futures:
+            del self._waiters[node_name]
 
     def _grant_turns(self) -> None:
-        """Grant the available turns; tasks that have timed out get none."""
+        """Grant the available turns."""
         while self._waiters and self._has_turn():
             node = next(iter(self._waiters))
             futures = self._waiters.pop(node)
             future = futures.popleft()
             if futures:
                 self._waiters[node] = futures  # moves the node to the end of the rotation
-            if not future.done():
-                self._take_turn()
-                future.set_result(None)
+            self._take_turn()
+            future.set_result(None)
 
     def _has_turn(self) -> bool:
         raise NotImplementedError

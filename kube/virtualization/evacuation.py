@@ -53,17 +53,17 @@ class MigrationSlots(NamedTuple):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> MigrationSlots:
         """Read the limits from the environment. Raises `ValueError` if a limit is not a positive number."""
-        defaults = {
-            "MIGRATIONS_PER_CLUSTER": DEFAULT_MIGRATIONS_PER_CLUSTER,
-            "MIGRATIONS_PER_NODE": DEFAULT_MIGRATIONS_PER_NODE,
-        }
-        texts = {name: environment.get(name) or str(default) for name, default in defaults.items()}
-        for name, text in texts.items():
-            if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) > 0):
-                raise ValueError(
-                    f"{name}={text} is not a number above 0: set the maximum number of concurrent migrations"
-                )
-        return cls(*map(int, texts.values()))
+        return cls(
+            _parse_positive_integer(environment, "MIGRATIONS_PER_CLUSTER", DEFAULT_MIGRATIONS_PER_CLUSTER),
+            _parse_positive_integer(environment, "MIGRATIONS_PER_NODE", DEFAULT_MIGRATIONS_PER_NODE),
+        )
+
+
+def _parse_positive_integer(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) > 0):
+        raise ValueError(f"{name}={text} is not a number above 0: set the maximum number of concurrent migrations")
+    return int(text)
 
 
 class Wait(NamedTuple):

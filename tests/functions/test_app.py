@@ -209,7 +209,10 @@ def test_all_functions_are_served_only_at_function_names(functions: Functions) -
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"FUNCTION": "nonsense"}, "FUNCTION=nonsense is unknown: set it to one of begin, cordon, taint"),
+        (
+            {"FUNCTION": "nonsense"},
+            "FUNCTION=nonsense is unknown: set it to one of record, renew-certificates, label-cpu",
+        ),
         ({"JOURNAL_DAYS": "soon"}, "JOURNAL_DAYS=soon is not a number of days"),
     ],
     ids=["function", "retention"],

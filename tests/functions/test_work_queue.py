@@ -606,7 +606,9 @@ def test_replies_about_runs_with_same_name_are_kept() -> None:
         events.ObjectReference("upgrade.example/v1", "nightly", f"uid-{namespace}", namespace, "MutexRunConfig")
         for namespace in ("a", "b")
     ]
-    due = [events.build_event(events.POOLS_CLAIMED, "resync-runs", run, cause=build_tick()) for run in runs]
+    due: list[BaseCloudEvent] = [
+        events.build_event(events.POOLS_CLAIMED, "resync-runs", run, cause=build_tick()) for run in runs
+    ]
 
     assert policy.merge_replies(build_tick(), [due], has_more_hints=False) == due
 

@@ -575,7 +575,7 @@ def test_rejected_pool_write_of_deleted_run_does_not_block_other_pools(
     upgrade.advance_to_jobs()
     delete_run_config_without_finalizer(upgrade)
     orphan_event = get_restore_events_by_orphaned_node(upgrade)[upgrade.nodes[0]]
-    fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 3" else None)
+    fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 2" else None)
     assert proxied_functions.invoke("restore-pools", orphan_event) is None
     fault_proxy.stop_faults()
 

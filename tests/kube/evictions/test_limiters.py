@@ -93,6 +93,19 @@ def test_timed_out_task_spends_no_token() -> None:
     assert run_in_loop(acquire_two_tokens()) == (False, True)
 
 
+def test_timed_out_tasks_cost_their_node_no_turn() -> None:
+    """Check that a node keeps its turns in the rotation after many of its tasks have timed out."""
+
+    async def get_order() -> list[str]:
+        rate_limiter = RateLimiter(100)
+        rate_limiter.back_off(0.2)
+        timed_out = (rate_limiter.acquire("a", time.monotonic() + 0.01) for _ in range(10))
+        assert not any(await asyncio.gather(*timed_out))
+        return await _get_grant_order(rate_limiter, "b", "b", "b", "a")
+
+    assert run_in_loop(get_order()) == ["b", "a", "b", "b"]
+
+
 def test_busy_api_server_gets_no_evictions_during_backoff() -> None:
     """Check that no token is granted during the backoff that the API server requested."""
 
