@@ -22,7 +22,7 @@ Raises `Retry` if the step has no failure event.
 
 
 class LateReplies(Protocol):
-    """Source of replies that a step produces after its response; they are published as another reply to the event."""
+    """Source of replies that a step produces after its response; only the journal gets them, as another attempt."""
 
     def set_publisher(self, publish: Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]) -> None:
         """Set the function that publishes late replies; it takes the event and its late replies."""

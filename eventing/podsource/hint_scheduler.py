@@ -63,17 +63,17 @@ class HintState(Enum):
 class HintEvent(Enum):
     """What may change a `HintState`."""
 
-    HINT_SENT = "a pass of `evict` starts, usually after a hint"
+    START_EXPECTED = "an event was emitted that makes `evict` start a pass, usually a hint"
     POD_EVICTED = "a pod became terminating"
     POD_GONE = "a pod no longer exists"
     BUDGET_OPENED = "the budget admits evictions, and did not before"
 
 
 TRANSITIONS = {
-    (HintState.ANSWERED, HintEvent.HINT_SENT): HintState.UNANSWERED,
+    (HintState.ANSWERED, HintEvent.START_EXPECTED): HintState.UNANSWERED,
     (HintState.UNANSWERED, HintEvent.POD_EVICTED): HintState.ANSWERED,
     (HintState.UNANSWERED, HintEvent.POD_GONE): HintState.POD_LEFT,
-    (HintState.POD_LEFT, HintEvent.HINT_SENT): HintState.UNANSWERED,
+    (HintState.POD_LEFT, HintEvent.START_EXPECTED): HintState.UNANSWERED,
     (HintState.POD_LEFT, HintEvent.POD_EVICTED): HintState.ANSWERED,
     (HintState.POD_LEFT, HintEvent.BUDGET_OPENED): HintState.ANSWERED,
 }
@@ -138,11 +138,11 @@ class HintHistory:
         if not self.is_open:
             self.quiet_until = -math.inf
 
-    def record_pass_start(self, now: float, *, is_hinted: bool) -> None:
-        """Record that a pass of `evict` starts, because of a hint or not; without hints before, it counts as one."""
+    def expect_pass(self, now: float, *, is_hinted: bool) -> None:
+        """Record an event that makes `evict` start a pass, a hint or not; without hints before, it counts as one."""
         self.hinted_at = now
         self.unanswered_hints = self.unanswered_hints + 1 if is_hinted else max(self.unanswered_hints, 1)
-        self.apply(HintEvent.HINT_SENT)
+        self.apply(HintEvent.START_EXPECTED)
 
     def record_eviction(self, now: float) -> None:
         """Record that a pod became terminating; the same pass may evict more pods."""
@@ -172,11 +172,11 @@ class HintScheduler:
             self._get_history(budget, node).update_capacity(capacity or NO_CAPACITY)
             self._allowed_disruptions[budget] = allowed
 
-    def record_pass_start(self, node: str, now: float) -> None:
-        """Record that `evict` starts a pass over the node without a hint, which counts as a hint about each budget."""
+    def expect_pass(self, node: str, now: float) -> None:
+        """Record an event that makes `evict` start a pass over the node; it counts as a hint about each budget."""
         self._pass_times[node] = now
         for budget in [budget for budget, histories in self._histories.items() if node in histories]:
-            self._get_history(budget, node).record_pass_start(now, is_hinted=False)
+            self._get_history(budget, node).expect_pass(now, is_hinted=False)
 
     def record_eviction(self, budget: str, node: str, now: float) -> None:
         """Record that a pod that the budget covers became terminating on the node."""
@@ -238,7 +238,7 @@ class HintScheduler:
                 continue
             slots -= history.capacity.counted
             repeats, history.is_forced = history.unanswered_hints, False
-            history.record_pass_start(now, is_hinted=True)
+            history.expect_pass(now, is_hinted=True)
             yield DueHint(budget, node, repeats)
 
     def _count_free_slots(self, budget: str, now: float) -> int:
@@ -262,5 +262,5 @@ class HintScheduler:
         if node not in histories:
             histories[node] = HintHistory()
             if node in self._pass_times:
-                histories[node].record_pass_start(self._pass_times[node], is_hinted=False)
+                histories[node].expect_pass(self._pass_times[node], is_hinted=False)
         return histories[node]

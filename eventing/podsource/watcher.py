@@ -135,7 +135,7 @@ class PodSource:
 
     def _handle_begun_drain(self, node: DrainingNode, was_listed: bool) -> None:
         if not was_listed:
-            self._budget_tracker.record_pass_start(node, self._clock())
+            self._budget_tracker.expect_pass(node, self._clock())
         self._budget_tracker.mark_node_changed(node)
         self._wakeup.set()
 
@@ -209,7 +209,7 @@ class PodSource:
         leaving, evictable = classification.leaving, node.list_evictable_pods(classification)
         flag = "progress" if evictable and all(map(is_terminating, evictable)) else "more"
         if not leaving:
-            self._budget_tracker.record_pass_start(node, self._clock())
+            self._budget_tracker.expect_pass(node, self._clock())
         self._emit_pods_event(node, events.PODS_GONE, version, flag, urgent=not leaving)
 
     def _emit_pods_event(

@@ -57,7 +57,7 @@ from kube.nodes import Node, is_cordoned_and_tainted
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, PodClassification, get_uid, is_terminating
 
-HINT_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
+CHANGE_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
 """Types of the events that report changes of pods and budgets; events of other types report the node's state."""
 LATE_EVICTIONS = LateEvictions()
 NO_TIME_MESSAGE = "not evicted yet: the API server is slow, or asked clients to wait"
@@ -160,7 +160,7 @@ class EvictionPass:
 
         Raises `Failed` if the node drifts again right after the repair; the next repair is the tick's (rule 9).
         """
-        if self.event.get_type() in HINT_TYPES:
+        if self.event.get_type() in CHANGE_TYPES:
             return []  # `guard` repairs the node; while `guard` backs off, the tick repairs it.
         name = parse_node_name(self.event)
         if require_data(self.event).get("again"):

@@ -252,7 +252,7 @@ def report_outcome(maintenance: Maintenance, outcome: EvictionOutcome, event: Ba
 
 
 class LateEvictions:
-    """Publishes late evictions: evictions that were granted after their pass had ended, and that no pass collected."""
+    """Records in the journal the evictions that were granted after their pass had ended, and that no pass collected."""
 
     def __init__(self) -> None:
         self._clients: set[SyncClient] = set()

@@ -73,7 +73,7 @@ def build_view(
 def _publish_late_replies(
     function_name: str, publisher: Publisher, event: BaseCloudEvent, replies: list[BaseCloudEvent]
 ) -> None:
-    """Publish the replies that the function produced for this event after its response."""
+    """Record in the journal the replies that the function produced after its response, as another attempt."""
     with OngoingAttempt(function_name, event, publisher) as attempt:
         attempt.replies, attempt.status = [sign_event(reply) for reply in replies], 200
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -227,27 +228,28 @@ class _PlanExecutor:
         outcome = sum(map(self._collect, sent), EvictionOutcome(in_flight=granted))
         if budget and any(item.reason == BUDGET_REASON for item in outcome.blocked):
             return outcome + EvictionOutcome(blocked=[build_blocked_by_budget(budget, pod) for pod in deferred])
-        if self.tracker.limiter.has_unanswered(key) and all(eviction.sent_at < started for eviction in sent):
+        has_sent_new = any(eviction.sent_at >= started for eviction in sent)
+        if self.tracker.limiter.has_unanswered(key) and not has_sent_new:
             return outcome
         return outcome + EvictionOutcome(deferred=deferred)
 
     async def _send(self, pods: Sequence[Pod], budget_key: str) -> tuple[list[InFlightEviction], list[Pod]]:
         """Return the evictions in flight, including new ones, and the pods whose eviction could not be sent.
 
-        Evictions are sent in random order. Two processes that both started with the first pod would otherwise conflict
-        at every pod.
+        Evictions in flight come first. The other evictions are sent in random order, because two processes that both
+        started with the first pod would conflict at every pod.
         """
         sent: list[InFlightEviction] = []
-        deferred = sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent)  # evictions in flight come last
-        while deferred and not any(eviction.is_refused(BUDGET_REASON) for eviction in sent):
-            eviction = await self.tracker.send(
-                deferred[-1], self.send_deadline, budget_key, self.plan.options, self.report_late
+        remaining = deque(sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent, reverse=True))
+        while remaining and not any(eviction.is_refused(BUDGET_REASON) for eviction in sent):
+            eviction = await self.tracker.send_once(
+                remaining[0], self.send_deadline, budget_key, self.plan.options, self.report_late
             )
             if eviction is None:
                 break
-            deferred.pop()
+            remaining.popleft()
             sent.append(eviction)
-        return sent, deferred
+        return sent, [*remaining]
 
     def _collect(self, eviction: InFlightEviction) -> EvictionOutcome:
         """Return the outcome for one pod; an eviction without a response counts as blocked only if it is slow."""

@@ -7,7 +7,7 @@ evictions then pause, because that limit applies to all of them.
 server without spare CPU responds more slowly the more requests it gets. That delays every client, first of all the
 other steps of this project.
 
-Under one budget, evictions start one after another, whichever node or pass they are for (`SerialQueue`). Concurrent
+Under one budget, evictions start one after another, whichever node or pass they are for (`StartPacer`). Concurrent
 evictions would conflict: the API server reads the budget, writes its count, and sleeps half a second if another
 eviction or the disruption controller wrote in between. The next eviction may start while an earlier one sleeps.
 However, a sleeping eviction wakes up and also writes, so the next one waits if many have no response (design rule 9).
@@ -241,8 +241,8 @@ class MedianLatency:
         return sorted(self._samples)[len(self._samples) // 2] if self._samples else 0.0
 
 
-class SerialQueue:
-    """This process's evictions under one budget, which start one after another. Each event loop needs its own queue."""
+class StartPacer:
+    """Spaces the starts of this process's evictions under one budget. Each event loop needs its own pacer."""
 
     def __init__(self, latency: MedianLatency) -> None:
         self._latency = latency
@@ -296,19 +296,17 @@ class EvictionLimiter:
         self._rate_limiter = RateLimiter(parse_evictions_per_second(os.environ))
         self._concurrency_limiter = ConcurrencyLimiter()
         self._latency = MedianLatency()
-        self._queues: WeakValueDictionary[str, SerialQueue] = WeakValueDictionary()
+        self._pacers: WeakValueDictionary[str, StartPacer] = WeakValueDictionary()
 
-    async def acquire(
-        self, node_name: str, budget_key: str, deadline: float
-    ) -> ConcurrencyLimiter | SerialQueue | None:
+    async def acquire(self, node_name: str, budget_key: str, deadline: float) -> ConcurrencyLimiter | StartPacer | None:
         """Wait until an eviction may start, or return None if `deadline` (monotonic) passes first.
 
         `budget_key` is `namespace/name` of the pod's budget, "" if it has none. The caller must start the eviction
         immediately, and pass its task to `track` of the returned object.
         """
         if budget_key:
-            queue = self.get_queue(budget_key)
-            return queue if await self._acquire_token(node_name, deadline) and await queue.wait_turn(deadline) else None
+            pacer = self.get_pacer(budget_key)
+            return pacer if await self._acquire_token(node_name, deadline) and await pacer.wait_turn(deadline) else None
         if not await self._concurrency_limiter.acquire(node_name, deadline):
             return None
         may_start = False
@@ -329,12 +327,12 @@ class EvictionLimiter:
 
     def has_unanswered(self, budget_key: str) -> bool:
         """Return whether evictions under this budget have no response yet."""
-        queue = self._queues.get(budget_key)
-        return queue is not None and queue.has_unanswered
+        pacer = self._pacers.get(budget_key)
+        return pacer is not None and pacer.has_unanswered
 
-    def get_queue(self, budget_key: str) -> SerialQueue:
-        """Return the queue of the budget's evictions, which exists while a task uses it."""
-        queue = self._queues.get(budget_key)
-        if queue is None:
-            queue = self._queues[budget_key] = SerialQueue(self._latency)
-        return queue
+    def get_pacer(self, budget_key: str) -> StartPacer:
+        """Return the pacer of the budget's evictions; it exists while an eviction without a response refers to it."""
+        pacer = self._pacers.get(budget_key)
+        if pacer is None:
+            pacer = self._pacers[budget_key] = StartPacer(self._latency)
+        return pacer

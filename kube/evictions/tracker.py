@@ -101,7 +101,7 @@ class EvictionTracker:
             _trackers[api] = cls(api)
         return _trackers[api]
 
-    async def send(
+    async def send_once(
         self,
         pod: Pod,
         deadline: float,

@@ -121,7 +121,7 @@ def test_missing_cordon_or_taint_prevents_evictions(
 
 
 @proves("X-6")
-@pytest.mark.parametrize("event_type", evict.HINT_TYPES)
+@pytest.mark.parametrize("event_type", evict.CHANGE_TYPES)
 def test_evict_ignores_hint_for_uncordoned_node(
     functions: Functions, workload: Workload, audit: AuditLog, event_type: str
 ) -> None:

@@ -107,10 +107,10 @@ def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin
     plan = EvictionPlan(queues=[queue])
 
     async def evict_while_evictions_are_unanswered() -> EvictionOutcome:
-        serial_queue = EvictionTracker.for_client(admin_client.api).limiter.get_queue(queue.key)
+        pacer = EvictionTracker.for_client(admin_client.api).limiter.get_pacer(queue.key)
         unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CONGESTION_THRESHOLD + 2)]
         for task in unanswered_tasks:
-            serial_queue.track(task)
+            pacer.track(task)
         batch = await execute_plan(admin_client.api, plan)
         for task in unanswered_tasks:
             task.cancel()
@@ -241,7 +241,7 @@ def test_replay_batch_ignores_evictions_of_other_batches(workload: Workload, adm
 
 
 async def _send_and_wait_for_response(eviction_tracker: EvictionTracker, pod: Mapping[str, Any]) -> None:
-    eviction = await eviction_tracker.send(pod, time.monotonic() + 1)
+    eviction = await eviction_tracker.send_once(pod, time.monotonic() + 1)
     assert eviction is not None
     await eviction.task
 
@@ -282,7 +282,7 @@ def test_pod_of_the_process_waits_for_evictions_in_flight(
     monkeypatch.setattr(tracker, "send_eviction", lambda *_, **__: asyncio.sleep(1, Removal.EVICTED))
 
     async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
-        await EvictionTracker.for_client(admin_client.api).send(other_pod, time.monotonic() + 1)
+        await EvictionTracker.for_client(admin_client.api).send_once(other_pod, time.monotonic() + 1)
         return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), ExecutionOptions(node, "own"))
 
     assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome()
@@ -295,7 +295,7 @@ def test_pod_of_the_process_is_deferred_by_evictions_on_other_nodes(
     (own_pod,), (other_pod,) = workload.create_bare_pods("node-3", "own"), workload.create_bare_pods("node-2", "other")
 
     async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
-        await EvictionTracker.for_client(admin_client.api).send(other_pod, time.monotonic() + 1)
+        await EvictionTracker.for_client(admin_client.api).send_once(other_pod, time.monotonic() + 1)
         options = ExecutionOptions("node-3", "own")
         return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), options)
 

@@ -18,7 +18,7 @@ from kube.evictions.limiters import (
     ConcurrencyLimiter,
     MedianLatency,
     RateLimiter,
-    SerialQueue,
+    StartPacer,
     compute_delay,
     parse_evictions_per_second,
 )
@@ -169,12 +169,12 @@ async def _measure_start_times(
     count: int, response_seconds: float, latency: MedianLatency | None = None
 ) -> list[float]:
     """Return the start times of `count` evictions, each of which gets its response after `response_seconds`."""
-    queue, start_times, tasks = SerialQueue(latency or MedianLatency()), [], []
+    pacer, start_times, tasks = StartPacer(latency or MedianLatency()), [], []
     for _ in range(count):
-        assert await queue.wait_turn(time.monotonic() + 10)
+        assert await pacer.wait_turn(time.monotonic() + 10)
         start_times.append(time.monotonic())
         tasks.append(asyncio.create_task(asyncio.sleep(response_seconds)))
-        queue.track(tasks[-1])
+        pacer.track(tasks[-1])
     for task in tasks:
         task.cancel()
     return start_times
@@ -213,10 +213,10 @@ def test_wait_turn_returns_false_after_the_deadline() -> None:
     """Check that the wait returns False after the deadline, while an eviction is still unanswered."""
 
     async def wait_until_deadline() -> tuple[bool, bool]:
-        queue, unanswered_task = SerialQueue(MedianLatency()), asyncio.create_task(asyncio.sleep(60))
-        queue.track(unanswered_task)
-        has_turn = await queue.wait_turn(time.monotonic() + MIN_INTERVAL_SECONDS / 2)
-        has_unanswered = queue.has_unanswered
+        pacer, unanswered_task = StartPacer(MedianLatency()), asyncio.create_task(asyncio.sleep(60))
+        pacer.track(unanswered_task)
+        has_turn = await pacer.wait_turn(time.monotonic() + MIN_INTERVAL_SECONDS / 2)
+        has_unanswered = pacer.has_unanswered
         unanswered_task.cancel()
         return has_turn, has_unanswered
 
@@ -227,14 +227,14 @@ def test_nodes_share_the_queue_of_a_budget() -> None:
     """Check that the evictions of two nodes under one budget start sequentially, like the evictions of one node."""
 
     async def measure_start_times_of_two_nodes() -> list[float]:
-        queue, start_times, tasks = SerialQueue(MedianLatency()), [], []
+        pacer, start_times, tasks = StartPacer(MedianLatency()), [], []
 
         async def start_two_evictions() -> None:
             for _ in range(2):
-                assert await queue.wait_turn(time.monotonic() + 10)
+                assert await pacer.wait_turn(time.monotonic() + 10)
                 start_times.append(time.monotonic())
                 tasks.append(asyncio.create_task(asyncio.sleep(0.05)))
-                queue.track(tasks[-1])
+                pacer.track(tasks[-1])
 
         await asyncio.gather(start_two_evictions(), start_two_evictions())
         return start_times
