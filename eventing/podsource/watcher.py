@@ -45,8 +45,8 @@ After the CRD is installed, only ticks handle its objects until a check finds it
 class PodSource:
     """Watches the cluster through `api`, without a limit of connections (see `start`), and emits through `sender`.
 
-    `tasks` runs the watches. A node does not refer to its own watch: the traceback of a cancelled watch refers to the
-    node, so that both would stay in memory until a full garbage collection.
+    `tasks` runs the watches. A node does not refer to its own watch. The traceback of a cancelled watch refers to the
+    node, so both would stay in memory until a full garbage collection.
     """
 
     def __init__(

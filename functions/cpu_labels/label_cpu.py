@@ -89,8 +89,8 @@ class LabelResult(NamedTuple):
 
     Attributes:
         patched_count: Number of patched nodes.
-        next_node: Name of the node at which another pass must begin: the first node for which no time was left, or
-            else the first node whose patch may succeed later; "" if all nodes are done.
+        next_node: Name of the node at which another pass must begin, "" if all nodes are done. It is the first node for
+            which no time was left, or else the first node whose patch may succeed later.
         error: Why another pass is needed: the last error of such a patch, or that the time ran out.
     """
 

@@ -2,8 +2,8 @@
 
 A node whose write is rejected or hangs does not keep the other nodes from being labelled.
 
-In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the time ran out before all nodes were labelled; no
-event while the control plane is being upgraded, because the next change of the ClusterVersion triggers the step again.
+In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the time ran out before all nodes were labelled. While
+the control plane is being upgraded, no event: the next change of the ClusterVersion triggers the step again.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch; clusterversions get.
 """
 

@@ -6,8 +6,8 @@ control plane, which may be updating to another version (MUT-32). It then writes
 ends, unless a Job of this run requested it.
 
 In: `node.prejobs_done`.
-Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but no event if that
-client changed the pool again within ten seconds: the condition then reports that, and the tick retries.
+Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool. If that client changes the
+pool again within ten seconds, no event: the condition reports that, and the tick retries.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """

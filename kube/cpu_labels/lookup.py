@@ -23,8 +23,8 @@ class Page(NamedTuple):
     """One page of the nodes (metadata only), and the token of the next page, "" after the last page.
 
     Attributes:
-        is_outdated: Whether the nodes may be older than the request, because the API server reads all pages of a list
-            in the state of the first page (API concepts, "retrieving large results sets in chunks").
+        is_outdated: Whether the nodes may be older than the request. The API server reads all pages of a list in the
+            state of the first page (API concepts, "retrieving large results sets in chunks").
     """
 
     nodes: list[Object]
