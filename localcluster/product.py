@@ -126,7 +126,7 @@ class Product(Startable):
         self._wait_until_ready(self.delivery, self.broker_url)
 
     def wait_until_delivered(self) -> None:
-        """Wait until the delivery has no pending events."""
+        """Wait until all events have been delivered."""
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as outbox:
             wait_until_ready(
                 "an empty outbox",

@@ -42,7 +42,9 @@ class NodePatchResult:
     is_patched: bool
 
 
-def patch_active_node(event: BaseCloudEvent, client: SyncClient, build_patch: PatchBuilder) -> NodePatchResult | None:
+def patch_node_of_active_maintenance(
+    event: BaseCloudEvent, client: SyncClient, build_patch: PatchBuilder
+) -> NodePatchResult | None:
     """Send the patch that `build_patch` returns for the event's maintenance; return None for an inactive maintenance.
 
     Raises `Failed` if the node no longer exists, `Retry` if other clients keep changing it.

@@ -15,7 +15,7 @@ from functions.maintenance.cordon_and_taint import (
     build_restore_pending,
     copy_repair_flag,
     is_late_patch,
-    patch_active_node,
+    patch_node_of_active_maintenance,
 )
 from functions.maintenance.event_objects import build_step_failed, log_about, parse_reference
 from functions.steps import step
@@ -33,7 +33,7 @@ from kube.paths import Object
 )
 def taint(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Add the missing maintenance taints. Raises `Failed` if the node no longer exists."""
-    result = patch_active_node(event, client, _build_patch)
+    result = patch_node_of_active_maintenance(event, client, _build_patch)
     if result is None or is_late_patch(event, result, client):
         return build_restore_pending("taint", event, client)
     if result.is_patched:

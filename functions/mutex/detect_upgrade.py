@@ -34,7 +34,7 @@ from kube.mutex.validation import CHECKED_CONDITION, RunSnapshot, find_upgrade
 )
 @report_refusals(CHECKED_CONDITION, "CheckFailed")
 def detect_upgrade(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Write the result of the version check to the conditions and change nothing else; ignore an active run."""
+    """Write the result of the version check to the run's conditions only; do nothing if the run is active."""
     run = read_object(event, client, RUN_KIND)
     if run is None or is_deleting(run) or run_record.is_active(run):
         return []

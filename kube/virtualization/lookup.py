@@ -72,7 +72,7 @@ async def read_migration_snapshot(
 
     If none of these VMIs is on a drained node, only their nodes are read.
     """
-    drained = await _read_drained_nodes(api, vmis)
+    drained = await _read_draining_nodes(api, vmis)
     if not drained:
         return MigrationSnapshot(vmis, None, datetime.now(timezone.utc), EvacuationPlan())
     # The Lease is read first: if another process claims a migration later, our write fails with a conflict.
@@ -91,7 +91,7 @@ async def read_kubevirt_waits(api: Api, kubevirt: Resource, vmis: list[Object]) 
 
     If none of these VMIs is on a drained node, only their nodes are read.
     """
-    drained = await _read_drained_nodes(api, [vmi for vmi in vmis if is_protected_by(kubevirt, vmi)])
+    drained = await _read_draining_nodes(api, [vmi for vmi in vmis if is_protected_by(kubevirt, vmi)])
     if not drained:
         return {}
     # Migrations are listed before VMIs: if a migration ends in between, its VMI has already moved.
@@ -99,7 +99,7 @@ async def read_kubevirt_waits(api: Api, kubevirt: Resource, vmis: list[Object]) 
     return find_waits(await list_vmis(api), migrations, drained, kubevirt)
 
 
-async def _read_drained_nodes(api: Api, vmis: Iterable[Object]) -> dict[str, Node]:
+async def _read_draining_nodes(api: Api, vmis: Iterable[Object]) -> dict[str, Node]:
     """Return the nodes of these VMIs that carry a drain taint, by name."""
     names = {get_node_name(vmi) for vmi in vmis} - {""}
     if len(names) <= MAX_SINGLE_NODE_READS:

@@ -32,7 +32,7 @@ AUDIENCE = f"eventing.knative.dev/broker/{NAMESPACE}/default"
 TRIGGER_ACCOUNT = "taint-on-node-cordoned-oidc-eventing.knative.dev-trigger"
 """The account that Knative creates for a Trigger, and with which it publishes the replies of `taint`."""
 EXPECTED_SENDERS = {"begin", "cordon", "taint", "evict", "restore", "podsource"}
-"""The functions and sources that send events in every maintenance, if the Broker accepts all of them."""
+"""The functions and sources that send events during every maintenance, provided that the Broker accepts them."""
 TIMEOUT_SECONDS = 30.0
 
 

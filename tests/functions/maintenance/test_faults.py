@@ -126,7 +126,10 @@ EVICTION_REASONS = {
     **dict.fromkeys(("429", "429, Retry-After"), "Busy"),
     "reset": "NoAnswer",
 }
-"""Kind of failure → reason of the blocked pod. A 429 by flow control is never reported as DisruptionBudget."""
+"""Kind of failure → reason reported for the blocked pod.
+
+A 429 from API Priority and Fairness is never reported as DisruptionBudget.
+"""
 SINGLE_READS = {("resync", "get nodes"), ("resync", "list pods")}
 """Requests by which a tick reads the state of one maintenance; their failure must not stop the other reads."""
 STEPS_WITHOUT_FAILURE_EVENT = ("status", "guard", "resync")

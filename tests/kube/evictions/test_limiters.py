@@ -142,12 +142,12 @@ def make_latency(*seconds: float) -> MedianLatency:
 @pytest.mark.parametrize(
     ("median_seconds", "unanswered_count", "expected_seconds"),
     [
-        pytest.param(0.0, 1, 0.12, id="one unanswered"),
-        pytest.param(0.02, 1, 0.12, id="one unanswered, quick responses"),
-        pytest.param(0.3, 1, 0.45, id="one unanswered, slow responses"),
-        pytest.param(0.0, 4, 0.12, id="four unanswered"),
-        pytest.param(0.0, 5, 1.0, id="five unanswered"),
-        pytest.param(0.4, 5, 1.0, id="five unanswered, slow responses"),
+        pytest.param(0.0, 1, 0.12, id="one unanswered eviction"),
+        pytest.param(0.02, 1, 0.12, id="one unanswered eviction, quick responses"),
+        pytest.param(0.3, 1, 0.45, id="one unanswered eviction, slow responses"),
+        pytest.param(0.0, 4, 0.12, id="four unanswered evictions"),
+        pytest.param(0.0, 5, 1.0, id="five unanswered evictions"),
+        pytest.param(0.4, 5, 1.0, id="five unanswered evictions, slow responses"),
         pytest.param(0.0, 7, 4.0, id="seven unanswered"),
     ],
 )

@@ -267,7 +267,7 @@ def test_failed_migration_is_retried_after_a_growing_backoff(failure_count: int,
 
 @proves("DRN-9")
 def test_migration_failures_before_a_success_do_not_count() -> None:
-    """Check that only failures since the last success count, because earlier failures belong to another drain."""
+    """Check that only failures after the last successful migration count; older ones belong to an earlier drain."""
     phases = ("Failed", "Failed", "Failed", "Succeeded", "Failed")
     migrations = [make_migration(f"evacuation-u-x-{number}", "x", phase) for number, phase in enumerate(phases, 1)]
     before_retry, at_retry = NOW + timedelta(seconds=9), NOW + timedelta(seconds=10)
