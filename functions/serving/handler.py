@@ -53,6 +53,10 @@ def build_view(
     def handle_request() -> Response:
         started = time.perf_counter()
         headers, body = dict(request.headers), _read_body()
+        if body is not None and len(body) < (request.content_length or 0):
+            # The sender or a proxy has ended during the request. `record` would keep the event without its end.
+            response = build_text_response("the body is incomplete: send the event again", 503)
+            return _count_response(function, response, started)
         try:
             event = _decode_event(function, headers, body)
         except BadEvent as error:

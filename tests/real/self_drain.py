@@ -93,10 +93,12 @@ def read_evicted_pods_from_journal(journal_url: str) -> set[str]:
         event_texts = [body for (body,) in database.execute("SELECT event FROM bodies")]
         replies = [reply for (text,) in database.execute("SELECT replies FROM attempts") for reply in json.loads(text)]
     recorded_events = [*map(json.loads, event_texts), *replies]
-    event_data = (
-        event["data"] for event in recorded_events if event["type"] in (events.PODS_EVICTED, events.NODE_DRAINED)
-    )
-    batches = [data.get("evicted", []) for data in event_data]
+    evicting_events = [
+        event for event in recorded_events if event["type"] in (events.PODS_EVICTED, events.NODE_DRAINED)
+    ]
+    incomplete_events = [event for event in evicting_events if not isinstance(event["data"], dict)]
+    assert incomplete_events == []
+    batches = [event["data"].get("evicted", []) for event in evicting_events]
     return {pod["name"] for batch in batches for pod in batch}
 
 
