@@ -30,7 +30,7 @@ KO_IMAGE = re.compile(r"ko://knative\.dev/(\w+)/cmd/(?:\w+/)*(\w+)")
 KNATIVE_IMAGE_NAME, PROGRAM_IMAGE_NAME = "localhost/knative/{}-{}:local", "localhost/{}:local"
 NONROOT_UID = 65532
 """The user of the images that Knative publishes."""
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 SERVING_SETTINGS = {
     "config-network": {"ingress-class": "traefik.ingress.networking.knative.dev"},
     # An image name without a registry, such as localhost/nodemaintenance, counts as one of index.docker.io.

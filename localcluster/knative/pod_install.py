@@ -28,8 +28,11 @@ LATE_DEPLOYMENT = "validate"
 """The Deployment that is ready last: its certificate reaches its pods only at the kubelets' next sync."""
 SERVICE_KIND, SERVICES_PATH = "services.serving.knative.dev", "/apis/serving.knative.dev/v1/services"
 INGRESS_URL = "http://broker-ingress.knative-eventing.svc.cluster.local"
-TIMEOUT_SECONDS = 180
-"""If a certificate is issued after its pod started, the kubelet mounts it only at its next sync, within about 90 s."""
+TIMEOUT_SECONDS = 420
+"""If a certificate is issued after its pod started, the kubelet mounts it only at its next sync, within about 90 s.
+
+On a slow machine on which two clusters start, Knative's pods alone need four minutes.
+"""
 
 
 @contextmanager
