@@ -41,7 +41,7 @@ UNSENDABLE_STATUS = 400
 The ingress rejects such events, but the outbox may contain one that an older release accepted.
 """
 KEEPALIVE_SECONDS = 1.0
-"""Seconds to keep an idle connection. Gunicorn closes an idle connection after 2 s, and reuse would then fail."""
+"""Seconds to keep an idle connection: less than gunicorn's 75 s, since it might close a connection that is reused."""
 SKIPPED_AUTO_HEADERS = ["Content-Type", "User-Agent", "Accept"]
 """Headers that aiohttp would add; an event without content type must be sent without one."""
 

@@ -134,10 +134,6 @@ class WatchCache:
                 _update_index(self._maintenances, get_node_name(item), item, deleted=True)
 
 
-def _get_namespace(obj: Object) -> str:
-    return str(obj["metadata"]["namespace"])
-
-
 def _update_index(index: Index, key: str, obj: Object, *, deleted: bool) -> None:
     uid = obj["metadata"]["uid"]
     if not deleted:
