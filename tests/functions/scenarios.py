@@ -114,8 +114,9 @@ class ScenarioWorkload(Workload):
         return scenario
 
     def prepare_certificates(self) -> NamespaceCertificates:
-        """Delete the objects of earlier certificate tests, and return a helper for the product's namespace."""
+        """Return a helper for the product's namespace, and delete what earlier certificate tests left."""
         delete_test_objects(self.client)
+        EVENT_RECORDER.clear()
         self._cleanup.callback(delete_test_objects, self.client)
         self.add_compared_paths(SECRETS_PATH, CONFIG_MAPS_PATH, WEBHOOK_CONFIGURATIONS_PATH)
         return NamespaceCertificates(self.client)
