@@ -15,8 +15,7 @@ from a2wsgi.asgi_typing import HTTPScope, Receive, Send
 from a2wsgi.wsgi_typing import WSGIApp
 
 from eventing import logs
-from functions.app import create_app
-from functions.serving.health import find_readiness_problem
+from functions.app import create_app, find_readiness_problem
 from kube.client.sync_client import SyncClient
 
 WORKERS = 10

@@ -17,8 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from bench.observer_process import ROOT
-from kube.client.api import Api
-from kube.client.concurrent_requests import gather_all
+from kube.client.api import Api, gather_all
 from kube.client.paging import list_all
 from kube.nodes import NODES_PATH
 from kube.paths import Object

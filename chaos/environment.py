@@ -9,6 +9,8 @@ from pathlib import Path
 
 import requests
 
+from chaos.api_fault_proxy import FaultProxy
+from chaos.event_fault_proxy import NetworkFaultProxy
 from chaos.plan import App
 from chaos.report import list_unexpected_exits
 from chaos.targets import AnyProduct, Targets, build_targets, list_own_servers
@@ -20,13 +22,11 @@ from localcluster.cluster import LocalCluster
 from localcluster.components import crds
 from localcluster.components.selection import MAINTENANCE
 from localcluster.engine_product import EngineProduct
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from localcluster.processes import Server
 from localcluster.product import Product
 from localcluster.up.restarter import Restarter
 from localcluster.web_console import WebConsole
-from tests.e2e.fault_proxy import NetworkFaultProxy
-from tests.fault_proxy import FaultProxy
-from tests.receiver import ReceivedRequest, Receiver, Response
 
 NAMESPACE = "chaos"
 DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"

@@ -10,7 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 from typing import Any
 
+from chaos.api_fault_proxy import CONNECTION_RESET, Fault
 from chaos.environment import ChaosEnvironment
+from chaos.event_fault_proxy import Handler
 from chaos.plan import NETWORK_WEIGHTS, RESTART_API_SERVER, Action
 from chaos.targets import CrashTarget
 from kube.client.api import JSON_PATCH
@@ -19,10 +21,8 @@ from kube.maintenance.groups import GROUPS
 from kube.nodes import build_node_path
 from kube.paths import Object
 from localcluster.errors import LocalClusterError
+from localcluster.http_receiver import ReceivedRequest, Response
 from localcluster.processes import wait_until_ready
-from tests.e2e.fault_proxy import Handler
-from tests.fault_proxy import CONNECTION_RESET, Fault
-from tests.receiver import ReceivedRequest, Response
 
 USER_RETRY_SECONDS = 30.0
 """How long a user action is retried, in seconds, while the API server is down."""

@@ -10,8 +10,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from chaos.invariant_checker import InvariantChecker
-from chaos.observations import MAINTENANCES, NODES, PODS, ObjectObservation, Observation, WatchGap, parse_evictions
+from chaos.invariant_checker import (
+    MAINTENANCES,
+    NODES,
+    PODS,
+    InvariantChecker,
+    ObjectObservation,
+    Observation,
+    WatchGap,
+    parse_evictions,
+)
 from kube.client.list_watch import Change, StreamObserver, follow, merge_streams
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S

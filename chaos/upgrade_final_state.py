@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from chaos.plan import Upgrade
 from kube.mutex.jobs import CLEANUP, MAIN, NODE_ANNOTATION, RULE_ANNOTATION
-from kube.mutex.node_labels import get_run_id
+from kube.mutex.nodes import get_run_id
 from kube.mutex.objects import RULE_LABEL_PREFIX
 from kube.mutex.versions import get_version
 from kube.paths import Object

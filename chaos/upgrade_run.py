@@ -7,23 +7,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
+
+from cloudevents.core.v1.event import CloudEvent
 
 from chaos import plan
 from chaos.environment import ChaosEnvironment, start_environment
 from chaos.fault_injection import FaultInjector
 from chaos.invariant_checker import Tally
+from chaos.release_watcher import ReleaseWatcher
 from chaos.report import RunReport
 from chaos.upgrade_final_state import FINISHED, UpgradeSnapshot, identify_job, list_problems, list_violations
+from eventing.events import TICK
+from eventing.replay.function_client import post_event
 from kube.mutex.versions import WORKER_LABEL
 from kube.nodes import NODES_PATH
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from localcluster.components.selection import MUTEX
-from tests.chain.mutex.environment import NEW_VERSION, OLD_VERSION, MutexEnvironment
-from tests.chain.mutex.release_watcher import ReleaseWatcher
-from tests.openshift import FakeMco
-from tests.workload import AuditLog
+from localcluster.product import Product
+from localcluster.simulators.openshift import FakeCvo, FakeMco
+from localcluster.simulators.upgrade_objects import NEW_VERSION, OLD_VERSION, UpgradeObjects
 
 END_TIMEOUT_SECONDS = 240.0
 """Timeout in seconds, after the last action, for the run to end."""
@@ -37,13 +41,11 @@ def run_upgrade(
     """Run one upgrade in this directory; inject faults for `duration_seconds`, or until the run has ended."""
     upgrade = plan.plan_upgrade(seed, workers)
     with start_environment(engine, directory, 1, MUTEX) as environment:
-        mutex = MutexEnvironment(environment.cluster, environment.product)
-        with closing(mutex.client):
-            scenario = _UpgradeScenario(environment, mutex, upgrade)
-            injector = FaultInjector(environment, seed)
-            settle_seconds, snapshot = scenario.run_actions(
-                injector, plan.plan_upgrade_actions(seed, duration_seconds, environment.targets)
-            )
+        scenario = _UpgradeScenario(environment, upgrade)
+        injector = FaultInjector(environment, seed)
+        settle_seconds, snapshot = scenario.run_actions(
+            injector, plan.plan_upgrade_actions(seed, duration_seconds, environment.targets)
+        )
         exited_servers = environment.list_exited_servers()
     violations, problems = list(list_violations(snapshot)), list(list_problems(snapshot))
     for violation in violations:
@@ -67,15 +69,24 @@ def run_upgrade(
 class _UpgradeScenario:
     """An upgrade that is ready to begin: its pools, rules and workers exist on the cluster."""
 
-    def __init__(self, environment: ChaosEnvironment, mutex: MutexEnvironment, upgrade: plan.Upgrade) -> None:
-        self._environment, self._mutex, self._upgrade = environment, mutex, upgrade
-        mutex.cvo.install(OLD_VERSION)
-        self._workers = [name for pool, count in upgrade.pools.items() for name in mutex.create_workers(pool, count)]
-        mutex.create_canary(CANARY)
-        mutex.create_target("all", *(mutex.create_pool(pool, pool) for pool in upgrade.pools))
-        rules = [mutex.create_rule(rule.name, cleanup=rule.has_cleanup, delay=rule.job_delay) for rule in upgrade.rules]
-        self._path = mutex.create_run("chaos", rules, ["all"], CANARY)
-        mutex.wait_for_step(self._path, "Waiting")
+    def __init__(self, environment: ChaosEnvironment, upgrade: plan.Upgrade) -> None:
+        self._environment, self._upgrade = environment, upgrade
+        self._cvo, self._mutex = FakeCvo(environment.client), UpgradeObjects(environment.client)
+        self._cvo.install(OLD_VERSION)
+        self._workers = [name for pool, count in upgrade.pools.items() for name in self._create_workers(pool, count)]
+        self._mutex.create_canary(CANARY)
+        self._mutex.create_target("all", *(self._mutex.create_pool(pool, pool) for pool in upgrade.pools))
+        rules = [
+            self._mutex.create_rule(rule.name, cleanup=rule.has_cleanup, delay=rule.job_delay) for rule in upgrade.rules
+        ]
+        self._path = self._mutex.create_run("chaos", rules, ["all"], CANARY)
+        self._mutex.wait_for_step(self._path, "Waiting")
+
+    def _create_workers(self, pool: str, count: int) -> list[str]:
+        names = [f"{pool}-{number}" for number in range(1, count + 1)]
+        self._environment.cluster.create_nodes(*names)
+        self._mutex.label_workers(names, pool)
+        return names
 
     def run_actions(self, injector: FaultInjector, actions: list[plan.Action]) -> tuple[float | None, UpgradeSnapshot]:
         """Start the upgrade, inject faults, and wait for its end.
@@ -83,10 +94,14 @@ class _UpgradeScenario:
         Returns:
             The seconds from the last action until the end, None if the upgrade did not end; and the observations.
         """
-        mutex, run_ended = self._mutex, threading.Event()
-        pools_before, audit = mutex.get_selectors_by_pool(), mutex.start_audit()
-        with ReleaseWatcher(mutex.client) as watcher, FakeMco(mutex.client) as mco, ThreadPoolExecutor(1) as executor:
-            mutex.cvo.set_desired_version(NEW_VERSION)
+        environment, run_ended = self._environment, threading.Event()
+        pools_before, audit = self._mutex.get_selectors_by_pool(), AuditLog(environment.cluster.audit_log)
+        with (
+            ReleaseWatcher(environment.client) as watcher,
+            FakeMco(environment.client) as mco,
+            ThreadPoolExecutor(1) as executor,
+        ):
+            self._cvo.set_desired_version(NEW_VERSION)
             end_future = executor.submit(
                 self._wait_for_end, (actions[-1].start_seconds if actions else 0.0) + END_TIMEOUT_SECONDS
             )
@@ -96,8 +111,16 @@ class _UpgradeScenario:
             settle_seconds = (
                 max(0.0, ended_at - faults_ended_at) if (ended_at := end_future.result()) is not None else None
             )
-            mutex.send_tick()
+            self._send_tick()
         return settle_seconds, self._build_snapshot(watcher, mco, audit, pools_before)
+
+    def _send_tick(self) -> None:
+        """Send a tick, which repairs what lost events left over, and wait until the delivery has no pending events."""
+        product = self._environment.product
+        if not isinstance(product, Product):
+            raise TypeError("product must be a localcluster.product.Product: upgrade runs use the local delivery")
+        post_event(CloudEvent({"source": "chaos", "type": TICK}, {}), product.broker_url)
+        product.wait_until_delivered()
 
     def _wait_for_end(self, timeout: float) -> float | None:
         """Return the time at which the run ended, or None after `timeout`."""

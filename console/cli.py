@@ -6,11 +6,13 @@ Each command's module is imported only when that command is invoked, so no comma
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
-from console.terminal.errors import CommandGroup
+from console.operations.errors import OperationError
 from console.terminal.options import cluster_options
+from console.terminal.output import INTERRUPT_NOTE_KEY, escape
 
 COMMANDS = {
     "start": "Take NODE out of service: cordon it, taint it and evict its pods.",
@@ -30,26 +32,50 @@ COMMANDS = {
     "redrive": "Deliver dead letters again, each only to the function that did not accept it; "
     "responses go to the broker.",
 }
-"""Command name → first sentence of its help text.
+"""Command name → first sentence of its help text. The command's function has underscores instead of hyphens."""
+MODULES = {"redrive": "deadletters", "uncordon": "cordon"}
+"""Function of a command → module in `console.commands`, if the module does not have the function's name."""
+INTERRUPTED_EXIT_STATUS = 130
+"""Exit status of a command that Ctrl-C interrupted: 128 + SIGINT, as shells expect."""
 
-Each command's module in `console.commands` is named after the command without hyphens, its function with underscores.
-"""
+
+class CommandGroup(click.Group):
+    """A click group that converts a command's error, or Ctrl-C, to a one-line message and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command and convert its errors."""
+        try:
+            return super().invoke(ctx)
+        except OperationError as error:
+            message, exit_status = str(error), error.exit_status
+        except click.UsageError:
+            raise  # Click formats errors of the command line itself.
+        except click.ClickException as error:
+            message, exit_status = error.message, error.exit_code
+        except KeyboardInterrupt:
+            if build_note := ctx.meta.get(INTERRUPT_NOTE_KEY):
+                click.echo(f"\nInterrupted: {escape(build_note())}", err=True)
+            raise click.exceptions.Exit(INTERRUPTED_EXIT_STATUS) from None
+        click.ClickException(escape(message)).show()
+        raise click.exceptions.Exit(exit_status)
 
 
 class LazyGroup(CommandGroup):
-    """A click group of the commands in `COMMANDS` that imports each command only when it is invoked."""
+    """A group whose commands have only a name and a summary, so that the list of commands imports none of them."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command, or return None if no command has this name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"console.commands.{cmd_name.replace('-', '')}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
-        return command
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the invoked command, imported from its module, and its arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, import_command(name) if name and command else None, rest
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing any of them."""
-        click.Group(commands=self.commands).format_commands(ctx, formatter)
+
+def import_command(name: str) -> click.Command:
+    """Import and return one of `COMMANDS`."""
+    function = name.replace("-", "_")
+    command: click.Command = getattr(import_module(f"console.commands.{MODULES.get(function, function)}"), function)
+    return command
 
 
 @click.group(

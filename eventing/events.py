@@ -6,8 +6,8 @@ All events are CloudEvents 1.0 with JSON data. The project's own events carry th
 * `node`: the node's name, if the event is about a node and the name is a valid attribute value.
 * `partitionkey`: the node's name, or the object's uid for an event without a node; used by brokers that preserve order.
 * `cause`: the id of the event that triggered this event.
-* `traceparent`: see `eventing.trace_context`.
-* The extensions of a replay, if the triggering event is a replay: see `eventing.replay_extensions`.
+* `traceparent`: see `eventing.extensions`.
+* The extensions of a replay, if the triggering event is a replay: see `eventing.extensions`.
 
 The data of these events is `{"maintenance": {apiVersion, name, uid}, "node": name}`, plus the fields that
 `TYPE_DESCRIPTIONS` lists. In events about a run, rule or target, the key is `run`, `rule` or `target`, and the data
@@ -25,9 +25,13 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing import replay_extensions, trace_context
+from eventing.extensions import (
+    EXTENSION_OF_KIND,
+    TRACEPARENT_EXTENSION,
+    get_replay_extensions,
+    select_traceparent,
+)
 from eventing.http_binding import INVALID_CHARACTERS
-from eventing.object_extensions import EXTENSION_OF_KIND
 
 # Changes to API objects, from ApiServerSource in `mode: Resource`: data is the whole object; the extensions are
 # kind, apiversion, name and namespace (X-4).
@@ -134,6 +138,11 @@ TYPE_DESCRIPTIONS = {
 }
 """Event type → its meaning and data. Lists every type that this project emits to the broker."""
 
+TYPE_PREFIXES = ("dev.nodemaintenance.", "dev.knative.")
+RESOURCE_TYPES = (RESOURCE_ADDED, RESOURCE_UPDATED, RESOURCE_DELETED)
+REFERENCE_TYPES = (REFERENCE_ADDED, REFERENCE_UPDATED, REFERENCE_DELETED)
+KNOWN_TYPES = (*TYPE_DESCRIPTIONS, *RESOURCE_TYPES, *REFERENCE_TYPES, TICK)
+"""Every event type that this project sends through the broker, including those of the Knative sources."""
 FAILURE_TYPES = (MAINTENANCE_STEP_FAILED, RUN_HALTED)
 """Types of the events that report a failure."""
 
@@ -163,6 +172,18 @@ ID_NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
 
 An id derives from what triggered the event, so that a duplicate has the same id.
 """
+
+
+def shorten_type(event_type: str) -> str:
+    """Return the event type without its prefix, as users read and type it."""
+    for prefix in TYPE_PREFIXES:
+        event_type = event_type.removeprefix(prefix)
+    return event_type
+
+
+def expand_type(name: str) -> str:
+    """Return the known type that `name` abbreviates, or `name` itself if there is none."""
+    return next((known for known in KNOWN_TYPES if known == name or known.endswith(f".{name}")), name)
 
 
 @dataclass(frozen=True)
@@ -229,12 +250,12 @@ def build_event(
         "partitionkey": node_attribute or reference.uid,
         **({"node": node_attribute} if node_attribute else {}),
         **dict.fromkeys([*_list_default_flags(event_type), *flags], "true"),
-        trace_context.TRACEPARENT_EXTENSION: trace_context.select_traceparent(cause, reference.uid),
+        TRACEPARENT_EXTENSION: select_traceparent(cause, reference.uid),
         **extensions,
     }
     if cause:
         attributes["cause"] = cause.get_id()
-        attributes |= replay_extensions.get_replay_extensions(cause)
+        attributes |= get_replay_extensions(cause)
     references = {reference.extension: reference.as_data(), **({"node": node} if node else {})}
     return CloudEvent(attributes, {**references, **(data or {})})
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.event_types import REFERENCE_TYPES, RESOURCE_TYPES
+from eventing.events import REFERENCE_TYPES, RESOURCE_TYPES
 
 SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("begin", {"type": events.RESOURCE_ADDED, "kind": "NodeMaintenance"}),

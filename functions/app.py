@@ -1,4 +1,4 @@
-"""Registry of the functions of all components, and the Flask app that serves them.
+"""Imports the steps of all components, which register themselves, and builds the Flask app that serves them.
 
 With `FUNCTION=evict`, the app serves only that function, at `/` and `/evict`. If `FUNCTION` is unset, it serves all
 functions by path. Gunicorn (`functions.app:create_app()`), Knative func's middleware and the tests run the app.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 
-from flask import Flask
+from flask import Flask, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from eventing import logs
 from eventing.http_binding import MAX_BODY_BYTES
 from eventing.journal.retention import Retention
-from functions import record
-from functions.certificates import renew_certificates as certificates
+from functions import record  # noqa: F401 - the import of a step's module registers the step
+from functions.certificates import renew_certificates  # noqa: F401
 from functions.certificates.settings import Settings
-from functions.cpu_labels import label_cpu
-from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint
-from functions.maintenance.event_objects import build_step_failed
-from functions.mutex import (
+from functions.cpu_labels import label_cpu  # noqa: F401
+from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint  # noqa: F401
+from functions.mutex import (  # noqa: F401
     await_version,
     check_rule,
     check_run,
@@ -35,139 +35,19 @@ from functions.mutex import (
     run_job,
 )
 from functions.mutex.active_run import parse_upgrade_timeout
-from functions.mutex.event_objects import log_failure
-from functions.serving import health
 from functions.serving.attempts import Publisher
-from functions.serving.function import Function
 from functions.serving.handler import build_view
-from functions.serving.pass_queue import PassQueue
+from functions.serving.responses import build_text_response
 from functions.serving.tracing import AttemptTracer, is_tracing_enabled
-from functions.virtualization import migrate, protect
-from functions.virtualization.migration_snapshot import parse_migration_slots
-from kube.client.eviction_limits import parse_evictions_per_second
+from functions.steps import REGISTERED_FUNCTIONS, Function
+from functions.virtualization import migrate, protect  # noqa: F401
+from functions.virtualization.migrate import parse_migration_slots
+from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient
+from kube.evictions.limiters import parse_evictions_per_second
 
-FUNCTIONS = {
-    function.name: function
-    for function in (
-        Function(
-            "begin",
-            begin.begin,
-            begin.CONSUMES,
-            begin.EMITS,
-            kind="NodeMaintenance",
-            on_failure=begin.build_begin_failed,
-        ),
-        Function("cordon", cordon.cordon, cordon.CONSUMES, cordon.EMITS, on_failure=build_step_failed),
-        Function("taint", taint.taint, taint.CONSUMES, taint.EMITS, on_failure=build_step_failed),
-        Function(
-            "evict",
-            evict.evict,
-            evict.CONSUMES,
-            evict.EMITS,
-            on_failure=build_step_failed,
-            pass_queue=PassQueue(evict.PASS_STRATEGY),
-            late_replies=evict.LATE_EVICTIONS,
-            requires_signature=True,
-        ),
-        Function("status", status.status, status.CONSUMES, status.EMITS, requires_signature=True),
-        Function(
-            "restore",
-            restore.restore,
-            restore.CONSUMES,
-            restore.EMITS,
-            kind="NodeMaintenance",
-            on_failure=build_step_failed,
-        ),
-        Function(
-            "guard",
-            guard.guard,
-            guard.CONSUMES,
-            guard.EMITS,
-            kind="Node",
-            on_failure=build_step_failed,
-            pass_queue=PassQueue(guard.PASS_STRATEGY),
-        ),
-        Function(
-            "resync",
-            resync.resync,
-            resync.CONSUMES,
-            resync.EMITS,
-            on_failure=build_step_failed,
-            pass_queue=PassQueue(resync.PASS_STRATEGY),
-        ),
-        Function(
-            "renew-certificates",
-            certificates.renew_certificates,
-            certificates.CONSUMES,
-            certificates.EMITS,
-            kind="Secret",
-            pass_queue=PassQueue(certificates.PASS_STRATEGY),
-        ),
-        Function("check-rule", check_rule.check_rule, check_rule.CONSUMES, check_rule.EMITS, on_failure=log_failure),
-        Function(
-            "check-target", check_target.check_target, check_target.CONSUMES, check_target.EMITS, on_failure=log_failure
-        ),
-        Function("check-run", check_run.check_run, check_run.CONSUMES, check_run.EMITS, on_failure=log_failure),
-        Function(
-            "detect-upgrade",
-            detect_upgrade.detect_upgrade,
-            detect_upgrade.CONSUMES,
-            detect_upgrade.EMITS,
-            on_failure=log_failure,
-        ),
-        Function(
-            "claim-pools", claim_pools.claim_pools, claim_pools.CONSUMES, claim_pools.EMITS, on_failure=log_failure
-        ),
-        Function(
-            "pause-pools", pause_pools.pause_pools, pause_pools.CONSUMES, pause_pools.EMITS, on_failure=log_failure
-        ),
-        Function(
-            "label-nodes", label_nodes.label_nodes, label_nodes.CONSUMES, label_nodes.EMITS, on_failure=log_failure
-        ),
-        Function("edit-pools", edit_pools.edit_pools, edit_pools.CONSUMES, edit_pools.EMITS, on_failure=log_failure),
-        Function("run-job", run_job.run_job, run_job.CONSUMES, run_job.EMITS, on_failure=log_failure),
-        Function(
-            "release-node", release_node.release_node, release_node.CONSUMES, release_node.EMITS, on_failure=log_failure
-        ),
-        Function(
-            "await-version",
-            await_version.await_version,
-            await_version.CONSUMES,
-            await_version.EMITS,
-            on_failure=log_failure,
-        ),
-        Function(
-            "restore-pools",
-            restore_pools.restore_pools,
-            restore_pools.CONSUMES,
-            restore_pools.EMITS,
-            on_failure=log_failure,
-        ),
-        Function(
-            "resync-runs",
-            resync_runs.resync_runs,
-            resync_runs.CONSUMES,
-            resync_runs.EMITS,
-            on_failure=log_failure,
-            pass_queue=PassQueue(resync_runs.PASS_STRATEGY),
-        ),
-        Function(
-            "migrate", migrate.migrate, migrate.CONSUMES, migrate.EMITS, pass_queue=PassQueue(migrate.PASS_STRATEGY)
-        ),
-        Function(
-            "protect", protect.protect, protect.CONSUMES, protect.EMITS, pass_queue=PassQueue(protect.PASS_STRATEGY)
-        ),
-        Function(
-            "label-cpu",
-            label_cpu.label_cpu,
-            label_cpu.CONSUMES,
-            label_cpu.EMITS,
-            pass_queue=PassQueue(label_cpu.PASS_STRATEGY),
-        ),
-        Function("record", record.record, record.CONSUMES, record.EMITS),
-    )
-}
+FUNCTIONS = REGISTERED_FUNCTIONS
+"""All functions by name; the imports of this module register them."""
 
 
 def create_app(client: SyncClient | None = None) -> Flask:
@@ -186,7 +66,7 @@ def create_app(client: SyncClient | None = None) -> Flask:
         app.add_url_rule(f"/{function.name}", function.name, view, methods=["POST"])
     if len(served_functions) == 1:
         app.add_url_rule("/", "alone", app.view_functions[served_functions[0].name], methods=["POST"])
-    health.add_health_routes(app, client)
+    _add_health_routes(app, client)
     return app
 
 
@@ -211,3 +91,29 @@ def select_functions() -> list[Function]:
     except ValueError as error:
         raise SystemExit(str(error)) from None
     return [FUNCTIONS[name]] if name else list(FUNCTIONS.values())
+
+
+def _add_health_routes(app: Flask, client: SyncClient) -> None:
+    """Add the routes for health and metrics; liveness depends on this process only, readiness on the API server too."""
+
+    @app.get("/health/liveness")
+    def get_liveness() -> Response:
+        return build_text_response("alive\n", 200)
+
+    @app.get("/health/readiness")
+    def get_readiness() -> Response:
+        problem = find_readiness_problem(client)
+        return build_text_response(problem or "ready", 503 if problem else 200)
+
+    @app.get("/metrics")
+    def get_metrics() -> Response:
+        return Response(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+
+
+def find_readiness_problem(client: SyncClient) -> str:
+    """Return why this process is not ready, or "" if the API server responds."""
+    try:
+        client.get("/version")
+    except ApiError as error:
+        return f"the API server does not answer: {error.message}"
+    return ""

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client import Gauge
 
+from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
-from functions.kubernetes_events import record_event
 from kube import install_lease
 from kube.client.access_reviews import whoami
 from kube.client.api import get_or_none
@@ -33,7 +33,7 @@ Another install takes the Lease only if this install's ServiceAccount was delete
 Lease.
 """
 REPORT_INTERVAL_SECONDS = 600.0
-"""Minimum seconds between two reports that this install is passive."""
+"""Minimum seconds between two log lines that this install is passive."""
 PASSIVE_INSTALL = Gauge(
     "nodemaintenance_install_passive", "1 if this install is passive, because another install in the cluster is active"
 )
@@ -47,7 +47,7 @@ class InstallLeaseCache:
         self._lock = Lock()
         self._accounts: MutableMapping[SyncClient, ServiceAccount | None] = WeakKeyDictionary()
         self._confirmed_until: MutableMapping[SyncClient, float] = WeakKeyDictionary()
-        self._reported_at: dict[str, float] = {}
+        self._reported_at = -REPORT_INTERVAL_SECONDS
 
     def get_account(self, client: SyncClient) -> ServiceAccount | None:
         """Return this install's ServiceAccount, or None if the API client authenticates as a human user."""
@@ -62,20 +62,20 @@ class InstallLeaseCache:
     def confirm(self, client: SyncClient) -> None:
         """Record that this install holds the Lease now."""
         self._confirmed_until[client] = time.monotonic() + CONFIRMATION_TTL_SECONDS
-        self._reported_at.clear()
+        self._reported_at = -REPORT_INTERVAL_SECONDS
         PASSIVE_INSTALL.set(0)
 
-    def should_report_passive(self, channel: str) -> bool:
-        """Return whether it is time to report by `channel` ("log" or "Event") that this install is passive.
+    def should_log_passive(self) -> bool:
+        """Return whether it is time to log that this install is passive.
 
-        Also sets the metric to passive, and stores the time of the report.
+        Also sets the metric to passive, and stores the time of the log line.
         """
         PASSIVE_INSTALL.set(1)
         with self._lock:
             now = time.monotonic()
-            if now - self._reported_at.get(channel, -REPORT_INTERVAL_SECONDS) < REPORT_INTERVAL_SECONDS:
+            if now - self._reported_at < REPORT_INTERVAL_SECONDS:
                 return False
-            self._reported_at[channel] = now
+            self._reported_at = now
             return True
 
 
@@ -167,15 +167,12 @@ def _describe_previous_holder(holder: ServiceAccount | None) -> str:
 
 
 def _log_passive(account: ServiceAccount, holder: ServiceAccount) -> None:
-    if INSTALL_LEASE_CACHE.should_report_passive("log"):
+    if INSTALL_LEASE_CACHE.should_log_passive():
         log.warning(install_lease.build_passive_message(account, holder))
 
 
 def _report_passive(account: ServiceAccount, holder: ServiceAccount, client: SyncClient) -> None:
     """Report in the log and in an Event on the Lease that this install is passive."""
     _log_passive(account, holder)
-    if not INSTALL_LEASE_CACHE.should_report_passive("Event"):
-        return
-    event: Object = install_lease.build_passive_event(account, holder, datetime.now(timezone.utc))
-    if error := client.run(record_event(client.api, event)):
-        log.warning("cannot record Event %s: %s", install_lease.PASSIVE_REASON, error.message)
+    notice = install_lease.build_passive_notice(account, holder)
+    client.run(EVENT_RECORDER.record(client.api, [notice]))

@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING
 from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import Counter
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.dead_letters import parse_dead_letter
 from eventing.journal.entries import parse_attempts
 from eventing.journal.fail_fast_lock import FailFastLock
 from eventing.journal.retention import Pruner, Retention
 from eventing.signatures import require_valid_signature
 from functions.failures import Retry
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-CONSUMES = ()
-"""An empty tuple: the function consumes all event types."""
-EMITS = ()
 REDELIVERED_EVENTS = Counter("nodemaintenance_events_redelivered_total", "Events that record received again")
 DEAD_LETTERS = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
 JOURNAL_OPENING, JOURNAL_OPEN_TIMEOUT_SECONDS = FailFastLock(OSError), 5.0
@@ -40,6 +38,7 @@ Without the lock, two threads could each open the process's journal.
 """
 
 
+@step("record", consumes=(), emits=())  # It consumes all event types.
 def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
     """Record the complete event once; for `attempts.made`, record the attempts that the event contains.
 
@@ -48,7 +47,7 @@ def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
     `InvalidSignature` otherwise.
     """
     arrived_at = datetime.now(timezone.utc)  # The time is taken first, because opening the journal is slow.
-    if replay_extensions.is_dry_run(event):
+    if extensions.is_dry_run(event):
         return []
     if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE_PREFIX):
         require_valid_signature(event)

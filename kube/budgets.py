@@ -1,14 +1,13 @@
-"""Decides which pods disruption budgets allow to be evicted, as the eviction subresource does. Pure functions."""
+"""Rules of disruption budgets: which pods a budget covers and admits, and why a pod is blocked. Pure functions."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kube.paths import encode_path_segment
-from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, build_name_reference, get_uid, is_ready, is_terminating
+from kube.pods import Pod, build_name_reference, get_uid, is_ready
 from kube.selectors import matches
 from kube.text_limits import truncate
 
@@ -70,39 +69,21 @@ class BlockedPod:
         """Return `namespace/name` of the pod."""
         return f"{self.pod['namespace']}/{self.pod['name']}"
 
+    @property
+    def budget_key(self) -> str:
+        """Return `namespace/name` of the budget, if `budget` is one name."""
+        return f"{self.pod['namespace']}/{self.budget}"
+
     def as_data(self) -> dict[str, Any]:
         """Return the blocked pod as event data, without unknown counts and unset fields."""
-        fields = {"reason": self.reason, "message": self.message, "budget": self.budget}
-        counts = {"healthy": self.healthy, "needed": self.needed}
-        never_allows = {"allowsNone": True} if self.never_allows_disruption else {}
-        retry = {"retryAfter": self.retry_after} if self.retry_after else {}
-        return {
-            **self.pod,
-            **fields,
-            **never_allows,
-            **retry,
-            **{name: count for name, count in counts.items() if count is not None},
+        optional = {
+            "healthy": self.healthy,
+            "needed": self.needed,
+            "allowsNone": self.never_allows_disruption or None,
+            "retryAfter": self.retry_after or None,
         }
-
-
-@dataclass(frozen=True)
-class EvictionPlan:
-    """The evictions that one pass may send.
-
-    Attributes:
-        unbudgeted: Pods that no budget covers; they are evicted concurrently.
-        queues_by_budget: Pods to evict one after another, per budget (`namespace/name`). Concurrent evictions under one
-            budget conflict in the API server.
-        blocked: Pods that are not evicted now.
-        budgets_by_key: The budgets of `queues_by_budget`.
-        options: The grace period, and whether pods are deleted instead of evicted.
-    """
-
-    unbudgeted: list[Pod] = field(default_factory=list)
-    queues_by_budget: dict[str, list[Pod]] = field(default_factory=dict)
-    blocked: list[BlockedPod] = field(default_factory=list)
-    budgets_by_key: dict[str, Budget] = field(default_factory=dict)
-    options: DrainOptions = DEFAULT_DRAIN_OPTIONS
+        known = {name: value for name, value in optional.items() if value is not None}
+        return {**self.pod, "reason": self.reason, "message": self.message, "budget": self.budget, **known}
 
 
 def build_budget_paths(pods: Iterable[Pod]) -> list[str]:
@@ -144,36 +125,6 @@ def is_migration_target(pod: Pod) -> bool:
     """
     labels = pod["metadata"].get("labels") or {}
     return MIGRATION_UID_LABEL in labels and (pod.get("status") or {}).get("phase") == "Pending"
-
-
-def plan_evictions(
-    leaving_pods: Iterable[Pod], budgets: Iterable[Budget], options: DrainOptions = DEFAULT_DRAIN_OPTIONS
-) -> EvictionPlan:
-    """Decide which pods may be evicted now.
-
-    Terminating pods are leaving already and do not appear in the plan. Deletions (`disable_eviction`) ignore budgets.
-    """
-    covering_candidates = [] if options.disable_eviction else list(budgets)
-    result = EvictionPlan(options=options)
-    pods_by_budget: dict[str, list[Pod]] = defaultdict(list)
-    for pod in leaving_pods:
-        if is_terminating(pod):
-            continue
-        covering = [budget for budget in covering_candidates if covers(budget, pod)]
-        if not covering:
-            result.unbudgeted.append(pod)
-        elif len(covering) > 1:
-            result.blocked.append(_build_blocked_by_several_budgets(pod, covering))
-        else:
-            pods_by_budget[format_budget_key(covering[0])].append(pod)
-            result.budgets_by_key[format_budget_key(covering[0])] = covering[0]
-    for name, pods in pods_by_budget.items():
-        admitted, waiting = split_admitted_pods(result.budgets_by_key[name], pods)
-        if admitted:
-            result.queues_by_budget[name] = admitted
-        going_ready = sum(is_ready(pod) for pod in admitted)
-        result.blocked.extend(build_blocked_by_budget(result.budgets_by_key[name], pod, going_ready) for pod in waiting)
-    return result
 
 
 def split_admitted_pods(budget: Budget, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
@@ -284,7 +235,7 @@ def build_object_reference(pod: Pod) -> dict[str, str]:
     return {**build_name_reference(pod), "uid": get_uid(pod)}
 
 
-def _build_blocked_by_several_budgets(pod: Pod, budgets: list[Budget]) -> BlockedPod:
+def build_blocked_by_several_budgets(pod: Pod, budgets: list[Budget]) -> BlockedPod:
     """Build the `BlockedPod` of a pod that several budgets cover.
 
     If a virt-launcher pod's budget has wait annotations, the annotated reason takes precedence over MultipleBudgets.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from kube import kubernetes_events
+from kube.kubernetes_events import EventNotice
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object, encode_path_segment
 from kube.times import format_micro_time
 
@@ -73,16 +73,7 @@ def build_passive_message(account: ServiceAccount, holder: ServiceAccount) -> st
     )
 
 
-def build_passive_event(account: ServiceAccount, holder: ServiceAccount, now: datetime) -> Object:
-    """Build the Event which reports that the install is passive; its name depends only on the two namespaces."""
-    involved = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "name": LEASE_NAME,
-        "namespace": LEASE_NAMESPACE,
-    }
-    name = kubernetes_events.build_event_name(LEASE_NAME, account.namespace, holder.namespace)
-    message = build_passive_message(account, holder)
-    return kubernetes_events.build_event(
-        name, LEASE_NAMESPACE, involved, kubernetes_events.WARNING_TYPE, PASSIVE_REASON, message, now
-    )
+def build_passive_notice(account: ServiceAccount, holder: ServiceAccount) -> EventNotice:
+    """Build the notice which reports that the install is passive."""
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE_NAME, "namespace": LEASE_NAMESPACE}
+    return EventNotice(lease, PASSIVE_REASON, build_passive_message(account, holder))

@@ -13,7 +13,7 @@ import click
 from kube.client.api_errors import ApiError
 from localcluster.components import selection
 from localcluster.errors import LocalClusterError
-from localcluster.up import cluster_spec, state_directory
+from localcluster.up import state_directory
 
 directory_option = click.option(
     "--directory",
@@ -79,7 +79,7 @@ def up(
     directory: Path, nodes: int, control_planes: int, engine: str, components: str, fakes: str, real_nodes: int
 ) -> None:
     """Start a cluster and the product; return when both are ready."""
-    spec = cluster_spec.ClusterSpec(
+    spec = state_directory.ClusterSpec(
         nodes, control_planes, engine, selection.parse_components(components), fakes, real_nodes
     )
     spec.validate()
@@ -109,7 +109,7 @@ def supervise(directory: Path, spec: str) -> None:
     """Run as the supervisor, which owns the servers until SIGTERM; `up` starts this process."""
     from localcluster.up import supervisor
 
-    supervisor.supervise(directory, cluster_spec.parse_spec(spec))
+    supervisor.supervise(directory, state_directory.parse_spec(spec))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
-"""API server credentials: static tokens, kubeconfig files, and the key that signs ServiceAccount tokens."""
+"""API server credentials: certificates, static tokens, kubeconfig files, and the key that signs ServiceAccount tokens.
+
+The API server can generate its own certificates, but with RSA keys. Generating two such keys adds tenths of a second to
+its startup, and each TLS handshake then takes fifteen times as long.
+"""
 
 from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import yaml
@@ -12,15 +17,12 @@ import yaml
 from localcluster.errors import LocalClusterError
 
 NAMESPACE = "node-maintenance"
-SERVICE_ACCOUNTS = (
-    *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
-    *("renew-certificates", "certificate-sources"),
-    *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
-    *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs", "mutex-sources"),
-    *("migrate", "protect", "virtualization-sources"),
-    *("label-cpu", "cpu-label-sources"),
-    *("functions", "sources", "podsource", "validate"),
-)
+MANIFESTS_DIR = Path(__file__).parents[1] / "manifests"
+RIGHTS_FILES = ("base/rbac/*.yaml", "components/*/rights/*.yaml")
+"""Each file defines the account that has the file's name, or objects of the accounts in its directory."""
+NO_ACCOUNT_FILES = ("kustomization", "namespace")
+SHARED_ACCOUNT = "functions"
+"""The account of a process that serves all functions."""
 ADMIN = "admin"
 UNPRIVILEGED = "unprivileged"
 KWOK = "kwok"
@@ -30,6 +32,9 @@ SCHEDULER = "system:kube-scheduler"
 AUTHENTICATED = "system:authenticated"
 SYSTEM_MASTERS = "system:masters"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
+VALIDITY_DAYS = 365
+SERVING_NAMES = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost", "127.0.0.1", "10.0.0.1")
+"""The API server's names and addresses; the last is its Service's cluster IP, the first address of `SERVICE_CIDR`."""
 
 
 def ensure_event_signing_key(directory: Path) -> str:
@@ -45,6 +50,12 @@ def make_username(account: str) -> str:
     return f"system:serviceaccount:{NAMESPACE}:{account}"
 
 
+def list_service_accounts() -> list[str]:
+    """Return the product's ServiceAccounts, those of the optional components included."""
+    names = {file.stem for pattern in RIGHTS_FILES for file in MANIFESTS_DIR.glob(pattern)}
+    return sorted(names.difference(NO_ACCOUNT_FILES) | {SHARED_ACCOUNT})
+
+
 def list_users() -> dict[str, tuple[str, ...]]:
     """Return every user that gets a token, with its groups."""
     account_groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", AUTHENTICATED)
@@ -54,7 +65,7 @@ def list_users() -> dict[str, tuple[str, ...]]:
         CONTROLLER_MANAGER: (AUTHENTICATED,),
         SCHEDULER: (AUTHENTICATED,),
         UNPRIVILEGED: (AUTHENTICATED,),
-        **{make_username(name): account_groups for name in SERVICE_ACCOUNTS},
+        **{make_username(name): account_groups for name in list_service_accounts()},
     }
 
 
@@ -117,3 +128,23 @@ def write_secret(file: Path, text: str) -> None:
     temporary.touch(mode=0o600)
     temporary.write_text(text)
     temporary.replace(file)
+
+
+def write_certificate(component_name: str, server_names: Sequence[str], certificate: Path, key: Path) -> str:
+    """Issue a certificate for these server names, write it and its key, and return the CA certificate, all as PEM."""
+    from kube.certificates import key_pairs  # slow import, not needed if no cluster is started
+    from kube.certificates.components import Component
+
+    now, component = datetime.now(timezone.utc), Component(component_name, timedelta(days=VALIDITY_DAYS))
+    ca = key_pairs.create_ca(component, now)
+    pair = key_pairs.issue_serving_certificate(ca, server_names, component, now)
+    write_secret(key, pair.key)
+    certificate.write_text(pair.certificate)
+    return ca.certificate
+
+
+def write_serving_certificate(certificate: Path, key: Path) -> None:
+    """Write the API server's certificate file: the serving certificate, followed by its CA."""
+    ca_certificate = write_certificate("kubernetes", SERVING_NAMES, certificate, key)
+    with certificate.open("a") as file:
+        file.write(ca_certificate)

@@ -19,7 +19,7 @@ from kube.client.list_watch import Change, follow
 from kube.client.sync_client import SyncClient
 from kube.maintenance.quorum import CONTROL_PLANE_LABELS
 from kube.paths import Object
-from localcluster import access, certificates
+from localcluster import access
 from localcluster.errors import LocalClusterError
 from localcluster.nodes import identities
 from localcluster.processes import GO_ENV, Server, Startable, kill_all, reserve_port, wait_until_ready
@@ -229,7 +229,7 @@ class LocalCluster(Startable):
         self._tokens = access.TokenFile(
             self._server_factory.tokens_file, {**access.list_users(), **identities.list_users(self._real_nodes)}
         )
-        certificates.write_serving_certificate(self._server_factory.certificate_file, self._server_factory.key_file)
+        access.write_serving_certificate(self._server_factory.certificate_file, self._server_factory.key_file)
         if self._real_nodes:
             identities.KubeletClientCertificate(self.pki).write_certificate()
             identities.EtcdCertificate(self.pki).write_certificate(LOOPBACK)

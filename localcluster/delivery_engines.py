@@ -19,9 +19,9 @@ from localcluster.programs import build
 from localcluster.programs.build import Toolset
 
 if TYPE_CHECKING:
+    from localcluster.addons import Addon
     from localcluster.cluster import LocalCluster
-    from localcluster.knative.pod_install import Addon
-    from localcluster.knative.pod_product import PodProduct
+    from localcluster.knative.pod_install import PodProduct
     from localcluster.product import Product
     from localcluster.rabbitmq.product import RabbitProduct
 
@@ -100,10 +100,10 @@ def _build_local_engine() -> Engine:
 
 
 def _build_knative_engine() -> Engine:
-    from localcluster.knative import install, proxy
+    from localcluster.knative import install, planes
     from localcluster.knative.product import KnativeProduct
 
-    return Engine(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, proxy.check_nginx)
+    return Engine(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, planes.check_nginx)
 
 
 def _build_rabbitmq_engine() -> Engine:
@@ -120,25 +120,24 @@ def _build_rabbitmq_engine() -> Engine:
 
 
 def _build_pods_engine() -> Engine:
-    from localcluster.knative import pods
+    from localcluster.addons import APISERVER_FLAGS, EVENTING_ADDON
 
-    return Engine(_create_pod_product("plain"), (build.KNATIVE,), pods.APISERVER_FLAGS, addons=(pods.EVENTING,))
+    return Engine(_create_pod_product("plain"), (build.KNATIVE,), APISERVER_FLAGS, addons=(EVENTING_ADDON,))
 
 
 def _build_serving_engine() -> Engine:
-    from localcluster.knative import pods
-    from localcluster.serving import pods as serving
+    from localcluster.addons import APISERVER_FLAGS, EVENTING_ADDON, SERVING_ADDONS
 
     toolsets = (build.KNATIVE, build.SERVING, build.TRAEFIK)
-    addons = (pods.EVENTING, *serving.ADDONS)
-    return Engine(_create_pod_product("knative"), toolsets, pods.APISERVER_FLAGS, addons=addons)
+    addons = (EVENTING_ADDON, *SERVING_ADDONS)
+    return Engine(_create_pod_product("knative"), toolsets, APISERVER_FLAGS, addons=addons)
 
 
 def _create_pod_product(overlay: str) -> Callable[[LocalCluster, Path, Components], PodProduct]:
     """Return a function that creates the product with a shipped overlay."""
 
     def create_product(cluster: LocalCluster, directory: Path, components: Components) -> PodProduct:
-        from localcluster.knative.pod_product import PodProduct
+        from localcluster.knative.pod_install import PodProduct
         from localcluster.servers import ROOT
 
         return PodProduct(cluster, directory, components, ROOT / "manifests" / "overlays" / overlay)

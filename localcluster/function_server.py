@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from eventing import sinks
+from eventing import endpoints
 from localcluster.processes import Server
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
@@ -54,7 +54,7 @@ class FunctionConfig:
             "RECORD": self.record_url,
             "SIGNING_KEY": self.signing_key,
         }
-        return {**variables, sinks.TOKEN_FILE_VARIABLE: self.token_file}
+        return {**variables, endpoints.TOKEN_FILE_VARIABLE: self.token_file}
 
 
 def build_function_server(

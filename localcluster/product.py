@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from localcluster import access
@@ -122,6 +124,15 @@ class Product(Startable):
         self.delivery.start()
         self._wait_until_ready(self.functions, self.functions_url)
         self._wait_until_ready(self.delivery, self.broker_url)
+
+    def wait_until_delivered(self) -> None:
+        """Wait until all events have been delivered."""
+        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as outbox:
+            wait_until_ready(
+                "an empty outbox",
+                lambda: outbox.execute("SELECT count(*) FROM delivery").fetchone() == (0,),
+                self.servers,
+            )
 
     def stop(self) -> None:
         """Stop both processes gracefully, the delivery first."""

@@ -14,13 +14,13 @@ from xdist.remote import Producer
 
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import Receiver
 from localcluster.product import Product
 from localcluster.readiness import CRDS_PATH
 from tests.concurrent_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.failure_report import pytest_configure as pytest_configure
 from tests.postgresql import PostgreSQL
 from tests.proofs import COLLECTION_KEY, build_collection, collects_all_tests
-from tests.receiver import Receiver
 from tests.scheduling import GroupScheduling, MachineLock, find_group_index
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from localcluster.components import crds
 from localcluster.errors import LocalClusterError
 from localcluster.knative import install
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.nodes import product_image
-from localcluster.openshift import crds as openshift
-from localcluster.programs import build, func_module, toolchain
+from localcluster.programs import build, func_module, go_install
 from localcluster.programs.build import Toolset
 from tests.manifests import cert_manager, prometheus
 from tests.manifests.rendering import fetch_knative_crds
@@ -37,7 +37,7 @@ TOOLSETS: dict[str, tuple[Toolset, ...]] = {
 DOWNLOADS: tuple[Callable[[], object], ...] = (
     *(
         fetch_knative_crds,
-        openshift.fetch_crd_files,
+        crds.fetch_openshift_crd_files,
         kubevirt.fetch_schemas_file,
         cert_manager.fetch_crds,
         prometheus.fetch_crds,
@@ -54,7 +54,7 @@ def prepare_dependencies(target: str) -> None:
     """Build and download the files that the tests of a make target need. Raises `LocalClusterError`."""
     build.build_all(TOOLSETS[target])
     with build.hold_build_lock("Go"):
-        toolchain.ensure_go(build.get_cache_dir())  # The concurrent downloads need Go.
+        go_install.ensure_go(build.get_cache_dir())  # The concurrent downloads need Go.
     with ThreadPoolExecutor(len(DOWNLOADS)) as threads:
         for future in [threads.submit(download) for download in DOWNLOADS]:
             future.result()

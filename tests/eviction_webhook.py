@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from localcluster.processes import wait_until_ready
-from tests.receiver import ReceivedRequest, Receiver, Response
 
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 PROBE_POD = "none"

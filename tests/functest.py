@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import aclosing, closing
 
 from console.operations.descriptions import summarize_blockers
-from console.operations.install.lookup import list_install_warnings
+from console.operations.install_check import list_install_warnings
 from kube.backoff import generate_delays
 from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError, NotFound, Unavailable

@@ -18,8 +18,7 @@ from urllib.parse import quote
 
 import requests
 
-from eventing.event_types import KNOWN_TYPES
-from eventing.events import ATTEMPTS_MADE, ObjectReference
+from eventing.events import ATTEMPTS_MADE, KNOWN_TYPES, ObjectReference
 from functions.app import FUNCTIONS
 from kube.maintenance.groups import GROUPS
 from localcluster import product as localproduct

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from eventing import events
-from eventing.event_types import KNOWN_TYPES
+from eventing.events import KNOWN_TYPES
 from kube.maintenance.groups import GROUPS
 
 ATTRIBUTES = (

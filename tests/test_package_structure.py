@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,14 +19,14 @@ from tests.sources import ROOT, get_rbac_path, get_source_path, get_test_path, p
 
 COMPONENTS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels")
 """`maintenance` and the optional components; each has a package in `functions` and one for its rules in `kube`."""
-RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS} | {"cpu_labels": "kube/cpu"}
-"""The package with the rules of each component; `kube/cpu` also has rules that do not concern labels."""
+RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS}
+"""The package with the rules of each component."""
 EVENTING_PACKAGES = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
-KUBE_PACKAGES = ("kube", "kube/client", *RULES_PACKAGES.values())
-OPERATIONS_PACKAGES = ("console/operations", "console/operations/install")
+KUBE_PACKAGES = ("kube", "kube/client", "kube/evictions", *RULES_PACKAGES.values())
 ALLOWED_IMPORTS = {
     "kube": ("kube",),
     "kube/client": ("kube", "kube/client"),
+    "kube/evictions": ("kube", "kube/client", "kube/evictions"),
     **{folder: ("kube", folder) for folder in RULES_PACKAGES.values()},
     "eventing": ("eventing",),
     **{folder: ("eventing", folder, *KUBE_PACKAGES) for folder in EVENTING_PACKAGES[1:]},
@@ -36,18 +37,21 @@ ALLOWED_IMPORTS = {
         f"functions/{component}": ("functions", f"functions/{component}", "eventing", "kube", "kube/client", folder)
         for component, folder in RULES_PACKAGES.items()
     },
+    "functions/maintenance": (
+        *("functions", "functions/maintenance", "eventing"),
+        *("kube", "kube/client", "kube/evictions", "kube/maintenance"),
+    ),
     # Admission validates NodeMaintenances with the rules that apply to them after their creation.
-    "kube/admission": ("kube", "kube/maintenance", "kube/admission"),
+    "kube/admission": ("kube", "kube/evictions", "kube/maintenance", "kube/admission"),
     "functions/admission": (
         *("functions", "functions/admission", "eventing"),
         *("kube", "kube/client", "kube/maintenance", "kube/admission"),
     ),
-    "console": ("console/commands", "console/terminal"),
-    "console/commands": ("console/terminal", *OPERATIONS_PACKAGES, *EVENTING_PACKAGES, *KUBE_PACKAGES),
-    "console/terminal": ("console/terminal", *OPERATIONS_PACKAGES, *EVENTING_PACKAGES, *KUBE_PACKAGES),
+    "console": ("console/commands", "console/operations", "console/terminal"),
+    "console/commands": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
+    "console/terminal": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/web": ("console/web", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
-    "console/operations": (*OPERATIONS_PACKAGES, *EVENTING_PACKAGES, *KUBE_PACKAGES),
-    "console/operations/install": ("console/operations/install", "kube", "kube/client", "kube/maintenance"),
+    "console/operations": ("console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
 }
 """The packages whose modules each package may import."""
 IMPORT_EXCEPTIONS = {
@@ -62,15 +66,22 @@ IMPORT_EXCEPTIONS = {
     "functions/admission/__main__.py": ("functions/serving",),  # This module serves the webhook.
     "functions/app.py": (
         "functions/serving",
+        "kube/evictions",
         *(f"functions/{component}" for component in COMPONENTS),
     ),  # This module lists all functions.
     "console/commands/console.py": ("console/web",),  # This module serves the web console.
-    "console/operations/in_process.py": ("functions", "functions/serving"),  # This module runs functions for replays.
+    "console/operations/replay.py": (
+        "functions",
+        "functions/serving",
+    ),  # A replay can run functions in its own process.
 }
 """The packages that a module may import in addition to those allowed for its package, with the reason."""
 PACKAGES = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "tests")
-PRODUCT_PACKAGES = PACKAGES[:4]
+PRODUCT_PACKAGES, TOOL_PACKAGES = PACKAGES[:4], PACKAGES[4:7]
 MODULES = [path for package in PRODUCT_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+TOOL_MODULES = [path for package in TOOL_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+TESTS_MODULE_PATTERN = re.compile(r"tests(\.\w+)*")
+"""Matches the name of a module in `tests`, as an import, `importlib.import_module` or `python -m` has it."""
 LAZY_IMPORTS = (
     *("sqlalchemy", "rich", "croniter", "opentelemetry"),
     *("yaml", "requests", "urllib3", "charset_normalizer", "cryptography"),
@@ -85,7 +96,12 @@ def get_relative_name(path: Path) -> str:
 
 def list_imports(path: Path) -> Iterator[str]:
     """Yield the dotted names of all imports of the module, including those within functions."""
-    for node in ast.walk(parse_source(path)):
+    yield from list_imports_of(parse_source(path))
+
+
+def list_imports_of(source: ast.Module) -> Iterator[str]:
+    """Yield the dotted names of all imports in the source, including those within functions."""
+    for node in ast.walk(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -97,6 +113,7 @@ def list_packages(path: Path) -> set[str]:
     return {name.split(".")[0] for name in list_imports(path)}
 
 
+@cache
 def find_package(imported: str) -> str:
     """Return the package of this repository that contains the imported module or the imported name."""
     parts = imported.split(".")
@@ -106,13 +123,18 @@ def find_package(imported: str) -> str:
     return "/".join(part for part in parts if ROOT.joinpath(*parts[: parts.index(part) + 1]).is_dir())
 
 
-@pytest.mark.parametrize("path", MODULES, ids=get_relative_name)
-def test_module_imports_only_allowed_packages(path: Path) -> None:
-    """Check that a module imports only packages that `ALLOWED_IMPORTS` or `IMPORT_EXCEPTIONS` allows."""
+def list_forbidden_imports(path: Path) -> set[str]:
+    """Return the packages that a module imports although no rule allows it."""
     imported = {find_package(name) for name in list_imports(path) if name.split(".")[0] in PACKAGES}
     allowed = ALLOWED_IMPORTS[get_relative_name(path.parent)] + IMPORT_EXCEPTIONS.get(get_relative_name(path), ())
+    return imported.difference(allowed)
 
-    assert imported <= set(allowed)
+
+def test_modules_import_only_allowed_packages() -> None:
+    """Check that each module imports only packages that `ALLOWED_IMPORTS` or `IMPORT_EXCEPTIONS` allows."""
+    forbidden_imports = {get_relative_name(path): list_forbidden_imports(path) for path in MODULES}
+
+    assert {module: packages for module, packages in forbidden_imports.items() if packages} == {}
 
 
 def test_import_rules_match_existing_packages() -> None:
@@ -121,6 +143,33 @@ def test_import_rules_match_existing_packages() -> None:
     for module, packages in IMPORT_EXCEPTIONS.items():
         if (ROOT / module).exists():
             assert {find_package(name) for name in list_imports(ROOT / module)} & set(packages), module
+
+
+def uses_tests(source: ast.Module) -> bool:
+    """Return whether the source imports a module of `tests`, or has the name of such a module in a string."""
+    strings = (str(node.value) for node in ast.walk(source) if isinstance(node, ast.Constant))
+    return any(TESTS_MODULE_PATTERN.fullmatch(name) for name in (*list_imports_of(source), *strings))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tests.workload",
+        "from tests import workload",
+        "from tests.workload import build_pod",
+        "def start(): from tests.workload import build_pod",
+        'importlib.import_module("tests.workload")',
+        'subprocess.run([sys.executable, "-m", "tests.workload"])',
+    ],
+)
+def test_each_use_of_tests_is_found(line: str) -> None:
+    """Check that `uses_tests` finds imports at any level, imports by name, and commands."""
+    assert uses_tests(ast.parse(line))
+
+
+def test_tools_do_not_use_tests() -> None:
+    """Check that the development tools neither import `tests` nor run its modules; `tests` may use the tools."""
+    assert [get_relative_name(path) for path in TOOL_MODULES if uses_tests(parse_source(path))] == []
 
 
 def test_only_client_config_imports_kubernetes() -> None:
@@ -133,6 +182,7 @@ def test_only_client_config_imports_kubernetes() -> None:
 def test_rule_modules_import_no_client() -> None:
     """Check that the rules can be pure functions: their modules import no HTTP client, `asyncio` or `threading`."""
     rules = [path for path in MODULES if get_relative_name(path.parent) in ("kube", *RULES_PACKAGES.values())]
+    rules.append(ROOT / "kube/evictions/planner.py")
     impure_modules = {
         get_relative_name(path)
         for path in rules
@@ -144,7 +194,7 @@ def test_rule_modules_import_no_client() -> None:
 
 def test_operations_import_neither_terminal_nor_web_libraries() -> None:
     """Check that the operations shared by commands and pages import neither click, Flask nor rich."""
-    operations = [path for path in MODULES if get_relative_name(path.parent) in OPERATIONS_PACKAGES]
+    operations = [path for path in MODULES if get_relative_name(path.parent) == "console/operations"]
     pages = [path for path in MODULES if get_relative_name(path.parent) == "console/web"]
 
     assert {get_relative_name(path) for path in operations if list_packages(path) & {"click", "flask", "rich"}} == set()
@@ -198,14 +248,6 @@ def list_loaded_modules(code: str, names: Iterable[str]) -> list[str]:
 def test_functions_start_without_importing_lazy_imports() -> None:
     """Check that importing the functions imports none of `LAZY_IMPORTS`, because a cold start waits for imports."""
     assert list_loaded_modules("import functions.app", LAZY_IMPORTS) == []
-
-
-@pytest.mark.parametrize("module", ["functions.app", "eventing.local.broker"])
-def test_ssl_contexts_are_created_lazily(module: str) -> None:
-    """Check that importing these modules makes aiohttp create its default SSL contexts lazily."""
-    code = f"import {module}, aiohttp.connector as connector; print(type(connector._SSL_CONTEXT_VERIFIED).__name__)"
-
-    assert list_loaded_modules(code, ()) == ["LazySSLContext"]
 
 
 def test_make_up_and_status_import_no_heavy_modules() -> None:

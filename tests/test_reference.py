@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from eventing import events
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from functions.app import FUNCTIONS
 from tests.proofs import proves
 from tests.reference import PAGE, render_page
@@ -16,6 +16,13 @@ from tests.sources import ROOT, parse_source
 SHIPPED_PACKAGES = ("functions", "eventing", "kube", "console")
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 VARIABLE_NAME_PATTERN = re.compile(r"[A-Z][A-Z0-9_]+")
+VARIABLES_BY_LIBRARY_FUNCTION = {
+    "create_default_context": ("SSL_CERT_FILE", "SSL_CERT_DIR"),
+    "load_default_certs": ("SSL_CERT_FILE", "SSL_CERT_DIR"),
+    "getproxies": ("HTTPS_PROXY",),
+    "proxy_bypass": ("NO_PROXY",),
+}
+"""The environment variables that functions of Python's standard library read for their caller."""
 DOCUMENTED_VARIABLE_PATTERN = re.compile(rf"`({VARIABLE_NAME_PATTERN.pattern})`")
 
 
@@ -68,7 +75,7 @@ def list_names(node: ast.AST) -> set[str]:
 
 
 def list_environment_variables() -> set[str]:
-    """Return the names that the shipped packages read from the environment, as strings or as constants."""
+    """Return the variables that the shipped packages read: as strings, as constants, or through a library function."""
     paths = [path for package in SHIPPED_PACKAGES for path in (ROOT / package).rglob("*.py")]
     trees = [parse_source(path) for path in paths]
     strings_by_constant: dict[str, set[str]] = {}
@@ -78,6 +85,8 @@ def list_environment_variables() -> set[str]:
     strings: set[str] = set()
     for read in (read for tree in trees for read in list_environment_reads(tree)):
         strings.update(list_strings(read), *(strings_by_constant.get(name, ()) for name in list_names(read)))
+    called_names = set().union(*map(list_names, trees))
+    strings.update(*(names for function, names in VARIABLES_BY_LIBRARY_FUNCTION.items() if function in called_names))
     return {string for string in strings if VARIABLE_NAME_PATTERN.fullmatch(string)}
 
 
@@ -85,7 +94,7 @@ def test_every_environment_variable_is_documented() -> None:
     """Check that docs/configuration.md or docs/console.md names every environment variable that the packages read.
 
     The first assertion checks that the scan finds each kind of read. A variable can be read in a function, at import,
-    by a constant, through a helper, in a loop over names, or in an option of a command.
+    by a constant, through a helper, in a loop over names, in an option of a command, or by a library function.
     """
     pages = [(ROOT / "docs" / name).read_text() for name in ("configuration.md", "console.md")]
     documented = {name for page in pages for name in DOCUMENTED_VARIABLE_PATTERN.findall(page)}
@@ -93,6 +102,6 @@ def test_every_environment_variable_is_documented() -> None:
 
     assert variables >= {
         *("PORT", "LEASE_NAMESPACE", "SIGNING_KEY"),
-        *("MIGRATIONS_PER_NODE", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "CONSOLE_TLS"),
+        *("MIGRATIONS_PER_NODE", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "CONSOLE_TLS", "SSL_CERT_FILE"),
     }
     assert variables - documented == set()

@@ -10,7 +10,7 @@ import click
 
 from console.terminal.options import broker_option, cluster_options, functions_option, get_cluster_access
 from console.terminal.output import warn
-from eventing.urls import parse_host_port
+from eventing.endpoints import parse_host_port
 from kube.loopback import is_loopback_host
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _check_networks(context: click.Context, option: click.Parameter, value: tupl
     envvar=["DATABASE_URL", "JOURNAL"],
     help="File or postgresql:// URL of the journal.  [env: DATABASE_URL, JOURNAL]",
 )
-@functions_option("functions_url", "the subscriber addresses in the Triggers")
+@functions_option
 @broker_option
 @click.option(
     "--host",

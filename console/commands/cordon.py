@@ -1,15 +1,27 @@
-"""`kubectl maintenance cordon NODE`: marks a node unschedulable, without a NodeMaintenance (OSV-10a)."""
+"""`kubectl maintenance cordon NODE` and `uncordon NODE`, without a NodeMaintenance (DRN-6, OSV-10, OSV-10a)."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
-from console.operations import manual_drain
+from console.operations.descriptions import STATE_SCHEDULABLE, build_node_report, format_full_name
+from console.operations.maintenance_actions import get_node_or_refuse
+from console.operations.manual_drain import cordon_node
 from console.terminal.connection import run_with_api
-from console.terminal.flags import SingleNodeCommand
-from console.terminal.options import cluster_options, output_option
+from console.terminal.options import NonEmptyText, SingleNodeCommand, cluster_options, output_option
 from console.terminal.output import print_note, show_json
-from console.terminal.param_types import NonEmptyText
+from kube.client.api import JSON_PATCH, Api
+from kube.client.api_errors import Conflict
+from kube.maintenance.groups import DRAIN_TAINTS
+from kube.maintenance.lookup import list_maintenances
+from kube.maintenance.objects import select_unreleased
+from kube.nodes import build_node_path, build_restore_patch, has_maintenance_label
+from kube.paths import Object
+
+MAX_ATTEMPTS = 5
+"""Maximum attempts to patch the node; the node lifecycle controller's taint writes after a cordon cause conflicts."""
 
 
 @click.command(cls=SingleNodeCommand)
@@ -23,7 +35,47 @@ def cordon(node: str, output: str) -> None:
     Example:
       kubectl maintenance cordon node-1
     """
-    changed = run_with_api(lambda api: manual_drain.cordon_node(api, node))
+    changed = run_with_api(lambda api: cordon_node(api, node))
     print_note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", output)
-    if output == "json":
-        show_json({"node": node, "schedulable": False, "changed": changed})
+    show_json({"node": node, "schedulable": False, "changed": changed}, output)
+
+
+@click.command(cls=SingleNodeCommand)
+@click.argument("node", type=NonEmptyText())
+@output_option
+@cluster_options
+def uncordon(node: str, output: str) -> None:
+    """Make NODE schedulable again after a drain.
+
+    \b
+    Example:
+      kubectl maintenance uncordon node-1
+    """
+    changed, report = run_with_api(lambda api: _uncordon_node(api, node))
+    print_note(f"node/{node} {'uncordoned' if changed else 'already uncordoned'}", output)
+    if report["state"] != STATE_SCHEDULABLE:
+        print_note(f"Node {node}: {report['state']}", output)
+    show_json({**report, "changed": changed}, output)
+
+
+async def _uncordon_node(api: Api, node_name: str) -> tuple[bool, Object]:
+    """Uncordon the node, and return whether it changed, together with the node report.
+
+    If the node carries our maintenance label, the patch also removes that label and the drain taints. Without the
+    label, the drain taints belong to another actor and stay. Raises `ClickException` while the node is in maintenance,
+    because that maintenance would cordon it again.
+    """
+    for maintenance in select_unreleased(await list_maintenances(api, node_name)):
+        raise click.ClickException(
+            f'node "{node_name}" is in maintenance by {format_full_name(maintenance)}: '
+            f"to end it, run kubectl maintenance stop {node_name}"
+        )
+    for _ in range(MAX_ATTEMPTS):
+        node = await get_node_or_refuse(api, node_name)
+        patch = build_restore_patch(node, DRAIN_TAINTS if has_maintenance_label(node) else ())
+        if not patch:
+            return False, build_node_report(node_name, node)
+        with suppress(Conflict):
+            return True, build_node_report(node_name, await api.patch(build_node_path(node_name), patch, JSON_PATCH))
+    message = f'node "{node_name}" not uncordoned: other clients changed it during each of {MAX_ATTEMPTS} attempts'
+    raise click.ClickException(f"{message}; try again")

@@ -1,25 +1,43 @@
-"""`kubectl maintenance deadletters`: lists dead letters, each with its function and the reason."""
+"""`kubectl maintenance deadletters` and `redrive`: list dead letters, and deliver them again.
+
+Each dead letter is delivered only to the function that did not accept it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import click
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from console.operations.dead_letter_redrive import build_dead_letter_fields
+from console.operations.dead_letter_redrive import (
+    RedriveItem,
+    RedriveResult,
+    build_dead_letter_fields,
+    build_redrive_items,
+    find_broker_url,
+    list_dead_letters_to_redrive,
+    redrive_all,
+)
 from console.operations.descriptions import format_age
-from console.terminal.escaping import escape
+from console.operations.errors import NoResult
 from console.terminal.journal import journal_option, open_journal
-from console.terminal.options import output_option
-from console.terminal.output import show, show_json
-from eventing.event_types import shorten_type
+from console.terminal.options import (
+    NonEmptyText,
+    broker_option,
+    cluster_options,
+    functions_option,
+    namespace_option,
+    output_option,
+)
+from console.terminal.output import confirm, print_note, show_json, show_table
+from eventing.events import shorten_type
 from eventing.journal.entries import Query
-from eventing.replay.redrive import awaits_redrive
+from eventing.replay.redrive import awaits_redrive, find_failed_function
+from kube.text_limits import format_count
+
+COLUMNS = ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON")
 
 
 @click.command
@@ -40,30 +58,106 @@ def deadletters(include_redriven: bool, journal: str, output: str) -> None:
             for entry in opened_journal.iter_entries(Query(dead_letters_only=True))
             if include_redriven or awaits_redrive(entry)
         ]
-    if output == "json":
-        show_json({"deadLetters": dead_letters})
-    else:
-        show(build_table(dead_letters, datetime.now(timezone.utc)))
+    show_json({"deadLetters": dead_letters}, output)
+    if output == "table":
+        now = datetime.now(timezone.utc)
+        show_table(COLUMNS, (_build_row(fields, now) for fields in dead_letters), "No dead letters found.")
 
 
-def build_table(dead_letters: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
-    """Build a table with one row per dead letter."""
-    if not dead_letters:
-        return Text("No dead letters found.")
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for column in ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON"):
-        table.add_column(column, overflow="fold")
-    for fields in dead_letters:
-        reason = " ".join(fields["reason"].split()) + ("" if fields["open"] else " (redriven)")
-        function = fields["function"] or fields["destination"]
-        cells = (
-            fields["event"],
-            shorten_type(fields["type"]),
-            fields["node"],
-            format_age(fields["arrived"], now),
-            function,
-            str(fields["code"]),
-            reason,
-        )
-        table.add_row(*map(escape, cells))
-    return table
+def _build_row(fields: dict[str, Any], now: datetime) -> tuple[str, ...]:
+    return (
+        fields["event"],
+        shorten_type(fields["type"]),
+        fields["node"],
+        format_age(fields["arrived"], now),
+        fields["function"] or fields["destination"],
+        str(fields["code"]),
+        " ".join(fields["reason"].split()) + ("" if fields["open"] else " (redriven)"),
+    )
+
+
+@click.command
+@click.argument("ids", type=NonEmptyText(), nargs=-1, metavar="[ID]...")
+@click.option("--all", "all_open", is_flag=True, help="Redrive all dead letters that have not been redriven.")
+@functions_option
+@broker_option
+@namespace_option
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@journal_option
+@output_option
+@cluster_options
+def redrive(
+    ids: tuple[str, ...],
+    all_open: bool,
+    functions_url: str,
+    broker: str,
+    namespace: str,
+    yes: bool,
+    journal: str,
+    output: str,
+) -> None:
+    """Deliver dead letters again, each only to the function that did not accept it; responses go to the broker.
+
+    The function's address comes from --functions or from its Trigger, never from the dead letter. The exit status is 1
+    if a delivery fails again. If the Broker requires authentication, $SINK_TOKEN names the file with the token.
+
+    \b
+    Example:
+      kubectl maintenance redrive ID
+      kubectl maintenance redrive --all --yes
+    """
+    if bool(ids) == all_open:
+        raise click.UsageError("name the ids of dead letters, or use --all")
+    from console.terminal.connection import open_client  # slow import, not needed for the list of dead letters
+
+    with open_journal(journal) as opened_journal, open_client() as client:
+        dead_letters = list_dead_letters_to_redrive(opened_journal, ids)
+        if missing := sorted(set(ids) - {entry.event.get_id() for entry in dead_letters}):
+            message = f"open dead letter {', '.join(missing)} not found"
+            raise NoResult(f"{message}: see kubectl maintenance deadletters --all")
+        broker_url = broker or find_broker_url(client, namespace)
+        items = build_redrive_items(dead_letters, functions_url, namespace, client)
+        if not yes and items:
+            _confirm_redrive(items, output)
+        results = []
+        for result in redrive_all(items, broker_url, opened_journal):
+            results.append(result)
+            print_note(f"{_format_target(result.item)}  {_format_outcome(result)}", output)
+    print_note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
+    show_json({"redriven": [_build_fields(result) for result in results]}, output)
+    if any(result.failed for result in results):
+        raise click.exceptions.Exit(1)
+
+
+def _confirm_redrive(items: Sequence[RedriveItem], output: str) -> None:
+    for item in items:
+        print_note(f"{_format_target(item)}{'' if item.problem else f' at {item.function_url}'}", output)
+    confirm(f"Redrive {format_count(len(items), 'dead letter')}?", "use --yes")
+
+
+def _build_fields(result: RedriveResult) -> dict[str, Any]:
+    outcome = (
+        result.attempt.as_data() if result.attempt else {"note" if result.is_already_done else "error": result.problem}
+    )
+    return {
+        **build_dead_letter_fields(result.item.dead_letter),
+        "open": result.failed,
+        "url": result.item.function_url,
+        "now": outcome,
+    }
+
+
+def _format_target(item: RedriveItem) -> str:
+    """Format the dead letter and its function as one line."""
+    event = item.dead_letter.event
+    function = find_failed_function(item.dead_letter) or "unknown function"
+    return f"{event.get_id()}  {shorten_type(event.get_type())}  ─▶ {function}"
+
+
+def _format_outcome(result: RedriveResult) -> str:
+    """Describe the outcome of a redrive in words."""
+    attempt = result.attempt
+    if attempt is None:
+        return result.problem if result.is_already_done else f"failed: {result.problem}"
+    replies = ", ".join(shorten_type(str(reply["type"])) for reply in attempt.replies) or "no event"
+    return f"failed: {attempt.status} {attempt.error}" if attempt.failed else f"responded with {replies}"

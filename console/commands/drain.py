@@ -5,16 +5,22 @@ from __future__ import annotations
 import click
 
 from console.operations.drain_preview import DAEMON_SET_REASON, DrainPreview, preview_pods
-from console.operations.errors import InvalidSelector
 from console.operations.maintenance_actions import get_node_or_refuse
 from console.operations.manual_drain import NodeDrain, classify_node_pods, cordon_node
 from console.terminal.connection import run_with_api, run_with_timeout
-from console.terminal.errors import set_interrupt_note
-from console.terminal.flags import KubectlFlagsCommand, dry_run_option, switch_option
-from console.terminal.options import cluster_options, output_option, timeout_option
-from console.terminal.output import print_note, show_json, warn
-from console.terminal.param_types import NonEmptyText
+from console.terminal.options import (
+    KubectlFlagsCommand,
+    NonEmptyText,
+    cluster_options,
+    dry_run_option,
+    output_option,
+    switch_option,
+    text_option,
+    timeout_option,
+)
+from console.terminal.output import print_note, set_interrupt_note, show_json, warn
 from kube.client.api import Api
+from kube.client.api_errors import Rejected
 from kube.paths import Object
 from kube.pods import DrainOptions, PodClassification, build_name_reference, build_warnings, format_key
 
@@ -26,12 +32,7 @@ from kube.pods import DrainOptions, PodClassification, build_name_reference, bui
 )
 @switch_option("--ignore-daemonsets", help="Ignore pods of DaemonSets.")
 @switch_option("--force", help="Also evict pods without a controller; nothing recreates them.")
-@click.option(
-    "--pod-selector",
-    type=NonEmptyText(),
-    default="",
-    help="Evict only pods that match this label selector, such as app=web.",
-)
+@text_option("--pod-selector", help="Evict only pods that match this label selector, such as app=web.")
 @dry_run_option("Show what would be done, and change nothing.")
 @timeout_option("0", "all pods are gone")
 @output_option
@@ -77,15 +78,14 @@ def drain(
 
     report = run_with_api(drain_node)
     print_note(f"node/{node} {'would be drained' if dry_run else 'drained'}", output)
-    if output == "json":
-        show_json(report)
+    show_json(report, output)
 
 
 async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
     """Raise a usage error if the API server rejects the selector, before the node is cordoned (DRN-5)."""
     try:
         await classify_node_pods(api, node, options)
-    except InvalidSelector as error:
+    except Rejected as error:
         raise click.BadParameter(error.message, param_hint="--pod-selector") from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from console.operations.errors import NoResult
-from console.terminal.event_selection import find_run_uid, reject_maintenance_with_run, run_option
-from console.terminal.journal import journal_option, open_journal
-from console.terminal.options import is_set_on_command_line, pick_fields
+from console.terminal.journal import find_run_uid, journal_option, open_journal, reject_maintenance_with_run
+from console.terminal.options import Limit, TimeOrAge, is_set_on_command_line, text_option
 from console.terminal.output import show_json_list
-from console.terminal.param_types import Limit, NonEmptyText, TimeOrAge
 from console.terminal.timeline import entry_to_json, format_table, format_trees
-from eventing.event_types import KNOWN_TYPES, expand_type, shorten_type
-from eventing.journal.batching import strip_data
-from eventing.journal.entries import Entry, Query
+from eventing.events import KNOWN_TYPES, expand_type, shorten_type
+from eventing.journal.entries import Entry, Query, strip_data
 from eventing.journal.transfer import InvalidLine, export_lines, import_file
 from eventing.journal.tree import build_trees, find_unknown_causes
 from kube.text_limits import format_count
@@ -34,43 +31,10 @@ IMPORT_PARAMETERS = ("file", "journal")
 """The only parameters that are valid with --import."""
 
 
-@dataclass(frozen=True)
-class EventFilters:
-    """The filters set on the command line; an empty value means no filter."""
-
-    node: str = ""
-    maintenance: str = ""
-    event_types: tuple[str, ...] = ()
-    since: datetime | None = None
-    until: datetime | None = None
-    failed: bool = False
-    limit: int | None = None
-
-    def build_query(self, output: str) -> Query:
-        """Build the journal query for this output format."""
-        limit = self.limit if self.limit is not None else 0 if output == "jsonl" else DEFAULT_LIMIT
-        types = tuple(expand_type(event_type) for event_type in self.event_types)
-        return Query(
-            self.node,
-            self.maintenance,
-            types,
-            self.since,
-            self.until,
-            self.failed,
-            limit=limit,
-            keep_newest=bool(limit),
-        )
-
-
 @click.command
-@click.option("--node", type=NonEmptyText(), default="", help="Only events of this node.")
-@click.option(
-    "--maintenance",
-    type=NonEmptyText(),
-    default="",
-    help="Only events of the NodeMaintenance with this name or uid.",
-)
-@run_option("Only events of the MutexRunConfig with this uid, or the newest with this name.")
+@text_option("--node", help="Only events of this node.")
+@text_option("--maintenance", help="Only events of the NodeMaintenance with this name or uid.")
+@text_option("--run", help="Only events of the MutexRunConfig with this uid, or the newest with this name.")
 @click.option(
     "--type", "event_types", multiple=True, help="Only events of this type, such as pods.evicted; repeatable."
 )
@@ -98,7 +62,15 @@ class EventFilters:
 )
 @click.option("--import", "file", type=click.File("rb"), help="Import this output of -o jsonl; - means stdin.")
 @journal_option
-def events(output: str, file: BinaryIO | None, journal: str, run: str, **values: Any) -> None:
+def events(
+    output: str,
+    file: BinaryIO | None,
+    journal: str,
+    run: str,
+    event_types: tuple[str, ...],
+    limit: int | None,
+    **filters: Any,
+) -> None:
     """Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.
 
     \b
@@ -109,18 +81,20 @@ def events(output: str, file: BinaryIO | None, journal: str, run: str, **values:
       kubectl maintenance events --maintenance node-1 -o jsonl > node-1.jsonl
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
-    reject_maintenance_with_run(values["maintenance"], run)
-    _check_period(values["since"], values["until"])
+    reject_maintenance_with_run(filters["maintenance"], run)
+    _check_period(filters["since"], filters["until"])
     if file is not None:
         _check_import_options()
     with open_journal(journal, create=file is not None) as opened_journal:
         if file is not None:
             _import_events(opened_journal, file)
             return
-        filters = EventFilters(**pick_fields(EventFilters, values))
         if run:
-            filters = replace(filters, maintenance=find_run_uid(opened_journal, run))
-        _show_events(opened_journal, filters.build_query(output), output)
+            filters["maintenance"] = find_run_uid(opened_journal, run)
+        if limit is None:
+            limit = 0 if output == "jsonl" else DEFAULT_LIMIT
+        query = Query(types=tuple(map(expand_type, event_types)), limit=limit, keep_newest=bool(limit), **filters)
+        _show_events(opened_journal, query, output)
 
 
 def _check_period(since: datetime | None, until: datetime | None) -> None:

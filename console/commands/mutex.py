@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, nullcontext
+from collections.abc import Sequence
+from contextlib import aclosing
 from datetime import datetime, timezone
 
 import click
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from console.operations import upgrade_runs
-from console.operations.run_reports import build_report
+from console.operations.descriptions import format_age
+from console.operations.run_reports import NODE_WAITING, STEP_CURRENT, STEP_DONE, STEP_HALTED, build_report
 from console.terminal.connection import run_with_api
-from console.terminal.escaping import escape_all
-from console.terminal.options import cluster_options, output_option, watch_option
-from console.terminal.output import print_note, show, show_json, show_json_line, show_live
-from console.terminal.param_types import NonEmptyText
-from console.terminal.run_display import format_line, render_details, render_overview
+from console.terminal.options import NonEmptyText, cluster_options, output_option, watch_option
+from console.terminal.output import create_table, escape_all, print_note, show, show_json, show_live
 from kube.client.api import Api
+from kube.mutex.jobs import JobOutcome
 from kube.mutex.objects import format_full_name
 from kube.paths import Object
+from kube.text_limits import format_count
+
+STEP_COLORS = {"Failed": "red", "Invalid": "red", "Finished": "green", "Waiting": "", "New": ""}
+"""Colors of a run's step; all other steps are in progress and shown in yellow."""
+STATE_COLORS = {STEP_DONE: "green", STEP_CURRENT: "yellow", STEP_HALTED: "red"}
+RESULT_COLORS = {JobOutcome.COMPLETE.value: "green", JobOutcome.FAILED.value: "red"}
 
 
 @click.group
@@ -52,9 +59,8 @@ def status(name: str, watch: bool, output: str) -> None:
         run_with_api(lambda api: _watch_state(api, name, output))
         return
     state = run_with_api(lambda api: _read_state(api, name))
-    if output == "json":
-        show_json(state)
-    else:
+    show_json(state, output)
+    if output == "table":
         show(_render_state(state))
 
 
@@ -73,8 +79,7 @@ def retry(name: str, output: str) -> None:
     """
     run = run_with_api(lambda api: upgrade_runs.request_retry(api, name))
     print_note(f"the run of {format_full_name(run)} resumes where it stopped", output)
-    if output == "json":
-        show_json(build_report(run))
+    show_json(build_report(run), output)
 
 
 async def _read_state(api: Api, name: str) -> Object:
@@ -86,8 +91,7 @@ async def _read_state(api: Api, name: str) -> Object:
 
 async def _watch_state(api: Api, name: str, output: str) -> None:
     full_name = format_full_name(await upgrade_runs.get_run(api, name)) if name else ""
-    display = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
-    with display as show_state:
+    with show_live(_render_state, _format_lines, output) as show_state:
         async with aclosing(upgrade_runs.watch_runs(api)) as states:
             async for runs in states:
                 reports = [build_report(run) for run in runs if full_name in ("", format_full_name(run))]
@@ -96,9 +100,82 @@ async def _watch_state(api: Api, name: str, output: str) -> None:
 
 def _render_state(state: Object) -> RenderableType:
     now, escaped = datetime.now(timezone.utc), escape_all(state)
-    return render_overview(escaped["runs"], now) if "runs" in escaped else render_details(escaped, now)
+    return _render_overview(escaped["runs"], now) if "runs" in escaped else _render_details(escaped, now)
 
 
 def _format_lines(state: Object) -> str:
+    """Return one line for each run, for a pipe: name, step, node, and what the run waits for."""
     escaped = escape_all(state)
-    return "\n".join(map(format_line, escaped.get("runs", [escaped]))) or "No MutexRunConfigs found."
+    return "\n".join(map(_format_line, escaped.get("runs", [escaped]))) or "No MutexRunConfigs found."
+
+
+def _format_line(run: Object) -> str:
+    words = [f"{run['namespace']}/{run['name']}", run["step"], run["progress"]]
+    return " ".join(filter(None, words)) + (f": {run['waits']['what']}" if run["waits"] else "")
+
+
+def _render_overview(runs: Sequence[Object], now: datetime) -> RenderableType:
+    """Build a table with one row per run, and below it what each run waits for."""
+    if not runs:
+        return Text("No MutexRunConfigs found.")
+    table = create_table("NAMESPACE", "NAME", "STEP", "NODE", "VERSION", "AGE")
+    for run in runs:
+        step, age = _render_current_step(run), format_age(run["created"], now)
+        table.add_row(run["namespace"], run["name"], step, run["progress"], run["version"], age)
+    waits = [Text(f"{run['namespace']}/{run['name']} waits {_format_wait(run, now)}") for run in runs if run["waits"]]
+    return Group(table, *waits)
+
+
+def _render_details(run: Object, now: datetime) -> RenderableType:
+    """Build the view of one run: its steps, its nodes, and the Jobs of the last node that has Jobs."""
+    version = f" to {run['version']}" if run["version"] else ""
+    head = Text.assemble((f"{run['namespace']}/{run['name']}{version}  ", "bold"), _render_current_step(run))
+    parts: list[RenderableType] = [head]
+    if run["waits"]:
+        parts.append(Text(f"Waits {_format_wait(run, now)}", "red" if run["step"] in ("Failed", "Invalid") else ""))
+    parts += [Text(""), _render_steps(run, now)]
+    if run["nodes"]:
+        parts += [Text(""), _render_nodes(run["nodes"], now)]
+    return Group(*parts, *_render_jobs(run["nodes"], now))
+
+
+def _render_current_step(run: Object) -> Text:
+    return Text(run["step"], STEP_COLORS.get(run["step"], "yellow"))
+
+
+def _format_wait(run: Object, now: datetime) -> str:
+    wait = run["waits"]
+    since = f" (since {format_age(wait['since'], now)})" if wait["since"] else ""
+    remedy = f"\n{wait['remedy']}" if wait["remedy"] else ""  # on its own line, so that the user can copy the command
+    return f"for: {wait['what']}{since}{remedy}"
+
+
+def _render_steps(run: Object, now: datetime) -> RenderableType:
+    table = create_table("STEP", "STATE", "AGE")
+    for step in run["steps"]:
+        age = format_age(step["at"], now) if step["at"] else ""
+        table.add_row(step["step"], Text(step["state"], STATE_COLORS.get(step["state"], "dim")), age)
+    return table
+
+
+def _render_nodes(nodes: Sequence[Object], now: datetime) -> RenderableType:
+    table = create_table("NODE", "STATE", "FOR", "JOBS")
+    for node in nodes:
+        complete = sum(job["result"] == JobOutcome.COMPLETE.value for job in node["jobs"])
+        jobs = f"{complete} of {format_count(len(node['jobs']), 'Job')} complete" if node["jobs"] else ""
+        since = format_age(node["since"], now) if node["since"] and node["state"] != NODE_WAITING else ""
+        table.add_row(node["node"], node["state"], since, jobs)
+    return table
+
+
+def _render_jobs(nodes: Sequence[Object], now: datetime) -> list[RenderableType]:
+    """Build a table of the Jobs of the last node that has Jobs; the JSON output contains the Jobs of all nodes."""
+    nodes_with_jobs = [node for node in nodes if node["jobs"]]
+    if not nodes_with_jobs:
+        return []
+    table = create_table("JOB", "RULE", "RESULT", "AGE", "LOG COMMAND")
+    for job in nodes_with_jobs[-1]["jobs"]:
+        result = Text(job["result"], RESULT_COLORS.get(job["result"], "yellow"))
+        age = format_age(job["created"], now) if job["created"] else ""
+        table.add_row(job["name"], job["rule"], result, age, job["logs"])
+    return [Text(""), Text(f"Jobs of {nodes_with_jobs[-1]['node']}", "bold"), table]

@@ -2,39 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
+from rich.text import Text
 
 from console.operations.errors import NoResult
-from console.operations.replay_report import DIFFERS, FAILS, UNRECORDED, ReplayResult, format_summary, replay_to_json
-from console.operations.replay_runner import Target, TargetOptions, TargetResolver, replay_calls
-from console.terminal.errors import confirm, open_client
-from console.terminal.event_selection import EventSelection, select_entries, selection_options
-from console.terminal.journal import journal_option, open_journal
-from console.terminal.options import cluster_options, is_set_on_command_line, output_option, pick_fields, target_options
-from console.terminal.output import print_note, show, show_json
-from console.terminal.replay_display import render_missing_objects, render_replay
+from console.operations.replay import (
+    DIFFERS,
+    EXPLAINED,
+    FAILS,
+    SAME,
+    UNRECORDED,
+    ReplayOptions,
+    ReplayResult,
+    call_function,
+    format_summary,
+    replay_calls,
+    replay_to_json,
+)
+from console.operations.replay_targets import Target, TargetOptions, TargetResolver
+from console.terminal.connection import open_client
+from console.terminal.journal import EventSelection, journal_option, open_journal, select_entries, selection_options
+from console.terminal.options import (
+    Url,
+    cluster_options,
+    combine_options,
+    functions_option,
+    is_set_on_command_line,
+    namespace_option,
+    output_option,
+    pick_fields,
+)
+from console.terminal.output import confirm, escape, print_note, show, show_json
+from eventing.events import shorten_type
 from eventing.journal.entries import Entry
-from eventing.replay.function_client import FunctionResponse, create_replay_id, replay_event
-from eventing.replay.object_changes import ObjectChanges, find_objects, read_changes
+from eventing.replay.function_client import FunctionResponse, create_replay_id
+from eventing.replay.object_changes import find_objects, read_changes
+from eventing.replay.response_diff import Difference
 from kube.client.sync_client import SyncClient
 from kube.text_limits import format_count
 
-Call = tuple[Entry, Target]
+RESULT_STYLES = {SAME: "green", EXPLAINED: "cyan", DIFFERS: "bold red", FAILS: "red", UNRECORDED: "yellow"}
+NO_VALUE, NO_EVENT = "nothing", "no event"
 
-
-@dataclass(frozen=True)
-class ReplayOptions:
-    """The options that apply to every call of one replay."""
-
-    replay_id: str
-    dry_run: bool
-    in_process: bool
-    in_debugger: bool
+target_options = combine_options(
+    click.option(
+        "--function",
+        "functions",
+        multiple=True,
+        help="Function to replay to; repeatable.  [default: all whose Trigger selects the event]",
+    ),
+    click.option("--url", type=Url(), default="", help="Address of a single function to replay to."),
+    functions_option,
+    click.option(
+        "--manifests",
+        multiple=True,
+        type=click.Path(exists=True, path_type=Path),
+        envvar="TRIGGERS",
+        help="File or directory with Triggers; repeatable.  "
+        "[env: TRIGGERS; default: the cluster's Triggers, then the shipped Triggers]",
+    ),
+    namespace_option,
+    click.option("--in-process", is_flag=True, help="Run the function in this process, with your own rights."),
+)
+"""The options of `TargetOptions`."""
 
 
 @click.command
@@ -71,19 +107,24 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
     if debug and not destination.in_process:
         raise click.UsageError("--pdb stops only in a function that runs in this process: add --in-process")
     _check_function_location(destination)
-    options = ReplayOptions(create_replay_id(), dry_run == "server", destination.in_process, debug)
+    options = ReplayOptions(create_replay_id(), dry_run == "server", debug)
     with open_journal(journal) as opened_journal:
         entries = select_entries(opened_journal, selection)
     with open_client() as client:
-        targets = TargetResolver(destination, client)
-        calls = [(entry, target) for entry in entries for target in targets.resolve(entry.event)]
-        if not calls:
-            raise NoResult("no Trigger delivers these events to a function: name a function with --function")
+        calls = _list_calls(entries, destination, client)
         if not (options.dry_run or yes):
             _confirm_writes(calls)
         changes = client.run(read_changes(client.api, find_objects(entries)))
-        results = _replay_calls(calls, changes, options, client, output)
-    _report_and_exit(results, len(calls) - len(results), changes, options, output)
+        gone, results = changes.describe_missing_objects(), []
+        if gone and output == "table":
+            show(render_missing_objects(gone))
+        for result in replay_calls(calls, partial(call_function, client=client, options=options), changes):
+            results.append(result)
+            if output == "table":
+                show(render_replay(result))
+    print_note(format_summary(results, dry_run=options.dry_run), output)
+    show_json(replay_to_json(options, gone, results), output)
+    _raise_unless_reproduced(results, len(calls) - len(results))
 
 
 def _check_function_location(options: TargetOptions) -> None:
@@ -101,67 +142,26 @@ def _check_function_location(options: TargetOptions) -> None:
         raise click.UsageError(f"{' and '.join(set_options)}: each specifies where functions run, omit all but one")
 
 
-def _confirm_writes(calls: Sequence[Call]) -> None:
+def _list_calls(entries: Sequence[Entry], destination: TargetOptions, client: SyncClient) -> list[tuple[Entry, Target]]:
+    """Return each event with each function to call, in recorded order. Raises `NoResult` if there are none."""
+    targets = TargetResolver(destination, client)
+    calls = [(entry, target) for entry in entries for target in targets.resolve(entry.event)]
+    if not calls:
+        raise NoResult("no Trigger delivers these events to a function: name a function with --function")
+    return calls
+
+
+def _confirm_writes(calls: Sequence[tuple[Entry, Target]]) -> None:
     names = ", ".join(dict.fromkeys(target.function for _, target in calls))
     question = f"Make {format_count(len(calls), 'call')} to {names} without a dry run? Their writes will take effect"
     confirm(question, "use --yes, or --dry-run=server, which writes nothing")
 
 
-def _replay_calls(
-    calls: Sequence[Call], changes: ObjectChanges, options: ReplayOptions, client: SyncClient, output: str
-) -> list[ReplayResult]:
-    """Replay the calls in recorded order, and show each result as it arrives."""
-    if output == "table":
-        _show_missing_objects(changes)
-    results = []
-    for result in replay_calls(calls, partial(_call_function, options=options, client=client), changes):
-        results.append(result)
-        if output == "table":
-            show(render_replay(result))
-    return results
-
-
-def _show_missing_objects(changes: ObjectChanges) -> None:
-    if gone := changes.describe_missing_objects():
-        show(render_missing_objects(gone))
-
-
-def _call_function(entry: Entry, target: Target, options: ReplayOptions, client: SyncClient) -> FunctionResponse:
-    if options.in_process:
-        from console.operations.in_process import run_in_process  # slow import of all functions and Flask
-
-        return run_in_process(
-            entry,
-            target.function,
-            client,
-            replay_id=options.replay_id,
-            dry_run=options.dry_run,
-            debug=options.in_debugger,
-        )
-    return replay_event(entry, target.function, target.url, replay_id=options.replay_id, dry_run=options.dry_run)
-
-
-def _report_and_exit(
-    replay_results: Sequence[ReplayResult],
-    skipped_calls: int,
-    changes: ObjectChanges,
-    options: ReplayOptions,
-    output: str,
-) -> None:
-    """Print the summary and, unless the replay succeeded, raise the exception that sets the exit status.
+def _raise_unless_reproduced(replay_results: Sequence[ReplayResult], skipped_calls: int) -> None:
+    """Raise the exception that sets the exit status, unless all responses are the same or explained.
 
     `skipped_calls` is the number of calls that were not made because an endpoint is not one of our functions.
     """
-    print_note(format_summary(replay_results, dry_run=options.dry_run), output)
-    if output == "json":
-        show_json(
-            replay_to_json(
-                options.replay_id,
-                dry_run=options.dry_run,
-                gone=changes.describe_missing_objects(),
-                results=replay_results,
-            )
-        )
     if skipped_calls:
         skipped = f"the replay skips the remaining {format_count(skipped_calls, 'call')}"
         remedy = "name the address of the functions with --functions or --url, and replay again"
@@ -175,3 +175,39 @@ def _report_and_exit(
         raise NoResult(f"function {failed.function} fails now with {failed.status} {failed.error}: {remedy}")
     if results == {UNRECORDED}:
         raise NoResult("the journal has no recorded responses of these functions, so nothing could be compared")
+
+
+def render_replay(replayed: ReplayResult) -> Text:
+    """Format a line for the event and the function, and one or more lines for each difference."""
+    event, function = replayed.entry.event, replayed.response.function
+    summary = f"{shorten_type(event.get_type()):25} ─▶ {function:8} {_format_response(replayed.response):28}"
+    lines = Text.assemble(
+        (f"{replayed.result:12}", RESULT_STYLES[replayed.result]), escape(f"  {summary}  {event.get_id()}")
+    )
+    for difference in replayed.differences:
+        lines.append_text(_render_difference(difference))
+    return lines
+
+
+def _render_difference(difference: Difference) -> Text:
+    field, then, now = escape(difference.field), _format_value(difference.then), _format_value(difference.now)
+    if difference.explained:
+        return Text(f"\n    {field}: {then} → {now}: ", "dim").append(escape(difference.explained))
+    return Text.assemble(f"\n    {field}", (f"\n      - {then}", "red"), (f"\n      + {now}", "green"))
+
+
+def _format_value(value: Any) -> str:
+    if value is None:
+        return NO_VALUE
+    return escape(shorten_type(value)) if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _format_response(response: FunctionResponse) -> str:
+    if response.status >= 400:
+        return f"{response.status} {response.error}"
+    return ", ".join(shorten_type(reply["type"]) for reply in response.replies) or NO_EVENT
+
+
+def render_missing_objects(sentences: Iterable[str]) -> Text:
+    """Format one line for each object that no longer exists."""
+    return Text("\n".join(map(escape, sentences)), "dim")

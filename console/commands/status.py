@@ -5,26 +5,28 @@ For a single node it also shows the virtual machines, which it re-reads whenever
 
 from __future__ import annotations
 
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from datetime import datetime, timezone
 
 import click
 from rich.console import Group, RenderableType
 
 from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
-from console.operations.install.lookup import list_install_warnings
-from console.operations.install.stalls import select_stalled
-from console.operations.maintenance_actions import build_unknown_node_refusal, read_vmis
-from console.operations.maintenance_watch import watch_maintenances
+from console.operations.drain_preview import read_vmis
+from console.operations.install_check import list_install_warnings, warn_if_stalled
+from console.operations.install_problems import select_stalled
+from console.operations.maintenance_actions import build_unknown_node_refusal, watch_maintenances
 from console.terminal.connection import run_with_api
-from console.terminal.escaping import escape_all
-from console.terminal.flags import SingleNodeCommand
-from console.terminal.install_warnings import warn_if_stalled
-from console.terminal.maintenance_display import format_line, render_details, render_overview
-from console.terminal.options import cluster_options, namespace_option, output_option, watch_option
-from console.terminal.output import show, show_json, show_json_line, show_live, warn
-from console.terminal.param_types import NonEmptyText
-from console.terminal.vmi_display import render_vmis
+from console.terminal.maintenance_display import format_line, render_details, render_overview, render_vmis
+from console.terminal.options import (
+    NonEmptyText,
+    SingleNodeCommand,
+    cluster_options,
+    namespace_option,
+    output_option,
+    watch_option,
+)
+from console.terminal.output import escape_all, show, show_json, show_live, warn
 from kube.client.api import Api, get_or_none
 from kube.maintenance.lookup import list_maintenances
 from kube.nodes import build_node_path
@@ -55,27 +57,23 @@ def status(node: str, watch: bool, namespace: str, output: str) -> None:
         run_with_api(lambda api: _watch_state(api, node, namespace, output))
         return
     state, warnings = run_with_api(lambda api: _read_state_and_warnings(api, node, namespace))
-    if output == "json":
-        show_json(state)
-    else:
+    show_json(state, output)
+    if output == "table":
         show(_render_state(state))
     for warning in warnings:
         warn(warning)
 
 
 async def _read_state_and_warnings(api: Api, node: str, namespace: str) -> tuple[Object, list[str]]:
-    """Return the current state, and warnings about the install if a maintenance is stalled."""
-    state = await _read_state(api, node)
-    stalled = select_stalled(state["maintenances"], datetime.now(timezone.utc))
-    return state, await list_install_warnings(api, namespace, stalled)
+    """Return the current state, and warnings about the install if a maintenance is stalled.
 
-
-async def _read_state(api: Api, node: str) -> Object:
-    """Return the current state. Raises `Refusal` if the node does not exist and no maintenance names it."""
+    Raises `Refusal` if the node does not exist and no maintenance names it.
+    """
     state = await _build_state(api, node, await list_maintenances(api, node or None))
     if state.get("state") == STATE_GONE and not state["maintenances"]:
         raise build_unknown_node_refusal(node)
-    return state
+    stalled = select_stalled(state["maintenances"], datetime.now(timezone.utc))
+    return state, await list_install_warnings(api, namespace, stalled)
 
 
 async def _build_state(api: Api, node: str, found_maintenances: list[Object]) -> Object:
@@ -93,10 +91,9 @@ async def _build_state(api: Api, node: str, found_maintenances: list[Object]) ->
 
 
 async def _watch_state(api: Api, node: str, namespace: str, output: str) -> None:
-    display = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
     latest: list[Object] = []
-    stall_warnings = warn_if_stalled(api, namespace, lambda: select_stalled(latest, datetime.now(timezone.utc)))
-    with display as show_state:
+    stall_warnings = warn_if_stalled(api, namespace, lambda: select_stalled(latest, datetime.now(timezone.utc)), warn)
+    with show_live(_render_state, _format_lines, output) as show_state:
         async with aclosing(watch_maintenances(api, node or None)) as states, stall_warnings:
             async for maintenances in states:
                 latest = maintenances
@@ -113,7 +110,4 @@ def _render_state(state: Object) -> RenderableType:
 
 
 def _format_lines(state: Object) -> str:
-    return (
-        "\n".join(format_line(maintenance) for maintenance in escape_all(state["maintenances"]))
-        or "No maintenances found."
-    )
+    return "\n".join(map(format_line, escape_all(state["maintenances"]))) or "No maintenances found."

@@ -7,14 +7,17 @@ from contextlib import aclosing
 import click
 
 from console.operations.descriptions import build_node_report, explain_released_maintenance, format_full_name
-from console.operations.maintenance_actions import end_maintenances
-from console.operations.maintenance_watch import watch_maintenances
+from console.operations.maintenance_actions import end_maintenances, watch_maintenances
 from console.terminal.connection import run_with_api, run_with_timeout
-from console.terminal.errors import set_interrupt_note
-from console.terminal.flags import SingleNodeCommand
-from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
-from console.terminal.output import print_note, show_json
-from console.terminal.param_types import NonEmptyText
+from console.terminal.options import (
+    NonEmptyText,
+    SingleNodeCommand,
+    check_timeout,
+    cluster_options,
+    output_option,
+    timeout_option,
+)
+from console.terminal.output import print_note, set_interrupt_note, show_json
 from kube.client.api import Api, get_or_none
 from kube.maintenance.objects import get_finalizers, select_unreleased
 from kube.nodes import build_node_path
@@ -48,13 +51,10 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
             for maintenance in still_existing:
                 print_note(explain_released_maintenance(maintenance), output)
         report = build_node_report(node, await get_or_none(api.get(build_node_path(node))))
-        finalizers_by_name = {
-            format_full_name(maintenance): get_finalizers(maintenance) for maintenance in still_existing
-        }
         return {
             **report,
-            "deleted": [format_full_name(maintenance) for maintenance in ended],
-            "keptBy": finalizers_by_name,
+            "deleted": list(map(format_full_name, ended)),
+            "keptBy": {format_full_name(maintenance): get_finalizers(maintenance) for maintenance in still_existing},
         }
 
     report = run_with_api(end_maintenances_and_wait)
@@ -63,8 +63,7 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
             print_note(f"{name} {'deleted' if wait else 'marked for deletion'}", output)
     if wait:
         print_note(f"Node {node}: {report['state']}", output)
-    if output == "json":
-        show_json(report)
+    show_json(report, output)
 
 
 async def _wait_until_released(api: Api, node: str, ended_maintenances: list[Object]) -> list[Object]:
@@ -82,5 +81,5 @@ async def _wait_until_released(api: Api, node: str, ended_maintenances: list[Obj
 
 
 def _format_timeout(ended_maintenances: list[Object]) -> str:
-    names = ", ".join(format_full_name(maintenance) for maintenance in ended_maintenances)
+    names = ", ".join(map(format_full_name, ended_maintenances))
     return f"{names} is marked for deletion, but no function has restored the node: check that the functions run"

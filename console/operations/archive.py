@@ -1,4 +1,8 @@
-"""Writes a must-gather's .tar.gz archive, with an index of its contents and of everything that could not be read."""
+"""Writes a must-gather's .tar.gz archive: lists of objects and logs, each with the permission that it requires.
+
+An index lists the archive's contents and everything that could not be read. The module never reads Secrets. It removes
+environment variables' values and virtual machines' startup data from all objects that it reads.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +12,95 @@ import os
 import tarfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any
 
+from console.operations.install_check import PRODUCT_LISTINGS, Listing, format_permission
+from kube.certificates.components import COMPONENT_LABEL
+from kube.client.api import Api
+from kube.client.api_errors import ApiError, Denied, NotFound
+from kube.cpu_labels import capabilities, hyperconverged
+from kube.maintenance import leases
+from kube.maintenance.groups import GROUPS
+from kube.maintenance.objects import get_node_name
+from kube.mutex.objects import API_VERSION, PLURALS, RUN_LABEL
+from kube.paths import Object, build_pods_on_node_query, encode_path_segment
 from kube.times import format_time
+from kube.virtualization import vmis
 
 ROOT_DIRECTORY = "must-gather"
 """The only top-level directory of the archive."""
 FILE_MODE = 0o600
 """File mode: only the file's owner may read the names of pods and nodes."""
+MAX_LOG_LINES = "100000"
+"""Maximum number of recent log lines per container; in a typical cluster they cover several days."""
+REDACTED = "(redacted)"
+DROPPED_KEYS = (
+    "managedFields",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kapp.k14s.io/original",
+    "objectset.rio.cattle.io/applied",  # a compressed copy
+    "banzaicloud.com/last-applied",
+)
+REDACTED_KEYS = (
+    *("userData", "userDataBase64", "networkData", "networkDataBase64"),
+    "kubevirt.io/ignitiondata",
+    "extraHeaders",
+)
+"""Fields and annotations of virtual machines that may contain credentials.
 
-
-@dataclass(frozen=True)
-class FailedRead:
-    """A read that failed.
-
-    Attributes:
-        permission: The permission that the read requires, e.g. `list nodes`, or the name of the unreadable source.
-        message: The error message of the server or the operating system.
-        is_denied: Whether the account lacks the permission; otherwise the read failed for another reason.
-    """
-
-    permission: str
-    message: str
-    is_denied: bool
+The credentials can be in cloud-init data, an Ignition config (also an annotation of virt-launcher pods), or the HTTP
+headers for downloading disks. Sysprep data is in a Secret or a ConfigMap that the virtual machine only names.
+"""
+MAINTENANCE_LISTINGS = [
+    Listing(f"maintenances/{version.partition('/')[0]}", version, "nodemaintenances") for version in GROUPS
+]
+CLUSTER_LISTINGS = [
+    Listing("nodes", "v1", "nodes"),
+    Listing("poddisruptionbudgets", "policy/v1", "poddisruptionbudgets"),
+    Listing("events", "v1", "events"),
+    Listing("certificates", "v1", "configmaps", labels=COMPONENT_LABEL),
+    Listing("leases", "coordination.k8s.io/v1", "leases", leases.NAMESPACE),
+]
+MUTEX_LISTINGS = [Listing(f"mutex/{plural}", API_VERSION, plural) for plural in PLURALS.values()]
+RUN_LISTINGS = [
+    Listing("mutex/machineconfigpools", "machineconfiguration.openshift.io/v1", "machineconfigpools"),
+    Listing("mutex/clusterversions", "config.openshift.io/v1", "clusterversions"),
+    Listing("mutex/jobs", "batch/v1", "jobs", labels=RUN_LABEL),
+]
+"""Objects that upgrade runs depend on; read only if the cluster has objects of the upgrade mutex."""
+CAPABILITY_LISTING = Listing("cpu-labels/capabilities", "v1", "configmaps", labels=capabilities.CAPABILITIES_LABEL)
+HYPERCONVERGED_LISTING = Listing("cpu-labels/hyperconvergeds", hyperconverged.API_VERSION, "hyperconvergeds")
+"""Settings for the CPU labels; read only if a ConfigMap describes nodes' CPU capabilities."""
+VMI_LISTING = Listing("virtualization/virtualmachineinstances", vmis.API_VERSION, "virtualmachineinstances")
+VM_LISTINGS = [
+    *(
+        Listing(f"virtualization/{kind}", vmis.API_VERSION, kind)
+        for kind in ("virtualmachines", "virtualmachineinstancemigrations", "kubevirts")
+    ),
+    Listing("virtualization/launchers", "v1", "pods", labels=vmis.VIRT_LAUNCHER_SELECTOR),
+]
+"""Objects that own or migrate VMIs; read only if the cluster has VMIs."""
 
 
 class Archive:
     """A .tar.gz archive being written. As a context manager, it adds the index on exit, even after an error.
 
     Raises `OSError` if the file already exists or cannot be written.
+
+    Attributes:
+        index: The archive's files, and what is missing from it and why; the content of `index.json`.
     """
 
     def __init__(self, file: Path) -> None:
-        self.file = file
-        self.files: list[dict[str, Any]] = []
-        self.not_installed: list[str] = []
-        self.unread: list[FailedRead] = []
-        self._gathered_at = format_time(datetime.now(timezone.utc))
+        self.index: dict[str, Any] = {
+            "gathered": format_time(datetime.now(timezone.utc)),
+            **{"files": [], "notInstalled": [], "missingPermissions": [], "notRead": []},
+        }
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         self._output_file = os.fdopen(descriptor, "wb")
         self._tar = tarfile.open(fileobj=self._output_file, mode="w:gz")  # noqa: SIM115 - closed at exit
@@ -60,15 +111,16 @@ class Archive:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._write_file("index.json", _encode_json(self.build_index()))
+        content = _encode_json(self.index)
+        self._tar.addfile(_build_tar_info("index.json", len(content)), io.BytesIO(content))
         self._tar.close()
         self._output_file.close()
 
     def add_file(self, name: str, content: bytes, source: str, item_count: int | None = None) -> None:
         """Add a file; `source` is the origin of the content, and `item_count` the number of objects in it."""
-        self._write_file(name, content)
+        self._tar.addfile(_build_tar_info(name, len(content)), io.BytesIO(content))
         count_field = {} if item_count is None else {"items": item_count}
-        self.files.append({"file": name, "from": source, "bytes": len(content), **count_field})
+        self.index["files"].append({"file": name, "from": source, "bytes": len(content), **count_field})
 
     def add_json(self, name: str, value: Any, source: str, item_count: int | None = None) -> None:
         """Add a file that contains the value as JSON."""
@@ -81,29 +133,23 @@ class Archive:
             size = buffer.tell()
             buffer.seek(0)
             self._tar.addfile(_build_tar_info(name, size), buffer)
-        self.files.append({"file": name, "from": source, "bytes": size, "items": count})
+        self.index["files"].append({"file": name, "from": source, "bytes": size, "items": count})
 
     def add_missing_kind(self, permission: str) -> None:
         """Record that the kind to which the permission applies is not installed, which is not an error."""
-        self.not_installed.append(permission)
+        self.index["notInstalled"].append(permission)
 
-    def add_failed_read(self, failed_read: FailedRead) -> None:
-        """Record a failed read, once per permission."""
-        if failed_read.permission not in {item.permission for item in self.unread}:
-            self.unread.append(failed_read)
+    def add_denied_read(self, permission: str, message: str) -> None:
+        """Record once that the account lacks a permission, e.g. `list nodes`, with the server's message."""
+        denied = self.index["missingPermissions"]
+        if permission not in [entry["permission"] for entry in denied]:
+            denied.append({"permission": permission, "message": message})
 
-    def build_index(self) -> dict[str, Any]:
-        """Return the index: the archive's files, and what is missing from it and why."""
-        return {
-            "gathered": self._gathered_at,
-            "files": self.files,
-            "notInstalled": self.not_installed,
-            "missingPermissions": [_build_failed_read_fields(item) for item in self.unread if item.is_denied],
-            "notRead": [_build_failed_read_fields(item) for item in self.unread if not item.is_denied],
-        }
-
-    def _write_file(self, name: str, content: bytes) -> None:
-        self._tar.addfile(_build_tar_info(name, len(content)), io.BytesIO(content))
+    def add_failed_read(self, source: str, message: str) -> None:
+        """Record once a read that failed for another reason, with the message of the server or the operating system."""
+        failed = self.index["notRead"]
+        if source not in [entry["what"] for entry in failed]:
+            failed.append({"what": source, "message": message})
 
 
 def _build_tar_info(name: str, size: int) -> tarfile.TarInfo:
@@ -112,12 +158,109 @@ def _build_tar_info(name: str, size: int) -> tarfile.TarInfo:
     return entry
 
 
-def _build_failed_read_fields(failed_read: FailedRead) -> dict[str, str]:
-    return {
-        "permission" if failed_read.is_denied else "what": failed_read.permission,
-        "message": failed_read.message,
-    }
-
-
 def _encode_json(value: Any) -> bytes:
     return json.dumps(value, indent=1).encode()
+
+
+async def gather_cluster(api: Api, archive: Archive, namespace: str) -> None:
+    """Add all readable data to the archive, and record the failed reads; `namespace` is the product's namespace."""
+    maintenances = [item for listing in MAINTENANCE_LISTINGS for item in await _gather_list(api, archive, listing)]
+    for listing in CLUSTER_LISTINGS:
+        await _gather_list(api, archive, listing)
+    mutexes = [item for listing in MUTEX_LISTINGS for item in await _gather_list(api, archive, listing)]
+    for listing in RUN_LISTINGS if mutexes else []:
+        await _gather_list(api, archive, listing)
+    if await _gather_list(api, archive, CAPABILITY_LISTING):
+        await _gather_list(api, archive, HYPERCONVERGED_LISTING)
+    for listing in VM_LISTINGS if await _gather_list(api, archive, VMI_LISTING) else []:
+        await _gather_list(api, archive, listing)
+    for node in sorted({get_node_name(maintenance) for maintenance in maintenances} - {""}):
+        listing = Listing(f"pods/{encode_path_segment(node)}", "v1", "pods", fields=build_pods_on_node_query(node)[1])
+        await _gather_list(api, archive, listing)
+    for listing in PRODUCT_LISTINGS:
+        items = await _gather_list(api, archive, replace(listing, namespace=namespace))
+        if listing.resource == "pods":
+            await _gather_logs(api, archive, items)
+
+
+async def _gather_list(api: Api, archive: Archive, listing: Listing) -> list[Object]:
+    """Add one list to the archive, and return its items: empty if it cannot be read or the kind is not installed."""
+    try:
+        response = await api.list(listing.path, field_selector=listing.fields, label_selector=listing.labels)
+    except NotFound:
+        archive.add_missing_kind(listing.permission)
+        return []
+    except Denied as error:
+        archive.add_denied_read(listing.permission, error.message)
+        return []
+    except ApiError as error:
+        archive.add_failed_read(listing.permission, error.message)
+        return []
+    items = [redact_values(item) for item in response["items"]]
+    archive.add_json(f"{listing.file}.json", {**response, "items": items}, listing.permission, len(items))
+    return items
+
+
+async def _gather_logs(api: Api, archive: Archive, pods: Iterable[Object]) -> None:
+    """Add one log file per container of these pods, and a second one for a restarted container's previous run."""
+    for pod in pods:
+        statuses = (pod.get("status") or {}).get("containerStatuses") or []
+        restarted_containers = {status["name"] for status in statuses if status.get("restartCount")}
+        for container in pod["spec"]["containers"]:
+            await _gather_log(api, archive, pod["metadata"], container["name"])
+            if container["name"] in restarted_containers:
+                await _gather_log(api, archive, pod["metadata"], container["name"], previous=True)
+
+
+async def _gather_log(api: Api, archive: Archive, pod: Object, container: str, *, previous: bool = False) -> None:
+    """Add the log of one container; `pod` is the pod's metadata."""
+    permission = format_permission("get", "pods/log", "v1", pod["namespace"])
+    path = f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}/log"
+    file = f"logs/{pod['name']}/{container}{'.previous' if previous else ''}.log"
+    query = {"container": container, "tailLines": MAX_LOG_LINES, "timestamps": "false"}
+    try:
+        lines = await api.get_raw(path, {**query, "previous": "true"} if previous else query)
+    except Denied as error:
+        archive.add_denied_read(permission, error.message)
+    except ApiError as error:
+        archive.add_failed_read(f"{permission}, for {file}", error.message)
+    else:
+        archive.add_file(file, lines, permission)
+
+
+def redact_values(value: Any) -> Any:
+    """Return a copy without possible secrets: environment variables' values and virtual machines' startup data.
+
+    The function also searches strings that contain JSON, such as annotations that contain a whole object. It drops
+    `managedFields` and the annotations in which `kubectl apply` and similar tools keep a copy of the object.
+    """
+    if isinstance(value, str):
+        return _redact_text(value)
+    if isinstance(value, list):
+        return [redact_values(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    redacted = {key: redact_values(child) for key, child in value.items() if key not in DROPPED_KEYS}
+    redacted |= {key: REDACTED for key in REDACTED_KEYS if key in redacted}
+    if isinstance(redacted.get("env"), list):
+        redacted["env"] = [_redact_variable(variable) for variable in redacted["env"]]
+    return redacted
+
+
+def _redact_text(text: str) -> str:
+    """Redact secrets in the text if it is JSON; redact the whole text if the JSON is nested too deeply."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        parsed = json.loads(text)
+        redacted = redact_values(parsed)
+        return text if redacted == parsed else json.dumps(redacted)
+    except RecursionError:
+        return REDACTED
+    except ValueError:  # The text starts like JSON but is not valid JSON.
+        return text
+
+
+def _redact_variable(variable: Any) -> Any:
+    """Return the environment variable without its value; other entries of a list named `env` stay unchanged."""
+    return {**variable, "value": REDACTED} if isinstance(variable, dict) and "value" in variable else variable

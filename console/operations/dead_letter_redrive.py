@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from console.operations.errors import NoResult
 from eventing.dead_letters import to_original_event
-from eventing.journal.batching import strip_data
-from eventing.journal.entries import Attempt, Entry, Query
-from eventing.journal.keys import get_event_keys
+from eventing.journal.entries import Attempt, Entry, Query, get_event_keys, strip_data
 from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive, find_failed_function, redrive
 
 if TYPE_CHECKING:
-    from console.operations.replay_runner import TargetResolver
+    from console.operations.replay_targets import TargetResolver
     from eventing.journal.store import Journal
     from kube.client.sync_client import SyncClient
 
@@ -82,10 +80,7 @@ def build_redrive_items(
     dead_letters = list(dead_letters)
     if not dead_letters:
         return []
-    from console.operations.replay_runner import (  # slow import, not needed to list dead letters
-        TargetOptions,
-        TargetResolver,
-    )
+    from console.operations.replay_targets import TargetOptions, TargetResolver  # slow import, only for a redrive
 
     targets = TargetResolver(TargetOptions(functions_url=functions_url, namespace=namespace), client)
     return [build_redrive_item(dead_letter, targets) for dead_letter in dead_letters]
@@ -158,7 +153,11 @@ def _reload_dead_letter(dead_letter: Entry, journal: Journal) -> Entry | None:
 
 
 class BackgroundRedrive:
-    """A redrive in its own thread. Callers can read its progress, and it calls `on_result` with each result."""
+    """A redrive in its own thread. Callers can read its progress, and it calls `on_result` with each result.
+
+    Attributes:
+        error: The error that stopped the thread early, or "" if there is none.
+    """
 
     def __init__(
         self,
@@ -169,7 +168,7 @@ class BackgroundRedrive:
     ) -> None:
         self.items = items
         self.results: list[RedriveResult] = []
-        self._error, self._on_result = "", on_result
+        self.error, self._on_result = "", on_result
         self._thread = threading.Thread(target=self._run, args=(broker_url, journal), name="redrive", daemon=True)
         self._thread.start()
 
@@ -179,9 +178,9 @@ class BackgroundRedrive:
                 self.results.append(result)
                 self._on_result(result)
         except OSError as error:  # The journal failed. A dead letter without a recorded attempt stays open.
-            self._error = str(error)
+            self.error = str(error)
             for item in self.items[len(self.results) :]:
-                self._on_result(RedriveResult(item, None, self._error))
+                self._on_result(RedriveResult(item, None, self.error))
 
     def wait(self, timeout: float) -> None:
         """Wait until all dead letters are redriven, for at most `timeout` seconds."""
@@ -191,11 +190,6 @@ class BackgroundRedrive:
     def is_in_progress(self) -> bool:
         """Return whether the thread is still running."""
         return self._thread.is_alive()
-
-    @property
-    def error(self) -> str:
-        """Return the error that stopped the thread early, or "" if there is none."""
-        return self._error
 
 
 def find_broker_url(client: SyncClient, namespace: str) -> str:

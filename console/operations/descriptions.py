@@ -1,15 +1,20 @@
-"""Builds texts about maintenances, nodes and blocked pods, for the terminal and the web console. Pure functions."""
+"""Builds texts about maintenances, nodes, blocked pods and ages, for the terminal and the web console.
+
+The functions are pure, except that `parse_time_or_age` reads the clock.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import Maintenance, get_finalizers, get_phase, is_deleting
 from kube.nodes import is_cordoned, is_tainted
 from kube.paths import Object
+from kube.text_limits import format_count
 from kube.times import parse_time_or_none
 
 STATE_GONE = "gone"
@@ -17,6 +22,8 @@ STATE_SCHEDULABLE = "schedulable"
 STATE_CORDONED = "cordoned, takes no new pods"
 PHASE_WAITING = "Waiting"
 """Shown before the first phase: no function has processed the maintenance, or another tool holds the node's lease."""
+AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+AGE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
 
 
 def format_full_name(maintenance: Maintenance) -> str:
@@ -52,6 +59,21 @@ def format_age(since: str, now: datetime) -> str:
     return f"{hours}h" if hours < 48 else f"{days}d"
 
 
+def parse_time_or_age(text: str) -> datetime:
+    """Return the timezone-aware time for an age such as `10m`, `2h` or `1d`, or for an ISO 8601 time.
+
+    A time without a zone is local time. Raises `ValueError` with a message for the user.
+    """
+    try:
+        if match := AGE_PATTERN.fullmatch(text):
+            return datetime.now(timezone.utc) - timedelta(**{AGE_UNITS[match[2]]: int(match[1])})
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is neither an age, such as 10m, 2h or 1d, nor a time, such as 2026-03-01T12:00"
+        ) from None
+
+
 def build_node_report(node_name: str, node: Object | None) -> Object:
     """Return the node's `{node, schedulable, state}`; a schedulable node accepts new pods."""
     if node is None:
@@ -74,21 +96,13 @@ def summarize_blockers(status: Mapping[str, Any]) -> str:
 
 def suggest_remedy(blocked_pod: Mapping[str, Any]) -> str:
     """Return what would unblock a pod, and the time of the next attempt if one is scheduled."""
-    retry_after = parse_time_or_none(blocked_pod.get("retryAfter"))
-    return (
-        f"{_suggest_unblocking_action(blocked_pod)}; next attempt at {retry_after:%H:%M:%S} UTC"
-        if retry_after
-        else _suggest_unblocking_action(blocked_pod)
-    )
-
-
-def _suggest_unblocking_action(blocked_pod: Mapping[str, Any]) -> str:
-    budget, namespace = blocked_pod.get("budget"), blocked_pod["namespace"]
+    budget, retry_after = blocked_pod.get("budget"), parse_time_or_none(blocked_pod.get("retryAfter"))
+    remedy = str(blocked_pod.get("message") or "see the events of the pod")
     if blocked_pod["reason"] == "DisruptionBudget" and budget:
-        remedy = f"a looser budget: kubectl -n {namespace} edit pdb {budget}"
+        remedy = f"a looser budget: kubectl -n {blocked_pod['namespace']} edit pdb {budget}"
         if blocked_pod.get("allowsNone"):
-            return f"{remedy} (this one allows no eviction, however many pods are ready)"
-        lacking = max(1, blocked_pod.get("needed", 0) + 1 - blocked_pod.get("healthy", 0))
-        more = f"{lacking} more ready pod{'s' if lacking > 1 else ''} under this budget"
-        return f"{more}, or {remedy}"
-    return str(blocked_pod.get("message") or "see the events of the pod")
+            remedy = f"{remedy} (this one allows no eviction, however many pods are ready)"
+        else:
+            lacking = max(1, blocked_pod.get("needed", 0) + 1 - blocked_pod.get("healthy", 0))
+            remedy = f"{format_count(lacking, 'more ready pod')} under this budget, or {remedy}"
+    return f"{remedy}; next attempt at {retry_after:%H:%M:%S} UTC" if retry_after else remedy

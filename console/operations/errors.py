@@ -38,12 +38,3 @@ class NoResult(OperationError):
     """
 
     exit_status = 2
-
-
-class InvalidSelector(OperationError):
-    """A label selector that the API server rejects."""
-
-    exit_status = 2
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, http_status=HTTPStatus.BAD_REQUEST)

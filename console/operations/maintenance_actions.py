@@ -1,24 +1,20 @@
-"""Creates and deletes NodeMaintenances, by the same rules for the command line and the web console.
-
-The module also previews what a maintenance does to the node's virtual machines.
-"""
+"""Creates, watches and deletes NodeMaintenances, by the same rules for the command line and the web console."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, suppress
 from http import HTTPStatus
-from typing import NamedTuple
 
 from console.operations.descriptions import explain_released_maintenance, format_full_name, get_phase_label
-from console.operations.errors import Refusal
-from kube.client.api import Api, get_or_none
-from kube.client.api_errors import ApiError, Conflict, Denied, NotFound
-from kube.client.concurrent_requests import gather_all
+from console.operations.errors import OperationError, Refusal
+from kube.client.api import Api, gather_all, get_or_none
+from kube.client.api_errors import Conflict, Denied, NotFound, Rejected, is_webhook_refusal
 from kube.client.decoding import collect_warnings
-from kube.evictions import is_webhook_refusal
+from kube.client.list_watch import Change, follow, merge_streams
 from kube.maintenance.drain_flags import build_drain_spec
-from kube.maintenance.groups import ApiGroup
-from kube.maintenance.lookup import list_maintenances
+from kube.maintenance.groups import GROUPS, ApiGroup
+from kube.maintenance.lookup import is_selector_unsupported, list_maintenances
 from kube.maintenance.objects import (
     REQUESTER_ANNOTATION,
     build_path,
@@ -28,54 +24,7 @@ from kube.maintenance.objects import (
     select_unreleased,
 )
 from kube.nodes import build_node_path, is_cordoned
-from kube.paths import Object
-from kube.virtualization import drain_forecast
-from kube.virtualization.lookup import are_vmis_served, read_vmi_snapshot
-from kube.virtualization.vmis import Resource
-
-
-class NodeVmis(NamedTuple):
-    """The reports on a node's virtual machines (`kube.virtualization.drain_forecast`), or why they could not be read.
-
-    Attributes:
-        kubevirt: The KubeVirt object, if that KubeVirt migrates the virtual machines itself.
-    """
-
-    reports: list[Object]
-    error: str = ""
-    kubevirt: Resource | None = None
-
-    def list_warnings(self, group: ApiGroup) -> list[str]:
-        """Return warnings about the virtual machines, to show before a maintenance in this API group is created."""
-        mismatch = drain_forecast.explain_taint_mismatch(self.kubevirt, self.reports, group.drain_taint)
-        return [*filter(None, (self.error, mismatch)), *drain_forecast.build_warnings(self.reports)]
-
-    def exclude(self, vmis: Collection[tuple[str, str]]) -> NodeVmis:
-        """Return a copy without these virtual machines, given as (namespace, name)."""
-        reports = [report for report in self.reports if (report["namespace"], report["name"]) not in vmis]
-        return self._replace(reports=reports)
-
-    def describe_moves(self, group: ApiGroup) -> str:
-        """Return a line about the virtual machines that will migrate without downtime, or "" if there are none."""
-        return (
-            ""
-            if drain_forecast.explain_taint_mismatch(self.kubevirt, self.reports, group.drain_taint)
-            else drain_forecast.describe_moves(self.reports)
-        )
-
-
-async def read_vmis(api: Api, node: str) -> NodeVmis:
-    """Return the virtual machines on a node; on a cluster without KubeVirt, this takes one request.
-
-    A failed read becomes `error` in the result, so that the caller can continue.
-    """
-    try:
-        if not await are_vmis_served(api):
-            return NodeVmis([])
-        snapshot = await read_vmi_snapshot(api, node)
-    except ApiError as error:
-        return NodeVmis([], f'cannot read the virtual machines of node "{node}": {error.message}')
-    return NodeVmis(drain_forecast.build_vmi_reports(snapshot), kubevirt=snapshot.kubevirt)
+from kube.paths import Object, build_node_name_selector
 
 
 async def get_node_or_refuse(api: Api, name: str) -> Object:
@@ -181,7 +130,12 @@ async def list_maintenances_to_end(api: Api, node: str) -> list[Object]:
 
 async def delete_maintenances(api: Api, maintenances: Iterable[Object]) -> None:
     """Request the deletion of exactly these objects, and not of newer objects with the same names."""
-    await gather_all(*(_delete_maintenance(api, maintenance) for maintenance in maintenances))
+
+    async def delete_maintenance(maintenance: Object) -> None:
+        with suppress(NotFound, Conflict):  # Already deleted; on a conflict, a newer object has its name.
+            await api.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
+
+    await gather_all(*map(delete_maintenance, maintenances))
 
 
 async def _build_nothing_to_end_refusal(api: Api, node: str) -> Refusal:
@@ -196,8 +150,58 @@ async def _build_nothing_to_end_refusal(api: Api, node: str) -> Refusal:
     return Refusal(HTTPStatus.CONFLICT, f'node "{node}" is not in maintenance', "see kubectl maintenance status")
 
 
-async def _delete_maintenance(api: Api, maintenance: Object) -> None:
+async def list_served_groups(api: Api) -> list[ApiGroup]:
+    """Return the API groups whose CRD is installed. Raises `OperationError` if none is installed."""
+    responses = await gather_all(*(get_or_none(api.get(f"/apis/{version}")) for version in GROUPS))
+    served = [
+        group
+        for group, response in zip(GROUPS.values(), responses, strict=True)
+        if any(resource["name"] == "nodemaintenances" for resource in (response or {}).get("resources", []))
+    ]
+    if not served:
+        raise OperationError("the cluster does not serve NodeMaintenances", "install the CRDs first")
+    return served
+
+
+async def watch_maintenances(api: Api, node: str | None = None) -> AsyncGenerator[list[Object], None]:
+    """Yield all NodeMaintenances (or those of `node`), oldest first: after the initial lists, then on every change."""
+    streams = [_follow_group(api, group, node) for group in await list_served_groups(api)]
+    async with aclosing(collect_objects(*streams)) as states:
+        async for objects in states:
+            yield sorted(objects, key=lambda maintenance: maintenance["metadata"]["creationTimestamp"])
+
+
+async def collect_objects(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[list[Object], None]:
+    """Yield the objects of all streams: once after all initial lists, then after every change."""
+    unsynced = set(range(len(streams)))
+    objects_by_uid: dict[str, Object] = {}
+    async with aclosing(merge_streams(*streams)) as changes:
+        async for stream_index, change in changes:
+            if change.change_type == "SYNCED":
+                unsynced.discard(stream_index)
+            elif change.change_type == "DELETED":
+                objects_by_uid.pop(change.object["metadata"]["uid"], None)
+            else:
+                objects_by_uid[change.object["metadata"]["uid"]] = change.object
+            if not unsynced:
+                yield list(objects_by_uid.values())
+
+
+async def _follow_group(api: Api, group: ApiGroup, node: str | None) -> AsyncGenerator[Change, None]:
+    """Yield the changes to NodeMaintenances in one API group, or only to those of `node`.
+
+    If the CRD comes from another product, it may not support our field selector. This generator then watches all
+    objects, and skips those of other nodes.
+    """
+    fields = "" if node is None else build_node_name_selector(node)  # `spec.nodeName` in every API group
     try:
-        await api.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
-    except (NotFound, Conflict):
-        return  # The object is already deleted; on a conflict, a newer object has its name.
+        async with aclosing(follow(api, group.path, field_selector=fields)) as changes:
+            async for change in changes:
+                yield change
+    except Rejected as error:
+        if node is None or not is_selector_unsupported(error):
+            raise
+        async with aclosing(follow(api, group.path)) as changes:
+            async for change in changes:
+                if change.change_type == "SYNCED" or get_node_name(change.object) == node:
+                    yield change

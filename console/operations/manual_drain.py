@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 
-from console.operations.errors import InvalidSelector, OperationError
+from console.operations.errors import OperationError
 from console.operations.maintenance_actions import get_node_or_refuse
-from kube.budgets import BUDGETS_PATH, BlockedPod, Budget, format_budget_key, plan_evictions
+from kube.budgets import BUDGETS_PATH, BlockedPod, Budget, format_budget_key
 from kube.client.api import JSON_PATCH, Api
-from kube.client.api_errors import Rejected
-from kube.client.eviction_batch import evict_batch, find_orphan_uids
-from kube.client.eviction_tracker import EvictionTracker
 from kube.client.list_watch import Change, follow, merge_streams
+from kube.evictions.executor import execute_plan
+from kube.evictions.planner import plan_evictions
+from kube.evictions.tracker import EvictionTracker
 from kube.maintenance.blocked_pods import format_summary
+from kube.maintenance.lookup import find_orphan_uids
 from kube.nodes import build_cordon_patch, build_node_path
 from kube.paths import build_pods_on_node_query
 from kube.pods import DrainOptions, Pod, PodClassification, classify_pods, format_key, get_uid
@@ -37,12 +38,9 @@ async def cordon_node(api: Api, node: str) -> bool:
 
 
 async def classify_node_pods(api: Api, node: str, options: DrainOptions) -> PodClassification:
-    """Classify the node's pods by the drain flags. Raises `InvalidSelector` if the API server rejects the selector."""
+    """Classify the node's pods by the drain flags. Raises `Rejected` if the API server rejects the selector."""
     path, fields = build_pods_on_node_query(node)
-    try:
-        pods = (await api.list(path, field_selector=fields, label_selector=options.pod_selector))["items"]
-    except Rejected as error:
-        raise InvalidSelector(error.message) from None
+    pods = (await api.list(path, field_selector=fields, label_selector=options.pod_selector))["items"]
     return classify_pods(pods, options, await find_orphan_uids(api, pods))
 
 
@@ -102,17 +100,17 @@ class NodeDrain:
         """
         waiting = [pod for uid, pod in self._remaining.items() if uid not in self._evicted_uids]
         plan = plan_evictions(waiting, self._budgets.values())
-        for pod in [*plan.unbudgeted, *(pod for queue in plan.queues_by_budget.values() for pod in queue)]:
+        for pod in plan.admitted:
             if not EvictionTracker.for_client(self._api).has_sent(pod):
                 self._report(f"evicting pod {format_key(pod)}")
-        batch = await evict_batch(self._api, plan)
-        self._evicted_uids.update(pod["uid"] for pod in (*batch.evicted, *batch.already_gone))
-        self._report_blocked(batch.blocked)
-        if batch.deferred:
+        outcome = await execute_plan(self._api, plan)
+        self._evicted_uids.update(pod["uid"] for pod in (*outcome.evicted, *outcome.already_gone))
+        self._report_blocked(outcome.blocked)
+        if outcome.deferred:
             return 0.0
-        if batch.in_flight:
+        if outcome.in_flight:
             return IN_FLIGHT_RETRY_SECONDS
-        return RETRY_SECONDS if len(batch.blocked) > len(plan.blocked) else None
+        return RETRY_SECONDS if len(outcome.blocked) > len(plan.blocked) else None
 
     def _report_blocked(self, blocked: Iterable[BlockedPod]) -> None:
         previous, self._blocked = self._blocked, {blocked_pod.pod["uid"]: blocked_pod for blocked_pod in blocked}

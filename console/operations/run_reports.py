@@ -15,7 +15,6 @@ from kube.mutex.run_record import (
     DueJob,
     RunRecord,
     Stage,
-    assume_cleanup,
     get_job_entry,
     get_record,
     is_node_done,
@@ -76,50 +75,38 @@ def build_report(run: Resource) -> Object:
 
 def build_steps(run: Resource) -> list[Object]:
     """Return the steps of a run in order, each with its state and the time of its completion."""
-    record = get_record(run)
-    valid = get_condition(run, CONFIG_VALIDATED_CONDITION)
-    nodes = record.get("nodes") or {}
-    done_times = [str(node.get("cleanedAt") or node["droppedAt"]) for node in nodes.values() if is_node_done(node)]
-    is_upgraded = bool(nodes) and len(done_times) == len(nodes)
-    upgraded = f"Nodes upgraded ({len(done_times)} of {len(nodes)})" if nodes else "Nodes upgraded"
+    record, valid = get_record(run), get_condition(run, CONFIG_VALIDATED_CONDITION)
+    nodes = (record.get("nodes") or {}).values()
+    done_times = [str(node.get("cleanedAt") or node["droppedAt"]) for node in nodes if is_node_done(node)]
+    node_counts = f" ({len(done_times)} of {len(nodes)})" if nodes else ""
     completion_times = {
         "Config valid": valid.get("lastTransitionTime") if valid.get("status") == "True" else None,
         "Upgrade found, pools claimed": record.get("startedAt"),
         "Pools paused": record.get("pausedAt"),
         "Nodes labelled": record.get("labelledAt"),
         "Pools edited": record.get("editedAt"),
-        upgraded: max(done_times) if is_upgraded else None,
+        f"Nodes upgraded{node_counts}": max(done_times) if nodes and len(done_times) == len(nodes) else None,
         "Pools restored": record.get("finishedAt"),
     }
-    current = next((name for name, time in completion_times.items() if not time), "")
-    stopped = bool(record.get("failure")) or valid.get("status") == "False"
-    return [
-        {"step": name, "state": STEP_DONE if time else _get_step_state(name == current, stopped), "at": time or ""}
-        for name, time in completion_times.items()
-    ]
-
-
-def _get_step_state(is_current: bool, stopped: bool) -> str:
-    return (STEP_HALTED if stopped else STEP_CURRENT) if is_current else STEP_PENDING
+    states = {name: STEP_DONE if time else STEP_PENDING for name, time in completion_times.items()}
+    if current := next((name for name, time in completion_times.items() if not time), ""):
+        has_stopped = record.get("failure") or valid.get("status") == "False"
+        states[current] = STEP_HALTED if has_stopped else STEP_CURRENT
+    return [{"step": name, "state": states[name], "at": time or ""} for name, time in completion_times.items()]
 
 
 def _build_node_report(run: Resource, name: str) -> Object:
     record = get_record(run)
     node = record["nodes"][name]
     is_current = run_record.is_active(run) and name == run_record.get_current_node(record)
-    if is_current and _has_started_nodes(record):
-        state = run_record.compute_stage(run, assume_cleanup).value
+    if is_current and record.get("editedAt"):  # Before that, all nodes wait.
+        state = run_record.compute_stage(run).value
     else:
         state = NODE_UPGRADED if node.get("cleanedAt") else NODE_GONE if node.get("droppedAt") else NODE_WAITING
     jobs = list(_iter_jobs(record, name))
     times = [node.get(field) for field in ("droppedAt", "cleanedAt", "upgradedAt", "releasedAt")]
     since = next(filter(None, times), jobs[0]["created"] if jobs else record.get("startedAt"))
     return {"node": name, "state": state, "since": since or "", "jobs": jobs}
-
-
-def _has_started_nodes(record: RunRecord) -> bool:
-    """Return whether the run has started to process its nodes; before that, all nodes wait."""
-    return bool(record.get("editedAt"))
 
 
 def _iter_jobs(record: RunRecord, node: str) -> Iterator[Object]:
@@ -162,7 +149,7 @@ def find_wait(run: Resource) -> Wait | None:
     if config_validated.get("status") == "False":
         return _build_wait(config_validated, "fix the objects that this message names")
     if run_record.is_active(run):
-        return _find_stage_wait(run, run_record.compute_stage(run, assume_cleanup))
+        return _find_stage_wait(run, run_record.compute_stage(run))
     return None if get_step_label(run) == "Finished" else _find_idle_wait(run)
 
 
@@ -181,21 +168,16 @@ def _find_idle_wait(run: Resource) -> Wait | None:
 
 def _find_stage_wait(run: Resource, current_stage: Stage) -> Wait:
     record, paused = get_record(run), get_condition(run, PAUSED_CONDITION)
-    started = str(record.get("startedAt") or "")
     if current_stage is Stage.CLAIMED and paused.get("status") == "False":
         return _build_wait(paused)
     if awaits_control_plane(run) and get_condition(run, READY_CONDITION):
         return _build_wait(get_condition(run, READY_CONDITION))
     waits_before_nodes = {
-        Stage.CLAIMED: ("the run's pools to be paused", started),
-        Stage.PAUSED: ("the run's nodes to be labelled", str(record.get("pausedAt"))),
-        Stage.LABELLED: ("the run's pools to be edited", str(record.get("labelledAt"))),
+        Stage.CLAIMED: Wait("the run's pools to be paused", str(record.get("startedAt") or "")),
+        Stage.PAUSED: Wait("the run's nodes to be labelled", str(record.get("pausedAt"))),
+        Stage.LABELLED: Wait("the run's pools to be edited", str(record.get("labelledAt"))),
     }
-    return (
-        Wait(*waits_before_nodes[current_stage])
-        if current_stage in waits_before_nodes
-        else _find_node_wait(run, current_stage)
-    )
+    return waits_before_nodes.get(current_stage) or _find_node_wait(run, current_stage)
 
 
 def _find_node_wait(run: Resource, current_stage: Stage) -> Wait:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from http import HTTPStatus
 
 from console.operations.errors import OperationError, Refusal
+from console.operations.maintenance_actions import collect_objects
 from console.operations.run_reports import get_step_label
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import NotFound
@@ -35,7 +36,7 @@ NOT_SERVED_ERROR = OperationError(
 async def list_runs(api: Api) -> list[Object]:
     """Return all MutexRunConfigs, sorted by namespace and name. Raises `OperationError` if the kind is not served."""
     try:
-        return sort_runs((await list_all(api, RUNS_PATH)).items)
+        return sorted((await list_all(api, RUNS_PATH)).items, key=format_full_name)
     except NotFound:
         raise NOT_SERVED_ERROR from None
 
@@ -44,11 +45,6 @@ async def are_runs_served(api: Api) -> bool:
     """Return whether the cluster serves MutexRunConfigs."""
     api_resources = await get_or_none(api.get(API_PATH))
     return any(resource["name"] == PLURALS[RUN_KIND] for resource in (api_resources or {}).get("resources", []))
-
-
-def sort_runs(runs: list[Object]) -> list[Object]:
-    """Return the MutexRunConfigs sorted by namespace and name."""
-    return sorted(runs, key=format_full_name)
 
 
 def matches_name(run: Object, name: str) -> bool:
@@ -60,17 +56,12 @@ async def get_run(api: Api, name: str) -> Object:
     """Return the MutexRunConfig with this `NAME` or `NAMESPACE/NAME`. Raises `Refusal` unless exactly one matches."""
     runs = [run for run in await list_runs(api) if matches_name(run, name)]
     if not runs:
-        raise build_unknown_run_refusal(name)
+        message = f'MutexRunConfig "{name}" not found'
+        raise Refusal(HTTPStatus.NOT_FOUND, message, "see kubectl maintenance mutex status")
     if len(runs) > 1:
         names = ", ".join(map(format_full_name, runs))
         raise Refusal(HTTPStatus.CONFLICT, f'several MutexRunConfigs have the name "{name}"', f"name one of {names}")
     return runs[0]
-
-
-def build_unknown_run_refusal(name: str) -> Refusal:
-    """Build the refusal for a MutexRunConfig that does not exist."""
-    message = f'MutexRunConfig "{name}" not found'
-    return Refusal(HTTPStatus.NOT_FOUND, message, "see kubectl maintenance mutex status")
 
 
 async def request_retry(api: Api, name: str) -> Object:
@@ -92,18 +83,9 @@ async def request_retry(api: Api, name: str) -> Object:
 
 async def watch_runs(api: Api) -> AsyncGenerator[list[Object], None]:
     """Yield all MutexRunConfigs: once after the initial list, then after every change."""
-    objects_by_uid: dict[str, Object] = {}
-    is_synced = False
     try:
-        async with aclosing(follow(api, RUNS_PATH)) as changes:
-            async for change in changes:
-                if change.change_type == "SYNCED":
-                    is_synced = True
-                elif change.change_type == "DELETED":
-                    objects_by_uid.pop(change.object["metadata"]["uid"], None)
-                else:
-                    objects_by_uid[change.object["metadata"]["uid"]] = {"kind": RUN_KIND, **change.object}
-                if is_synced:
-                    yield sort_runs(list(objects_by_uid.values()))
+        async with aclosing(collect_objects(follow(api, RUNS_PATH))) as states:
+            async for runs in states:
+                yield sorted(({"kind": RUN_KIND, **run} for run in runs), key=format_full_name)
     except NotFound:
         raise NOT_SERVED_ERROR from None

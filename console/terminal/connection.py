@@ -1,17 +1,20 @@
-"""Runs an operation with one API client, and converts API errors to one-line messages."""
+"""Connects a command to the cluster, and converts API errors to one-line messages."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import TypeVar
 
 import click
 
-from console.terminal.options import ClusterAccess, get_cluster_access
+from console.operations.errors import NoResult
+from console.terminal.options import get_cluster_access
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Denied, Unavailable
+from kube.client.sync_client import SyncClient
 
 T = TypeVar("T")
 
@@ -21,22 +24,37 @@ def run_with_api(operation: Callable[[Api], Awaitable[T]]) -> T:
 
     An `ApiError` becomes a `ClickException` with the server's message and a remedy (exit status 1).
     """
+    cluster_access = get_cluster_access()
+
+    async def connect_and_run() -> T:
+        try:
+            api = await Api.connect(*cluster_access)
+        except Unavailable as error:
+            raise click.ClickException(error.message) from None  # the message contains the remedy
+        try:
+            return await operation(api)
+        finally:
+            await api.close()
+
     logging.getLogger("kubernetes").setLevel(logging.ERROR)  # The client's warnings would repeat the error message.
     try:
-        return asyncio.run(_connect_and_run(get_cluster_access(), operation))
+        return asyncio.run(connect_and_run())
     except ApiError as error:
         raise click.ClickException(format_api_error(error)) from None
 
 
-async def _connect_and_run(cluster_access: ClusterAccess, operation: Callable[[Api], Awaitable[T]]) -> T:
+@contextmanager
+def open_client() -> Iterator[SyncClient]:
+    """Yield a client for the cluster that the command line selects. An `ApiError` in the block becomes `NoResult`."""
     try:
-        api = await Api.connect(*cluster_access)
+        client = SyncClient(*get_cluster_access())
     except Unavailable as error:
-        raise click.ClickException(error.message) from None  # the message contains the remedy
+        raise NoResult(error.message) from None  # the message contains the remedy
     try:
-        return await operation(api)
-    finally:
-        await api.close()
+        with closing(client):
+            yield client
+    except ApiError as error:
+        raise NoResult(format_api_error(error)) from None
 
 
 def format_api_error(error: ApiError) -> str:

@@ -1,41 +1,35 @@
-"""Opens the journal (the event store) for a command."""
+"""Opens the journal for a command, and selects recorded events by id, or those of a maintenance or run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from console.operations.errors import NoResult
+from console.terminal.options import NonEmptyText, combine_options, text_option
+from console.terminal.output import escape
+from eventing.events import SOURCE_PREFIX
+from eventing.journal.entries import Entry, Query, strip_data
+from kube.mutex.objects import RUN_KIND
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-DEFAULT_JOURNAL = "journal.db"
+MAX_SHOWN_UIDS = 5
+"""Maximum number of other uids that the note about an ambiguous name lists."""
 
-
-def journal_option(command: Decorated) -> Decorated:
-    """Add `--journal` to a command."""
-    return click.option(
-        "--journal",
-        default=lambda: os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or DEFAULT_JOURNAL,
-        show_default="$DATABASE_URL, $JOURNAL, journal.db",
-        help="The journal: a file, or postgresql://USER@HOST/DATABASE.",
-    )(command)
-
-
-def find_missing_file(journal_url: str) -> Path | None:
-    """Return the journal file's path if that file does not exist.
-
-    Returns None if the file exists, or if the journal is in a database server.
-    """
-    name = journal_url.removeprefix("sqlite:///")
-    return None if "://" in name or Path(name).is_file() else Path(name)
+journal_option = click.option(
+    "--journal",
+    default=lambda: os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or "journal.db",
+    show_default="$DATABASE_URL, $JOURNAL, journal.db",
+    help="The journal: a file, or postgresql://USER@HOST/DATABASE.",
+)
 
 
 @contextmanager
@@ -44,16 +38,135 @@ def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]
 
     Raises `NoResult` if the journal cannot be opened, or if using it in the block fails.
     """
-    from eventing.journal.store import (  # slow import: about 150 ms
-        Journal,
-        JournalError,
-        UnstorableData,
-    )
+    from eventing.journal.store import Journal, JournalError, UnstorableData  # slow import: about 150 ms
 
-    if not create and (file := find_missing_file(journal_url)):
+    file = journal_url.removeprefix("sqlite:///")
+    if not (create or "://" in file or Path(file).is_file()):
         raise NoResult(f"journal {file} not found: name it with --journal or $JOURNAL")
     try:
         with closing(Journal(journal_url, create=create)) as journal:
             yield journal
     except (JournalError, UnstorableData) as error:
         raise NoResult(str(error)) from None
+
+
+@dataclass(frozen=True)
+class EventSelection:
+    """The events that the command line selects: by id, or a maintenance's or run's events between two event types."""
+
+    ids: tuple[str, ...] = ()
+    maintenance: str = ""
+    run: str = ""
+    first_type: str = ""
+    last_type: str = ""
+
+
+selection_options = combine_options(
+    click.option("--id", "ids", type=NonEmptyText(), multiple=True, help="The event with this id; repeatable."),
+    text_option("--maintenance", help="All events of the NodeMaintenance with this uid, or the newest with this name."),
+    text_option("--run", help="All events of the MutexRunConfig with this uid, or the newest with this name."),
+    text_option(
+        "--from",
+        "first_type",
+        metavar="TYPE",
+        help="Start at the first selected event of this type, such as node.cordoned.",
+    ),
+    text_option("--until", "last_type", metavar="TYPE", help="Stop after the last selected event of this type."),
+)
+"""The options of `EventSelection`."""
+
+
+def reject_maintenance_with_run(maintenance: str, run: str) -> None:
+    """Raise `UsageError` if the user names both a maintenance and a run."""
+    if run and maintenance:
+        raise click.UsageError("--run names a MutexRunConfig, --maintenance a NodeMaintenance: omit one of them")
+
+
+def find_run_uid(journal: Journal, name_or_uid: str) -> str:
+    """Return the uid of the newest MutexRunConfig with this name or uid, as `_find_newest_uid` selects it.
+
+    Raises `NoResult` if the journal has no event about such a MutexRunConfig.
+    """
+    entries = [
+        strip_data(entry)
+        for entry in journal.iter_entries(Query(maintenance=name_or_uid))
+        if entry.kind == RUN_KIND and entry.maintenance
+    ]
+    if not entries:
+        message = f'MutexRunConfig "{name_or_uid}" not found in the journal, by name or uid'
+        raise NoResult(f"{message}: see kubectl maintenance mutex status")
+    return _find_newest_uid(entries, name_or_uid)
+
+
+def select_entries(journal: Journal, selection: EventSelection) -> list[Entry]:
+    """Return the selected entries in order of arrival, each event once. Raises `NoResult` naming the missing events."""
+    reject_maintenance_with_run(selection.maintenance, selection.run)
+    ids, maintenance = selection.ids, find_run_uid(journal, selection.run) if selection.run else selection.maintenance
+    if not ids and not maintenance:
+        raise click.UsageError(
+            "no events selected: name their ids with --id, or their object with --maintenance or --run"
+        )
+    entries = _deduplicate(journal.select(Query(ids=ids, maintenance=maintenance)))
+    if maintenance:  # An event from another client may contain the object's name without its uid.
+        entries = [entry for entry in entries if entry.maintenance]
+    missing = set(ids) - {entry.event.get_id() for entry in entries}
+    if missing or not entries:
+        missing_object = f"event {', '.join(sorted(missing))}" if missing else f'NodeMaintenance "{maintenance}"'
+        raise NoResult(f"{missing_object} not found in the journal: see kubectl maintenance events")
+    if maintenance:
+        newest = _find_newest_uid(entries, maintenance)
+        entries = [entry for entry in entries if entry.maintenance == newest]
+    return _slice_by_types(entries, selection.first_type, selection.last_type)
+
+
+def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
+    """Return `name_or_uid` if it is the uid of an object, or otherwise the uid of the newest object with this name.
+
+    Any client can emit an event about an object, even one whose uid equals another object's name. Objects with an event
+    from our functions therefore take precedence. If the entries are about several objects, a note on stderr names the
+    chosen one, unless our functions confirm that `name_or_uid` is a uid.
+    """
+    uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in the order of their first events
+    uids_from_our_functions = {
+        entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE_PREFIX)
+    }
+    candidates = [uid for uid in uids if uid in uids_from_our_functions or not uids_from_our_functions]
+    newest = name_or_uid if name_or_uid in candidates else candidates[-1]
+    others = [uid for uid in reversed(uids) if uid != newest]
+    if others and name_or_uid not in uids_from_our_functions:
+        more = f" and {len(others) - MAX_SHOWN_UIDS} more" if len(others) > MAX_SHOWN_UIDS else ""
+        note = f'Several objects match "{name_or_uid}": using the uid {newest}. To use another object, name its uid: '
+        click.echo(escape(f"{note}{', '.join(others[:MAX_SHOWN_UIDS])}{more}."), err=True)
+    return newest
+
+
+def _deduplicate(entries: Sequence[Entry]) -> list[Entry]:
+    """Drop each dead letter whose event was also recorded when it arrived."""
+    recorded = {(entry.event.get_source(), entry.event.get_id()) for entry in entries if entry.dead_letter is None}
+    return [
+        entry
+        for entry in entries
+        if entry.dead_letter is None or (entry.event.get_source(), entry.event.get_id()) not in recorded
+    ]
+
+
+def _slice_by_types(entries: Sequence[Entry], first_type: str, last_type: str) -> list[Entry]:
+    """Return the entries from the first event of `first_type` to the last one of `last_type`; "" means no limit."""
+    start = _find_positions_of_type(entries, first_type, "--from")[0] if first_type else 0
+    end = _find_positions_of_type(entries, last_type, "--until")[-1] if last_type else len(entries) - 1
+    if start > end:
+        raise NoResult(f"the last event of --until {last_type} is before the first event of --from {first_type}")
+    return list(entries[start : end + 1])
+
+
+def _find_positions_of_type(entries: Sequence[Entry], type_or_suffix: str, option: str) -> list[int]:
+    types = [entry.event.get_type() for entry in entries]
+    positions = [
+        position
+        for position, event_type in enumerate(types)
+        if event_type == type_or_suffix or event_type.endswith(f".{type_or_suffix}")
+    ]
+    if not positions:
+        known_types = ", ".join(dict.fromkeys(types))
+        raise NoResult(f"{option} {type_or_suffix}: no event has this type: name one of {known_types}")
+    return positions

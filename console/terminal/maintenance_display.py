@@ -1,4 +1,7 @@
-"""Formats maintenances for the terminal: a table, a node's details, and a line for a pipe. Pure functions."""
+"""Formats maintenances and virtual machines for the terminal: tables, a node's details, and a line for a pipe.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,19 @@ from console.operations.descriptions import (
     suggest_remedy,
     summarize_blockers,
 )
+from console.terminal.output import COLUMN_SPACING, create_table
 from kube.maintenance.objects import FAILED, Maintenance, get_node_name, get_spec, get_status
 from kube.text_limits import format_count
+from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
 BAR_WIDTH = 20
 BLOCKED_HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
 COMMAND_PREFIX = "kubectl "
 """Start of a command within a remedy; the list format of `BlockedPodsView` prints the command on its own line."""
-COLUMN_SPACING, MIN_REMEDY_WIDTH = 3, 40
-"""Spaces between two table columns, and minimum width of the remedy column; a narrower column would break words."""
+MIN_REMEDY_WIDTH = 40
+"""Minimum width of the remedy column; a narrower column would break words."""
 PHASE_COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
+DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
 def render_bar(percent: int) -> Text:
@@ -41,29 +47,26 @@ def render_bar(percent: int) -> Text:
 def format_line(maintenance: Maintenance) -> str:
     """Return a line for a pipe: node, phase, progress, remaining pods, and why the drain failed or is stuck."""
     status = get_status(maintenance)
-    blocked = len(status.get("blockedPods") or [])
-    counts = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
+    pending, blocked = len(status.get("pendingPods") or []), len(status.get("blockedPods") or [])
     progress = f"{get_phase_label(maintenance)} {status.get('drainProgress') or 0}%"
-    return (
-        f"{get_node_name(maintenance)} {progress} {counts}{_format_error(maintenance) or _format_blockers(maintenance)}"
-    )
+    reason = _get_error(maintenance) or _summarize_blocked_pods(maintenance)
+    line = f"{get_node_name(maintenance)} {progress} {pending} pending, {blocked} blocked"
+    return f"{line}: {reason}" if reason else line
 
 
 def render_awaited_maintenance(maintenance: Maintenance, now: datetime) -> RenderableType:
     """Build a table with the maintenance that the command waits for, and below it what blocks the drain."""
-    reason = _format_blockers(maintenance)
-    blocker_lines = [Text(f"{format_full_name(maintenance)} waits{reason}", "yellow")] if reason else []
-    return Group(render_overview([maintenance], now), *blocker_lines)
+    overview, reason = render_overview([maintenance], now), _summarize_blocked_pods(maintenance)
+    return Group(overview, Text(f"{format_full_name(maintenance)} waits: {reason}", "yellow")) if reason else overview
 
 
 def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
     """Build a table with one row per maintenance, and below it one line per error."""
     if not maintenances:
         return Text("No maintenances found.")
-    table = create_table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
+    table, errors = create_table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"), []
     for maintenance in maintenances:
-        status = get_status(maintenance)
-        phase = get_phase_label(maintenance)
+        status, phase = get_status(maintenance), get_phase_label(maintenance)
         table.add_row(
             get_node_name(maintenance),
             Text(phase, PHASE_COLORS.get(phase, "")),
@@ -73,32 +76,22 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> Rende
             format_age(maintenance["metadata"]["creationTimestamp"], now),
             Text(get_spec(maintenance).get("reason") or ""),
         )
-    errors = [
-        Text(f"{format_full_name(maintenance)} {_get_failed_or_waits(maintenance)}{_format_error(maintenance)}", "red")
-        for maintenance in maintenances
-        if _format_error(maintenance)
-    ]
+        if error := _get_error(maintenance):
+            outcome = "failed" if phase == FAILED else "waits"
+            errors.append(Text(f"{format_full_name(maintenance)} {outcome}: {error}", "red"))
     return Group(table, *errors)
 
 
-def _get_failed_or_waits(maintenance: Maintenance) -> str:
-    return "failed" if get_phase_label(maintenance) == FAILED else "waits"
+def _get_error(maintenance: Maintenance) -> str:
+    """Return the error of a maintenance that failed or cannot start, or "" for any other maintenance."""
+    has_stopped = get_phase_label(maintenance) in (FAILED, PHASE_WAITING)
+    return str(get_status(maintenance).get("lastError") or "") if has_stopped else ""
 
 
-def _format_error(maintenance: Maintenance) -> str:
-    """Return `: ` and the error of a maintenance that failed or cannot start, or "" for any other maintenance."""
-    error = get_status(maintenance).get("lastError")
-    return (
-        f": {error}"
-        if get_phase_label(maintenance) == FAILED or (get_phase_label(maintenance) == PHASE_WAITING and error)
-        else ""
-    )
-
-
-def _format_blockers(maintenance: Maintenance) -> str:
-    """Return `: ` and a summary of the blocked pods, or "" if no pod is blocked."""
+def _summarize_blocked_pods(maintenance: Maintenance) -> str:
+    """Return a sentence about the blocked pods, or "" if no pod is blocked."""
     status = get_status(maintenance)
-    return f": {summarize_blockers(status)}" if status.get("blockedPods") else ""
+    return summarize_blockers(status) if status.get("blockedPods") else ""
 
 
 def render_details(node: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
@@ -175,21 +168,21 @@ class BlockedPodsView:
 
 
 def _build_blocked_row(blocked_pod: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
-    counts = (
-        f"{blocked_pod['healthy']}/{blocked_pod['needed']}"
-        if "healthy" in blocked_pod and "needed" in blocked_pod
-        else ""
+    has_counts = "healthy" in blocked_pod and "needed" in blocked_pod
+    return (
+        f"{blocked_pod['namespace']}/{blocked_pod['name']}",
+        blocked_pod["reason"],
+        blocked_pod.get("budget") or "",
+        f"{blocked_pod['healthy']}/{blocked_pod['needed']}" if has_counts else "",
+        format_age(blocked_pod["since"], now) if blocked_pod.get("since") else "",
+        suggest_remedy(blocked_pod),
     )
-    since = format_age(blocked_pod["since"], now) if blocked_pod.get("since") else ""
-    pod = f"{blocked_pod['namespace']}/{blocked_pod['name']}"
-    return pod, blocked_pod["reason"], blocked_pod.get("budget") or "", counts, since, suggest_remedy(blocked_pod)
 
 
 def _render_blocked_pod(row: Sequence[str]) -> Iterator[RenderableType]:
     """Yield the pod and, indented below it, why it is blocked and what unblocks it."""
     pod, reason, budget, counts, since, unblocks = row
-    budget_text, counts_text = f"under {budget}" if budget else "", f"{counts} healthy/needed" if counts else ""
-    details = (reason, budget_text, counts_text, f"for {since}" if since else "")
+    details = (reason, budget and f"under {budget}", counts and f"{counts} healthy/needed", since and f"for {since}")
     yield Text(pod)
     yield Padding(Text(", ".join(filter(None, details))), (0, 0, 0, 2))
     remedy, _, command = unblocks.partition(f": {COMMAND_PREFIX}")
@@ -198,9 +191,33 @@ def _render_blocked_pod(row: Sequence[str]) -> Iterator[RenderableType]:
         yield Padding(Text(f"{COMMAND_PREFIX}{command}"), (0, 0, 0, 4))
 
 
-def create_table(*columns: str) -> Table:
-    """Build a table with these headings and without borders."""
-    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_SPACING, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+def render_vmis(reports: Sequence[Mapping[str, Any]], read_error: str) -> list[RenderableType]:
+    """Build an empty line and a table with a row per report (`kube.virtualization.drain_forecast.build_vmi_reports`).
+
+    Without reports, return an empty list. If `read_error` is not empty, that text replaces the table.
+    """
+    if read_error:
+        return [Text(""), Text(read_error, "red")]
+    if not reports:
+        return []
+    table = create_table(
+        "VIRTUAL MACHINE", "PHASE", "EVICTION", "RUN STRATEGY", "MIGRATABLE", "DRAIN EFFECT", "MIGRATION"
+    )
+    for report in reports:
+        table.add_row(
+            f"{report['namespace']}/{report['name']}",
+            report["phase"],
+            report["evictionStrategy"] or "–",
+            report["runStrategy"] or "–",
+            Text("yes" if report["migratable"] else f"no: {report['unable']}"),
+            Text.assemble((report["drain"], DRAIN_EFFECT_COLORS[report["drain"]]), f": {report['why']}"),
+            Text(_format_migration(report["migration"])),
+        )
+    return [Text(""), table]
+
+
+def _format_migration(migration: Mapping[str, str] | None) -> str:
+    if migration is None:
+        return ""
+    target = f" to {migration['target']}" if migration["target"] else ""
+    return f"{migration['phase']}{target}: {migration['name']}"

@@ -1,57 +1,131 @@
-"""Options that several commands share."""
+"""Options of the commands: parameter types, shared options, and kubectl's syntax for switches.
+
+A switch is written as in kubectl: `--force`, `--force=true` or `--force=false`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
+from datetime import datetime
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from console.terminal.param_types import AccountName, Duration, NonEmptyText, Url
+from console.operations.descriptions import parse_time_or_age
+from eventing.endpoints import is_url
 from kube.paths import DEFAULT_NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-KUBECONFIG_KEY, CONTEXT_KEY = "console.kubeconfig", "console.context"
-AS_USER_KEY, AS_GROUPS_KEY = "console.as", "console.as_groups"
+UNIT_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+DURATION_PART_PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+SURROGATE_PATTERN = re.compile("[\ud800-\udfff]")
+"""Matches the surrogate that Python uses for a command-line byte that is not UTF-8."""
+CONTROL_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
+MAX_LIMIT = 2**63 - 1
+DRY_RUN_VALUES = {"server": True, "client": True, "none": False}
+"""kubectl's values of `--dry-run`; `client` has the same effect as `server`, and neither stores any change."""
+SWITCH_VALUES = ("true", "false", *DRY_RUN_VALUES)
+"""Values that a switch accepts."""
 
 
-def cluster_options(command: Decorated) -> Decorated:
-    """Add the options that `get_cluster_access` reads. As in kubectl, they may precede or follow the command name."""
-    kubeconfig = click.option(
-        "--kubeconfig",
-        type=click.Path(exists=True, dir_okay=False),
-        expose_value=False,
-        callback=_build_store_callback(KUBECONFIG_KEY),
-        help="Path to the kubeconfig file.  [default: $KUBECONFIG, then ~/.kube/config]",
-    )
-    context = click.option(
-        "--context",
-        type=NonEmptyText(),
-        expose_value=False,
-        callback=_build_store_callback(CONTEXT_KEY),
-        help="The kubeconfig context to use.",
-    )
-    user = click.option(
-        "--as",
-        type=AccountName(),
-        expose_value=False,
-        callback=_build_store_callback(AS_USER_KEY),
-        metavar="USER",
-        help="User to impersonate.",
-    )
-    groups = click.option(
-        "--as-group",
-        type=AccountName(),
-        multiple=True,
-        expose_value=False,
-        callback=_build_store_callback(AS_GROUPS_KEY),
-        metavar="GROUP",
-        help="Group to impersonate, with --as; repeatable.",
-    )
-    return kubeconfig(context(user(groups(command))))
+class Duration(click.ParamType[float]):
+    """A duration in seconds, in kubectl's notation: `90s`, `5m`, `1h30m`; `0` means no limit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds, or fail with a usage error."""
+        if isinstance(value, float):
+            return value
+        parts = DURATION_PART_PATTERN.findall(str(value))
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h30m", param, ctx)
+        return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
+
+
+class TimeOrAge(click.ParamType[datetime]):
+    """A point in time: an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, in local time if it has no zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return the timezone-aware time, or fail with a usage error."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_time_or_age(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Utf8Text(click.ParamType[str]):
+    """Text in valid UTF-8, as the API server requires."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text unchanged, or fail with a usage error if it is not UTF-8."""
+        if SURROGATE_PATTERN.search(str(value)):
+            self.fail("the value is not valid UTF-8", param, ctx)
+        return str(value)
+
+
+class NonEmptyText(Utf8Text):
+    """The name of an object, or another value that selects objects, such as a selector; the default "" means none.
+
+    An empty value on the command line is an error: it probably comes from an unset shell variable, and must not select
+    all objects.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name unchanged, or fail with a usage error if it is empty or not UTF-8."""
+        if not str(value).strip():
+            name = param.name if param else None
+            if not (ctx and name and ctx.get_parameter_source(name) is ParameterSource.DEFAULT):
+                self.fail("the value is empty: check whether a shell variable is unset", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class AccountName(NonEmptyText):
+    """The name of a user or a group, which is sent in an HTTP header."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name unchanged, or fail with a usage error if it is empty, not UTF-8 or has control characters."""
+        if CONTROL_PATTERN.search(str(value)):
+            self.fail("the name of a user or group must not contain control characters", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Limit(click.ParamType[int]):
+    """A maximum number of results, where 0 means all. Its upper bound is the databases' largest integer."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, or fail with a usage error if it is invalid or too large."""
+        try:
+            number = int(value)
+        except ValueError:
+            number = -1
+        if not 0 <= number <= MAX_LIMIT:
+            self.fail(f"{value!r} is not a number from 1 to {MAX_LIMIT}, or 0 for all", param, ctx)
+        return number
+
+
+class Url(click.ParamType[str]):
+    """A URL on the command line; "" means none."""
+
+    name = "URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the URL unchanged, or fail with a usage error if it is invalid."""
+        if value and not is_url(value):
+            self.fail(f"{value!r} is not a URL such as http://127.0.0.1:8080", param, ctx)
+        return str(value)
 
 
 class ClusterAccess(NamedTuple):
@@ -63,80 +137,98 @@ class ClusterAccess(NamedTuple):
     as_groups: tuple[str, ...]
 
 
+def combine_options(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """Return one decorator that adds these options to a command, in this order."""
+
+    def add_options(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add_options
+
+
+def text_option(*names: str, help: str, metavar: str | None = None) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds an option with the name of an object or type; its default "" means none."""
+    return click.option(*names, type=NonEmptyText(), default="", metavar=metavar, help=help)
+
+
+def _store_in_context(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Store the value for `get_cluster_access`, because the option may precede or follow the command name."""
+    if value:
+        ctx.meta[f"console.{param.name}"] = value
+
+
+def _cluster_option(*names: str, **attributes: Any) -> Callable[[Any], Any]:
+    return click.option(*names, expose_value=False, callback=_store_in_context, **attributes)
+
+
+cluster_options = combine_options(
+    _cluster_option(
+        "--kubeconfig",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Path to the kubeconfig file.  [default: $KUBECONFIG, then ~/.kube/config]",
+    ),
+    _cluster_option("--context", type=NonEmptyText(), help="The kubeconfig context to use."),
+    _cluster_option("--as", "as_user", type=AccountName(), metavar="USER", help="User to impersonate."),
+    _cluster_option(
+        "--as-group",
+        type=AccountName(),
+        multiple=True,
+        metavar="GROUP",
+        help="Group to impersonate, with --as; repeatable.",
+    ),
+)
+"""The options that `get_cluster_access` reads. As in kubectl, they may precede or follow the command name."""
+
+
 def get_cluster_access() -> ClusterAccess:
     """Return the cluster access options from the command line. Raises `UsageError` for `--as-group` without `--as`."""
     meta = click.get_current_context().meta
-    user, groups = meta.get(AS_USER_KEY, ""), meta.get(AS_GROUPS_KEY, ())
+    user, groups = meta.get("console.as_user", ""), meta.get("console.as_group", ())
     if groups and not user:
         raise click.UsageError("--as-group requires a user: name one with --as")
-    return ClusterAccess(meta.get(KUBECONFIG_KEY), meta.get(CONTEXT_KEY), user, groups)
+    return ClusterAccess(meta.get("console.kubeconfig"), meta.get("console.context"), user, groups)
 
 
-def _build_store_callback(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def store_value(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        if value:
-            ctx.meta[key] = value
-
-    return store_value
-
-
-def namespace_option(command: Decorated) -> Decorated:
-    """Add `-n`, `--namespace` to a command."""
-    return click.option(
-        "-n",
-        "--namespace",
-        type=NonEmptyText(),
-        default=DEFAULT_NAMESPACE,
-        show_default=True,
-        help="The namespace that the functions run in.",
-    )(command)
-
-
-def functions_option(param_name: str, default_text: str) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds `--functions`, passed as `param_name`; its help describes the default."""
-    return click.option(
-        "--functions",
-        param_name,
-        type=Url(),
-        default="",
-        envvar="FUNCTIONS",
-        help="Base URL of the functions; each function's path is its name.  "
-        f"[default: $FUNCTIONS, then {default_text}]",
-    )
-
-
-def broker_option(command: Decorated) -> Decorated:
-    """Add `--broker` to a command."""
-    return click.option(
-        "--broker",
-        type=Url(),
-        default="",
-        envvar="BROKER",
-        help="URL to send the functions' responses to.  [default: $BROKER, then the address of the Broker]",
-    )(command)
-
-
-def output_option(command: Decorated) -> Decorated:
-    """Add `-o table|json` to a command."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="Output format: table, or json for one JSON object.",
-    )(command)
-
-
-def watch_option(command: Decorated) -> Decorated:
-    """Add `--watch` to a command."""
-    help_text = "Watch for changes until Ctrl-C; with -o json, print one object per line."
-    return click.option("-w", "--watch", is_flag=True, help=help_text)(command)
-
-
-def pick_fields(dataclass_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the option values that are fields of the dataclass `dataclass_type`, as keyword arguments for it."""
-    return {field.name: values[field.name] for field in fields(dataclass_type) if field.name in values}
+namespace_option = click.option(
+    "-n",
+    "--namespace",
+    type=NonEmptyText(),
+    default=DEFAULT_NAMESPACE,
+    show_default=True,
+    help="The namespace that the functions run in.",
+)
+functions_option = click.option(
+    "--functions",
+    "functions_url",
+    type=Url(),
+    default="",
+    envvar="FUNCTIONS",
+    help="Base URL of the functions; each function's path is its name.  "
+    "[default: $FUNCTIONS, then the subscriber addresses in the Triggers]",
+)
+broker_option = click.option(
+    "--broker",
+    type=Url(),
+    default="",
+    envvar="BROKER",
+    help="URL to send the functions' responses to.  [default: $BROKER, then the address of the Broker]",
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Output format: table, or json for one JSON object.",
+)
+watch_option = click.option(
+    "-w",
+    "--watch",
+    is_flag=True,
+    help="Watch for changes until Ctrl-C; with -o json, print one object per line.",
+)
 
 
 def timeout_option(default: str, condition: str) -> Callable[[Decorated], Decorated]:
@@ -150,36 +242,85 @@ def timeout_option(default: str, condition: str) -> Callable[[Decorated], Decora
     )
 
 
-def is_set_on_command_line(param_name: str) -> bool:
-    """Return whether the command line itself sets this parameter, rather than the environment or a default."""
-    return click.get_current_context().get_parameter_source(param_name) is ParameterSource.COMMANDLINE
-
-
 def check_timeout(*, wait: bool, remedy: str) -> None:
     """Raise `UsageError` if the user sets `--timeout` for a command that does not wait."""
     if is_set_on_command_line("timeout") and not wait:
         raise click.UsageError(f"--timeout has no effect, because the command would not wait: {remedy}")
 
 
-def target_options(command: Decorated) -> Decorated:
-    """Add the options of `console.operations.replay_runner.TargetOptions` to a command."""
-    functions = click.option(
-        "--function",
-        "functions",
-        multiple=True,
-        help="Function to replay to; repeatable.  [default: all whose Trigger selects the event]",
+def is_set_on_command_line(param_name: str) -> bool:
+    """Return whether the command line itself sets this parameter, rather than the environment or a default."""
+    return click.get_current_context().get_parameter_source(param_name) is ParameterSource.COMMANDLINE
+
+
+def pick_fields(dataclass_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the option values that are fields of the dataclass `dataclass_type`, as keyword arguments for it."""
+    return {field.name: values[field.name] for field in fields(dataclass_type) if field.name in values}
+
+
+class _SwitchType(click.types.BoolParamType):
+    """Click's boolean type, except that an empty value is an error: an unset shell variable must not mean false.
+
+    In: additional accepted values, each with its boolean meaning.
+    """
+
+    def __init__(self, extra_values: Mapping[str, bool]) -> None:
+        self._extra_values = extra_values
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Return the boolean, or fail with a usage error."""
+        if value == "":
+            self.fail("the value after = is empty: write true or false", param, ctx)
+        return self._extra_values[value] if value in self._extra_values else super().convert(value, param, ctx)
+
+
+def switch_option(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
+    """Return a boolean flag option, off by default, for a command of class `KubectlFlagsCommand`."""
+    return click.option(*names, type=_SwitchType({}), default=default, metavar="[=true|false]", help=help)
+
+
+def dry_run_option(help: str) -> Callable[[Decorated], Decorated]:
+    """Return the `--dry-run` option with kubectl's values, for a command of class `KubectlFlagsCommand`."""
+    return click.option(
+        "--dry-run", type=_SwitchType(DRY_RUN_VALUES), default=False, metavar="[=server|none]", help=help
     )
-    url = click.option("--url", type=Url(), default="", help="Address of a single function to replay to.")
-    functions_url = functions_option("functions_url", "the subscriber addresses in the Triggers")
-    manifests = click.option(
-        "--manifests",
-        multiple=True,
-        type=click.Path(exists=True, path_type=Path),
-        envvar="TRIGGERS",
-        help="File or directory with Triggers; repeatable.  "
-        "[env: TRIGGERS; default: the cluster's Triggers, then the shipped Triggers]",
-    )
-    in_process = click.option(
-        "--in-process", is_flag=True, help="Run the function in this process, with your own rights."
-    )
-    return functions(url(functions_url(manifests(namespace_option(in_process(command))))))
+
+
+class SingleNodeCommand(click.Command):
+    """A command for one node. If the user names several nodes, the error message lists what to omit."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; if there are extra arguments, fail with a remedy, which click's own error lacks."""
+        original_args, ctx.allow_extra_args = [*args], True
+        extra_args = super().parse_args(ctx, args)
+        if extra_args and not ctx.resilient_parsing:
+            ctx.fail(self.format_extra_args_error(original_args, extra_args))
+        return extra_args
+
+    def format_extra_args_error(self, args: Sequence[str], extra_args: Sequence[str]) -> str:
+        """Return the error message for the unexpected arguments `extra_args` among all arguments `args`."""
+        return f"only one node is allowed: omit {' '.join(extra_args)}"
+
+
+class KubectlFlagsCommand(SingleNodeCommand):
+    """A command for one node whose switches stand alone or take a value after `=` (DRN-1, DRN-3).
+
+    The next argument is never the value of a switch.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Add `=true` to each switch that stands alone, so that click does not read the next argument as its value."""
+        switches = self._list_switches()
+        return super().parse_args(ctx, [f"{arg}=true" if arg in switches else arg for arg in args])
+
+    def format_extra_args_error(self, args: Sequence[str], extra_args: Sequence[str]) -> str:
+        """Return a message that suggests `=` if an argument after a switch is probably the switch's value."""
+        switches = self._list_switches()
+        for arg, value in pairwise(args):
+            switch = arg.removesuffix("=true")
+            if switch in switches and value in SWITCH_VALUES:
+                return f"the value of {switch} must follow an equals sign: write {switch}={value}"
+        return super().format_extra_args_error(args, extra_args)
+
+    def _list_switches(self) -> set[str]:
+        return {name for option in self.params if isinstance(option.type, _SwitchType) for name in option.opts}

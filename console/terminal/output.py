@@ -1,26 +1,60 @@
-"""Writes output: redrawn in place on a terminal, as lines to a pipe, or as JSON for scripts."""
+"""Writes output to a terminal, a pipe or a script, and asks for confirmation.
+
+On a terminal, output is drawn with colors and redrawn in place. A pipe receives lines, a script JSON. Untrusted text is
+escaped, so that it cannot move the cursor, change colors or hide text.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from console.terminal.escaping import escape
+from console.operations.errors import NoResult
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
 T = TypeVar("T")
+ESCAPED_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode categories to escape: control and format characters, surrogates, line and paragraph separators."""
+ALLOWED_FORMATS = "\u200c\u200d"
+"""Format characters that are not escaped, because many languages and emoji sequences need them."""
+COLUMN_SPACING = 3
+"""Spaces between two table columns."""
 PIPE_WIDTH = 240
 """Width of output that does not go to a terminal, in columns: wide enough to keep each row on one line."""
 REFRESH_PER_SECOND = 2
 """Redraw frequency, which keeps displayed ages up to date; changes are drawn immediately."""
+INTERRUPT_NOTE_KEY = "console.interrupt_note"
+
+
+def escape(text: str) -> str:
+    """Return the text on one line, with control characters escaped, such as `\\n` or `\\x1b`; keep backslashes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if unicodedata.category(character) not in ESCAPED_CATEGORIES or character in ALLOWED_FORMATS
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def escape_all(value: Any) -> Any:
+    """Return the same structure of dicts and lists, with every string in it escaped."""
+    if isinstance(value, str):
+        return escape(value)
+    if isinstance(value, dict):
+        return {escape_all(key): escape_all(item) for key, item in value.items()}
+    return [escape_all(item) for item in value] if isinstance(value, list) else value
 
 
 def create_console() -> Console:
@@ -31,14 +65,33 @@ def create_console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width)  # The text contains no markup.
 
 
+def create_table(*columns: str) -> Table:
+    """Build a table with these headings and without borders."""
+    from rich.table import Table  # slow import, needed only to draw
+
+    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_SPACING, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
 def show(renderable: RenderableType) -> None:
     """Print one object that rich can render."""
     create_console().print(renderable)
 
 
-def show_json(value: Any, indent: int | None = 2) -> None:
-    """Print one JSON object."""
-    click.echo(json.dumps(value, indent=indent))
+def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty_message: str) -> None:
+    """Print a table of escaped text, or the message if there are no rows."""
+    table = create_table(*columns)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    show(table if table.rows else empty_message)
+
+
+def show_json(value: Any, output: str = "json", *, indent: int | None = 2) -> None:
+    """Print one JSON object, but nothing if the output format is not JSON."""
+    if output == "json":
+        click.echo(json.dumps(value, indent=indent))
 
 
 def show_json_list(items: Iterable[Any]) -> None:
@@ -48,11 +101,6 @@ def show_json_list(items: Iterable[Any]) -> None:
         click.echo(f"{separator}\n{textwrap.indent(json.dumps(item, indent=2), '  ')}", nl=False)
         separator = ","
     click.echo("[]" if separator == "[" else "\n]")
-
-
-def show_json_line(value: Any) -> None:
-    """Print one JSON object on one line."""
-    show_json(value, indent=None)
 
 
 def print_note(text: str, output: str = "table") -> None:
@@ -71,8 +119,16 @@ def warn(text: str) -> None:
 
 
 @contextmanager
-def show_live(render: Callable[[T], RenderableType], format_text: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
-    """Yield a function that shows the latest state: redrawn in place on a terminal, or printed when it changes."""
+def show_live(
+    render: Callable[[T], RenderableType], format_text: Callable[[T], str], output: str = "table"
+) -> Iterator[Callable[[T], None]]:
+    """Yield a function that shows the latest state.
+
+    On a terminal, the state is redrawn in place. A pipe receives lines when they change, or JSON on one line per state.
+    """
+    if output == "json":
+        yield lambda state: show_json(state, indent=None)
+        return
     console = create_console()
     if not console.is_terminal:
         yield _build_line_printer(format_text)
@@ -104,3 +160,27 @@ def _build_line_printer(format_text: Callable[[T], str]) -> Callable[[T], None]:
             click.echo(lines)
 
     return show_lines
+
+
+def set_interrupt_note(build_note: Callable[[], str]) -> None:
+    """Set the note to print if Ctrl-C interrupts the command from now on.
+
+    The note reports what continues or remains after the command has exited.
+    """
+    click.get_current_context().meta[INTERRUPT_NOTE_KEY] = build_note
+
+
+def confirm(question: str, alternative: str) -> None:
+    """Ask for confirmation on stderr. Raises `NoResult` if the answer is no, or if stdin gives no answer.
+
+    `alternative` describes what the user can do without a confirmation.
+    """
+    try:
+        is_confirmed = click.confirm(question, err=True)
+    except click.Abort as abort:
+        click.echo(err=True)  # ends the line of the question
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise NoResult(f"no confirmation, nothing was done: {alternative}") from None
+    if not is_confirmed:
+        raise NoResult(f"not confirmed, nothing was done: {alternative}")

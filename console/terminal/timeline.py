@@ -11,11 +11,10 @@ from datetime import datetime
 from typing import Any
 
 import click
-from cloudevents.core.base import BaseCloudEvent
 
-from console.terminal.escaping import escape
+from console.terminal.output import escape
 from eventing.dead_letters import DeadLetter
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from eventing.http_binding import encode_structured
 from eventing.journal.entries import Attempt, Entry, get_object_identity
 from eventing.journal.tree import Branch, Tree, find_missing_functions
@@ -42,38 +41,40 @@ def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
 
 
 def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
-    first, last = (select(branch.entry.arrived for branch in branches) for select in (min, max))
-    counts = [f"{format_count(len(branches), 'event')} in {(last - first).total_seconds():.3f} s"]
+    arrivals = [branch.entry.arrived for branch in branches]
+    duration = (max(arrivals) - min(arrivals)).total_seconds()
+    counts = [f"{format_count(len(branches), 'event')} in {duration:.3f} s", *_format_outcome_counts(branches)]
+    name = f"{tree.name} ({tree.uid})"
+    title = f"{name}, node {tree.node}" if tree.kind == "NodeMaintenance" else f"{tree.kind} {name}"
+    shown_title = click.style(escape(title) if tree.uid else "Without a maintenance", bold=True)
+    return f"{shown_title}, {_format_local_time(min(arrivals))}: {', '.join(counts)}"
+
+
+def _format_outcome_counts(branches: Sequence[Branch]) -> Iterator[str]:
+    """Yield how many attempts were retried, failed or are missing, and the number of dead letters, unless 0."""
     failed = sum(len(branch.unresolved_failures) for branch in branches)
     retried = sum(attempt.failed for branch in branches for attempt in branch.attempts) - failed
     missing = sum(len(branch.missing_functions) - len(branch.replied_functions) for branch in branches)
     dead_letters = sum(len(branch.dead_letters) for branch in branches)
-    alerts = {
-        f"{failed} failed": failed,
-        f"{missing} missing": missing,
-        format_count(dead_letters, "dead letter"): dead_letters,
-    }
-    counts += [f"{retried} retried"] if retried else []
-    counts += [click.style(text, fg="red", bold=True) for text, number in alerts.items() if number]
-    title = escape(_format_title(tree)) if tree.uid else "Without a maintenance"
-    return f"{click.style(title, bold=True)}, {_format_local_time(first)}: {', '.join(counts)}"
-
-
-def _format_title(tree: Tree) -> str:
-    """Return the title of a tree: the node of a maintenance, or the kind of any other object, with name and uid."""
-    name_and_uid = f"{tree.name} ({tree.uid})"
-    return f"{name_and_uid}, node {tree.node}" if tree.kind == "NodeMaintenance" else f"{tree.kind} {name_and_uid}"
+    if retried:
+        yield f"{retried} retried"
+    alerts = {f"{failed} failed": failed, f"{missing} missing": missing}
+    for text, number in (alerts | {format_count(dead_letters, "dead letter"): dead_letters}).items():
+        if number:
+            yield click.style(text, fg="red", bold=True)
 
 
 def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
     offset = (branch.entry.arrived - start).total_seconds()
     indent = "  " * (min(depth, MAX_INDENT_DEPTH) - 1) + "└─ " if depth else ""
     event_type = f"{indent}{escape(shorten_type(branch.entry.event.get_type()))}"
-    unrecorded = [
-        _format_unrecorded_attempt(name) if name in branch.replied_functions else _format_missing_attempt(name)
+    missing = [
+        click.style(f"{name} RESPONDED, duration unknown", fg="yellow")
+        if name in branch.replied_functions
+        else _format_missing_attempt(name)
         for name in branch.missing_functions
     ]
-    outcomes = [*map(_format_attempt, branch.attempts), *unrecorded, *map(_format_dead_letter, branch.dead_letters)]
+    outcomes = [*map(_format_attempt, branch.attempts), *missing, *map(_format_dead_letter, branch.dead_letters)]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
     return f"{start_columns}  {', '.join(outcomes)}".rstrip()
 
@@ -83,12 +84,10 @@ def _format_delay(branch: Branch) -> str:
     if branch.delay_seconds is None:
         return ""
     text = f"{branch.delay_seconds:.3f} s"
-    styled = (
-        click.style(f"{text:>{DELAY_WIDTH}}", fg="yellow", bold=True) if branch.delay_seconds >= SLOW_SECONDS else text
-    )
-    return (
-        f"{styled} after {escape(shorten_type(branch.external_cause_type))}" if branch.external_cause_type else styled
-    )
+    if branch.delay_seconds >= SLOW_SECONDS:
+        text = click.style(f"{text:>{DELAY_WIDTH}}", fg="yellow", bold=True)
+    cause = branch.external_cause_type
+    return f"{text} after {escape(shorten_type(cause))}" if cause else text
 
 
 def _format_attempt(attempt: Attempt) -> str:
@@ -100,10 +99,6 @@ def _format_attempt(attempt: Attempt) -> str:
 
 def _format_missing_attempt(function: str) -> str:
     return click.style(f"{function} MISSING", fg="red", bold=True)
-
-
-def _format_unrecorded_attempt(function: str) -> str:
-    return click.style(f"{function} RESPONDED, duration unknown", fg="yellow")
 
 
 def _format_dead_letter(dead_letter: DeadLetter) -> str:
@@ -123,15 +118,13 @@ def format_table(entries: Iterable[Entry], now: datetime) -> Iterator[str]:
 
 
 def _build_row(entry: Entry, now: datetime) -> tuple[str, ...]:
-    event, dead_letter = entry.event, entry.dead_letter
-    attempts = [_format_attempt(attempt) for attempt in entry.attempts if not attempt.replay]
-    outcomes = (
-        [_format_dead_letter(dead_letter)]
-        if dead_letter
-        else [*attempts, *map(_format_missing_attempt, find_missing_functions(entry, now))]
-    )
-    name = get_object_identity(event)[1]
-    cells = (shorten_type(event.get_type()), entry.node, name, str(event.get_id()))
+    if entry.dead_letter:
+        outcomes = [_format_dead_letter(entry.dead_letter)]
+    else:
+        attempts = [_format_attempt(attempt) for attempt in entry.attempts if not attempt.replay]
+        outcomes = [*attempts, *map(_format_missing_attempt, find_missing_functions(entry, now))]
+    name = get_object_identity(entry.event)[1]
+    cells = (shorten_type(entry.event.get_type()), entry.node, name, str(entry.event.get_id()))
     return (_format_local_time(entry.arrived), *map(escape, cells), ", ".join(outcomes))
 
 
@@ -143,16 +136,11 @@ def entry_to_json(entry: Entry, now: datetime) -> dict[str, Any]:
         "cause": entry.cause,
         "maintenance": entry.maintenance,
         "node": entry.node,
-        "event": _event_to_dict(entry.event),
+        "event": json.loads(encode_structured(entry.event).body),
         "attempts": [attempt.as_data() for attempt in entry.attempts],
         "missing": list(find_missing_functions(entry, now)),
         "deadLetter": vars(entry.dead_letter) if entry.dead_letter else None,
     }
-
-
-def _event_to_dict(event: BaseCloudEvent) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(encode_structured(event).body)
-    return fields
 
 
 def _format_local_time(time: datetime) -> str:

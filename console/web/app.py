@@ -8,23 +8,25 @@ brokers list in node-maintenance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
 
-from flask import Flask, Response, redirect, url_for
+from flask import Flask, Response, make_response, redirect, render_template, url_for
+from werkzeug.exceptions import HTTPException, SecurityError
 from werkzeug.wrappers import Response as AnyResponse
 
-from console.web.audit import register_audit
+from console.operations.errors import OperationError
+from console.web.audit import get_http_status, register_audit, set_refusal_reason
 from console.web.callers import IdentifyCaller
 from console.web.cluster_state import ClusterWatcher
 from console.web.context import ConsoleContext
-from console.web.error_pages import register_error_handlers
 from console.web.event_views import EventViews
 from console.web.maintenance_views import MaintenanceViews
 from console.web.node_views import NodeViews
 from console.web.protection import register_protection
 from console.web.redrive_views import RedriveViews
 from console.web.run_views import RunViews
-from eventing.journal.store import Journal
+from eventing.journal.store import Journal, JournalError, UnstorableData
 from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient
 from kube.text_limits import format_count
@@ -62,43 +64,72 @@ def create_app(
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     watcher = app.extensions["live"] = ClusterWatcher(client)
     context = ConsoleContext(client, watcher, identify, journal, functions_url, broker_url)
-    template_globals = {
-        "has_journal": journal is not None,
-        "has_runs": context.has_runs,
-        "stale_since": watcher.get_stale_since,
-        "format_count": format_count,
-    }
-    app.jinja_env.globals.update(template_globals)
+    app.jinja_env.globals.update(
+        has_journal=journal is not None,
+        has_runs=context.has_runs,
+        stale_since=watcher.get_stale_since,
+        format_count=format_count,
+    )
     register_audit(app, context)
     register_protection(app, tls=tls, hosts=list(hosts), probes=PROBE_ENDPOINTS)
-    register_error_handlers(app)
-    nodes, maintenances, runs = NodeViews(context), MaintenanceViews(context), RunViews(context)
-    events, dead_letters = EventViews(context), RedriveViews(context)
-    app.add_url_rule("/", "home", _redirect_home)
-    app.add_url_rule("/nodes", "nodes", nodes.nodes)
-    app.add_url_rule("/nodes/<name>", "node", nodes.node)
-    app.add_url_rule("/nodes/<name>/machines", "machines", nodes.machines)
-    app.add_url_rule("/live/nodes", "live_nodes", nodes.live_nodes)
-    app.add_url_rule("/live/nodes/<name>", "live_node", nodes.live_node)
-    app.add_url_rule("/start", "start", maintenances.start, methods=["GET", "POST"])
-    app.add_url_rule("/stop", "stop", maintenances.stop, methods=["GET", "POST"])
-    app.add_url_rule("/upgrades", "runs", runs.runs)
-    app.add_url_rule("/upgrades/<namespace>/<name>", "run", runs.run)
-    app.add_url_rule("/upgrades/<namespace>/<name>/status", "run_status", runs.run_status)
-    app.add_url_rule("/upgrades/<namespace>/<name>/timeline", "run_timeline", runs.run_timeline)
-    app.add_url_rule("/events", "events", events.events)
-    app.add_url_rule("/events/<int:seq>", "event", events.event)
-    app.add_url_rule("/events/<int:seq>/replay", "replay", events.replay, methods=["POST"])
-    app.add_url_rule("/timeline/<name>", "timeline", events.timeline)
-    app.add_url_rule("/dead-letters", "dead_letters", dead_letters.dead_letters)
-    app.add_url_rule("/dead-letters/redrive", "redrive", dead_letters.redrive, methods=["POST"])
-    app.add_url_rule("/dead-letters/redrive/<number>", "redrive_progress", dead_letters.progress)
+    _register_error_handlers(app)
+    _add_pages(app, context)
     _add_health_routes(app, watcher)
     return app
 
 
-def _redirect_home() -> AnyResponse:
-    return redirect(url_for("nodes"))
+def _add_pages(app: Flask, context: ConsoleContext) -> None:
+    nodes, maintenances, runs = NodeViews(context), MaintenanceViews(context), RunViews(context)
+    events, dead_letters = EventViews(context), RedriveViews(context)
+
+    def add(url: str, endpoint: str, view: Callable[..., Response | AnyResponse | str], *methods: str) -> None:
+        app.add_url_rule(url, endpoint, view, methods=methods or ["GET"])
+
+    add("/", "home", lambda: redirect(url_for("nodes")))
+    add("/nodes", "nodes", nodes.nodes)
+    add("/nodes/<name>", "node", nodes.node)
+    add("/nodes/<name>/machines", "machines", nodes.machines)
+    add("/live/nodes", "live_nodes", nodes.live_nodes)
+    add("/live/nodes/<name>", "live_node", nodes.live_node)
+    add("/start", "start", maintenances.start, "GET", "POST")
+    add("/stop", "stop", maintenances.stop, "GET", "POST")
+    add("/upgrades", "runs", runs.runs)
+    add("/upgrades/<namespace>/<name>", "run", runs.run)
+    add("/upgrades/<namespace>/<name>/status", "run_status", runs.run_status)
+    add("/upgrades/<namespace>/<name>/timeline", "run_timeline", runs.run_timeline)
+    add("/events", "events", events.events)
+    add("/events/<int:seq>", "event", events.event)
+    add("/events/<int:seq>/replay", "replay", events.replay, "POST")
+    add("/timeline/<name>", "timeline", events.timeline)
+    add("/dead-letters", "dead_letters", dead_letters.dead_letters)
+    add("/dead-letters/redrive", "redrive", dead_letters.redrive, "POST")
+    add("/dead-letters/redrive/<number>", "redrive_progress", dead_letters.progress)
+
+
+def _register_error_handlers(app: Flask) -> None:
+    """Render every error of the app as a page: its HTTP status, one sentence, and no internal details."""
+    app.register_error_handler(OperationError, lambda error: _render_error(error.message, error.http_status))
+    app.register_error_handler(ApiError, lambda error: _render_error(error.message, get_http_status(error)))
+    app.register_error_handler(JournalError, lambda error: _render_error(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
+    app.register_error_handler(UnstorableData, lambda error: _render_error(str(error), HTTPStatus.BAD_REQUEST))
+    app.register_error_handler(HTTPException, _handle_http_error)
+
+
+def _render_error(message: str, status: int) -> Response:
+    """Build the error page; for an htmx request, only the part that replaces page content."""
+    set_refusal_reason(message)
+    response = make_response(render_template("error.html", message=message, status=HTTPStatus(status)), status)
+    if status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _handle_http_error(error: HTTPException) -> AnyResponse:
+    if isinstance(error, SecurityError):  # An HTML page's links would contain the untrusted Host.
+        return Response(f"{error.description}\n", HTTPStatus.BAD_REQUEST, mimetype="text/plain")
+    if error.code is None or error.code < 400:
+        return error.get_response()  # a redirect from Flask
+    return _render_error(str(error.description), error.code)
 
 
 def _add_health_routes(app: Flask, watcher: ClusterWatcher) -> None:

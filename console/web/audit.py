@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -18,7 +19,7 @@ from werkzeug.exceptions import HTTPException
 
 from console.web.context import ConsoleContext
 from eventing.logs import JsonFormatter
-from kube.client.api_errors import ApiError
+from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
 
 NAME_FIELD_OF_ACTION = {"start": "node", "stop": "node", "redrive": "letter"}
 """Actions that need a confirmation: endpoint → form field with the names of the objects."""
@@ -26,6 +27,8 @@ MAX_VALUE_CHARACTERS = 253
 """Maximum characters of one untrusted value in a log line: the maximum length of a node's name."""
 MAX_REFUSED_LINES = 10
 """Maximum number of lines for a request that was refused as a whole, regardless of how many names it contains."""
+STATUS_OF_ERROR = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT, Rejected: HTTPStatus.BAD_REQUEST}
+"""HTTP status for errors that the API server returned; all other `ApiError`s except `Denied` become 503."""
 log = logging.getLogger("audit")
 
 
@@ -43,7 +46,7 @@ def register_audit(app: Flask, context: ConsoleContext) -> None:
     def write_lines(response: Response) -> Response:
         if "outcomes_written_later" in g:
             return response
-        if actions := _limit_refused_actions(list(_parse_actions()), response):
+        if actions := _limit_refused_actions(_parse_actions(), response):
             caller_fields = _describe_caller(context)
             outcome = ActionOutcome("", response.status_code, getattr(g, "refusal", ""))
             for action_fields in actions:
@@ -90,35 +93,49 @@ def create_outcome_writer(context: ConsoleContext) -> Callable[[ActionOutcome], 
     return write_outcome
 
 
+def get_http_status(error: ApiError) -> HTTPStatus:
+    """Return the HTTP status of the outcome, and of the page that shows this error."""
+    if isinstance(error, Denied):
+        return HTTPStatus.UNAUTHORIZED if error.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
+    return STATUS_OF_ERROR.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
+
+
 def set_refusal_reason(message: str) -> None:
     """Store the reason why this request was refused as a whole."""
     g.refusal = message
 
 
-def _parse_actions() -> Iterator[dict[str, str]]:
-    """Yield each requested action with its object; yield nothing if the request changes nothing."""
-    endpoint, path = request.endpoint or "", request.view_args or {}
-    if request.method != "POST":
-        return
-    if endpoint == "replay":
-        yield {"action": endpoint, "event": str(path.get("seq", ""))}
-    if endpoint not in NAME_FIELD_OF_ACTION:
-        return
+def _parse_actions() -> list[dict[str, str]]:
+    """Return each requested action with its object; return nothing if the request changes nothing."""
+    endpoint = request.endpoint or ""
+    if request.method == "POST" and endpoint == "replay":
+        return [{"action": endpoint, "event": str((request.view_args or {}).get("seq", ""))}]
+    if request.method != "POST" or endpoint not in NAME_FIELD_OF_ACTION:
+        return []
+    field = NAME_FIELD_OF_ACTION[endpoint]
     try:
-        form = request.form
+        names = dict.fromkeys(request.form.getlist(field)) if request.form.get("confirm") == "yes" else ()
     except HTTPException:  # The form is too large, so the request was refused.
-        yield {"action": endpoint}
-        return
-    if form.get("confirm") == "yes":
-        field = NAME_FIELD_OF_ACTION[endpoint]
-        yield from (
-            {"action": endpoint, field: name[:MAX_VALUE_CHARACTERS]} for name in dict.fromkeys(form.getlist(field))
-        )
+        return [{"action": endpoint}]
+    return [{"action": endpoint, field: name[:MAX_VALUE_CHARACTERS]} for name in names]
 
 
 def _describe_caller(context: ConsoleContext) -> dict[str, Any]:
-    """Return the user who sent the request, and the client address."""
-    return {**_get_user_fields(context), "from": request.remote_addr or "", **_get_forwarded_fields()}
+    """Return the user who sent the request, the client address, and the origin that a forwarded request claims to have.
+
+    The user is "" if the request names none, or if the API server does not resolve the token. The console does not
+    verify the origin.
+    """
+    fields: dict[str, Any] = {"user": ""}
+    with suppress(ApiError):
+        caller = context.get_caller()
+        fields = {"user": context.client.run(caller.get_name())}
+        if caller.groups:
+            fields["groups"] = list(caller.groups)
+    fields["from"] = request.remote_addr or ""
+    if forwarded_for := request.headers.get("X-Forwarded-For", ""):
+        fields["forwarded"] = forwarded_for[:MAX_VALUE_CHARACTERS]
+    return fields
 
 
 def _limit_refused_actions(actions: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
@@ -127,22 +144,6 @@ def _limit_refused_actions(actions: list[dict[str, str]], response: Response) ->
     if response.status_code < HTTPStatus.BAD_REQUEST or omitted <= 0:
         return [*actions]
     return [*actions[: MAX_REFUSED_LINES - 1], {**actions[MAX_REFUSED_LINES - 1], "more": omitted}]
-
-
-def _get_user_fields(context: ConsoleContext) -> dict[str, Any]:
-    """Return the user; "" if the request names no user, or if the API server does not resolve the token."""
-    try:
-        caller = context.get_caller()
-        name = context.client.run(caller.get_name())
-    except ApiError:
-        return {"user": ""}
-    return {"user": name, **({"groups": list(caller.groups)} if caller.groups else {})}
-
-
-def _get_forwarded_fields() -> dict[str, str]:
-    """Return the origin that a forwarded request claims to have; the console does not verify it."""
-    forwarded_for = request.headers.get("X-Forwarded-For", "")
-    return {"forwarded": forwarded_for[:MAX_VALUE_CHARACTERS]} if forwarded_for else {}
 
 
 def _build_outcome_fields(outcome: ActionOutcome) -> dict[str, Any]:

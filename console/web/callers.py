@@ -23,17 +23,19 @@ import hmac
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 
 from flask import Request
 
+from console.operations.drain_preview import NodeVmis, read_vmis
 from kube.client.access_reviews import Permission, build_forbidden_error, is_allowed, whoami
-from kube.client.api import Api
+from kube.client.api import Api, gather_all
 from kube.client.api_errors import Denied
-from kube.client.concurrent_requests import gather_all
-from kube.maintenance.groups import ApiGroup
+from kube.maintenance.groups import MEDIK8S, ApiGroup
 from kube.mutex.objects import API_PATH, PLURALS, RUN_KIND
 
+NEW_MAINTENANCE_GROUP = MEDIK8S
+"""API group of new maintenances, the same as the default of `kubectl maintenance start`."""
 LIST_NODES = Permission("list", "nodes")
 GET_NODES = Permission("get", "nodes")
 GET_PODS = Permission("get", "pods")
@@ -89,6 +91,14 @@ class Caller:
         allowed = await gather_all(*(is_allowed(self.api, permission) for permission in required))
         return self.api.with_impersonation(self.user, groups) if all(allowed) else self.api
 
+    async def read_vmis(self, node: str) -> NodeVmis:
+        """Return the node's virtual machines that the caller may see, or the missing permission as `error`."""
+        try:
+            await self.require(READ_VMS)
+        except Denied as error:
+            return NodeVmis([], f'cannot show the virtual machines of node "{node}": {error.message}')
+        return await read_vmis(await self.get_api(), node)
+
 
 IdentifyCaller = Callable[[Request], Caller]
 """Returns the caller of a request; raises `Denied` (401) if the request identifies no user."""
@@ -109,11 +119,6 @@ def identify_by_token(api: Api) -> IdentifyCaller:
         return Caller(api.with_token(authorization.token))
 
     return identify
-
-
-def parse_networks(addresses: Iterable[str]) -> list[IPv4Network | IPv6Network]:
-    """Parse addresses and networks. Raises `ValueError` naming the first invalid one."""
-    return [ip_network(address) for address in addresses]
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ def identify_by_header(api: Api, proxy: AuthenticatingProxy) -> IdentifyCaller:
     An address alone proves nothing: a user of kubectl port-forward also connects from 127.0.0.1. Raises `ValueError`
     if an address is invalid.
     """
-    proxy_networks, secret = parse_networks(proxy.addresses), proxy.secret.encode()
+    proxy_networks, secret = list(map(ip_network, proxy.addresses)), proxy.secret.encode()
 
     def identify(request: Request) -> Caller:
         sender = ip_address(request.remote_addr or "0.0.0.0")  # noqa: S104 - no client has this address
@@ -161,21 +166,26 @@ def identify_by_header(api: Api, proxy: AuthenticatingProxy) -> IdentifyCaller:
 
 def list_view_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
     """Return the permissions to view the pages: list nodes, and list maintenances of every served API group."""
-    return [LIST_NODES, *(_build_permission("list", group) for group in groups)]
+    return [LIST_NODES, *list_maintenance_rights("list", groups)]
 
 
-def list_start_rights(group: ApiGroup, served_groups: Iterable[ApiGroup]) -> list[Permission]:
+def list_start_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
     """Return the permissions to start a maintenance."""
     return [
         GET_NODES,
-        _build_permission("create", group),
-        *(_build_permission("list", served_group) for served_group in served_groups),
+        *list_maintenance_rights("create", [NEW_MAINTENANCE_GROUP]),
+        *list_maintenance_rights("list", served_groups),
     ]
 
 
-def list_stop_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions to end maintenances of these API groups."""
-    return [_build_permission("delete", group) for group in groups]
+def list_replay_rights(served_groups: Iterable[ApiGroup]) -> list[Permission]:
+    """Return the permissions to read the current state of a maintenance, and of its node, pods and budgets."""
+    return [GET_NODES, GET_PODS, GET_BUDGETS, *list_maintenance_rights("get", served_groups)]
+
+
+def list_run_replay_rights() -> list[Permission]:
+    """Return the permissions to read the current state of all kinds of the upgrade mutex."""
+    return [Permission("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
 
 
 def list_mutex_read_rights(kind: str) -> list[Permission]:
@@ -183,15 +193,6 @@ def list_mutex_read_rights(kind: str) -> list[Permission]:
     return [LIST_RUNS if kind == RUN_KIND else Permission("get", PLURALS[kind], MUTEX_GROUP)]
 
 
-def list_replay_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
-    """Return the permissions to read recorded objects' current state: nodes, pods, budgets and maintenances."""
-    return [GET_NODES, GET_PODS, GET_BUDGETS, *(_build_permission("get", group) for group in groups)]
-
-
-def list_run_replay_rights() -> list[Permission]:
-    """Return the additional permissions to replay events of the upgrade mutex."""
-    return [Permission("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
-
-
-def _build_permission(verb: str, group: ApiGroup) -> Permission:
-    return Permission(verb, "nodemaintenances", group.api_version.split("/")[0])
+def list_maintenance_rights(verb: str, groups: Iterable[ApiGroup]) -> list[Permission]:
+    """Return the permissions for this verb on the maintenances of these API groups."""
+    return [Permission(verb, "nodemaintenances", group.api_version.split("/")[0]) for group in groups]

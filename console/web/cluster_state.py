@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from console.operations.errors import OperationError
-from console.operations.maintenance_watch import list_served_groups
+from console.operations.maintenance_actions import list_served_groups
 from console.web.node_rows import NodeFacts
 from kube.client.api_errors import ApiError, Unavailable
 from kube.client.list_watch import Change, StreamObserver, follow, merge_streams
@@ -185,16 +185,13 @@ class ClusterWatcher:
             async for stream_index, change in changes:
                 if change.change_type == "SYNCED":
                     unsynced.discard(stream_index)
-                    is_state_affected = True
                     if not unsynced:
                         self._mark_current()
-                else:
-                    is_state_affected = (
-                        _apply_node_change(nodes, change)
-                        if stream_index == 0
-                        else _apply_maintenance_change(maintenances, change)
-                    )
-                if is_state_affected and not unsynced:
+                elif stream_index > 0:
+                    _apply_maintenance_change(maintenances, change)
+                elif not _apply_node_change(nodes, change):
+                    continue
+                if not unsynced:
                     self._publish_state(nodes, maintenances, groups)
 
     def _set_error(self, error: ApiError) -> None:
@@ -219,12 +216,10 @@ class ClusterWatcher:
     def _publish_state(
         self, nodes: dict[str, NodeFacts], maintenances_by_uid: dict[str, Object], groups: list[ApiGroup]
     ) -> None:
-        maintenances = tuple(
-            sorted(maintenances_by_uid.values(), key=lambda maintenance: maintenance["metadata"]["creationTimestamp"])
-        )
+        maintenances = sorted(maintenances_by_uid.values(), key=lambda item: item["metadata"]["creationTimestamp"])
         with self._changed:
             stale = self._state.stale_since if self.get_age_seconds() > STALE_AFTER_SECONDS else ""
-            self._state = ClusterState(self._next_version(), dict(nodes), maintenances, tuple(groups), stale)
+            self._state = ClusterState(self._next_version(), dict(nodes), tuple(maintenances), tuple(groups), stale)
             self._changed.notify_all()
 
 
@@ -237,10 +232,9 @@ def _apply_node_change(nodes: dict[str, NodeFacts], change: Change) -> bool:
     return previous != facts
 
 
-def _apply_maintenance_change(maintenances: dict[str, Object], change: Change) -> bool:
+def _apply_maintenance_change(maintenances: dict[str, Object], change: Change) -> None:
     uid = change.object["metadata"]["uid"]
     if change.change_type == "DELETED":
         maintenances.pop(uid, None)
     else:
         maintenances[uid] = change.object
-    return True

@@ -77,6 +77,10 @@ class ConsoleContext:
         _, name = self.client.gather_all(caller.require(list_view_rights(state.groups)), caller.get_name())
         return state, str(name)
 
+    def require(self, rights: Iterable[Permission]) -> None:
+        """Raise `Denied` if the caller lacks one of the permissions."""
+        self.client.run(self.get_caller().require(rights))
+
     def get_api_and_user_name(self, rights: Iterable[Permission]) -> tuple[Api, str]:
         """Return the API client that reads for the caller, and the caller's name.
 

@@ -9,18 +9,17 @@ from cloudevents.core.formats.json import JSONFormat
 from flask import render_template, request
 from werkzeug.exceptions import BadRequest, NotFound
 
-from console.operations.archive_contents import redact_values
-from console.operations.replay_runner import replay_dry_run
-from console.operations.time_parsing import parse_time_or_age
+from console.operations.archive import redact_values
+from console.operations.descriptions import parse_time_or_age
+from console.operations.replay import replay_dry_run
 from console.web import swimlanes
 from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights, list_start_rights
 from console.web.context import ConsoleContext
 from console.web.node_rows import select_draining_maintenance
-from eventing.event_types import KNOWN_TYPES, shorten_type
+from eventing.events import KNOWN_TYPES, shorten_type
 from eventing.journal.entries import Entry, Query
 from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
-from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import get_node_name
 
 PAGE_SIZE = 200
@@ -67,7 +66,7 @@ class EventViews:
         _, user = self._context.read_state()
         entry = self._get_entry(seq)
         if entry.kind in MUTEX_OBJECT_KINDS:
-            self._context.client.run(self._context.get_caller().require(list_mutex_read_rights(entry.kind)))
+            self._context.require(list_mutex_read_rights(entry.kind))
         return render_template("event.html", user=user, entry=entry, json=format_event_json(entry), swimlanes=swimlanes)
 
     def replay(self, seq: int) -> str:
@@ -75,14 +74,12 @@ class EventViews:
 
         The caller needs the permissions for starting a maintenance and for reading the recorded objects.
         """
-        caller, state = self._context.get_caller(), self._context.watcher.get_state()
-        self._context.client.run(
-            caller.require([*list_start_rights(MEDIK8S, state.groups), *list_replay_rights(state.groups)])
-        )
+        groups = self._context.watcher.get_state().groups
+        self._context.require([*list_start_rights(groups), *list_replay_rights(groups)])
         entry = self._get_entry(seq)
         if entry.kind in MUTEX_OBJECT_KINDS:
-            self._context.client.run(caller.require(list_run_replay_rights()))
-        api = self._context.client.run(caller.get_api())
+            self._context.require(list_run_replay_rights())
+        api = self._context.client.run(self._context.get_caller().get_api())
         dry_run = replay_dry_run(entry, self._context.client, api, self._context.functions_url)
         return render_template(
             "replayed.html", entry=entry, dry_run=dry_run, shorten_type=shorten_type, to_json=json.dumps

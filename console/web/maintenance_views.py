@@ -17,22 +17,23 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations import maintenance_actions
 from console.operations.errors import OperationError, Refusal
-from console.web.audit import ActionOutcome, create_outcome_writer
-from console.web.callers import Caller, list_start_rights, list_stop_rights, list_view_rights
+from console.web.audit import ActionOutcome, create_outcome_writer, get_http_status
+from console.web.callers import (
+    NEW_MAINTENANCE_GROUP,
+    Caller,
+    list_maintenance_rights,
+    list_start_rights,
+    list_view_rights,
+)
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
-from console.web.error_pages import get_http_status
 from console.web.node_rows import START, STOP, build_row
-from console.web.vmis import preview_vmis
 from kube.client.access_reviews import Permission
-from kube.client.api import Api
+from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError
-from kube.client.concurrent_requests import gather_all
-from kube.maintenance.groups import GROUPS, MEDIK8S
+from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import get_node_name
 
-NEW_MAINTENANCE_GROUP = MEDIK8S
-"""API group of new maintenances, the same as the default of `kubectl maintenance start`."""
 MAX_REASON_CHARACTERS = 1000
 """Maximum length of a reason in characters."""
 MAX_PREVIEWED_NODES = 30
@@ -76,7 +77,7 @@ class MaintenanceViews:
         """Start maintenance of every `node` in the form, with `reason` as the reason."""
         return self._run_action(
             START,
-            list_start_rights(NEW_MAINTENANCE_GROUP, self._context.watcher.get_state(0).groups),
+            list_start_rights(self._context.watcher.get_state(0).groups),
             _start_maintenance,
         )
 
@@ -100,26 +101,21 @@ class MaintenanceViews:
     def _render_confirmation(self, action: str, names: list[str]) -> AnyResponse:
         """Render the confirmation dialog: the affected nodes, and the excluded nodes with the reasons."""
         state, user = self._context.read_state()
-        checked_names = [(name, _find_refusal(state, action, name)) for name in names]
-        accepted = [name for name, refusal in checked_names if refusal is None]
-        refusals = [refusal for _, refusal in checked_names if refusal]
-        previews = self._preview_nodes(accepted[:MAX_PREVIEWED_NODES]) if action == START else {}
-        not_previewed = len(accepted) - len(previews) if action == START else 0
-        refusals += [preview.refusal for preview in previews.values() if preview.refusal]
-        warnings = {name: preview.warnings for name, preview in previews.items() if preview.warnings}
-        accepted = [name for name in accepted if name not in previews or not previews[name].refusal]
+        refusals = {name: refusal for name in names if (refusal := _find_refusal(state, action, name))}
+        offered = [name for name in names if name not in refusals]
+        previews = self._preview_nodes(offered[:MAX_PREVIEWED_NODES]) if action == START else {}
+        refusals |= {name: preview.refusal for name, preview in previews.items() if preview.refusal}
+        accepted = [name for name in offered if name not in refusals]
         if not accepted:
-            raise refusals[0]
+            raise next(iter(refusals.values()))
+        shown_maintenances = (item for item in state.maintenances if get_node_name(item) in accepted)
         page = render_template(
             "confirm.html",
-            **{"action": action, "verb": VERBS[action], "names": accepted, "refusals": refusals, "user": user},
-            **{"warnings": warnings, "not_previewed": not_previewed},
-            **{"at": _get_form_fields().get("at", ""), "max_reason_characters": MAX_REASON_CHARACTERS},
-            uids=[
-                maintenance["metadata"]["uid"]
-                for maintenance in state.maintenances
-                if get_node_name(maintenance) in accepted
-            ],
+            **{"action": action, "verb": VERBS[action], "user": user, "at": _get_form_fields().get("at", "")},
+            **{"names": accepted, "refusals": [*refusals.values()], "max_reason_characters": MAX_REASON_CHARACTERS},
+            warnings={name: preview.warnings for name, preview in previews.items() if preview.warnings},
+            not_previewed=len(offered) - len(previews) if action == START else 0,
+            uids=[maintenance["metadata"]["uid"] for maintenance in shown_maintenances],
         )
         return make_response(page)
 
@@ -136,14 +132,19 @@ class MaintenanceViews:
             warnings = await _get_warnings_or_error(name, self._list_warnings(caller, name))
         except Refusal as refusal:
             return NodePreview(refusal=refusal)
-        vmi_lines = (
-            await _get_warnings_or_error(name, preview_vmis(caller, name, NEW_MAINTENANCE_GROUP)) if has_vms else []
-        )
+        vmi_lines = await _get_warnings_or_error(name, _preview_vmis(caller, name)) if has_vms else []
         return NodePreview(list(dict.fromkeys([*warnings, *vmi_lines])))
 
     async def _list_warnings(self, caller: Caller, name: str) -> list[str]:
-        await caller.require(list_start_rights(NEW_MAINTENANCE_GROUP, self._context.watcher.get_state(0).groups))
+        await caller.require(list_start_rights(self._context.watcher.get_state(0).groups))
         return await maintenance_actions.preview_creation(await caller.get_api(), NEW_MAINTENANCE_GROUP, name)
+
+
+async def _preview_vmis(caller: Caller, node: str) -> list[str]:
+    """Preview the effect of a maintenance on the virtual machines: first warnings, then a line about migrations."""
+    node_vmis = await caller.read_vmis(node)
+    moves = node_vmis.describe_moves(NEW_MAINTENANCE_GROUP)
+    return [*node_vmis.list_warnings(NEW_MAINTENANCE_GROUP), *([moves] if moves else [])]
 
 
 def _parse_nodes() -> list[str]:
@@ -181,7 +182,8 @@ async def _stop_maintenances(actor: Actor, node: str) -> None:
     shown_uids = request.form.getlist("uid")
     if shown_uids and any(maintenance["metadata"]["uid"] not in shown_uids for maintenance in maintenances):
         raise Refusal(HTTPStatus.CONFLICT, f'node "{node}" has a new maintenance now: load the page again', "")
-    await actor.caller.require(list_stop_rights(GROUPS[maintenance["apiVersion"]] for maintenance in maintenances))
+    groups = [GROUPS[maintenance["apiVersion"]] for maintenance in maintenances]
+    await actor.caller.require(list_maintenance_rights("delete", groups))
     await maintenance_actions.delete_maintenances(actor.api, maintenances)
 
 

@@ -11,7 +11,6 @@ from flask import Response, render_template, request, stream_template, stream_wi
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 
 from console.operations.descriptions import format_full_name, get_phase_label, suggest_remedy
-from console.web import vmis
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.node_rows import (
@@ -26,6 +25,7 @@ from console.web.node_rows import (
 from console.web.protection import get_csrf_token
 from kube.maintenance.objects import Maintenance, get_node_name, get_requester, get_spec, get_status
 from kube.paths import Object
+from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
 MAX_STREAMS = 48
 """Maximum number of concurrent streams: each occupies a thread that is not free for other requests."""
@@ -37,6 +37,8 @@ CHUNK_CHARACTERS = 16 * 1024
 """Characters per chunk of a long page."""
 KEEPALIVE_COMMENT = ": keepalive\n\n"
 """A comment in the event stream, which browsers ignore."""
+DRAIN_EFFECT_TONES = {MOVES: "ok", RESTARTS: "off", STOPS: "off", BLOCKS: "bad"}
+"""CSS class for each effect of a drain on a virtual machine."""
 MIN_UPDATE_SECONDS = 0.1
 """Delay between two updates: users perceive no more than ten per second."""
 
@@ -55,8 +57,7 @@ class NodeViews:
         """
         state, user = self._context.read_state()
         row_filter = _parse_filter()
-        all_rows = build_rows(state.nodes, state.maintenances)
-        shown_rows = [row for row in all_rows if row_filter(row)]
+        all_rows, shown_rows = _build_rows(state, row_filter)
         get_csrf_token()  # creates the CSRF token, because its cookie must precede the streamed page
         page = stream_template(
             "nodes.html",
@@ -68,46 +69,41 @@ class NodeViews:
     def live_nodes(self) -> Response:
         """Stream the changes to the list since the version that the page shows."""
         state, _ = self._context.read_state()
-        row_filter, shown_version = _parse_filter(), _get_shown_version()
-        all_rows = build_rows(state.nodes, state.maintenances)
-        shown_rows = [row for row in all_rows if row_filter(row)]
+        row_filter = _parse_filter()
+        all_rows, shown_rows = _build_rows(state, row_filter)
         initial_html = ""
-        if shown_version != str(state.version):
-            initial_html = (
-                render_template("rows_all.html", rows=shown_rows)
-                + _render_counts(all_rows, shown_rows)
-                + _render_stale_banner(state)
+        if _get_shown_version() != str(state.version):
+            initial_html = render_template("rows_all.html", rows=shown_rows) + _render_summary(
+                state, all_rows, shown_rows
             )
 
         def iter_messages() -> Iterator[str]:
-            before, last_counts, last_stale_since = shown_rows, None, None
+            before, last_summary = shown_rows, ""
             if initial_html:
                 yield format_sse("rows", initial_html, state.version)
-            for newer in self._iter_newer_states(state):
+            for newer in self._iter_states(state):
                 if newer is None:
                     yield KEEPALIVE_COMMENT
                     continue
-                new_rows = build_rows(newer.nodes, newer.maintenances)
-                after = [row for row in new_rows if row_filter(row)]
-                html = render_template("rows_changed.html", changes=list(diff_rows(before, after)))
-                counts, before = count_by_state(new_rows), after
-                if html.strip() or counts != last_counts or newer.stale_since != last_stale_since:
-                    last_counts, last_stale_since = counts, newer.stale_since
-                    html += _render_counts(new_rows, after) + _render_stale_banner(newer)
-                    yield format_sse("rows", html, newer.version)
+                all_rows, after = _build_rows(newer, row_filter)
+                changes = render_template("rows_changed.html", changes=list(diff_rows(before, after)))
+                summary = _render_summary(newer, all_rows, after)
+                if changes.strip() or summary != last_summary:
+                    yield format_sse("rows", changes + summary, newer.version)
+                before, last_summary = after, summary
 
         return self._build_stream(iter_messages())
 
     def node(self, name: str) -> str:
         """Render the details of one node."""
         state, user = self._context.read_state()
-        values = {**self._build_details(state, name), **vmis.build_template_values(self._context, name)}
+        values = {**self._build_details(state, name), **self._read_vmi_values(name)}
         return render_template("node.html", user=user, version=state.version, **values)
 
     def machines(self, name: str) -> str:
         """Render the node's virtual machines; the page repeats the request after each `moved` event."""
         self._context.read_state()
-        return render_template("machines.html", **vmis.build_template_values(self._context, name))
+        return render_template("machines.html", **self._read_vmi_values(name))
 
     def live_node(self, name: str) -> Response:
         """Stream the changes to the details; a `moved` event makes the page reload the timeline and the VMs."""
@@ -146,8 +142,16 @@ class NodeViews:
             "maintenances": [_build_maintenance_values(maintenance) for maintenance in ordered],
         }
 
-    def _iter_newer_states(self, state: ClusterState) -> Iterator[ClusterState | None]:
+    def _read_vmi_values(self, name: str) -> Object:
+        """Return the values for the template of the virtual machines; `vmis` is None on a cluster without KubeVirt."""
+        caller = self._context.get_caller()
+        node_vmis = self._context.client.run(caller.read_vmis(name)) if self._context.has_vms() else None
+        return {"vmis": node_vmis, "tones": DRAIN_EFFECT_TONES}
+
+    def _iter_states(self, state: ClusterState, *, include_current: bool = False) -> Iterator[ClusterState | None]:
         """Yield newer states as they arrive, and None after each idle period; end after `MAX_STREAM_SECONDS`."""
+        if include_current:
+            yield state
         end, version = time.monotonic() + MAX_STREAM_SECONDS, state.version
         while time.monotonic() < end:
             newer = self._context.watcher.wait_for_newer_state(version, KEEPALIVE_SECONDS)
@@ -155,11 +159,6 @@ class NodeViews:
                 version = newer.version
             yield newer
             time.sleep(MIN_UPDATE_SECONDS)
-
-    def _iter_states(self, state: ClusterState, *, include_current: bool) -> Iterator[ClusterState | None]:
-        if include_current:
-            yield state
-        yield from self._iter_newer_states(state)
 
     def _build_stream(self, messages: Iterator[str]) -> Response:
         if not self._streams.acquire(blocking=False):
@@ -175,7 +174,11 @@ def count_by_state(rows: list[Row]) -> dict[str, int]:
 
 
 def join_chunks(parts: Iterable[str]) -> Iterator[str]:
-    """Yield the same text in larger chunks, so that a network packet is not sent for each part."""
+    """Yield the same text in larger chunks, so that a network packet is not sent for each part.
+
+    As a generator, it closes the template's generator when a browser disconnects. A suspended template would keep
+    Flask's context, so that later requests of the same thread would share the CSRF token of its user.
+    """
     chunk: list[str] = []
     size = 0
     for part in parts:
@@ -203,10 +206,16 @@ def _parse_filter() -> RowFilter:
     return RowFilter(request.args.get("q", "").strip(), state if state in STATE_FILTERS else "")
 
 
-def _render_counts(all_rows: list[Row], shown_rows: list[Row]) -> str:
-    """Render the parts next to the list: the number of nodes, and the message if no node matches."""
+def _build_rows(state: ClusterState, row_filter: RowFilter) -> tuple[list[Row], list[Row]]:
+    """Return the rows of all nodes, and the rows that the filter selects."""
+    rows = build_rows(state.nodes, state.maintenances)
+    return rows, [row for row in rows if row_filter(row)]
+
+
+def _render_summary(state: ClusterState, all_rows: list[Row], shown_rows: list[Row]) -> str:
+    """Render the parts next to the list: the number of nodes, the message if none matches, and the stale banner."""
     counts = render_template("counts.html", counts=count_by_state(all_rows), oob=True)
-    return counts + render_template("none.html", has_rows=bool(shown_rows), oob=True)
+    return counts + render_template("none.html", has_rows=bool(shown_rows), oob=True) + _render_stale_banner(state)
 
 
 def _render_stale_banner(state: ClusterState) -> str:

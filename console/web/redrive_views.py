@@ -21,10 +21,8 @@ from console.web import swimlanes
 from console.web.audit import ActionOutcome, create_outcome_writer
 from console.web.callers import list_start_rights
 from console.web.context import ConsoleContext
-from eventing.journal.entries import Entry, Query
-from eventing.journal.keys import get_event_keys
+from eventing.journal.entries import Entry, Query, get_event_keys
 from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive
-from kube.maintenance.groups import MEDIK8S
 from kube.paths import DEFAULT_NAMESPACE
 
 PAGE_SIZE = 200
@@ -64,8 +62,7 @@ class RedriveViews:
         The caller needs the permissions for starting a maintenance. A long redrive continues after the response, and
         the page shows its progress.
         """
-        state, caller = self._context.watcher.get_state(), self._context.get_caller()
-        self._context.client.run(caller.require(list_start_rights(MEDIK8S, state.groups)))
+        self._context.require(list_start_rights(self._context.watcher.get_state().groups))
         items = build_redrive_items(
             self._get_selected_entries(), self._context.functions_url, DEFAULT_NAMESPACE, self._context.client
         )

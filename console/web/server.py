@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from socket import AF_INET, AF_INET6, create_server
 from typing import Any
 
-from flask import Flask
 from gunicorn.app.base import BaseApplication
 
 from console.operations.errors import OperationError
@@ -24,9 +23,9 @@ from console.web.callers import (
 )
 from console.web.node_views import MAX_STREAM_SECONDS, MAX_STREAMS
 from eventing import gunicorn_worker
+from eventing.endpoints import parse_host_port
 from eventing.journal.database import JournalNotReady
 from eventing.journal.store import Journal, JournalError
-from eventing.urls import parse_host_port
 from kube.client.api_errors import Unavailable
 from kube.client.sync_client import SyncClient
 
@@ -81,20 +80,6 @@ def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
     GunicornServer(settings).run()
 
 
-def load_app(settings: Settings) -> Flask:
-    """Build the app in the process that serves it, because connections do not survive a fork."""
-    client = _connect(settings)
-    return create_app(
-        client,
-        _select_identification(client, settings),
-        journal=_open_journal(settings),
-        functions_url=settings.functions_url,
-        broker_url=settings.broker_url,
-        hosts=settings.hosts,
-        tls=settings.tls,
-    )
-
-
 class GunicornServer(BaseApplication):
     """Gunicorn with one worker process, so that the cluster is watched once, and with a thread per open page."""
 
@@ -112,10 +97,22 @@ class GunicornServer(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Build the app; gunicorn calls this method in the process that serves the app."""
+        """Build the app; gunicorn calls this method in the process that serves the app.
+
+        Connections do not survive a fork.
+        """
         logging.getLogger("kubernetes").setLevel(logging.ERROR)
         configure_audit_log()
-        return load_app(self._settings)
+        settings, client = self._settings, _connect(self._settings)
+        return create_app(
+            client,
+            _select_identification(client, settings),
+            journal=_open_journal(settings),
+            functions_url=settings.functions_url,
+            broker_url=settings.broker_url,
+            hosts=settings.hosts,
+            tls=settings.tls,
+        )
 
 
 def _connect(settings: Settings) -> SyncClient:
@@ -129,11 +126,9 @@ def _select_identification(client: SyncClient, settings: Settings) -> IdentifyCa
     """Select the mode: a proxy if configured, the kubeconfig's user on a loopback address, or tokens otherwise."""
     if settings.proxy:
         return identify_by_header(client.api, settings.proxy)
-    return (
-        identify_by_kubeconfig(client.api)
-        if settings.is_local
-        else identify_by_token(client.run(client.api.create_anonymous()))
-    )
+    if settings.is_local:
+        return identify_by_kubeconfig(client.api)
+    return identify_by_token(client.run(client.api.create_anonymous()))
 
 
 def _check_address_free(listen: str) -> None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
-from eventing.event_types import shorten_type
-from eventing.events import FAILURE_TYPES, SOURCE_PREFIX
+from eventing.events import FAILURE_TYPES, SOURCE_PREFIX, shorten_type
 from eventing.journal.entries import Attempt, Entry
 
 LANE_ORDER = (
@@ -153,32 +152,25 @@ def build_diagram(entries: Sequence[Entry]) -> Diagram | None:
     """Draw these events; return None if there are none."""
     if not entries:
         return None
-    scale = TimeScale(
-        [
-            *map(get_emitted_time, entries),
-            *(attempt.at for entry in entries for attempt in list_attempts_without_replays(entry)),
-        ]
-    )
-    names = {get_emitter(entry) for entry in entries} | {
-        attempt.function for entry in entries for attempt in list_attempts_without_replays(entry)
-    }
+    attempts = [attempt for entry in entries for attempt in list_attempts_without_replays(entry)]
+    scale = TimeScale([*map(get_emitted_time, entries), *(attempt.at for attempt in attempts)])
+    names = {*map(get_emitter, entries), *(attempt.function for attempt in attempts)}
     ordered = [*sorted(names - set(LANE_ORDER)), *(name for name in LANE_ORDER if name in names)]
-    rows = {name: TOP_MARGIN + LANE_HEIGHT * (number + 0.5) for number, name in enumerate(ordered)}
+    lanes = {name: TOP_MARGIN + LANE_HEIGHT * (number + 0.5) for number, name in enumerate(ordered)}
     bars = {
-        entry.seq: [_build_bar(entry, attempt, scale, rows) for attempt in list_attempts_without_replays(entry)]
+        entry.seq: [_build_bar(entry, attempt, scale, lanes) for attempt in list_attempts_without_replays(entry)]
         for entry in entries
     }
+    rings = {entry.seq: _build_ring(entry, scale, lanes) for entry in entries}
     all_bars = tuple(chain.from_iterable(bars.values()))
-    rings = {entry.seq: _build_ring(entry, scale, rows) for entry in entries}
-    width = max([scale.end, *(bar.x + bar.width for bar in all_bars)]) + RIGHT_MARGIN
     return Diagram(
-        width,
-        TOP_MARGIN + LANE_HEIGHT * len(ordered) + 6,
-        tuple(rows.items()),
-        all_bars,
-        tuple(rings.values()),
-        tuple(_build_lines(entries, bars, rings)),
-        tuple(scale.build_ticks()),
+        width=max([scale.end, *(bar.x + bar.width for bar in all_bars)]) + RIGHT_MARGIN,
+        height=TOP_MARGIN + LANE_HEIGHT * len(lanes) + 6,
+        lanes=tuple(lanes.items()),
+        attempts=all_bars,
+        events=tuple(rings.values()),
+        lines=tuple(_build_lines(entries, bars, rings)),
+        ticks=tuple(scale.build_ticks()),
     )
 
 

@@ -16,9 +16,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from eventing.http_binding import BadEvent
-from eventing.journal import migrations
+from eventing.journal import schema
 from eventing.journal.fail_fast_lock import CONTENDED_TIMEOUT_SECONDS, FailFastLock
-from eventing.journal.migrations import OutdatedVersion, UnsupportedVersion
+from eventing.journal.schema import OutdatedVersion, UnsupportedVersion
 
 VERSION_CHECK_SECONDS = 1.0
 """Seconds between a writer's checks for a migration by a newer release.
@@ -38,7 +38,7 @@ POSTGRESQL_OPTIONS = {
     "keepalives_count": 5,
     "options": "-c jit=off",  # JIT compilation would take longer than the journal's queries.
 }
-WRITE_LOCK_STATEMENTS = {"postgresql": migrations.build_lock_statements(7305804385369681514)}
+WRITE_LOCK_STATEMENTS = {"postgresql": schema.build_lock_statements(7305804385369681514)}
 """Statements that let one process at a time write, until its transaction ends; SQLite locks its file without them."""
 PRUNE_LOCK, REDRIVE_LOCK = 7305804385369681515, 7305804385369681516
 """Keys of PostgreSQL advisory locks for pruning and redriving; a dead letter's number is added to the latter."""
@@ -100,15 +100,15 @@ class Database:
         elif reason := self._explain_not_ready():
             raise JournalNotReady(f"journal {_redact_password(self.url)}: {reason}")
         with self._connect() as connection:
-            self._has_version_table = migrations.has_version_table(connection)
+            self._has_version_table = schema.has_version_table(connection)
         self._is_open, self._opened_file = True, opened_file or self._stat_file()
 
     def _create_or_migrate(self) -> None:
         with self._connect() as connection:
-            is_current = migrations.is_current(connection)
+            is_current = schema.is_current(connection)
         if not is_current:
             with self._translate_errors(), self._begin() as connection:
-                migrations.upgrade(connection)
+                schema.upgrade(connection)
 
     def _explain_not_ready(self) -> str:
         """Return why the journal cannot be read yet, "" if the journal can be read."""
@@ -118,7 +118,7 @@ class Database:
             try:
                 return (
                     ""
-                    if migrations.check_version(connection)
+                    if schema.check_version(connection)
                     else "database has no journal tables yet: the function record creates them"
                 )
             except OutdatedVersion as error:
@@ -161,7 +161,7 @@ class Database:
                 if self._has_version_table and time.monotonic() >= self._next_check_at:
                     self._next_check_at = time.monotonic() + VERSION_CHECK_SECONDS
                     # The call raises an error, which rolls back the write, if a newer release migrated the tables.
-                    migrations.require_current_version(connection)
+                    schema.require_current_version(connection)
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:

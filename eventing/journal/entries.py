@@ -1,32 +1,43 @@
-"""The journal's data types: entries, attempts and queries, independent of the database. No I/O.
+"""The journal's data types: entries, attempts, their keys, and queries, independent of the database. No I/O.
 
-Also builds and parses the event `attempts.made`, which carries attempts from the functions to `record` and in exports.
+Also builds and parses the event `attempts.made`, which carries attempts from the functions to `record` and in exports,
+and bounds the memory that many entries take.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.dead_letters import DeadLetter, parse_dead_letter
 from eventing.events import ATTEMPTS_MADE, SOURCE_PREFIX
+from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
-from eventing.object_extensions import EXTENSION_OF_KIND
 
 MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
 """Maximum seconds and maximum status of an attempt; greater values are rejected."""
 MIN_TIME, MAX_TIME = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
 """Bounds of valid times; times closer to the limits of `datetime` overflow when rounded or converted to a zone."""
+MAX_KEY_BYTES = 512
+"""Maximum size of each key of an event or attempt, in bytes; a PostgreSQL index row has at most 2,700 bytes.
+
+The other indexed columns are truncated to this number of characters.
+"""
+BATCH_CAPACITY_CHARACTERS = 4 * 1024 * 1024
+"""Maximum total size of the events (with their attempts) or the attempts in a batch, in characters."""
+MAX_BATCH_ITEMS = 500
+"""Maximum number of items in a batch, however small they are."""
 REDRIVE_PREFIX = "redrive "
 """Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
 StructuredEvent = Mapping[str, Any]
 """An event in the CloudEvents JSON format (structured mode)."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -144,6 +155,30 @@ class Query:
     has_object: bool = False
 
 
+def get_event_keys(event: BaseCloudEvent) -> dict[str, str]:
+    """Return an event's source and id, and the destination of a dead letter ("" for other events).
+
+    Raises `BadEvent` if a key is too long for the index.
+    """
+    dead = parse_dead_letter(event)
+    return _check_lengths(source=event.get_source(), id=event.get_id(), destination=dead.destination if dead else "")
+
+
+def get_attempt_keys(attempt: Attempt) -> dict[str, str]:
+    """Return an attempt's function and replay, and its event's source and id.
+
+    Raises `BadEvent` if a key is too long for the index.
+    """
+    return _check_lengths(source=attempt.source, event=attempt.event, function=attempt.function, replay=attempt.replay)
+
+
+def _check_lengths(**keys: str) -> dict[str, str]:
+    for name, text in keys.items():
+        if len(text.encode(errors="replace")) > MAX_KEY_BYTES:
+            raise BadEvent(f"{name} is longer than {MAX_KEY_BYTES} bytes")
+    return keys
+
+
 def get_object_identity(event: BaseCloudEvent) -> tuple[str, str]:
     """Return uid and name of the NodeMaintenance that an event is about, or two empty strings.
 
@@ -176,6 +211,34 @@ def get_node_name(event: BaseCloudEvent) -> str:
     if event.get_extension("kind") == "Node":
         return _to_text(_as_mapping(data.get("metadata")).get("name") or data.get("name"))
     return _to_text(event.get_extension("node"))
+
+
+def split_into_batches(
+    sized_items: Iterable[tuple[T, int]], capacity: int = BATCH_CAPACITY_CHARACTERS
+) -> Iterator[tuple[T, ...]]:
+    """Group items of the given sizes, in their order; each batch fits into `capacity` or has only one item."""
+    batch: list[T] = []
+    free = capacity
+    for item, size in sized_items:
+        if batch and (size > free or len(batch) == MAX_BATCH_ITEMS):
+            yield tuple(batch)
+            batch, free = [], capacity
+        batch.append(item)
+        free -= size
+    if batch:
+        yield tuple(batch)
+
+
+def strip_data(entry: Entry) -> Entry:
+    """Return the entry without its event's data and without its attempts' replies, for a list of many entries.
+
+    The data keeps only what identifies the object and the node that the event is about.
+    """
+    uid, name = get_object_identity(entry.event)
+    metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
+    data = {"metadata": metadata, "spec": {"nodeName": entry.node}}
+    attempts = tuple(replace(attempt, replies=()) for attempt in entry.attempts)
+    return replace(entry, event=CloudEvent(entry.event.get_attributes(), data), attempts=attempts)
 
 
 def build_attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:

@@ -10,8 +10,7 @@ from sqlalchemy import ColumnElement, Select, delete, exists, func, select, true
 
 from eventing.events import SOURCE_PREFIX
 from eventing.journal.database import BUSY_TIMEOUT_SECONDS, Database
-from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
-from eventing.journal.sizes import ATTEMPT_SIZE, EVENT_SIZE
+from eventing.journal.schema import ATTEMPT_SIZE, ATTEMPTS, BODIES, EVENT_SIZE, EVENTS
 
 MAX_BATCH_ROWS = 1000
 """Maximum number of events and attempts to delete per transaction, which limits how long a writer waits."""
@@ -37,7 +36,7 @@ attempt proves nothing about the event's source.
 
 
 def measure_bytes(database: Database, emitters: EmitterFilter = ALL_EMITTERS) -> int:
-    """Return the size in bytes of the selected events and attempts, as `sizes` computes it."""
+    """Return the size in bytes of the selected events and attempts, as `schema` computes it."""
     with database.connect() as connection:
         return sum(connection.scalar(total) or 0 for total in _select_total_bytes(emitters.events, emitters.attempts))
 

@@ -20,15 +20,24 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
 from sqlalchemy import Connection, Row, select
 
-from eventing.journal import listing, pruning
-from eventing.journal.batching import BATCH_CAPACITY_CHARACTERS, split_into_batches
+from eventing.journal import pruning, queries
 from eventing.journal.database import PRUNE_LOCK, REDRIVE_LOCK, Database, JournalError, UnstorableData
-from eventing.journal.entries import MAX_TIME, MIN_TIME, Attempt, Entry, Query, get_node_name, get_object_identity
-from eventing.journal.keys import MAX_KEY_BYTES, get_attempt_keys, get_event_keys
+from eventing.journal.entries import (
+    BATCH_CAPACITY_CHARACTERS,
+    MAX_KEY_BYTES,
+    MAX_TIME,
+    MIN_TIME,
+    Attempt,
+    Entry,
+    Query,
+    get_attempt_keys,
+    get_event_keys,
+    get_node_name,
+    get_object_identity,
+    split_into_batches,
+)
 from eventing.journal.pruning import ALL_EMITTERS, FOREIGN_EMITTERS, delete_oldest
-from eventing.journal.query_builder import select_events
-from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
-from eventing.journal.sizes import ATTEMPT_SIZE, EVENT_SIZE
+from eventing.journal.schema import ATTEMPT_SIZE, ATTEMPTS, BODIES, EVENT_SIZE, EVENTS
 
 __all__ = ["Attempt", "Entry", "Journal", "JournalError", "Query", "UnstorableData"]
 
@@ -55,7 +64,7 @@ class Journal:
         self._insert_body = insert(BODIES)
         self._insert_attempt = insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPT_SIZE)
         self.written_bytes = 0
-        """Bytes written by this process, as `sizes` computes them."""
+        """Bytes written by this process, as `schema` computes them."""
 
     @classmethod
     def from_environment(cls) -> Journal:
@@ -96,7 +105,7 @@ class Journal:
     def select(self, query: Query | None = None) -> list[Entry]:
         """Return the selected entries with their attempts, in order of arrival; by default all entries."""
         with self._database.connect() as connection:
-            rows = connection.execute(select_events(query or Query())).all()
+            rows = connection.execute(queries.select_events(query or Query())).all()
             return _build_entries(connection, [(seq, at, JSONFormat().read(None, body)) for seq, at, body in rows])
 
     def iter_entries(self, query: Query, capacity: int = BATCH_CAPACITY_CHARACTERS) -> Iterator[Entry]:
@@ -114,22 +123,22 @@ class Journal:
 
     def _read_sizes(self, query: Query) -> Sequence[Row[int, int]]:
         with self._database.connect() as connection:
-            return connection.execute(listing.select_sizes(query)).all()
+            return connection.execute(queries.select_sizes(query)).all()
 
-    def list_entries(self, query: Query, capacity: int = listing.BODY_CAPACITY_CHARACTERS) -> list[Entry]:
+    def list_entries(self, query: Query, capacity: int = queries.BODY_CAPACITY_CHARACTERS) -> list[Entry]:
         """Return entries for a list in bounded memory; only the newest long events have data, limited by `capacity`.
 
         To read a long event completely, select it by its number.
         """
         with self._database.connect() as connection:
-            rows = connection.execute(listing.select_event_heads(query)).all()
-            long_seqs = listing.choose_long_events(reversed(rows), capacity)
+            rows = connection.execute(queries.select_event_heads(query)).all()
+            long_seqs = queries.choose_long_events(reversed(rows), capacity)
             whole_events = {
-                seq: JSONFormat().read(None, body) for seq, body in connection.execute(listing.select_bodies(long_seqs))
+                seq: JSONFormat().read(None, body) for seq, body in connection.execute(queries.select_bodies(long_seqs))
             }
             return _build_entries(
                 connection,
-                [(row.seq, row.arrived, whole_events.get(row.seq) or listing.parse_event_head(row)) for row in rows],
+                [(row.seq, row.arrived, whole_events.get(row.seq) or queries.parse_event_head(row)) for row in rows],
             )
 
     def measure_bytes(self) -> int:

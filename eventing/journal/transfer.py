@@ -17,9 +17,18 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing.events import ATTEMPTS_MADE
 from eventing.http_binding import STRUCTURED_CONTENT_TYPE, BadEvent, decode_event, encode_structured
-from eventing.journal.batching import MAX_BATCH_ITEMS, split_into_batches
-from eventing.journal.entries import Attempt, Entry, Query, build_attempts_event, parse_attempts, parse_time
-from eventing.journal.keys import get_attempt_keys, get_event_keys
+from eventing.journal.entries import (
+    MAX_BATCH_ITEMS,
+    Attempt,
+    Entry,
+    Query,
+    build_attempts_event,
+    get_attempt_keys,
+    get_event_keys,
+    parse_attempts,
+    parse_time,
+    split_into_batches,
+)
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
@@ -65,7 +74,8 @@ def import_file(journal: Journal, file: BinaryIO) -> int:
     transaction then writes several lines, so that `record` does not wait for the whole file. If a `JournalError`
     interrupts the import, the import can be repeated. Empty lines are skipped.
     """
-    _check_lines(file)
+    for number, line in _number_lines(file):
+        _parse_numbered_line(number, line)
     file.seek(0)
     count = 0
     for batch in split_into_batches((numbered, len(numbered[1])) for numbered in _number_lines(file)):
@@ -73,12 +83,6 @@ def import_file(journal: Journal, file: BinaryIO) -> int:
         count += journal.write_events(parsed for parsed in parsed_lines if isinstance(parsed, tuple))
         journal.write_attempts(attempt for parsed in parsed_lines if isinstance(parsed, list) for attempt in parsed)
     return count
-
-
-def _check_lines(lines: Iterable[bytes]) -> None:
-    """Raise `InvalidLine` for the first line that cannot be imported."""
-    for number, line in _number_lines(lines):
-        _parse_numbered_line(number, line)
 
 
 def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -21,10 +21,8 @@ from eventing.events import (
     RESOURCE_DELETED,
     RESOURCE_UPDATED,
 )
-from eventing.local import envelope
-from eventing.local.manifests import Document
-from eventing.local.source_sink import SourceSink
-from eventing.local.triggers import require_broker_sink
+from eventing.local.envelope import EmitEvent, encode_envelope
+from eventing.local.manifests import Document, require_broker_sink
 from eventing.logs import log
 from kube import selectors
 from kube.backoff import generate_delays
@@ -93,17 +91,17 @@ class ApiServerSource:
         self._resource, self._kubeconfig = resource, kubeconfig
         self._emits_existing = False
 
-    async def run(self, sink: SourceSink) -> None:
+    async def run(self, emit: EmitEvent, sink_url: str) -> None:
         """Watch the kind until cancelled."""
         api = await Api.connect(self._kubeconfig)
         try:
             for pause in generate_delays(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS):
-                await self._follow_resource(api, sink)
+                await self._follow_resource(api, emit)
                 await asyncio.sleep(pause)
         finally:
             await api.close()
 
-    async def _follow_resource(self, api: Api, sink: SourceSink) -> None:
+    async def _follow_resource(self, api: Api, emit: EmitEvent) -> None:
         """Watch the kind and emit its changes; return if the kind is not served, or on an API error."""
         resource = self._resource
         try:
@@ -121,7 +119,7 @@ class ApiServerSource:
                     else:
                         event_type = EVENT_TYPES[resource.mode][change.change_type]
                         event = build_event(discovery.get_server_url(api), api_resource, event_type, change.object)
-                        sink.emit(envelope.encode_envelope(event))
+                        emit(encode_envelope(event))
         except NotFound:
             self.is_ready = self._emits_existing = True
         except ApiError as error:

@@ -6,33 +6,37 @@ Everything runs on one event loop: sources and ingress write events to the outbo
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import signal
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import click
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from eventing import logs
-from eventing.local import ingress, manifests, posting, sources, triggers
-from eventing.local.delivery import Delivery
-from eventing.local.manifests import Document, ManifestError
-from eventing.local.metrics import DeliveryMetrics
+from eventing.endpoints import is_url, parse_host_port
+from eventing.local import api_server_source, container_source, ingress, manifests, ping_source
+from eventing.local.delivery import Delivery, DeliveryMetrics
+from eventing.local.envelope import EmitEvent, create_session
+from eventing.local.manifests import Document, ManifestError, Trigger
 from eventing.local.outbox import Outbox
-from eventing.local.source_sink import SourceSink
-from eventing.local.sources import EventSource
-from eventing.local.triggers import Trigger
 from eventing.logs import log
-from eventing.urls import is_url, parse_host_port
+from eventing.task_supervisor import TaskSupervisor, create_stop_event, wait_until_stopped
 from kube.client.api import Api
 from kube.client.api_errors import Unavailable
+
+
+class EventSource(Protocol):
+    """A source that emits events until it is cancelled; `is_ready` is true once it is active."""
+
+    name: str
+    is_ready: bool
+
+    async def run(self, emit: EmitEvent, sink_url: str) -> None:
+        """Emit events until cancelled: in this process through `emit`, from other processes to `sink_url`."""
 
 
 @dataclass(frozen=True)
@@ -45,91 +49,29 @@ class Options:
     host: str
     port: int
 
+    def list_unready_sources(self) -> list[str]:
+        """Return the names of the sources that are not ready."""
+        return [source.name for source in self.sources if not source.is_ready]
+
 
 async def serve(options: Options) -> None:
     """Deliver events until SIGTERM or SIGINT, or until an error makes further delivery impossible."""
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    metrics = DeliveryMetrics()
+    stop_event, metrics = create_stop_event(), DeliveryMetrics()
     with closing(Outbox(options.database)) as outbox:
-        async with posting.create_session() as client:
-            delivery = Delivery(outbox, options.triggers, client, metrics)
+        async with create_session() as session, TaskSupervisor() as workers:
+            delivery = Delivery(outbox, options.triggers, session, metrics, workers)
             try:
                 delivery.resume()
-                await _run_until_stopped(options, delivery, metrics, stopping)
+                app = ingress.build_application(delivery.accept, options.list_unready_sources, metrics)
+                async with ingress.serve_app(app, options.host, options.port) as url, TaskSupervisor() as source_tasks:
+                    log("listening", url=url, triggers=len(options.triggers), sources=len(options.sources))
+                    delivery.start()
+                    for source in options.sources:
+                        source_tasks.start(source.run(delivery.accept, url))
+                    await wait_until_stopped(stop_event, workers, source_tasks)
             finally:
                 await delivery.stop()
     log("stopped")
-
-
-async def _run_until_stopped(
-    options: Options, delivery: Delivery, metrics: DeliveryMetrics, stop_event: asyncio.Event
-) -> None:
-    """Run ingress and sources until `stop_event` is set, or until a source or the delivery fails."""
-    event_sources = options.sources
-    app = ingress.build_application(
-        delivery.accept, lambda: [source.name for source in event_sources if not source.is_ready], metrics
-    )
-    async with _serve_app(app, options.host, options.port) as url:
-        log("listening", url=url, triggers=len(options.triggers), sources=len(event_sources))
-        delivery.start()
-        async with _start_sources(event_sources, SourceSink(delivery.accept, url)) as tasks:
-            stop = asyncio.ensure_future(stop_event.wait())
-            futures: list[asyncio.Future[Any]] = [stop, delivery.failure, *tasks]
-            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-            stop.cancel()
-    for future in futures:
-        if future.done() and not future.cancelled():
-            future.result()
-
-
-@asynccontextmanager
-async def _serve_app(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Serve `app` and yield its URL, with the port that the system chose if `port` is 0."""
-    logging.getLogger("aiohttp.server").addFilter(_strip_traceback)
-    # Like Knative's ingress, do not decompress: a compressed body is rejected because it is not JSON.
-    runner = web.AppRunner(app, access_log=None, auto_decompress=False)
-    await runner.setup()
-    try:
-        await _start_listening(web.TCPSite(runner, host, port, shutdown_timeout=1), f"{host}:{port}")
-        yield f"http://{host}:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-async def _start_listening(site: web.TCPSite, address: str) -> None:
-    """Start listening on `address`. Raises `OSError` that names the address and the remedy."""
-    try:
-        await site.start()
-    except OSError as error:
-        # The error text consists of the address and the reason.
-        reason = (error.strerror or str(error)).rpartition(": ")[2]
-        raise OSError(
-            error.errno, f"cannot listen on {address}: {reason}; choose another address with --listen"
-        ) from None
-
-
-def _strip_traceback(record: logging.LogRecord) -> bool:
-    """Reduce the log record of a malformed HTTP request to one line.
-
-    The client has received a 400, and must not be able to fill the log with tracebacks.
-    """
-    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
-        record.msg, record.args, record.exc_info = f"rejected: {type(record.exc_info[1]).__name__}", None, None
-    return True
-
-
-@asynccontextmanager
-async def _start_sources(event_sources: list[EventSource], sink: SourceSink) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Run the sources concurrently; at the end of the block, cancel them and wait for them."""
-    tasks = [asyncio.create_task(source.run(sink), name=source.name) for source in event_sources]
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager
@@ -143,6 +85,19 @@ def _report_errors() -> Iterator[None]:
         raise click.ClickException(f"database: {error}") from None
     except OSError as error:
         raise click.ClickException(error.strerror or str(error)) from None
+
+
+def parse_sources(documents: Iterable[Document], kubeconfig: str | None) -> list[EventSource]:
+    """Build the sources among `documents`; `kubeconfig` is the identity of sources that run as child processes."""
+    sources: list[EventSource] = []
+    for document in documents:
+        if document.kind == "ApiServerSource":
+            sources += api_server_source.parse_sources(document)
+        elif document.kind == "PingSource":
+            sources.append(ping_source.parse_source(document))
+        elif document.kind == "ContainerSource":
+            sources.append(container_source.parse_source(document, kubeconfig))
+    return sources
 
 
 async def _check_connection(documents: list[Document]) -> None:
@@ -202,8 +157,8 @@ def main(paths: tuple[Path, ...], functions_url: str, database: Path, listen: tu
     logs.configure()
     with _report_errors():
         documents = manifests.read_documents(paths)
-        event_sources = sources.parse_sources(documents, os.environ.get("PODSOURCE_KUBECONFIG"))
-        options = Options(triggers.parse_triggers(documents, functions_url), event_sources, database, *listen)
+        event_sources = parse_sources(documents, os.environ.get("PODSOURCE_KUBECONFIG"))
+        options = Options(manifests.parse_triggers(documents, functions_url), event_sources, database, *listen)
         asyncio.run(_check_connection(documents))
         asyncio.run(serve(options))
 

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eventing.local.manifests import Document
-from eventing.local.source_sink import SourceSink
-from eventing.local.triggers import require_broker_sink
+from eventing.local.envelope import EmitEvent
+from eventing.local.manifests import Document, require_broker_sink
 from eventing.logs import log
 from kube.backoff import generate_delays
 
@@ -53,24 +52,24 @@ class ContainerSource:
         self.is_ready = False
         self._command = command
 
-    async def run(self, sink: SourceSink) -> None:
+    async def run(self, emit: EmitEvent, sink_url: str) -> None:
         """Start the child, restart it whenever it exits, and stop it on cancellation."""
         backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             started = time.monotonic()
-            status = await self._run_child(sink)
+            status = await self._run_child(sink_url)
             if time.monotonic() - started > MAX_BACKOFF_SECONDS:
                 backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
             pause = next(backoff)
             log("source process ended, restarting", logging.WARNING, source=self.name, status=status, pause=pause)
             await asyncio.sleep(pause)
 
-    async def _run_child(self, sink: SourceSink) -> str:
+    async def _run_child(self, sink_url: str) -> str:
         """Start the child, wait until it exits, and return its exit status or why it did not start."""
         try:
             child = await asyncio.create_subprocess_exec(
                 *self._command.command,
-                env={**os.environ, **self._command.variables, "K_SINK": sink.url},
+                env={**os.environ, **self._command.variables, "K_SINK": sink_url},
                 stdin=asyncio.subprocess.DEVNULL,
                 preexec_fn=_build_pdeathsig_hook(os.getpid()),
             )

@@ -16,16 +16,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from eventing import dead_letters
-from eventing.event_types import KNOWN_TYPES
-from eventing.events import TICK
-from eventing.local.envelope import Envelope
-from eventing.local.metrics import DeliveryMetrics
+from eventing.events import KNOWN_TYPES, TICK
+from eventing.local.envelope import Envelope, PostResult, post_envelope
+from eventing.local.manifests import Trigger
 from eventing.local.outbox import Failure, Outbox, PendingDelivery
-from eventing.local.posting import PostResult, post_envelope
-from eventing.local.triggers import Trigger
 from eventing.logs import log
+from eventing.task_supervisor import TaskSupervisor
 from kube.backoff import generate_delays
 
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 30.0
@@ -50,6 +49,8 @@ OTHER_TYPE_LABEL = "other"
 
 A sender must not be able to create a time series for every type that it invents.
 """
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Histogram buckets in seconds; a function responds within milliseconds to a second."""
 LOG_LEVELS = {
     "delivered": logging.INFO,
     "retrying": logging.WARNING,
@@ -63,15 +64,56 @@ LOG_LEVELS = {
 QueueKey = tuple[str, str]
 
 
+class DeliveryMetrics:
+    """Prometheus metrics for the local delivery, in their own registry; docs/reference.md lists them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        prefix = "nodemaintenance_delivery"
+        self.accepted = Counter(
+            f"{prefix}_events_accepted",
+            "Accepted events; unknown types count as other",
+            ["type"],
+            registry=self.registry,
+        )
+        self.attempts = Counter(
+            f"{prefix}_attempts",
+            "Delivery attempts by Trigger and result",
+            ["trigger", "result"],
+            registry=self.registry,
+        )
+        self.queued = Gauge(f"{prefix}_queue_length", "Pending deliveries, in flight or not", registry=self.registry)
+        self.in_flight = Gauge(f"{prefix}_in_flight", "Requests to functions in flight", registry=self.registry)
+        self.duration_seconds = Histogram(
+            f"{prefix}_seconds",
+            "Time that a function took to respond",
+            ["trigger"],
+            buckets=DURATION_BUCKETS,
+            registry=self.registry,
+        )
+
+    def render(self) -> bytes:
+        """Return the metrics in the Prometheus exposition format."""
+        return generate_latest(self.registry)
+
+
 class Delivery:
-    """The dispatcher for one outbox, which posts no event before `start`. All methods must run in the event loop."""
+    """The dispatcher for one outbox, which posts no event before `start`. All methods must run in the event loop.
+
+    `tasks` runs the workers; if a worker fails, for example because of a failed write, the outbox keeps the deliveries.
+    """
 
     def __init__(
-        self, outbox: Outbox, triggers: Mapping[str, Trigger], session: aiohttp.ClientSession, metrics: DeliveryMetrics
+        self,
+        outbox: Outbox,
+        triggers: Mapping[str, Trigger],
+        session: aiohttp.ClientSession,
+        metrics: DeliveryMetrics,
+        tasks: TaskSupervisor,
     ) -> None:
         self._outbox, self._triggers, self._session, self._metrics = outbox, triggers, session, metrics
+        self._tasks = tasks
         self._queues: dict[QueueKey, deque[PendingDelivery]] = {}
-        self._workers: set[asyncio.Task[None]] = set()
         self._trigger_semaphores = {name: asyncio.Semaphore(trigger.parallelism) for name, trigger in triggers.items()}
         self._sink_semaphores: dict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(MAX_DEAD_LETTERS_PER_SINK)
@@ -82,8 +124,6 @@ class Delivery:
         self._known_types = {*KNOWN_TYPES, *(trigger.attributes.get("type", "") for trigger in triggers.values())}
         self._started = asyncio.Event()
         self._in_flight = 0
-        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Receives the first exception of a worker, such as a failed outbox write; the outbox keeps the deliveries."""
 
     def accept(self, event: Envelope) -> None:
         """Store an event and enqueue its deliveries. After the call returns, a crash does not lose the event."""
@@ -113,14 +153,11 @@ class Delivery:
         self._started.set()
 
     async def stop(self) -> None:
-        """Send no more requests, let those in flight finish within the grace period, then cancel all workers."""
+        """Send no more requests, and let those in flight finish within the grace period."""
         self._started.clear()
         deadline = time.monotonic() + SHUTDOWN_GRACE_SECONDS
         while self._in_flight and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
 
     def _match_triggers(self, event: Envelope) -> list[str]:
         return [trigger.name for trigger in self._triggers.values() if trigger.matches(event.get_attribute)]
@@ -160,9 +197,7 @@ class Delivery:
                 self._queues[key].append(pending)
             else:
                 self._queues[key] = deque([pending])
-                worker = asyncio.get_running_loop().create_task(self._process_queue(key))
-                self._workers.add(worker)
-                worker.add_done_callback(self._handle_worker_done)
+                self._tasks.start(self._process_queue(key))
 
     def _get_queue_key(self, pending: PendingDelivery) -> QueueKey:
         """Return the key of a delivery's queue; a dead letter may block its queue, so it gets a separate one."""
@@ -179,11 +214,6 @@ class Delivery:
             queue.popleft()
             self._metrics.queued.dec()
         del self._queues[key]
-
-    def _handle_worker_done(self, worker: asyncio.Task[None]) -> None:
-        self._workers.discard(worker)
-        if not worker.cancelled() and (error := worker.exception()) and not self.failure.done():
-            self.failure.set_exception(error)
 
     async def _deliver(self, pending: PendingDelivery) -> None:
         """Post the event with the Trigger's retries; then dead-letter it, or drop it if the Trigger has no sink."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from eventing.http_binding import MAX_BODY_BYTES, BadEvent, EventTooLarge
-from eventing.local import envelope
-from eventing.local.envelope import Envelope
-from eventing.local.metrics import DeliveryMetrics
+from eventing.local.delivery import DeliveryMetrics
+from eventing.local.envelope import EmitEvent, parse_envelope
 from eventing.logs import log
-
-AcceptEvent = Callable[[Envelope], None]
-ListUnreadySources = Callable[[], list[str]]
-
 
 EVENT_PATHS = ("/", "/{namespace}/{broker}")
 """Paths that accept events; the second is that of Knative's ingress.
@@ -26,7 +23,7 @@ No function may use one of these paths, because the ingress would respond instea
 
 
 def build_application(
-    accept_event: AcceptEvent, list_unready: ListUnreadySources, metrics: DeliveryMetrics
+    accept_event: EmitEvent, list_unready: Callable[[], list[str]], metrics: DeliveryMetrics
 ) -> web.Application:
     """Build the web application.
 
@@ -60,7 +57,43 @@ def build_application(
     return app
 
 
-async def _accept_event(request: web.Request, accept_event: AcceptEvent) -> web.Response:
+@asynccontextmanager
+async def serve_app(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
+    """Serve `app` and yield its URL, with the port that the system chose if `port` is 0."""
+    logging.getLogger("aiohttp.server").addFilter(_strip_traceback)
+    # Like Knative's ingress, do not decompress: a compressed body is rejected because it is not JSON.
+    runner = web.AppRunner(app, access_log=None, auto_decompress=False)
+    await runner.setup()
+    try:
+        await _start_listening(web.TCPSite(runner, host, port, shutdown_timeout=1), f"{host}:{port}")
+        yield f"http://{host}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _start_listening(site: web.TCPSite, address: str) -> None:
+    """Start listening on `address`. Raises `OSError` that names the address and the remedy."""
+    try:
+        await site.start()
+    except OSError as error:
+        # The error text consists of the address and the reason.
+        reason = (error.strerror or str(error)).rpartition(": ")[2]
+        raise OSError(
+            error.errno, f"cannot listen on {address}: {reason}; choose another address with --listen"
+        ) from None
+
+
+def _strip_traceback(record: logging.LogRecord) -> bool:
+    """Reduce the log record of a malformed HTTP request to one line.
+
+    The client has received a 400, and must not be able to fill the log with tracebacks.
+    """
+    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+        record.msg, record.args, record.exc_info = f"rejected: {type(record.exc_info[1]).__name__}", None, None
+    return True
+
+
+async def _accept_event(request: web.Request, accept_event: EmitEvent) -> web.Response:
     """Store the event and return 202, or return an error response.
 
     For an invalid request, it returns 413 or 400 with the reason, as Knative's ingress does. If the event cannot be
@@ -73,7 +106,7 @@ async def _accept_event(request: web.Request, accept_event: AcceptEvent) -> web.
     except (web.RequestPayloadError, OSError) as error:
         return _build_error_response(400, f"body is incomplete: {error}")
     try:
-        accept_event(envelope.parse_envelope(request.headers, body))
+        accept_event(parse_envelope(request.headers, body))
     except BadEvent as error:
         return _build_error_response(413 if isinstance(error, EventTooLarge) else 400, str(error))
     except sqlite3.Error as error:

@@ -1,13 +1,20 @@
-"""Reads manifests into documents whose errors name file, object and field. Used by `triggers` and `sources`."""
+"""Reads manifests into documents whose errors name file, object and field, and Triggers with their delivery policies.
+
+The modules of the sources read the documents of the sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+
+from eventing.endpoints import is_url, join_url
 
 T = TypeVar("T")
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -23,6 +30,22 @@ SUPPORTED_KINDS = {
 }
 IGNORED_KINDS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
 """Eventing kinds that deliver no events; a SinkBinding, for example, only sets the broker's address in a workload."""
+PARALLELISM_ANNOTATION = "rabbitmq.eventing.knative.dev/parallelism"
+"""Annotation on a Trigger of a RabbitMQ Broker; Knative's own broker has no such annotation."""
+DEFAULT_PARALLELISM = 16
+DEFAULT_TIMEOUT_SECONDS = 30.0
+"""Default of `spec.delivery.timeout`. Knative has no default, but a function must not block a node's events forever."""
+NUMBER_PATTERN = r"([0-9]+(?:[.,][0-9]+)?)"
+DURATION_PATTERN = re.compile(
+    rf"P(?:{NUMBER_PATTERN}Y)?(?:{NUMBER_PATTERN}M)?(?:{NUMBER_PATTERN}W)?(?:{NUMBER_PATTERN}D)?"
+    rf"(?:T(?:{NUMBER_PATTERN}H)?(?:{NUMBER_PATTERN}M)?(?:{NUMBER_PATTERN}S)?)?"
+)
+UNIT_SECONDS = (604800, 86400, 3600, 60, 1)
+"""Seconds in a week, day, hour, minute and second."""
+MAX_DOUBLINGS = 1000
+"""Limit on the exponent of the backoff: a float cannot represent much larger powers of two."""
+EXPONENTIAL, LINEAR = "exponential", "linear"
+CORE_ATTRIBUTES = {"specversion", "id", "type", "source", "subject", "time", "datacontenttype", "dataschema"}
 
 
 class ManifestError(Exception):
@@ -122,3 +145,186 @@ def _is_supported(document: Document) -> bool:
     if SUPPORTED_KINDS.get(document.kind) != version:
         raise document.build_error("kind", f"in {version} is not supported by the local delivery")
     return True
+
+
+@dataclass(frozen=True)
+class DeliveryPolicy:
+    """The delivery policy of a Trigger: retries, backoff, timeout and dead letter sink.
+
+    Attributes:
+        retry: Attempts after the first one.
+        backoff: EXPONENTIAL or LINEAR.
+        backoff_delay_seconds: Base delay of the backoff, in seconds.
+        timeout_seconds: Timeout for one attempt, in seconds.
+        dead_letter_url: URL of the dead letter sink, None to drop undeliverable events.
+    """
+
+    retry: int = 0
+    backoff: str = EXPONENTIAL
+    backoff_delay_seconds: float = 0.0
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    dead_letter_url: str | None = None
+
+    def get_backoff_seconds(self, retries: int) -> float:
+        """Return the seconds to wait after `retries` retries.
+
+        The formulas are Knative's (`RetryConfigFromDeliverySpec` in its kncloudevents package); with linear backoff,
+        the first pause is 0.
+        """
+        return self.backoff_delay_seconds * (
+            2.0 ** min(retries, MAX_DOUBLINGS) if self.backoff == EXPONENTIAL else retries
+        )
+
+
+KNATIVE_DEFAULT = DeliveryPolicy(retry=10, backoff=EXPONENTIAL, backoff_delay_seconds=0.2)
+"""The policy that Knative's ConfigMap `config-br-defaults` gives a Broker without `spec.delivery`."""
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """One subscription: events with these attributes go to `subscriber_url`, at most `parallelism` at a time."""
+
+    name: str
+    attributes: Mapping[str, str]
+    subscriber_url: str
+    policy: DeliveryPolicy
+    parallelism: int = DEFAULT_PARALLELISM
+
+    def matches(self, get_attribute: Callable[[str], str | None]) -> bool:
+        """Return whether an event passes the filter; `get_attribute` returns the value of an attribute.
+
+        Works like Knative's attributes filter: all values must be equal. "" matches any value, but an extension must be
+        present.
+        """
+        return all(_matches_value(name, expected, get_attribute(name)) for name, expected in self.attributes.items())
+
+
+def _matches_value(name: str, expected: str, value: str | None) -> bool:
+    if value is None:
+        return expected == "" and name in CORE_ATTRIBUTES
+    return expected in ("", value)
+
+
+def parse_triggers(documents: Iterable[Document], functions_url: str) -> dict[str, Trigger]:
+    """Return the Triggers among `documents` by name; the URLs of Services are relative to `functions_url`."""
+    documents = list(documents)
+    brokers = [document for document in documents if document.kind == "Broker"]
+    if len(brokers) > 1:
+        raise brokers[1].build_error(
+            "metadata.name", f"is the second Broker after {brokers[0].name}: the local delivery supports one"
+        )
+    broker = brokers[0] if brokers else None
+    triggers: dict[str, Trigger] = {}
+    for document in documents:
+        if document.kind == "Trigger":
+            if document.name in triggers:
+                raise document.build_error("metadata.name", "is not unique: another Trigger has the same name")
+            triggers[document.name] = _parse_trigger(document, broker, functions_url)
+    return triggers
+
+
+def _parse_trigger(document: Document, broker: Document | None, functions_url: str) -> Trigger:
+    document.refuse_unknown_fields("spec", {"broker", "filter", "subscriber", "delivery"})
+    document.refuse_unknown_fields("spec.filter", {"attributes"})
+    broker_name = document.require("spec.broker", str)
+    if broker is not None and broker_name != broker.name:
+        raise document.build_error("spec.broker", f"must be {broker.name}, the name of the Broker, is {broker_name}")
+    attributes = document.get("spec.filter.attributes", dict) or {}
+    for name, value in attributes.items():
+        if not isinstance(value, str):
+            raise document.build_error(f"spec.filter.attributes.{name}", f"must be a string, is {value!r}")
+    url = resolve_destination(document, "spec.subscriber", functions_url)
+    return Trigger(
+        document.name, attributes, url, _parse_policy(document, broker, functions_url), _parse_parallelism(document)
+    )
+
+
+def _parse_policy(trigger: Document, broker: Document | None, functions_url: str) -> DeliveryPolicy:
+    """Return the Trigger's delivery policy if it has one, or else the Broker's; the two are never merged.
+
+    The dead letter sink is determined independently: the Trigger's, or else the Broker's.
+    """
+    candidates = [document for document in (trigger, broker) if document is not None]
+    documents = [document for document in candidates if document.get("spec.delivery", dict) is not None]
+    sinks = [document for document in documents if document.get("spec.delivery.deadLetterSink", dict) is not None]
+    sink = resolve_destination(sinks[0], "spec.delivery.deadLetterSink", functions_url) if sinks else None
+    if not documents:
+        return KNATIVE_DEFAULT
+    document = documents[0]
+    document.refuse_unknown_fields(
+        "spec.delivery", {"retry", "backoffPolicy", "backoffDelay", "timeout", "deadLetterSink"}
+    )
+    retry = document.get("spec.delivery.retry", int) or 0
+    if retry < 0:
+        raise document.build_error("spec.delivery.retry", f"must not be negative, is {retry}")
+    backoff = document.get("spec.delivery.backoffPolicy", str) or EXPONENTIAL
+    if backoff not in (EXPONENTIAL, LINEAR):
+        raise document.build_error("spec.delivery.backoffPolicy", f"must be {EXPONENTIAL} or {LINEAR}, is {backoff!r}")
+    delay = _parse_seconds_field(document, "spec.delivery.backoffDelay", 0.0)
+    timeout = _parse_seconds_field(document, "spec.delivery.timeout", DEFAULT_TIMEOUT_SECONDS)
+    if not timeout:
+        raise document.build_error(
+            "spec.delivery.timeout", "must be greater than 0: set the maximum time for a response, such as PT10S"
+        )
+    return DeliveryPolicy(retry, backoff, delay, timeout, sink)
+
+
+def _parse_seconds_field(document: Document, field: str, default: float) -> float:
+    text = document.get(field, str)
+    if text is None:
+        return default
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise document.build_error(field, str(error)) from None
+
+
+def parse_duration(text: str) -> float:
+    """Convert an ISO 8601 duration such as PT0.2S to seconds; units are weeks to seconds.
+
+    Raises `ValueError` for other text, for years and months, which have no fixed length, and for infinite durations.
+    """
+    match = DURATION_PATTERN.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT0.2S")
+    years, months, *numbers = (float((number or "0").replace(",", ".")) for number in match.groups())
+    if years or months:
+        raise ValueError(f"{text!r} has years or months, which have no fixed length: use an ISO 8601 duration in days")
+    seconds = sum(number * unit for number, unit in zip(numbers, UNIT_SECONDS, strict=True))
+    if not math.isfinite(seconds):
+        raise ValueError(f"{text[:20]!r}... is too long: use an ISO 8601 duration such as PT0.2S")
+    return seconds
+
+
+def _parse_parallelism(document: Document) -> int:
+    annotations = document.get("metadata.annotations", dict) or {}
+    text = str(annotations.get(PARALLELISM_ANNOTATION, DEFAULT_PARALLELISM))
+    if not text.isdecimal() or int(text) < 1:
+        raise document.build_error(
+            f"metadata.annotations[{PARALLELISM_ANNOTATION}]", f"must be an integer of at least 1, is {text!r}"
+        )
+    return int(text)
+
+
+def resolve_destination(document: Document, field: str, functions_url: str) -> str:
+    """Return the URL of a Knative Destination: `ref` to a Service with an optional path, or an absolute `uri`."""
+    document.require(field, dict)
+    document.refuse_unknown_fields(field, {"ref", "uri"})
+    uri = document.get(f"{field}.uri", str)
+    if document.get(f"{field}.ref", dict) is None:
+        if uri is None:
+            raise document.build_error(field, "must have ref or uri")
+        if not is_url(uri):
+            raise document.build_error(f"{field}.uri", f"must be an absolute URL, is {uri!r}")
+        return uri
+    if document.require(f"{field}.ref.kind", str) != "Service":
+        raise document.build_error(f"{field}.ref.kind", "must be Service: the local delivery resolves no other kind")
+    path = uri if uri is not None else document.require(f"{field}.ref.name", str)
+    return join_url(functions_url, path)
+
+
+def require_broker_sink(document: Document) -> None:
+    """Raise `ManifestError` if the sink of a source is not the Broker."""
+    kind = document.require("spec.sink.ref.kind", str)
+    if kind != "Broker":
+        raise document.build_error("spec.sink.ref.kind", f"must be Broker, is {kind}")

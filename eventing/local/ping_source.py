@@ -13,11 +13,8 @@ from cloudevents.core.v1.event import CloudEvent
 from croniter import CroniterBadDateError, croniter
 
 from eventing.events import TICK
-from eventing.local import envelope
-from eventing.local.envelope import Envelope
-from eventing.local.manifests import Document
-from eventing.local.source_sink import SourceSink
-from eventing.local.triggers import require_broker_sink
+from eventing.local.envelope import CONTENT_TYPE, EmitEvent, Envelope, encode_envelope
+from eventing.local.manifests import Document, require_broker_sink
 
 MAX_EARLY_WAKEUP = timedelta(seconds=1)
 """Maximum time by which the source may wake up before a scheduled time."""
@@ -53,7 +50,7 @@ class PingSource:
         self.is_ready = False
         self._source, self._schedule, self._payload = source, schedule, payload
 
-    async def run(self, sink: SourceSink) -> None:
+    async def run(self, emit: EmitEvent, sink_url: str) -> None:
         """Emit ticks until cancelled."""
         self.is_ready = True
         last = datetime.now(timezone.utc)
@@ -61,11 +58,11 @@ class PingSource:
             now = datetime.now(timezone.utc)
             last = self._schedule.get_next_tick(last, now)
             await asyncio.sleep((last - now).total_seconds())
-            sink.emit(self._build_tick())
+            emit(self._build_tick())
 
     def _build_tick(self) -> Envelope:
         attributes = {"id": str(uuid.uuid4()), "source": self._source, "type": TICK}
-        tick = envelope.encode_envelope(CloudEvent({**attributes, "time": datetime.now(timezone.utc)}))
+        tick = encode_envelope(CloudEvent({**attributes, "time": datetime.now(timezone.utc)}))
         return Envelope({**tick.headers, **self._payload.headers}, self._payload.body)
 
 
@@ -101,4 +98,4 @@ def _parse_payload(document: Document) -> Envelope:
         body = base64.b64decode(encoded, validate=True) if encoded else (document.get("spec.data", str) or "").encode()
     except ValueError:
         raise document.build_error("spec.dataBase64", "is not base64") from None
-    return Envelope({envelope.CONTENT_TYPE: content_type}, body)
+    return Envelope({CONTENT_TYPE: content_type}, body)

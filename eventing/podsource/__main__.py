@@ -1,23 +1,28 @@
 """Entry point of PodSource, which a ContainerSource runs: `python -m eventing.podsource`.
 
-PodSource emits its events to `$K_SINK`. If `$PORT` is set, PodSource serves health checks and metrics on this port
-(`eventing.podsource.http_endpoints`).
+PodSource emits its events to `$K_SINK`. If `$PORT` is set, PodSource serves health checks and metrics on this port:
+`/healthz`, `/readyz` and `/metrics`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import signal
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from eventing import logs
-from eventing.podsource.http_endpoints import serve_http
 from eventing.podsource.sender import HintSender
-from eventing.podsource.task_supervisor import TaskSupervisor
 from eventing.podsource.watcher import PodSource
+from eventing.task_supervisor import TaskSupervisor, create_stop_event, wait_until_stopped
 from kube.client.api import Api
+
+log = logging.getLogger("podsource")
 
 
 async def main() -> None:
@@ -28,29 +33,55 @@ async def main() -> None:
             "podsource: K_SINK is not set: run PodSource as a ContainerSource, or set K_SINK to the URL of a broker"
         )
     logs.configure()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop_event = create_stop_event()
     async with AsyncExitStack() as stack:
         # The number of connections is unlimited, because each node under maintenance has a watch.
         api = await Api.connect(max_connections=0)
         stack.push_async_callback(api.close)
-        tasks = await stack.enter_async_context(TaskSupervisor())
+        tasks = TaskSupervisor()
         sender = await stack.enter_async_context(HintSender(sink, tasks))
+        await stack.enter_async_context(tasks)  # All tasks end before the sender's and the client's connections close.
         source = PodSource(api, sender, tasks)
         if port := os.environ.get("PORT"):
             await stack.enter_async_context(serve_http(int(port), lambda: source.is_ready))
-        await _run_until_stopped(source, stop)
+        source.start()
+        await wait_until_stopped(stop_event, tasks)
 
 
-async def _run_until_stopped(source: PodSource, stop_event: asyncio.Event) -> None:
-    """Wait until the source fails, and raise its error, or until `stop_event` is set."""
-    running, stopping = asyncio.create_task(source.run()), asyncio.create_task(stop_event.wait())
-    done, pending = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    for task in done:
-        task.result()
+@asynccontextmanager
+async def serve_http(port: int, is_ready: Callable[[], bool]) -> AsyncIterator[None]:
+    """Serve the endpoints on `port` of all addresses during the block. Raises `OSError` if the port is in use."""
+    runner = web.AppRunner(build_application(is_ready), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port).start()
+        log.info("serving health checks and metrics on port %s", port)
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def build_application(is_ready: Callable[[], bool]) -> web.Application:
+    """Build the web application.
+
+    `/healthz` only shows that the event loop runs, because a failed task ends the process.
+    """
+
+    async def handle_healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def handle_readyz(_: web.Request) -> web.Response:
+        if is_ready():
+            return web.Response(text="ok")
+        return web.Response(status=503, text="the NodeMaintenance watches are not synced yet")
+
+    async def handle_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    application = web.Application()
+    for path, handler in (("/healthz", handle_healthz), ("/readyz", handle_readyz), ("/metrics", handle_metrics)):
+        application.router.add_get(path, handler)
+    return application
 
 
 if __name__ == "__main__":

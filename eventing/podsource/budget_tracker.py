@@ -90,9 +90,9 @@ class BudgetTracker:
         for key in self._list_selecting_budgets(pod):
             self._scheduler.record_pod_gone(key, node.name)
 
-    def record_pass_start(self, node: DrainingNode, now: float) -> None:
+    def expect_pass(self, node: DrainingNode, now: float) -> None:
         """Record that `evict` is about to start a pass over the node, so that the node needs no hints for now."""
-        self._scheduler.record_pass_start(node.name, now)
+        self._scheduler.expect_pass(node.name, now)
 
     def drop_node(self, node: DrainingNode) -> None:
         """Forget a node whose watch has ended."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -10,7 +9,8 @@ from typing import Any
 
 from eventing.events import ObjectReference
 from eventing.podsource.hint_scheduler import BudgetCapacity
-from kube.budgets import Budget, covers, may_evict_as_unready, plan_evictions, split_admitted_pods
+from kube.budgets import Budget, covers, may_evict_as_unready, split_admitted_pods
+from kube.evictions.planner import plan_evictions
 from kube.maintenance import drain_flags
 from kube.maintenance import objects as m
 from kube.paths import Object
@@ -29,7 +29,6 @@ class DrainingNode:
         self.maintenances: dict[str, Object] = {}
         self.is_synced = False
         self.pods_version = ""
-        self.task: asyncio.Task[None] | None = None
         self._pods: dict[str, Pod] = {}
         self._waiting_by_namespace: dict[str, list[Pod]] | None = None
 
@@ -130,7 +129,7 @@ def admits_any_pod(
     """Return whether the namespace's budgets admit a waiting pod that one of the budget's versions covers."""
     covered = [pod for pod in waiting_pods if any(covers(version, pod) for version in budget_versions)]
     plan = plan_evictions(covered, namespace_budgets)
-    return bool(plan.unbudgeted or plan.queues_by_budget)
+    return bool(plan.admitted)
 
 
 def selects_pod(budget: Budget, pod: Pod) -> bool:

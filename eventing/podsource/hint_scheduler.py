@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 MIN_HINT_SECONDS = 0.25
@@ -51,23 +52,54 @@ class DueHint(NamedTuple):
     repeats: int
 
 
+class HintState(Enum):
+    """Whether a node has reacted to the hints about one budget."""
+
+    ANSWERED = "no hint was sent since a pod last became terminating"
+    UNANSWERED = "a hint was sent, and no pod has become terminating or left since"
+    POD_LEFT = "a hint was sent, and a pod that was already terminating has left since"
+
+
+class HintEvent(Enum):
+    """What may change a `HintState`."""
+
+    START_EXPECTED = "an event was emitted that makes `evict` start a pass, usually a hint"
+    POD_EVICTED = "a pod became terminating"
+    POD_GONE = "a pod no longer exists"
+    BUDGET_OPENED = "the budget admits evictions, and did not before"
+
+
+TRANSITIONS = {
+    (HintState.ANSWERED, HintEvent.START_EXPECTED): HintState.UNANSWERED,
+    (HintState.UNANSWERED, HintEvent.POD_EVICTED): HintState.ANSWERED,
+    (HintState.UNANSWERED, HintEvent.POD_GONE): HintState.POD_LEFT,
+    (HintState.POD_LEFT, HintEvent.START_EXPECTED): HintState.UNANSWERED,
+    (HintState.POD_LEFT, HintEvent.POD_EVICTED): HintState.ANSWERED,
+    (HintState.POD_LEFT, HintEvent.BUDGET_OPENED): HintState.ANSWERED,
+}
+"""State and event → next state; other events do not change the state.
+
+A budget that opens again although no pod has left is flapping: the hints stay unanswered, and the pauses keep growing.
+"""
+
+
 @dataclass
-class HintState:
-    """The state of the hints that PodSource sends about one budget to one node.
+class HintHistory:
+    """The hints that PodSource has sent about one budget to one node, and what has happened since.
 
     Attributes:
+        state: Whether the node has reacted to the hints.
         capacity: What the budget admits for the node's waiting pods.
         hinted_at: Time of the last hint.
-        unanswered_hints: Hints since a pod on the node last became terminating.
-        has_pod_left: Whether a pod has left the node since the last hint.
+        unanswered_hints: Hints since the state was last ANSWERED.
         quiet_until: Time before which no hint is sent, because a pass may still be running.
         is_forced: Whether a hint is due even if the budget admits no pod.
     """
 
+    state: HintState = HintState.ANSWERED
     capacity: BudgetCapacity = NO_CAPACITY
     hinted_at: float = -math.inf
     unanswered_hints: int = 0
-    has_pod_left: bool = False
     quiet_until: float = -math.inf
     is_forced: bool = False
 
@@ -76,52 +108,56 @@ class HintState:
         """Return whether the budget admits evictions of either kind."""
         return any(self.capacity)
 
+    def apply(self, event: HintEvent) -> None:
+        """Change the state as `TRANSITIONS` specifies."""
+        self.state = TRANSITIONS.get((self.state, event), self.state)
+        if self.state is HintState.ANSWERED:
+            self.unanswered_hints = 0
+
     def compute_due_time(self) -> float:
         """Return the time from which the node may get the next hint about the budget, regardless of other nodes."""
         if self.is_forced:
             return self.hinted_at + MIN_HINT_SECONDS
         if not self.is_open:
             return math.inf
-        if self.unanswered_hints:
-            return self.hinted_at + min(
-                math.ldexp(SLOT_SECONDS, min(self.unanswered_hints - 1, MAX_DOUBLINGS)), MAX_BACKOFF_SECONDS
-            )
-        return max(self.hinted_at + MIN_HINT_SECONDS, self.quiet_until)
+        if self.state is HintState.ANSWERED:
+            return max(self.hinted_at + MIN_HINT_SECONDS, self.quiet_until)
+        doublings = min(self.unanswered_hints - 1, MAX_DOUBLINGS)
+        return self.hinted_at + min(SLOT_SECONDS * 2.0**doublings, MAX_BACKOFF_SECONDS)
 
     def holds_slot(self, now: float) -> bool:
         """Return whether an eviction that the budget allows is still reserved for the node after a recent hint."""
-        return self.capacity.counted and self.unanswered_hints > 0 and now < self.hinted_at + SLOT_SECONDS
+        is_recent = self.state is not HintState.ANSWERED and now < self.hinted_at + SLOT_SECONDS
+        return self.capacity.counted and is_recent
 
     def update_capacity(self, capacity: BudgetCapacity) -> None:
-        """Update what the budget admits for the node.
-
-        If the budget opens after a pod has left, the pauses are reset. If the budget opens again although no pod has
-        left, it is flapping, and the pauses keep growing.
-        """
+        """Update what the budget admits for the node."""
         was_open, self.capacity = self.is_open, capacity
-        if was_open and not self.is_open:
+        if self.is_open and not was_open:
+            self.apply(HintEvent.BUDGET_OPENED)
+        if not self.is_open:
             self.quiet_until = -math.inf
-        if self.is_open and not was_open and self.has_pod_left:
-            self.unanswered_hints, self.has_pod_left = 0, False
 
-    def record_hint(self, now: float) -> None:
-        """Record that a hint is sent to the node, so that a pass of `evict` will start."""
-        self.hinted_at, self.unanswered_hints, self.has_pod_left, self.is_forced = (
-            now,
-            self.unanswered_hints + 1,
-            False,
-            False,
-        )
+    def expect_pass(self, now: float, *, is_hinted: bool) -> None:
+        """Record an event that makes `evict` start a pass, a hint or not; without hints before, it counts as one."""
+        self.hinted_at = now
+        self.unanswered_hints = self.unanswered_hints + 1 if is_hinted else max(self.unanswered_hints, 1)
+        self.apply(HintEvent.START_EXPECTED)
+
+    def record_eviction(self, now: float) -> None:
+        """Record that a pod became terminating; the same pass may evict more pods."""
+        self.apply(HintEvent.POD_EVICTED)
+        self.quiet_until = now + MIN_HINT_SECONDS if self.is_open else -math.inf
 
 
 class HintScheduler:
-    """The states of the hints that PodSource sends about all budgets to all nodes.
+    """The histories of the hints that PodSource sends about all budgets to all nodes.
 
-    `update_capacity`, `record_eviction` and other methods update the states; `take_due_hints` returns the due hints.
+    `update_capacity`, `record_eviction` and other methods update the histories; `take_due_hints` returns the due hints.
     """
 
     def __init__(self) -> None:
-        self._states: dict[str, dict[str, HintState]] = {}
+        self._histories: dict[str, dict[str, HintHistory]] = {}
         self._allowed_disruptions: dict[str, int] = {}
         self._pass_times: dict[str, float] = {}
         self._next_due: dict[str, float] = {}
@@ -132,51 +168,49 @@ class HintScheduler:
 
         `allowed` is the number of pods that the budget admits for all nodes together.
         """
-        if capacity is not None or node in self._states.get(budget, {}):
-            self._get_state(budget, node).update_capacity(capacity or NO_CAPACITY)
+        if capacity is not None or node in self._histories.get(budget, {}):
+            self._get_history(budget, node).update_capacity(capacity or NO_CAPACITY)
             self._allowed_disruptions[budget] = allowed
 
-    def record_pass_start(self, node: str, now: float) -> None:
-        """Record that `evict` starts a pass over the node without a hint, which counts as a hint about each budget."""
+    def expect_pass(self, node: str, now: float) -> None:
+        """Record an event that makes `evict` start a pass over the node; it counts as a hint about each budget."""
         self._pass_times[node] = now
-        for budget in [budget for budget, states in self._states.items() if node in states]:
-            state = self._get_state(budget, node)
-            state.hinted_at, state.unanswered_hints, state.has_pod_left = now, max(state.unanswered_hints, 1), False
+        for budget in [budget for budget, histories in self._histories.items() if node in histories]:
+            self._get_history(budget, node).expect_pass(now, is_hinted=False)
 
     def record_eviction(self, budget: str, node: str, now: float) -> None:
-        """Record that a pod became terminating on the node under this budget; the same pass may evict more pods."""
-        state = self._get_state(budget, node)
-        state.unanswered_hints, state.quiet_until = 0, now + MIN_HINT_SECONDS if state.is_open else -math.inf
+        """Record that a pod that the budget covers became terminating on the node."""
+        self._get_history(budget, node).record_eviction(now)
 
     def record_pod_gone(self, budget: str, node: str) -> None:
         """Record that a pod that the budget covered no longer exists on the node."""
-        self._get_state(budget, node).has_pod_left = True
+        self._get_history(budget, node).apply(HintEvent.POD_GONE)
 
     def reset_after_relist(self) -> None:
         """Reset the pauses between all hints: budgets may have opened unnoticed before they were listed again."""
-        for states in self._states.values():
-            for state in states.values():
-                state.unanswered_hints = min(state.unanswered_hints, 1)
+        for histories in self._histories.values():
+            for history in histories.values():
+                history.unanswered_hints = min(history.unanswered_hints, 1)
         self._next_due.clear()
 
     def force_hint(self, budget: str, node: str) -> None:
         """Request a hint to the node, because the budget was deleted or no longer covers pods on the node."""
-        self._get_state(budget, node).is_forced = True
+        self._get_history(budget, node).is_forced = True
 
     def drop_node(self, node: str) -> None:
         """Forget a node whose watch has ended."""
         self._pass_times.pop(node, None)
-        for budget in list(self._states):
-            if self._states[budget].pop(node, None):
+        for budget in list(self._histories):
+            if self._histories[budget].pop(node, None):
                 self._next_due.pop(budget, None)
-            if not self._states[budget]:
-                del self._states[budget]
+            if not self._histories[budget]:
+                del self._histories[budget]
                 self._allowed_disruptions.pop(budget, None)
 
     def take_due_hints(self, now: float) -> list[DueHint]:
         """Return the hints that are due, and record them as sent."""
         hints: list[DueHint] = []
-        for budget in self._states:
+        for budget in self._histories:
             if self._next_due.get(budget, now) <= now:
                 hints += self._take_hints(budget, now)
                 self._next_due[budget] = self._compute_next_due_time(budget, now)
@@ -186,7 +220,7 @@ class HintScheduler:
         """Return the time at which the next hint is due if nothing changes until then; infinity if there is none."""
         due_times = (
             self._next_due[budget] if budget in self._next_due else self._compute_next_due_time(budget, now)
-            for budget in self._states
+            for budget in self._histories
         )
         return min(due_times, default=math.inf)
 
@@ -195,39 +229,38 @@ class HintScheduler:
 
         Uncounted evictions, those of unready pods, do not use up the evictions that the budget allows.
         """
-        states, slots = self._states[budget], self._count_free_slots(budget, now)
-        for node in sorted(states, key=lambda name: (states[name].hinted_at, name)):
-            state = states[node]
-            if state.compute_due_time() > now:
+        histories, slots = self._histories[budget], self._count_free_slots(budget, now)
+        for node in sorted(histories, key=lambda name: (histories[name].hinted_at, name)):
+            history = histories[node]
+            if history.compute_due_time() > now:
                 continue
-            if slots <= 0 and not (state.is_forced or state.capacity.uncounted):
+            if slots <= 0 and not (history.is_forced or history.capacity.uncounted):
                 continue
-            slots -= state.capacity.counted
-            repeats = state.unanswered_hints
-            state.record_hint(now)
+            slots -= history.capacity.counted
+            repeats, history.is_forced = history.unanswered_hints, False
+            history.expect_pass(now, is_hinted=True)
             yield DueHint(budget, node, repeats)
 
     def _count_free_slots(self, budget: str, now: float) -> int:
         """Return the number of evictions that the budget allows and that no recent hint has reserved for a node."""
         return self._allowed_disruptions.get(budget, 0) - sum(
-            state.holds_slot(now) for state in self._states[budget].values()
+            history.holds_slot(now) for history in self._histories[budget].values()
         )
 
     def _compute_next_due_time(self, budget: str, now: float) -> float:
-        states = self._states[budget].values()
-        due_times = [state.compute_due_time() for state in states if state.compute_due_time() > now]
+        histories = self._histories[budget].values()
+        due_times = [history.compute_due_time() for history in histories if history.compute_due_time() > now]
         # A node whose hint is due already waits for a free slot.
-        if any(state.compute_due_time() <= now for state in states):
-            due_times += [state.hinted_at + SLOT_SECONDS for state in states if state.holds_slot(now)]
+        if any(history.compute_due_time() <= now for history in histories):
+            due_times += [history.hinted_at + SLOT_SECONDS for history in histories if history.holds_slot(now)]
         return min(due_times, default=math.inf)
 
-    def _get_state(self, budget: str, node: str) -> HintState:
-        """Return the state of the hints about this budget to this node, for an update; create a missing state."""
+    def _get_history(self, budget: str, node: str) -> HintHistory:
+        """Return the history of the hints about this budget to this node, for an update; create it if missing."""
         self._next_due.pop(budget, None)
-        states = self._states.setdefault(budget, {})
-        if node not in states:
-            pass_started_at = self._pass_times.get(node)
-            states[node] = HintState()
-            if pass_started_at is not None:
-                states[node].hinted_at, states[node].unanswered_hints = pass_started_at, 1
-        return states[node]
+        histories = self._histories.setdefault(budget, {})
+        if node not in histories:
+            histories[node] = HintHistory()
+            if node in self._pass_times:
+                histories[node].expect_pass(self._pass_times[node], is_hinted=False)
+        return histories[node]

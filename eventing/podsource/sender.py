@@ -17,12 +17,12 @@ from typing import Any
 
 import aiohttp
 
+from eventing.endpoints import build_auth_header, create_ssl_context
 from eventing.events import ObjectReference, build_event
 from eventing.http_binding import encode_binary
 from eventing.podsource.metrics import HINTS_SENT
-from eventing.podsource.task_supervisor import TaskSupervisor
 from eventing.signatures import sign_event
-from eventing.sinks import build_auth_header, create_ssl_context
+from eventing.task_supervisor import TaskSupervisor
 from kube.backoff import generate_delays
 
 COALESCE_SECONDS = 0.5
@@ -72,7 +72,7 @@ class HintBuffer:
 
 
 class HintSender:
-    """Asynchronous context manager that posts events to `sink_url`, in tasks that `tasks` runs."""
+    """Asynchronous context manager that posts events to `sink_url`, in tasks that `tasks` runs and ends."""
 
     def __init__(self, sink_url: str, tasks: TaskSupervisor) -> None:
         self._sink_url, self._tasks = sink_url, tasks
@@ -88,9 +88,6 @@ class HintSender:
     async def __aexit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for buffer in self._buffers.values():
-            if buffer.task:
-                buffer.task.cancel()
         await self._session.close()
 
     def enqueue(
@@ -120,13 +117,11 @@ class HintSender:
 
     def discard_hints(self, node: str, keep_types: tuple[str, ...] = ()) -> None:
         """Drop the node's unsent and unaccepted hints after its drain has ended, except hints of the `keep_types`."""
-        of_node = {key: buffer for key, buffer in self._buffers.items() if key[0] == node}
-        for key, buffer in of_node.items():
-            if key[1] in keep_types and buffer.is_busy:
-                continue
-            del self._buffers[key]
-            if buffer.task:
-                buffer.task.cancel()
+        for key in [key for key in self._buffers if key[0] == node]:
+            buffer = self._buffers.pop(key)
+            task, buffer.task = buffer.task, None  # The traceback of a cancelled task refers to the buffer.
+            if task and key[1] not in keep_types:
+                task.cancel()
 
     async def _send_hints(self, buffer: HintBuffer, event_type: str, reference: ObjectReference, node: str) -> None:
         backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)

@@ -22,7 +22,7 @@ from eventing.podsource.draining_node import DrainingNode
 from eventing.podsource.hint_scheduler import DueHint
 from eventing.podsource.metrics import DRAINING_NODES, RelistObserver, WatchMetricsObserver
 from eventing.podsource.sender import HintSender
-from eventing.podsource.task_supervisor import TaskSupervisor
+from eventing.task_supervisor import TaskSupervisor
 from kube.backoff import generate_delays
 from kube.budgets import BUDGETS_PATH
 from kube.client.api import Api
@@ -43,9 +43,10 @@ After the CRD is installed, only ticks handle its objects until a check finds it
 
 
 class PodSource:
-    """Watches the cluster through `api`, which must not limit its connections (see `run`), and emits through `sender`.
+    """Watches the cluster through `api`, without a limit of connections (see `start`), and emits through `sender`.
 
-    `tasks` runs the watches, and raises the first error in `wait_for_failure`.
+    `tasks` runs the watches. A node does not refer to its own watch. The traceback of a cancelled watch refers to the
+    node, so both would stay in memory until a full garbage collection.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class PodSource:
     ) -> None:
         self._api, self._sender, self._tasks, self._clock = api, sender, tasks, clock
         self._nodes: dict[str, DrainingNode] = {}
+        self._pod_watches: dict[str, asyncio.Task[None]] = {}
         self._budget_tracker = BudgetTracker(self._nodes)
         self._budget_task: asyncio.Task[None] | None = None
         self._unsynced = set(GROUPS)
@@ -63,8 +65,8 @@ class PodSource:
         """Return whether all NodeMaintenance objects that existed at the start are known."""
         return not self._unsynced
 
-    async def run(self) -> None:
-        """Watch until cancelled, or until a task fails; raise the error of that task.
+    def start(self) -> None:
+        """Start to watch the cluster.
 
         Each node under maintenance has its own watch and connection. The load therefore grows with the number of these
         nodes. With a single watch on all pods, the load would grow with the cluster.
@@ -72,7 +74,6 @@ class PodSource:
         for group in GROUPS.values():
             self._tasks.start(self._watch_maintenances(group))
         self._tasks.start(self._emit_due_hints())
-        await self._tasks.wait_for_failure()
 
     async def _watch_maintenances(self, group: ApiGroup) -> None:
         for pause in generate_delays(MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS):
@@ -110,10 +111,12 @@ class PodSource:
         """
         name, key = m.get_node_name(maintenance), maintenance["metadata"]["uid"]
         if not is_gone and not m.is_deleting(maintenance) and m.get_phase(maintenance) not in (m.SUCCEEDED, m.FAILED):
-            node = self._nodes.setdefault(name, DrainingNode(name))
+            if name not in self._nodes:
+                self._nodes[name] = DrainingNode(name)
+                self._pod_watches[name] = self._tasks.start(self._watch_pods(self._nodes[name]))
+            node = self._nodes[name]
             had_begun = node.has_begun()
             options_changed = node.update_maintenance(maintenance)
-            node.task = node.task or self._tasks.start(self._watch_pods(node))
             if node.has_begun() and not had_begun:
                 self._handle_begun_drain(node, was_listed)
             elif options_changed:
@@ -132,7 +135,7 @@ class PodSource:
 
     def _handle_begun_drain(self, node: DrainingNode, was_listed: bool) -> None:
         if not was_listed:
-            self._budget_tracker.record_pass_start(node, self._clock())
+            self._budget_tracker.expect_pass(node, self._clock())
         self._budget_tracker.mark_node_changed(node)
         self._wakeup.set()
 
@@ -142,10 +145,9 @@ class PodSource:
         `pods.added` must still be sent for pods that arrived just before the status reported that no pod is left.
         """
         del self._nodes[node.name]
+        self._pod_watches.pop(node.name).cancel()
         self._budget_tracker.drop_node(node)
         self._sender.discard_hints(node.name, keep_types)
-        if node.task:
-            node.task.cancel()
 
     async def _watch_pods(self, node: DrainingNode) -> None:
         path, fields = build_pods_on_node_query(node.name)
@@ -207,7 +209,7 @@ class PodSource:
         leaving, evictable = classification.leaving, node.list_evictable_pods(classification)
         flag = "progress" if evictable and all(map(is_terminating, evictable)) else "more"
         if not leaving:
-            self._budget_tracker.record_pass_start(node, self._clock())
+            self._budget_tracker.expect_pass(node, self._clock())
         self._emit_pods_event(node, events.PODS_GONE, version, flag, urgent=not leaving)
 
     def _emit_pods_event(

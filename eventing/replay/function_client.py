@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import replay_extensions
+from eventing import extensions
 from eventing.http_binding import BATCH_CONTENT_TYPE, encode_binary
 from eventing.journal.entries import Attempt, Entry, StructuredEvent
 from kube.loopback import is_loopback_url
@@ -62,7 +62,7 @@ def replay_event(entry: Entry, function: str, url: str, *, dry_run: bool, replay
     """
     started = time.perf_counter()
     response = post_event(
-        replay_extensions.add_replay_extensions(entry.event, replay_id or create_replay_id(), dry_run=dry_run),
+        extensions.add_replay_extensions(entry.event, replay_id or create_replay_id(), dry_run=dry_run),
         url,
         Accept=BATCH_CONTENT_TYPE,
     )

@@ -8,18 +8,15 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from cloudevents.core.base import BaseCloudEvent
-
+from eventing.extensions import EXTENSION_OF_KIND
 from eventing.journal.entries import Entry
-from eventing.object_extensions import EXTENSION_OF_KIND
 from kube.budgets import build_budgets_path
-from kube.client.api import Api, get_or_none
-from kube.client.concurrent_requests import gather_all
+from kube.client.api import Api, gather_all, get_or_none
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import SUCCEEDED, get_phase
-from kube.mutex.due_events import DUE_EVENT_OF_STAGE, DueEvent
+from kube.mutex.due_events import STAGES, DueEvent
 from kube.mutex.objects import RULE_KIND, RUN_KIND, TARGET_KIND, build_path, get_condition
-from kube.mutex.run_record import assume_cleanup, compute_stage, get_current_node, get_record, is_active
+from kube.mutex.run_record import compute_stage, get_current_node, get_record, is_active
 from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, is_validated
 from kube.nodes import build_node_path, is_in_maintenance
 from kube.paths import Object, encode_path_segment
@@ -106,15 +103,11 @@ def find_objects(entries: Iterable[Entry]) -> set[RecordedObject]:
     """Return the objects that the events and the replies to them name."""
     objects: set[RecordedObject] = set()
     for entry in entries:
-        objects.update(_find_named_objects(_get_data(entry.event)))
+        objects.update(_find_named_objects(_as_mapping(entry.event.get_data())))
         for attempt in entry.attempts:
             for reply in attempt.replies:
                 objects.update(_find_named_objects(_as_mapping(reply.get("data"))))
     return objects
-
-
-def _get_data(event: BaseCloudEvent) -> Mapping[str, Any]:
-    return _as_mapping(event.get_data())
 
 
 def _find_named_objects(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
@@ -220,8 +213,8 @@ def get_run_progress(run: Object) -> RunProgress:
         return RunProgress("", "")
     if not is_active(run):
         return RunProgress(DueEvent.RUN_VALIDATED.value, "")
-    due = DUE_EVENT_OF_STAGE.get(compute_stage(run, assume_cleanup))
-    return RunProgress(due.value if due else "", get_current_node(get_record(run)))
+    row = STAGES.get(compute_stage(run))
+    return RunProgress(row.due_event.value if row else "", get_current_node(get_record(run)))
 
 
 def detect_change(recorded: RecordedObject, live_object: Object | None) -> ObjectChange | None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from eventing.dead_letters import to_original_event
+from eventing.endpoints import build_auth_header
 from eventing.http_binding import BadEvent, decode_event, encode_structured
 from eventing.journal.entries import REDRIVE_PREFIX, Attempt, Entry, StructuredEvent
 from eventing.replay.function_client import NoResponse, post_event
-from eventing.sinks import build_auth_header
 
 if TYPE_CHECKING:
     from requests import Response

@@ -11,43 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from eventing import events
-from eventing.event_types import shorten_type
+from eventing.extensions import EXTENSION_OF_KIND
 from eventing.journal.entries import Attempt, StructuredEvent
-from eventing.object_extensions import EXTENSION_OF_KIND
-from eventing.replay.object_changes import (
-    GONE_CHANGES,
-    MAINTENANCE_KIND,
-    MUTEX_OBJECT_KINDS,
-    NODE_KIND,
-    ObjectChange,
-    ObjectChanges,
-)
-from eventing.replay.pod_explanations import explain_missing_reply, explain_pod_difference, explain_reply_difference
-from kube.mutex.objects import RUN_KIND
+from eventing.replay.explanations import ReplyPair, explain_field, explain_reply
+from eventing.replay.object_changes import ObjectChanges
 
 VOLATILE_ATTRIBUTES = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
 """Event attributes that differ on every execution of a function."""
-NODE_FIELDS = ("node", "partitionkey", "data.node")
-"""Event attributes and data fields that contain the node's name."""
-HAS_PROGRESSED = "has progressed since"
 VOLATILE_DATA_FIELDS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "begun", "after")
 """Event data fields that differ on every execution of a function."""
 RESPONSE_FIELD = "answer"
 """`Difference.field` if the event types differ, or if only one of the responses contains an event."""
-SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
-"""Functions that emit no event about a maintenance in phase Succeeded."""
-SURVEY_FUNCTIONS = ("resync", "resync-runs")
-"""Functions that emit an event about every object that waits for an event."""
-COALESCING_FUNCTIONS = ("evict", "guard", "migrate")
-"""Functions that coalesce hints: their response is empty if another pass handles the hint (rule 8).
-
-A replay always runs a separate pass.
-"""
-WRITE_REPORTING_FUNCTION = "protect"
-"""The function that emits events only about the objects that it had to write."""
-POD_DEPENDENT_FUNCTION = "evict"
-"""The function whose reply depends on the existing pods."""
 
 
 class Response(Protocol):
@@ -105,7 +79,7 @@ def _iter_differences(
         return
     before, after = _index_by_object(recorded.replies), _index_by_object(current.replies)
     for key in {**before, **after}:
-        yield from _compare_replies(recorded.function, before.get(key), after.get(key), changes)
+        yield from _compare_replies(ReplyPair(recorded.function, before.get(key), after.get(key), changes))
 
 
 def _format_status(response: Response) -> str:
@@ -125,15 +99,14 @@ def _index_by_object(replies: tuple[StructuredEvent, ...]) -> dict[tuple[str, in
     return indexed
 
 
-def _compare_replies(
-    function: str, before: StructuredEvent | None, after: StructuredEvent | None, changes: ObjectChanges
-) -> Iterator[tuple[str, Any, Any, str]]:
+def _compare_replies(pair: ReplyPair) -> Iterator[tuple[str, Any, Any, str]]:
+    before, after = pair.before, pair.after
     old_type, new_type = before and before["type"], after and after["type"]
     if before is None or after is None or old_type != new_type:
-        yield RESPONSE_FIELD, old_type, new_type, _explain_different_type(function, before, after, changes)
+        yield RESPONSE_FIELD, old_type, new_type, explain_reply(pair)
         return
     for field, then, now in _compare_fields("", _strip_volatile_fields(before), _strip_volatile_fields(after)):
-        yield field, then, now, _explain_field(field, before, after, changes)
+        yield field, then, now, explain_field(field, pair)
 
 
 def _strip_volatile_fields(reply: StructuredEvent) -> dict[str, Any]:
@@ -164,97 +137,3 @@ def _index_pods(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, list) or not all(isinstance(pod, Mapping) and "namespace" in pod for pod in value):
         return None
     return {f"{pod['namespace']}/{pod.get('name')}": pod for pod in value}
-
-
-def _explain_different_type(
-    function: str, before: StructuredEvent | None, after: StructuredEvent | None, changes: ObjectChanges
-) -> str:
-    """Explain why the function no longer emits an event, or emits an event of a different type."""
-    if reason := _explain_mutex_object(function, before, after, changes):
-        return reason
-    if function == WRITE_REPORTING_FUNCTION and (before is None or after is None):
-        return (
-            "the recorded write is still in place"
-            if after is None
-            else "the state that the function writes has changed since"
-        )
-    if before is None:
-        return _explain_new_reply(function)
-    maintenance = changes.get_change(MAINTENANCE_KIND, str(before.get("maintenance") or ""))
-    node = changes.get_change(NODE_KIND, str(before.get("node") or ""))
-    explanation = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
-    if after is None and maintenance and _emits_nothing(function, maintenance):
-        return explanation
-    if node in GONE_CHANGES and (after is None or after["type"] == events.MAINTENANCE_STEP_FAILED):
-        return f"node {before['node']} {node.value}"
-    if before["type"] == events.NODE_DRIFTED and node is ObjectChange.CORDONED_AND_TAINTED:
-        return f"node {before['node']} {node.value}"
-    return explain_missing_reply(before, changes) if function == POD_DEPENDENT_FUNCTION else ""
-
-
-def _explain_new_reply(function: str) -> str:
-    """Explain an event that the recorded response did not contain."""
-    if function in COALESCING_FUNCTIONS:
-        return "another pass may have handled the event at that time"
-    return "the recorded response did not include this object" if function in SURVEY_FUNCTIONS else ""
-
-
-def _explain_mutex_object(
-    function: str, before: StructuredEvent | None, after: StructuredEvent | None, changes: ObjectChanges
-) -> str:
-    """Explain a different reply about an object of the upgrade mutex; return "" if nothing explains it.
-
-    If a run still waits for the event that was recorded, the reply must be the same. A function that reports all
-    waiting runs omits a run that has received an event since then.
-    """
-    reply = before or after or {}
-    kind = next((kind for kind in MUTEX_OBJECT_KINDS if reply.get(EXTENSION_OF_KIND[kind])), "")
-    if not kind:
-        return ""
-    uid, name = str(reply[EXTENSION_OF_KIND[kind]]), f"{MUTEX_OBJECT_KINDS[kind]} {reply.get('subject')}"
-    if change := changes.get_change(MUTEX_OBJECT_KINDS[kind], uid):
-        return f"{name} {change.value}" if after is None else ""
-    run = changes.runs.get(uid)
-    if run is None:
-        return ""
-    is_omitted = function in SURVEY_FUNCTIONS and after is None
-    has_progressed = (
-        _shorten_reply_type(before) != run.awaited_event_type
-        if before
-        else after is not None and _shorten_reply_type(after) == run.awaited_event_type
-    )
-    return f"{name} {HAS_PROGRESSED}" if is_omitted or has_progressed else ""
-
-
-def _shorten_reply_type(reply: StructuredEvent) -> str:
-    return shorten_type(str(reply["type"]))
-
-
-def _emits_nothing(function: str, change: ObjectChange) -> bool:
-    """Return whether the function emits nothing about a maintenance with this change."""
-    if change is ObjectChange.SUCCEEDED:
-        return function in SILENT_WHEN_SUCCEEDED
-    return change in GONE_CHANGES or (change is ObjectChange.TERMINATING and function != "restore")
-
-
-def _explain_field(
-    field: str, recorded_reply: StructuredEvent, current_reply: StructuredEvent, changes: ObjectChanges
-) -> str:
-    """Explain why a field differs; return "" if nothing explains it.
-
-    The pods that `evict` reports depend on the other pods and budgets. The node that an event names depends on the
-    progress of its run.
-    """
-    run = changes.runs.get(str(recorded_reply.get("run") or ""))
-    if run is not None and run.current_node != recorded_reply.get("node") and field in NODE_FIELDS:
-        return f"{MUTEX_OBJECT_KINDS[RUN_KIND]} {recorded_reply.get('subject')} {HAS_PROGRESSED}"
-    if recorded_reply["type"] != events.PODS_EVICTED or not (field == "more" or field.startswith("data.")):
-        return ""
-    name, *rest = field.split("[", 1)
-    if name not in ("more", "data.evicted", "data.blocked", "data.error"):
-        return ""
-    return (
-        explain_pod_difference(rest[0].split("]")[0], recorded_reply, current_reply, changes)
-        if rest
-        else explain_reply_difference(recorded_reply, changes)
-    )

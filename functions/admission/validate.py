@@ -14,17 +14,15 @@ import logging
 from datetime import datetime, timezone
 
 from functions.admission.watch_cache import WatchCache
-from kube.admission import refusals
+from kube.admission import verdicts
 from kube.admission.reviews import AdmissionRequest, build_review_response
-from kube.admission.warnings import build_sole_control_plane_warning, build_warnings
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError
-from kube.client.concurrent_requests import gather_all
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
 from kube.maintenance.lookup import read_control_plane
 from kube.nodes import build_node_path
-from kube.paths import Object, build_pods_on_node_query, encode_path_segment
+from kube.paths import Object, encode_path_segment
 
 POD_LIST_TIMEOUT_SECONDS = 1.5
 """Time limit for reading pods: a user should not wait longer for warnings, and a rejection needs no pods."""
@@ -40,26 +38,26 @@ async def validate(review_request: AdmissionRequest, cache: WatchCache, api: Api
         return build_review_response(review_request)
     maintenance = review_request.object
     name = m.get_node_name(maintenance)
-    node, pods = await gather_all(get_or_none(api.get(build_node_path(name))), _list_pods_or_empty(name, cache, api))
+    node, pods = await gather_all(get_or_none(api.get(build_node_path(name))), _list_pods_or_empty(name, cache))
     if node is None:
-        return build_review_response(review_request, refusals.build_unknown_node_message(name))
+        return build_review_response(review_request, verdicts.build_unknown_node_message(name))
     other = await _find_conflict(maintenance, cache, api)
     if other is not None:
-        return build_review_response(review_request, refusals.build_conflict_message(name, other))
+        return build_review_response(review_request, verdicts.build_conflict_message(name, other))
     control_plane = await read_control_plane(api, "", quorum.is_disruption) if quorum.is_control_plane(node) else None
     if control_plane and (blocker := quorum.find_disruption_blocker(node, control_plane)):
         return build_review_response(review_request, blocker)
     namespaces = {pod["metadata"]["namespace"] for pod in pods}
-    warnings = build_warnings(maintenance, pods, cache.list_budgets(namespaces), datetime.now(timezone.utc))
+    warnings = verdicts.build_warnings(maintenance, pods, cache.list_budgets(namespaces), datetime.now(timezone.utc))
     if control_plane and quorum.has_single_node(control_plane):
-        warnings = [build_sole_control_plane_warning(name), *warnings]
+        warnings = [verdicts.build_sole_control_plane_warning(name), *warnings]
     return build_review_response(review_request, warnings=warnings)
 
 
-async def _list_pods_or_empty(node: str, cache: WatchCache, api: Api) -> list[Object]:
+async def _list_pods_or_empty(node: str, cache: WatchCache) -> list[Object]:
     """Return the node's pods from the API server's cache; if the list fails, log the reason and return no pods."""
     try:
-        return await asyncio.wait_for(_list_pods_shared(node, cache, api), POD_LIST_TIMEOUT_SECONDS)
+        return await asyncio.wait_for(cache.list_pods(node), POD_LIST_TIMEOUT_SECONDS)
     except ApiError as error:
         reason = error.message
     except asyncio.TimeoutError:
@@ -68,29 +66,17 @@ async def _list_pods_or_empty(node: str, cache: WatchCache, api: Api) -> list[Ob
     return []
 
 
-async def _list_pods_shared(node: str, cache: WatchCache, api: Api) -> list[Object]:
-    """List the node's pods, with one request for all concurrent reviews of the same node."""
-
-    async def list_pods() -> list[Object]:
-        path, fields = build_pods_on_node_query(node)
-        async with cache.pod_list_semaphore:
-            items: list[Object] = (await api.list(path, field_selector=fields, resource_version="0"))["items"]
-        return items
-
-    return await cache.share_pod_list(node, list_pods)
-
-
 async def _find_conflict(maintenance: Object, cache: WatchCache, api: Api) -> m.Maintenance | None:
     """Return another maintenance of the same node that prevents `maintenance` from beginning, or None if there is none.
 
     Watched objects may be outdated, so the function reads a conflicting maintenance again before it returns it.
     """
     cached = cache.list_maintenances(m.get_node_name(maintenance))
-    if refusals.find_conflict(maintenance, cached) is None:
+    if verdicts.find_conflict(maintenance, cached) is None:
         return None
     paths = [f"{m.get_group(item).path}/{encode_path_segment(item['metadata']['name'])}" for item in cached]
     current = await gather_all(*(get_or_none(api.get(path)) for path in paths))
     node = m.get_node_name(maintenance)
-    return refusals.find_conflict(
+    return verdicts.find_conflict(
         maintenance, (item for item in current if item is not None and m.get_node_name(item) == node)
     )

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from contextlib import aclosing
-from typing import Any
 
 from kube.backoff import generate_delays
 from kube.budgets import BUDGETS_PATH, Budget
@@ -19,7 +18,7 @@ from kube.client.api_errors import ApiError, NotFound
 from kube.client.list_watch import StreamObserver, follow
 from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.maintenance.objects import get_node_name, trim_maintenance
-from kube.paths import Object
+from kube.paths import Object, build_pods_on_node_query
 from kube.trimming import trim_budget
 
 MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS = 2.0, 60.0
@@ -35,6 +34,10 @@ Decoding the pods of a full node takes ten milliseconds of CPU time, during whic
 """
 
 
+Index = defaultdict[str, dict[str, Object]]
+"""Node name or namespace → the objects with this key, by uid."""
+
+
 class RetryingObserver(StreamObserver):
     """Observer with which a watch retries a rejected request; the watch logs the reason of the rejection."""
 
@@ -43,20 +46,16 @@ class RetryingObserver(StreamObserver):
 
 
 class WatchCache:
-    """Caches of maintenances and budgets, kept up to date by watches; `run` must be running while they are used.
-
-    Attributes:
-        pod_list_semaphore: Semaphore to hold while listing the pods on a node.
-    """
+    """Caches of maintenances and budgets, kept up to date by watches; `run` must be running while they are used."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._maintenances: dict[str, dict[str, Object]] = defaultdict(dict)
-        self._budgets: dict[str, dict[str, Object]] = defaultdict(dict)
+        self._maintenances: Index = defaultdict(dict)
+        self._budgets: Index = defaultdict(dict)
         self._unsynced = {BUDGETS_PATH, *(group.path for group in GROUPS.values())}
         self._synced = asyncio.Event()
-        self.pod_list_semaphore = asyncio.Semaphore(MAX_CONCURRENT_POD_LISTS)
-        self._in_flight: dict[str, asyncio.Task[list[Object]]] = {}
+        self._pod_list_semaphore = asyncio.Semaphore(MAX_CONCURRENT_POD_LISTS)
+        self._pod_lists: dict[str, asyncio.Task[list[Object]]] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -75,53 +74,53 @@ class WatchCache:
         """Wait until the caches are ready. Raises `asyncio.TimeoutError` after `timeout_seconds`."""
         await asyncio.wait_for(self._synced.wait(), timeout_seconds)
 
-    async def share_pod_list(
-        self, node: str, list_pods: Callable[[], Coroutine[Any, Any, list[Object]]]
-    ) -> list[Object]:
-        """Return the pods on a node from `list_pods`; concurrent callers for the same node share one call.
+    async def list_pods(self, node: str) -> list[Object]:
+        """Return the pods on a node from the API server's cache; concurrent reviews of a node share one request.
 
-        If one caller is cancelled, the call continues for the other callers.
+        If one review is cancelled, the request continues for the others.
         """
-        task = self._in_flight.get(node)
+        task = self._pod_lists.get(node)
         if task is None:
-            task = self._in_flight[node] = asyncio.create_task(list_pods())
-            task.add_done_callback(lambda _: self._in_flight.pop(node))
+            task = self._pod_lists[node] = asyncio.create_task(self._request_pods(node))
+            task.add_done_callback(lambda _: self._pod_lists.pop(node))
         return await asyncio.shield(task)
+
+    async def _request_pods(self, node: str) -> list[Object]:
+        path, fields = build_pods_on_node_query(node)
+        async with self._pod_list_semaphore:
+            items: list[Object] = (await self._api.list(path, field_selector=fields, resource_version="0"))["items"]
+        return items
 
     async def run(self) -> None:
         """Watch until cancelled; raise the error if a watch fails permanently."""
-        await asyncio.gather(self._follow_budgets(), *(self._watch_group(group) for group in GROUPS.values()))
+        budgets = self._follow(
+            BUDGETS_PATH, trim_budget, self._budgets, lambda item: str(item["metadata"]["namespace"])
+        )
+        await asyncio.gather(budgets, *map(self._watch_group, GROUPS.values()))
 
     async def _watch_group(self, group: ApiGroup) -> None:
+        def trim(item: Object) -> Object:
+            return {**trim_maintenance(item), "apiVersion": group.api_version}
+
         for delay in generate_delays(MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS):
             try:
-                await self._follow_group(group)
+                await self._follow(group.path, trim, self._maintenances, get_node_name)
             except NotFound:  # Without a CRD, the group has no objects.
                 self._drop_group_objects(group)
                 self._mark_synced(group.path)
             await asyncio.sleep(delay)
 
-    async def _follow_group(self, group: ApiGroup) -> None:
-        async with aclosing(
-            follow(self._api, group.path, transform=trim_maintenance, observer=RetryingObserver())
-        ) as changes:
+    async def _follow(
+        self, path: str, transform: Callable[[Object], Object], index: Index, get_key: Callable[[Object], str]
+    ) -> None:
+        """Keep an index of the objects at `path` up to date."""
+        async with aclosing(follow(self._api, path, transform=transform, observer=RetryingObserver())) as changes:
             async for change in changes:
                 if change.change_type == "SYNCED":
-                    self._mark_synced(group.path)
-                    continue
-                item = {**change.object, "apiVersion": group.api_version}
-                _update_index(self._maintenances, get_node_name(item), item, deleted=change.change_type == "DELETED")
-
-    async def _follow_budgets(self) -> None:
-        async with aclosing(
-            follow(self._api, BUDGETS_PATH, transform=trim_budget, observer=RetryingObserver())
-        ) as changes:
-            async for change in changes:
-                if change.change_type == "SYNCED":
-                    self._mark_synced(BUDGETS_PATH)
-                    continue
-                namespace = change.object["metadata"]["namespace"]
-                _update_index(self._budgets, namespace, change.object, deleted=change.change_type == "DELETED")
+                    self._mark_synced(path)
+                else:
+                    is_deleted = change.change_type == "DELETED"
+                    _update_index(index, get_key(change.object), change.object, deleted=is_deleted)
 
     def _mark_synced(self, path: str) -> None:
         self._unsynced.discard(path)
@@ -135,7 +134,7 @@ class WatchCache:
                 _update_index(self._maintenances, get_node_name(item), item, deleted=True)
 
 
-def _update_index(index: dict[str, dict[str, Object]], key: str, obj: Object, *, deleted: bool) -> None:
+def _update_index(index: Index, key: str, obj: Object, *, deleted: bool) -> None:
     uid = obj["metadata"]["uid"]
     if not deleted:
         index[key][uid] = obj

@@ -17,30 +17,34 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.certificates.metrics import CERTIFICATE_COLLECTOR
 from functions.certificates.settings import Settings
 from functions.failures import Retry
-from functions.pass_strategies import LatestStateStrategy
+from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api_errors import Conflict, NotFound, Unavailable
 from kube.client.sync_client import SyncClient
 
-CONSUMES = (events.TICK, events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
-EMITS = ()
-PASS_STRATEGY = LatestStateStrategy(lambda _hint: "all certificates")
 
-
+@step(
+    "renew-certificates",
+    consumes=(events.TICK, events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+    emits=(),
+    kind="Secret",
+    coalescing=HintPolicy(lambda _hint: WorkKey("all certificates")),
+)
 def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Make the changes that are due; a rejected change to one component does not stop changes to other components.
 
     Raises `Retry` if a retry may succeed.
     """
-    from functions.certificates.renewal_pass import list_certificate_dates, renew_all
+    from functions.certificates.renewal import list_certificate_dates, renew_all
 
     now = datetime.now(timezone.utc)
     is_tick = event.get_type() == events.TICK
     result = client.run(renew_all(client.api, Settings.from_environment(os.environ), now, is_tick=is_tick))
-    if not replay_extensions.is_replay(event):
+    if not extensions.is_replay(event):
         CERTIFICATE_COLLECTOR.update(list_certificate_dates(result.states), result.unread_namespaces)
     if any(isinstance(error, Conflict | NotFound | Unavailable) for error in result.errors):
         raise Retry("; ".join(error.message for error in result.errors))

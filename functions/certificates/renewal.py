@@ -1,7 +1,10 @@
-"""Renews the certificates of one component, one write at a time, until nothing is due or the time runs out.
+"""Renews the certificates in all namespaces, component by component, one write at a time.
 
-Keys are never logged, recorded in Events, or returned. Logs and Events contain only names, serial numbers, annotation
-values and API errors.
+A pass ends when nothing is due or the time runs out. Keys are never logged, recorded in Events, or returned. Logs and
+Events contain only names, serial numbers, annotation values and API errors.
+
+This module is imported on the first event, because the cryptography library is slow to import, and the other functions
+must start without that delay.
 """
 
 from __future__ import annotations
@@ -9,25 +12,60 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
-from functions.certificates.metrics import FAILURES, RENEWALS
-from functions.kubernetes_events import record_event
-from kube.certificates import certificate_objects, kubernetes_events, lookup, planning
-from kube.certificates.components import COMPONENT_LABEL
-from kube.certificates.kubernetes_events import NO_NAMES_REASON, NOT_RENEWED_REASON, RENEWED_REASON, EventNotice
-from kube.certificates.state import ComponentState, find_invalid_names, find_secrets_without_dns_names, is_bundle_full
-from kube.certificates.writes import BUNDLE_INJECTED, CA_ACTIVATED, CA_CREATED, CERTIFICATE_ISSUED, Write
-from kube.client.api import Api
-from kube.client.api_errors import ApiError, Conflict, Denied, Rejected, Unavailable
+from functions.certificates.metrics import FAILURES, RENEWALS, CertificateDates
+from functions.certificates.settings import Settings
+from functions.event_recorder import EVENT_RECORDER
+from functions.round_robin import RoundRobin
+from kube.certificates import key_pairs, lookup, objects
+from kube.certificates.components import CLOCK_SKEW, COMPONENT_LABEL
+from kube.certificates.objects import (
+    NO_NAMES_REASON,
+    NOT_RENEWED_REASON,
+    RENEWED_REASON,
+    ComponentState,
+    build_notice,
+)
+from kube.certificates.planning import (
+    BUNDLE_INJECTED,
+    CA_ACTIVATED,
+    CA_CREATED,
+    CERTIFICATE_ISSUED,
+    Write,
+    apply_response,
+    plan_next_write,
+)
+from kube.client.api import Api, gather_all
+from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected, Unavailable
+from kube.client.deadline import has_seconds_left
+from kube.kubernetes_events import EventNotice
 from kube.paths import Object
 
+PUBLISH_MARGIN = timedelta(seconds=2)
+"""Maximum time from the publication time that a write records to the end of this write.
+
+One second allows for the pass's clock, which advances in whole seconds, and one second for the write.
+"""
+MAX_READS = 5
+"""Maximum number of attempts per component in one pass; only another client's write causes a further attempt."""
+MIN_SECOND_PASS_SECONDS = 0.3
+"""Minimum seconds for a second pass in a tick; with less time left, the pass would achieve nothing."""
+ROTATION_WITHOUT_TARGETS, ROTATION_WITH_TARGETS = RoundRobin(), RoundRobin()
+"""Rotations that select a pass's first component: for passes without and with known CA injection targets.
+
+With a single rotation and an even number of components, each second pass of a tick would start with the same component.
+Each process has its own positions.
+"""
 EVENT_MESSAGES = {
     CA_CREATED: "created a new CA",
     CERTIFICATE_ISSUED: "issued a certificate",
@@ -40,7 +78,7 @@ WRITE_TIMEOUT_SECONDS = 0.5
 If a webhook hangs, all writes to one kind therefore take less than one second, out of the 1.6 s that a pass has.
 """
 EVENT_TIMEOUT_SECONDS = 0.3
-"""Time limit for recording an Event."""
+"""Time limit for recording Events."""
 INJECTION_COOLDOWN_SECONDS = 10.0
 """Seconds after injecting the CA bundle into an object during which only a tick injects the bundle again.
 
@@ -54,6 +92,21 @@ The clock is `time.monotonic`.
 log = logging.getLogger("functions")
 
 
+@dataclass
+class LastTick:
+    """State that this process keeps between two ticks.
+
+    Attributes:
+        ran_out_of_time: Whether the CA injection targets were listed too late for a second pass. The next tick then
+            waits for the list, however long it takes, and makes one pass.
+    """
+
+    ran_out_of_time: bool = False
+
+
+LAST_TICK = LastTick()
+
+
 class PassContext(NamedTuple):
     """Parameters of a pass over all namespaces; `is_tick` is False if an event about an object triggered the pass."""
 
@@ -63,12 +116,116 @@ class PassContext(NamedTuple):
     is_tick: bool
 
 
+class PassResult(NamedTuple):
+    """Result of a pass: the final states, the errors, and the namespaces that could not be read."""
+
+    states: list[ComponentState]
+    errors: list[ApiError]
+    unread_namespaces: list[str]
+
+    def merge_later_result(self, later: PassResult) -> PassResult:
+        """Return the combined result of this pass and of the pass with the result `later`.
+
+        For namespaces that the later pass could not read, the result contains the states from this pass.
+        """
+        kept = [state for state in self.states if state.namespace in later.unread_namespaces]
+        unread = [namespace for namespace in later.unread_namespaces if namespace in self.unread_namespaces]
+        return PassResult([*later.states, *kept], later.errors, unread)
+
+
+async def renew_all(api: Api, settings: Settings, now: datetime, *, is_tick: bool = True) -> PassResult:
+    """Make the changes that are due at `now` in every namespace.
+
+    While the CA injection targets are unknown, a pass renews certificates but does not switch to another CA. If the
+    targets are listed late, a tick makes a second pass with them, if time is left.
+    """
+    started_at, namespaces = time.monotonic(), settings.namespaces
+
+    def get_time() -> datetime:
+        return now + timedelta(seconds=int(time.monotonic() - started_at))
+
+    context = PassContext(api, settings.propagation_delay + PUBLISH_MARGIN, get_time, is_tick)
+    list_task = asyncio.create_task(_find_injection_targets(api, namespaces))
+    try:
+        must_wait = is_tick and LAST_TICK.ran_out_of_time
+        await asyncio.wait([list_task], timeout=None if must_wait else lookup.LIST_TIMEOUT_SECONDS)
+        is_late = not list_task.done()
+        result = await _renew_namespaces(context, namespaces, None if is_late else list_task.result())
+        if not is_tick:
+            return result
+        late_targets = await list_task if is_late else None
+        LAST_TICK.ran_out_of_time = late_targets is not None and not has_seconds_left(MIN_SECOND_PASS_SECONDS)
+        if late_targets is None or LAST_TICK.ran_out_of_time:
+            return result
+        return result.merge_later_result(await _renew_namespaces(context, namespaces, late_targets))
+    finally:
+        list_task.cancel()
+
+
+async def _find_injection_targets(api: Api, namespaces: Collection[str]) -> list[Object] | None:
+    """Return the CA injection targets, or None if they cannot be read.
+
+    After an error, the event needs no retry, because the next tick reads the targets again.
+    """
+    try:
+        return await lookup.list_injection_targets(api, namespaces)
+    except ApiError as error:
+        _log_read_error("the CA injection targets", error)
+        return None
+
+
+async def _renew_namespaces(
+    context: PassContext, namespaces: Collection[str], targets: list[Object] | None
+) -> PassResult:
+    """Read all namespaces concurrently, and renew their components one after another.
+
+    Each pass of the same kind starts with a different component, so that a hanging write cannot block other components
+    forever.
+    """
+    result = PassResult([], [], [])
+    states_by_namespace = await gather_all(
+        *(_read_namespace(context, namespace, targets, result) for namespace in namespaces)
+    )
+    rotation = ROTATION_WITHOUT_TARGETS if targets is None else ROTATION_WITH_TARGETS
+    for state in rotation.rotate(chain.from_iterable(states_by_namespace), _build_rotation_key):
+        renewal = Renewal(context, state)
+        await renewal.run()
+        result.errors.extend(renewal.errors)
+        result.states.append(renewal.state)
+    return result
+
+
+async def _read_namespace(
+    context: PassContext, namespace: str, targets: list[Object] | None, result: PassResult
+) -> tuple[ComponentState, ...]:
+    """Return the states of a namespace's components; add an API error to `result` and return no states."""
+    try:
+        snapshot = await lookup.read_snapshot(context.api, namespace, targets)
+    except ApiError as error:
+        result.errors.append(_log_read_error(f'the certificates in namespace "{namespace}"', error))
+        result.unread_namespaces.append(namespace)
+        return ()
+    await _record_notices(context.api, snapshot.skipped_notices)
+    return snapshot.states
+
+
+def _build_rotation_key(state: ComponentState) -> str:
+    """Return a hash of the component's name: each process starts at a random position, and hashes are spread evenly."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{state.namespace}/{state.component.name}"))
+
+
+def _log_read_error(description: str, error: ApiError) -> ApiError:
+    FAILURES.labels("").inc()
+    log.error("cannot read %s: %s", description, error.message)
+    return error
+
+
 class Renewal:
-    """One renewal pass over the certificates of one component.
+    """The renewal of the certificates of one component in one pass.
 
     Attributes:
         state: The component's state, which each write updates; the metrics use the final state.
-        errors: The API errors of the objects that the pass could not write.
+        errors: The API errors of the objects that the pass could not write, and the error that ended the pass, if any.
     """
 
     def __init__(self, context: PassContext, state: ComponentState) -> None:
@@ -79,21 +236,30 @@ class Renewal:
         self._write_timeouts = defaultdict[str, float](lambda: WRITE_TIMEOUT_SECONDS)
 
     async def run(self) -> None:
+        """Make all changes that are due; after a write by another client, read the state again and start over."""
+        try:
+            for _ in range(MAX_READS - 1):
+                with suppress(Conflict, NotFound):
+                    return await self._make_changes()
+                if not await self._reload():
+                    return None
+            await self._make_changes()
+        except ApiError as error:
+            await self._report_failure(error)
+
+    async def _make_changes(self) -> None:
         """Make all changes that are due. Raises `Conflict` or `NotFound` if another client wrote an object first."""
-        await record_notices(self._api, self.state.namespace, _build_notices(self.state, self._clock()), self._clock())
+        await _record_notices(self._api, _build_notices(self.state, self._clock()))
         applied = set[tuple[str, tuple[str, str]]]()
-        while write := planning.plan_next_write(self.state, self._clock(), self._propagation_delay):
+        while write := plan_next_write(self.state, self._clock(), self._propagation_delay):
             if (write.reason, write.target) in applied:
-                await self._exclude_object(
-                    write.target,
-                    Rejected(0, "the stored object differs from what was written: check for a webhook that changes it"),
-                )
+                message = "the stored object differs from what was written: check for a webhook that changes it"
+                await self._exclude_object(write.target, Rejected(0, message))
                 continue
             if write.reason == BUNDLE_INJECTED and not self._may_inject_bundle(write.target):
                 return
             if write.reason == CA_ACTIVATED:
-                # After the switch to the new CA, objects may need the same write again.
-                applied.clear()
+                applied.clear()  # After the switch to the new CA, objects may need the same write again.
             applied.add((write.reason, write.target))
             await self._apply_write(write)
             if self._api.is_dry_run:
@@ -103,7 +269,7 @@ class Renewal:
         injected_at = INJECTED_AT.get((self.state.namespace, *target), -inf)
         return self._is_tick or time.monotonic() - injected_at > INJECTION_COOLDOWN_SECONDS
 
-    async def reload(self) -> bool:
+    async def _reload(self) -> bool:
         """Read the latest state; return False if the component no longer has any objects.
 
         The next pass handles objects that have requested the CA bundle during this pass. Listing all injection targets
@@ -119,13 +285,18 @@ class Renewal:
         return latest is not None
 
     async def _apply_write(self, write: Write) -> None:
+        """Send a write and apply its response to the state; exclude the object if only this object cannot be written.
+
+        Raises other API errors, after which the pass cannot continue with the component.
+        """
+        send, kind = self._api.create if write.is_create else self._api.patch, write.target[0]
         try:
-            written = await self._send_write(write)
+            written = await asyncio.wait_for(send(write.path, write.body), self._write_timeouts[kind])
+        except asyncio.TimeoutError:  # The write may still succeed; the next pass reads the result.
+            self._write_timeouts[kind] /= 2
+            await self._exclude_object(write.target, Unavailable(0, "no response in time"))
         except (Denied, Rejected) as error:
             await self._exclude_object(write.target, error)
-        except asyncio.TimeoutError:  # The write may still succeed; the next pass reads the result.
-            self._write_timeouts[write.target[0]] /= 2
-            await self._exclude_object(write.target, Unavailable(0, "no response in time"))
         except Unavailable as error:
             if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise  # After a missing response or a 429, other requests would fail as well.
@@ -135,31 +306,28 @@ class Renewal:
                 self._conflicting.add(write.target)
                 raise
             label = f"{COMPONENT_LABEL}={self.state.component.name}"
-            message = f"it already exists without the label {label}: add the label, or delete the {write.target[0]}"
+            message = f"it already exists without the label {label}: add the label, or delete the {kind}"
             await self._exclude_object(write.target, Rejected(HTTPStatus.CONFLICT, message))
         else:
-            self.state = planning.apply_response(self.state, write, written)
+            self.state = apply_response(self.state, write, written)
             if not self._api.is_dry_run:
                 await self._report_write(write)
-                if write.reason == BUNDLE_INJECTED:
-                    INJECTED_AT[(self.state.namespace, *write.target)] = time.monotonic()
-
-    async def _send_write(self, write: Write) -> Object:
-        write_object = self._api.create if write.is_create else self._api.patch
-        return await asyncio.wait_for(write_object(write.path, write.body), self._write_timeouts[write.target[0]])
 
     async def _report_write(self, write: Write) -> None:
-        component, (kind, name) = self.state.component.name, write.target
-        fields = {"component": component, "namespace": self.state.namespace, "kind": kind, "name": name}
+        """Log and count a write, and record its Event; for an injection, store the time for the cooldown."""
+        component, namespace, (kind, name) = self.state.component, self.state.namespace, write.target
+        fields = {"component": component.name, "namespace": namespace, "kind": kind, "name": name}
         log.info("certificates: %s", write.reason, extra={"fields": fields})
+        if write.reason == BUNDLE_INJECTED:
+            INJECTED_AT[namespace, kind, name] = time.monotonic()
         if write.reason in (CA_CREATED, CERTIFICATE_ISSUED):
-            RENEWALS.labels(component).inc()
+            RENEWALS.labels(component.name).inc()
         if write.reason in EVENT_MESSAGES:
-            serial = _find_serial_number(self.state, name)
-            message = f"{EVENT_MESSAGES[write.reason]}{f', serial {serial}' if serial else ''}"
-            await record_notices(
-                self._api, self.state.namespace, [EventNotice(write.target, RENEWED_REASON, message)], self._clock()
-            )
+            secret = next(item for item in self.state.secrets if objects.get_name(item) == name)
+            pair, message = objects.get_current_key_pair(secret), EVENT_MESSAGES[write.reason]
+            serial_text = f", serial {key_pairs.format_serial(pair.parsed_certificate)}" if pair else ""
+            notice = build_notice(namespace, write.target, RENEWED_REASON, f"{message}{serial_text}")
+            await _record_notices(self._api, [notice])
 
     async def _exclude_object(self, target: tuple[str, str], error: ApiError) -> None:
         """Exclude an object that cannot be written now, so that the pass continues with the remaining objects."""
@@ -168,46 +336,61 @@ class Renewal:
         FAILURES.labels(self.state.component.name).inc()
         message = f'cannot write {target[0]} "{target[1]}": {error.message}'
         log.error("certificates: %s", message)
-        notice = EventNotice(("ConfigMap", self.state.component.bundle_configmap_name), NOT_RENEWED_REASON, message)
-        await record_notices(self._api, self.state.namespace, [notice], self._clock())
+        await self._record_failure(message)
+
+    async def _report_failure(self, error: ApiError) -> None:
+        """Report an error that ended the pass for this component."""
+        self.errors.append(error)
+        component, namespace = self.state.component.name, self.state.namespace
+        FAILURES.labels(component).inc()
+        fields = {"component": component, "namespace": namespace}
+        log.error("cannot renew certificates: %s", error.message, extra={"fields": fields})
+        # Transient errors are usually resolved before an administrator reads the Event.
+        if not isinstance(error, Conflict | NotFound | Unavailable):
+            await self._record_failure(error.message)
+
+    async def _record_failure(self, message: str) -> None:
+        target = ("ConfigMap", self.state.component.bundle_configmap_name)
+        notice = build_notice(self.state.namespace, target, NOT_RENEWED_REASON, message)
+        await _record_notices(self._api, [notice])
 
 
-async def record_notices(api: Api, namespace: str, notices: Iterable[EventNotice], now: datetime) -> None:
-    """Record an Event for each notice; an existing Event stays unchanged.
-
-    API errors are logged and not raised, because a renewal matters more than its Event. After a timeout, the function
-    records no more Events.
-    """
-    for notice in notices:
-        call = record_event(api, kubernetes_events.build_event(namespace, notice, now))
-        try:
-            error = await asyncio.wait_for(call, EVENT_TIMEOUT_SECONDS)
-        except asyncio.TimeoutError:
-            log.warning("cannot record Event %s: no response in time", notice.reason)
-            return
-        if error:
-            log.warning("cannot record Event %s: %s", notice.reason, error.message)
+async def _record_notices(api: Api, notices: Iterable[EventNotice]) -> None:
+    """Record an Event for each notice within `EVENT_TIMEOUT_SECONDS`, because a renewal matters more than its Event."""
+    try:
+        await asyncio.wait_for(EVENT_RECORDER.record(api, notices), EVENT_TIMEOUT_SECONDS)
+    except asyncio.TimeoutError:
+        log.warning("cannot record Events: no response in time")
 
 
 def _build_notices(state: ComponentState, now: datetime) -> Iterator[EventNotice]:
     """Yield a notice for each problem of the component's Secrets that an administrator must solve."""
-    annotation, invalid_names = certificate_objects.DNS_NAMES_ANNOTATION, find_invalid_names(state)
-    for name, names in invalid_names.items():
-        text = f"annotation {annotation} contains invalid DNS names or IP addresses: {', '.join(names)}"
-        yield EventNotice(("Secret", name), NO_NAMES_REASON, text)
-    for name in find_secrets_without_dns_names(state) - invalid_names.keys():
-        text = f"annotation {annotation} has no server name: list the server's DNS names and IP addresses"
-        yield EventNotice(("Secret", name), NO_NAMES_REASON, text)
+    annotation = objects.DNS_NAMES_ANNOTATION
+    for server in state.server_secrets:
+        target = ("Secret", objects.get_name(server))
+        if invalid_names := key_pairs.select_unusable_names(objects.get_annotated_names(server)):
+            text = f"annotation {annotation} contains invalid DNS names or IP addresses: {', '.join(invalid_names)}"
+            yield build_notice(state.namespace, target, NO_NAMES_REASON, text)
+        elif not objects.find_server_names(server, state.summaries):
+            text = f"annotation {annotation} has no server name: list the server's DNS names and IP addresses"
+            yield build_notice(state.namespace, target, NO_NAMES_REASON, text)
     if state.is_truncated:
         limit = f"only {lookup.MAX_SERVER_SECRETS} of them are created again"
-        text = f"{certificate_objects.STATUS_ENTRY} names too many Secrets that do not exist: {limit}"
-        yield EventNotice(("ConfigMap", state.component.bundle_configmap_name), NOT_RENEWED_REASON, text)
-    if state.ca_secret and certificate_objects.is_renewal_requested(state.ca_secret) and is_bundle_full(state, now):
-        remedy = f"wait until a CA expires, or remove one from {certificate_objects.CA_ENTRY}"
+        text = f"{objects.STATUS_ENTRY} names too many Secrets that do not exist: {limit}"
+        target = ("ConfigMap", state.component.bundle_configmap_name)
+        yield build_notice(state.namespace, target, NOT_RENEWED_REASON, text)
+    if state.ca_secret and objects.is_renewal_requested(state.ca_secret) and state.is_bundle_full(now):
+        remedy = f"wait until a CA expires, or remove one from {objects.CA_ENTRY}"
         text = f"cannot renew the CA, because the bundle has the maximum number of CAs: {remedy}"
-        yield EventNotice(("Secret", state.component.ca_secret_name), NOT_RENEWED_REASON, text)
+        target = ("Secret", state.component.ca_secret_name)
+        yield build_notice(state.namespace, target, NOT_RENEWED_REASON, text)
 
 
-def _find_serial_number(state: ComponentState, name: str) -> str:
-    matching = next((secret for secret in state.secrets if certificate_objects.get_name(secret) == name), None)
-    return certificate_objects.build_summary(matching, state.summaries, state.component).serial if matching else ""
+def list_certificate_dates(states: list[ComponentState]) -> Iterator[CertificateDates]:
+    """Yield the issue and expiry times of each certificate, for the metrics."""
+    for state in states:
+        for secret in state.secrets:
+            if pair := objects.get_current_key_pair(secret):
+                key = state.component.name, state.namespace, objects.get_name(secret)
+                certificate = pair.parsed_certificate
+                yield key, certificate.not_valid_before_utc + CLOCK_SKEW, certificate.not_valid_after_utc

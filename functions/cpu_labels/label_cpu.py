@@ -15,37 +15,37 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.event_types import REFERENCE_TYPES
-from eventing.events import ObjectReference
+from eventing.events import REFERENCE_TYPES, ObjectReference
 from eventing.http_binding import BadEvent
 from eventing.signatures import has_valid_signature
-from functions.cpu_labels.kubernetes_events import RECENT_REPORTS, record_problems
-from functions.cpu_labels.label_patching import LabelResult, patch_labels
 from functions.event_data import require_data
+from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import INSTALL_LEASE_CACHE, is_active_install
-from functions.pass_strategies import LatestStateStrategy, PassKey
-from kube.client.api_errors import ApiError
+from functions.steps import step
+from functions.work_queue import LatestStatePolicy, WorkKey
+from kube.client.api import JSON_PATCH, Api, gather_all
+from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
+from kube.client.deadline import has_seconds_left
 from kube.client.discovery import has_kubevirt
 from kube.client.sync_client import SyncClient
-from kube.cpu import capabilities, hyperconverged, lookup, node_patch
-from kube.cpu.capabilities import CapabilityInput
-from kube.cpu.hyperconverged import CpuModelSettings
-from kube.cpu.lookup import Page
-from kube.cpu.node_patch import Node
-from kube.cpu.problems import Problem
+from kube.cpu_labels import capabilities, hyperconverged, lookup, node_patch
+from kube.cpu_labels.capabilities import CapabilityInput
+from kube.cpu_labels.hyperconverged import CpuModelSettings
+from kube.cpu_labels.lookup import Page
+from kube.cpu_labels.node_patch import Node
+from kube.cpu_labels.problems import Problem
+from kube.nodes import build_node_path
 from kube.paths import DEFAULT_NAMESPACE, Object
 from kube.text_limits import format_count
 
-CONSUMES = (events.TICK, *REFERENCE_TYPES, events.LABELS_DUE)
-EMITS = (events.LABELS_DUE,)
 STEP = "label-cpu"
 HINT_KINDS = (None, "ConfigMap", hyperconverged.KIND)
 PASSIVE_MESSAGE = "KubeVirt is installed, so its virt-handler labels the nodes and this install does not"
@@ -56,28 +56,23 @@ LAST_TRIGGERS: MutableMapping[SyncClient, str] = WeakKeyDictionary()
 
 An update that changes only the status of that HyperConverged starts no new round.
 """
+BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
+"""Number of nodes patched concurrently, and the seconds that must remain to start the next batch."""
 log = logging.getLogger("functions")
 
 
-class _LabelStrategy(LatestStateStrategy):
-    """Strategy that serializes passes; two hints coalesce only if their trigger and their first node are the same."""
-
-    def build_key(self, event: BaseCloudEvent) -> PassKey:
-        """Return a key that is equal for events with the same trigger and the same first node."""
-        serial_key = super().build_key(event).serial_key
-        if not _is_tick_or_labels_due(event):
-            return PassKey(serial_key, _get_kind(event))
-        return PassKey(serial_key, f"{event.get_type()} {' '.join(_parse_position(event))}")
-
-
-PASS_STRATEGY = _LabelStrategy(lambda _hint: "labels of nodes")
-
-
 class Position(NamedTuple):
-    """Position of a `labels.due` event: the token of the page of nodes, and the name of the first node on the page."""
+    """Where a pass begins.
+
+    Attributes:
+        page: The token of the page of nodes, "" for the first page.
+        first_node: The name of the first node on the page, "" if the pass labels the whole page.
+        round_trigger: The HyperConverged that started the round of a `labels.due` event, "" if unknown.
+    """
 
     page: str = ""
     first_node: str = ""
+    round_trigger: str = ""
 
 
 class LabelSnapshot(NamedTuple):
@@ -89,29 +84,55 @@ class LabelSnapshot(NamedTuple):
     page: Page
 
 
+class LabelResult(NamedTuple):
+    """Result of one page.
+
+    Attributes:
+        patched_count: Number of patched nodes.
+        next_node: Name of the node at which another pass must begin, "" if all nodes are done. It is the first node for
+            which no time was left, or else the first node whose patch may succeed later.
+        error: Why another pass is needed: the last error of such a patch, or that the time ran out.
+    """
+
+    patched_count: int
+    next_node: str
+    error: str
+
+
+@step(
+    "label-cpu",
+    consumes=(events.TICK, *REFERENCE_TYPES, events.LABELS_DUE),
+    emits=(events.LABELS_DUE,),
+    coalescing=LatestStatePolicy(lambda event: WorkKey("labels of nodes", _build_coalesce_key(event))),
+)
 def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Label one page of nodes, and emit `labels.due` if more pages remain.
 
     Sends only two requests if no ConfigMap describes capabilities and no node is labelled. Raises `Retry` if the round
     is complete except for nodes that cannot be patched now.
     """
-    first_node = _parse_position(event).first_node
-    snapshot = _read_snapshot(event, client) if event.get_extension("kind") in HINT_KINDS else None
+    is_tick = event.get_type() == events.TICK
+    position = Position(TICK_POSITIONS.get(client, "")) if is_tick else _parse_position(event)
+    snapshot = _read_snapshot(event, position.page, client) if event.get_extension("kind") in HINT_KINDS else None
     if snapshot is None:
         return []
     named_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
-    record_problems(filter(None, map(node_patch.find_skip_problem, named_nodes)), client)
-    result = client.run(
-        patch_labels(client.api, snapshot.page, lambda node: _select_labels(node, snapshot), first_node)
-    )
+    _record_problems(filter(None, map(node_patch.find_skip_problem, named_nodes)), client)
+    result = client.run(_patch_page(client.api, snapshot, position.first_node))
     if result.patched_count:
         log.info("labelled %s with CPU models and features", format_count(result.patched_count, "node"))
     _report_unknown_nodes(event, snapshot.capability_input, client)
-    round_trigger = _get_round_trigger(event, snapshot)
-    replies = _build_next_event(event, snapshot.page, result, round_trigger, client)
-    if not replies and event.get_type() != events.TICK:
-        _finish_round(event, result, round_trigger, client)
-    return replies
+    if is_tick:
+        TICK_POSITIONS[client] = snapshot.page.continue_token
+        if not result.patched_count:
+            return []
+    elif event.get_type() != events.LABELS_DUE:
+        position = position._replace(round_trigger=_format_generation(snapshot.hyperconverged))
+    if next_data := _build_next_position(position, snapshot.page, result):
+        return [_build_labels_due(event, {**next_data, "began": position.round_trigger})]
+    if not is_tick:
+        _finish_round(event, result, position.round_trigger, client)
+    return []
 
 
 def _finish_round(event: BaseCloudEvent, result: LabelResult, round_trigger: str, client: SyncClient) -> None:
@@ -126,14 +147,14 @@ def _finish_round(event: BaseCloudEvent, result: LabelResult, round_trigger: str
         raise Retry(result.error)
 
 
-def _read_snapshot(event: BaseCloudEvent, client: SyncClient) -> LabelSnapshot | None:
+def _read_snapshot(event: BaseCloudEvent, page_token: str, client: SyncClient) -> LabelSnapshot | None:
     """Read the input of this pass, or return None if there is nothing to do.
 
     Records an Event for each problem that an administrator must fix.
     """
     api, account = client.api, INSTALL_LEASE_CACHE.get_account(client)
     configmaps = client.run(lookup.list_capability_configmaps(api, account.namespace if account else DEFAULT_NAMESPACE))
-    page = client.run(lookup.list_node_page(api, _get_page_start(event, client), managed_only=not configmaps))
+    page = client.run(lookup.list_node_page(api, page_token, managed_only=not configmaps))
     if not (configmaps or page.nodes):
         if event.get_type() == events.TICK:
             TICK_POSITIONS.pop(client, None)  # Managed nodes may remain on the pages before this one.
@@ -142,19 +163,25 @@ def _read_snapshot(event: BaseCloudEvent, client: SyncClient) -> LabelSnapshot |
         return None
     hyperconvergeds, is_passive = client.gather_all(lookup.list_hyperconvergeds(api), has_kubevirt(api))
     if is_passive:
-        if RECENT_REPORTS.should_report(PASSIVE_MESSAGE, client):
+        if EVENT_RECORDER.should_report(client.api, PASSIVE_MESSAGE):
             log.info(PASSIVE_MESSAGE)
         return None
     selected, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
-    if _is_already_applied(event, selected, client):
-        return None
+    if _get_kind(event) == hyperconverged.KIND and LAST_TRIGGERS.get(client) == _format_generation(selected):
+        return None  # Only the status of the HyperConverged has changed since it started the last finished round.
     capability_input, settings = capabilities.parse_capabilities(configmaps), hyperconverged.parse_settings(selected)
+    problems += capability_input.problems
     if isinstance(settings, Problem):
-        record_problems([*problems, settings, *capability_input.problems], client)
+        _record_problems([settings, *problems], client)
         return None
-    unknown_models = hyperconverged.find_unknown_models(selected, settings)
-    record_problems([*problems, *capability_input.problems, *unknown_models], client)
+    _record_problems([*problems, *hyperconverged.find_unknown_models(selected, settings)], client)
     return LabelSnapshot(selected, capability_input, settings, page)
+
+
+def _record_problems(problems: Iterable[Problem], client: SyncClient) -> None:
+    """Record a Warning Event on each problem's object, and log each recorded problem."""
+    for problem in client.run(EVENT_RECORDER.record(client.api, problems)):
+        log.warning("%s: %s", problem.reason, problem.message, extra={"fields": problem.log_fields})
 
 
 def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInput, client: SyncClient) -> None:
@@ -166,50 +193,26 @@ def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInp
     except ApiError as error:
         log.warning("cannot list the nodes to find unknown node names: %s", error.message)
         return
-    record_problems(capabilities.find_unknown_nodes(capability_input, node_names), client)
+    _record_problems(capabilities.find_unknown_nodes(capability_input, node_names), client)
 
 
-def _select_labels(node: Node, snapshot: LabelSnapshot) -> Mapping[str, str] | None:
-    """Return the labels that a node should carry, or None to leave the node unchanged.
-
-    The labels are empty for a node that no ConfigMap names any longer.
-    """
-    if node_patch.is_skipped(node):
-        return None
-    name = node["metadata"]["name"]
-    if name not in snapshot.capability_input.nodes:
-        return {} if snapshot.capability_input.is_complete and node_patch.has_managed_label(node) else None
-    capability = snapshot.capability_input.nodes[name]
-    return None if capability is None else node_patch.compute_desired_labels(capability, snapshot.settings)
-
-
-def _build_next_event(
-    event: BaseCloudEvent, page: Page, result: LabelResult, round_trigger: str, client: SyncClient
-) -> list[BaseCloudEvent]:
-    """Return the event that continues the round, or none after the last page or after a tick that patched nothing.
+def _build_next_position(position: Position, page: Page, result: LabelResult) -> dict[str, str] | None:
+    """Return the position, as event data, at which the round continues, or None after the last page.
 
     If nodes of the page were patched and further nodes remain, the round repeats the page from the first node for which
     no time was left. Each repetition patches at least one node, so the repetitions end. If no node was patched, the
     round skips the page and leaves it to the ticks.
     """
-    page_start, is_tick = _get_page_start(event, client), event.get_type() == events.TICK
-    if is_tick:
-        TICK_POSITIONS[client] = page.continue_token
-        if not result.patched_count:
-            return []
-    must_repeat = result.next_node and result.patched_count
-    if not (must_repeat or page.continue_token):
-        return []
-    round_id = event.get_extension("round") or uuid.uuid5(events.ID_NAMESPACE, f"{event.get_source()}#{event.get_id()}")
+    if result.next_node and result.patched_count:
+        return {"after": position.page, "from": result.next_node}
+    return {"after": page.continue_token} if page.continue_token else None
+
+
+def _build_labels_due(cause: BaseCloudEvent, data: dict[str, str]) -> BaseCloudEvent:
+    """Build the event that continues the round of `cause`; the first event of a round determines the round's id."""
+    round_id = cause.get_extension("round") or uuid.uuid5(events.ID_NAMESPACE, f"{cause.get_source()}#{cause.get_id()}")
     reference = ObjectReference("v1", "cpu-labels", str(round_id), kind="Round")
-    position = {"after": page_start, "from": result.next_node} if must_repeat else {"after": page.continue_token}
-    data = {**position, "began": round_trigger}
-    return [events.build_event(events.LABELS_DUE, STEP, reference, cause=event, data=data)]
-
-
-def _get_page_start(event: BaseCloudEvent, client: SyncClient) -> str:
-    """Return the position of the page of nodes that this event must label, or "" for the first page."""
-    return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_position(event).page
+    return events.build_event(events.LABELS_DUE, STEP, reference, cause=cause, data=data)
 
 
 def _parse_position(event: BaseCloudEvent) -> Position:
@@ -220,41 +223,88 @@ def _parse_position(event: BaseCloudEvent) -> Position:
     if event.get_type() != events.LABELS_DUE:
         return Position()
     data = require_data(event)
-    position = Position(data.get("after") or "", data.get("from") or "")
-    for name, value in zip(("after", "from"), position, strict=True):
+    position = Position(data.get("after") or "", data.get("from") or "", str(data.get("began") or ""))
+    for name, value in zip(("after", "from"), position, strict=False):
         if not isinstance(value, str):
             raise BadEvent(f"data.{name} is not a string")
     return position if has_valid_signature(event) else Position()
 
 
-def _is_already_applied(event: BaseCloudEvent, hyperconverged_object: Object | None, client: SyncClient) -> bool:
-    """Return whether only the HyperConverged's status has changed since it started the last finished round."""
-    return (
-        _get_kind(event) == hyperconverged.KIND
-        and hyperconverged_object is not None
-        and LAST_TRIGGERS.get(client) == _format_generation(hyperconverged_object)
-    )
+def _format_generation(hyperconverged_object: Object | None) -> str:
+    """Return the uid and generation of a HyperConverged, "" for None."""
+    metadata = hyperconverged_object["metadata"] if hyperconverged_object else {}
+    return f"{metadata['uid']} {metadata.get('generation', 0)}" if metadata else ""
 
 
-def _get_round_trigger(event: BaseCloudEvent, snapshot: LabelSnapshot) -> str:
-    """Return uid and generation of the HyperConverged that started the event's round, "" if unknown (after a tick)."""
-    if event.get_type() == events.LABELS_DUE:
-        return str(require_data(event).get("began") or "") if has_valid_signature(event) else ""
-    return (
-        ""
-        if event.get_type() == events.TICK or snapshot.hyperconverged is None
-        else _format_generation(snapshot.hyperconverged)
-    )
-
-
-def _format_generation(hyperconverged_object: Object) -> str:
-    metadata = hyperconverged_object["metadata"]
-    return f"{metadata['uid']} {metadata.get('generation', 0)}"
-
-
-def _is_tick_or_labels_due(event: BaseCloudEvent) -> bool:
-    return event.get_type() in (events.TICK, events.LABELS_DUE)
+def _build_coalesce_key(event: BaseCloudEvent) -> str:
+    """Return a key that is equal for events with the same trigger and the same first node."""
+    if event.get_type() not in (events.TICK, events.LABELS_DUE):
+        return _get_kind(event)
+    return f"{event.get_type()} {' '.join(_parse_position(event)[:2])}"
 
 
 def _get_kind(event: BaseCloudEvent) -> str:
     return str(event.get_extension("kind") or "")
+
+
+async def _patch_page(api: Api, snapshot: LabelSnapshot, first_node: str) -> LabelResult:
+    """Patch the nodes of a page whose labels differ, several nodes concurrently, until the time runs out.
+
+    A rejected patch is logged; it neither stops the other patches nor triggers another pass. The nodes of a page are
+    ordered by name; those before `first_node` were patched by an earlier pass over the same page.
+    """
+    nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] >= first_node]
+    differing = [node for node in nodes if _build_patch(node, snapshot)]
+    outcomes: list[bool | str] = []
+    for start in range(0, len(differing), BATCH_SIZE):
+        if start and not has_seconds_left(MIN_BATCH_SECONDS):
+            break
+        batch = differing[start : start + BATCH_SIZE]
+        outcomes += await gather_all(*(_patch_node(api, node, snapshot) for node in batch))
+    failed = [pair for pair in zip(differing, outcomes, strict=False) if isinstance(pair[1], str)]
+    remaining = [*differing[len(outcomes) :], *(node for node, _message in failed)]
+    return LabelResult(
+        outcomes.count(True),
+        remaining[0]["metadata"]["name"] if remaining else "",
+        str(failed[-1][1]) if failed else "ran out of time before all nodes were labelled",
+    )
+
+
+async def _patch_node(api: Api, node: Object, snapshot: LabelSnapshot) -> bool | str:
+    """Patch one node; return whether it was patched, or the error message of a patch that may succeed later.
+
+    If the page is outdated, the node is read again first. After a conflict, only a pass that reads all inputs again can
+    compute the labels, because the other writer may have used a newer ConfigMap.
+    """
+    name = node["metadata"]["name"]
+    try:
+        current_node = await lookup.read_node(api, name) if snapshot.page.is_outdated else node
+        operations = _build_patch(current_node, snapshot) if current_node else []
+        if operations:
+            await api.patch(build_node_path(name), operations, JSON_PATCH)
+        return bool(operations)
+    except NotFound:
+        return False
+    except Conflict as error:
+        failure: ApiError = Unavailable(error.status, "another client changed the node at the same time")
+    except ApiError as error:
+        failure = error
+    log.error("cannot label a node: %s", failure.message, extra={"fields": {"reconciler kind": "Node", "name": name}})
+    return failure.message if isinstance(failure, Unavailable) else False
+
+
+def _build_patch(node: Node, snapshot: LabelSnapshot) -> list[Object]:
+    """Build the JSON patch of the node's labels, [] to leave the node unchanged.
+
+    A node that no ConfigMap names any longer loses its labels.
+    """
+    name, capability_input = node["metadata"]["name"], snapshot.capability_input
+    if node_patch.is_skipped(node):
+        return []
+    if name not in capability_input.nodes:
+        is_obsolete = capability_input.is_complete and node_patch.has_managed_label(node)
+        return node_patch.build_labels_patch(node, {}) if is_obsolete else []
+    capability = capability_input.nodes[name]
+    if capability is None:
+        return []
+    return node_patch.build_labels_patch(node, node_patch.compute_desired_labels(capability, snapshot.settings))

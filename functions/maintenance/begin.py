@@ -21,36 +21,48 @@ from eventing.signatures import has_valid_signature
 from functions.event_data import require_data
 from functions.failures import Failed, Retry
 from functions.installs import is_active_install
+from functions.maintenance.cordon_and_taint import build_restore_pending
 from functions.maintenance.event_objects import (
     build_step_failed,
     log_about,
-    parse_node_name,
-    parse_reference,
     read_maintenance,
 )
-from functions.maintenance.quorum_lease import hold_quorum_lease
-from kube.client.api import Api, get_or_none
-from kube.client.api_errors import Conflict, NotFound
-from kube.client.eviction_batch import find_orphan_uids
+from functions.maintenance.node_lease import LeaseHeldByOther, acquire_lease, hold_quorum_lease
+from functions.steps import step
+from kube.client.api import get_or_none
+from kube.client.api_errors import NotFound
 from kube.client.paging import ListResult
 from kube.client.sync_client import SyncClient
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
-from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import list_maintenances, list_pods_on_node
+from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
 from kube.maintenance.node_snapshot import StepSnapshot
-from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_labelled_for
-from kube.paths import Object, encode_path_segment
+from kube.nodes import Node, build_node_path, is_cordoned_and_tainted
+from kube.paths import Object
 from kube.pods import Pod
 
-CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_PENDING)
-EMITS = (events.MAINTENANCE_BEGUN, events.MAINTENANCE_RESTORE_PENDING)
+
+def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
+    """Build `maintenance.step_failed`, with `begun` if the tick reported that the maintenance had begun.
+
+    Without `begun`, the status ignores the error once the maintenance has begun. Raises `Retry` if the event names no
+    maintenance.
+    """
+    begun = (
+        event.get_type() == events.MAINTENANCE_PENDING
+        and require_data(event).get("begun") is True
+        and has_valid_signature(event)
+    )
+    return build_step_failed(step, event, error, **({"begun": True} if begun else {}))
 
 
-class LeaseHeldByOther(Exception):
-    """Raised if another tool holds the lease, or if a maintenance that has begun has lost the lease to another one."""
-
-
+@step(
+    "begin",
+    consumes=(events.RESOURCE_ADDED, events.MAINTENANCE_PENDING),
+    emits=(events.MAINTENANCE_BEGUN, events.MAINTENANCE_RESTORE_PENDING),
+    kind="NodeMaintenance",
+    on_failure=build_begin_failed,
+)
 def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Make the maintenance the holder of its node (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot begin.
 
@@ -59,7 +71,10 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """
     maintenance = read_maintenance(event, client)
     if maintenance is None:
-        return _handle_missing_maintenance(event, client)
+        # `restore` sets a finalizer on the successor when it hands the node over. The API server ignores that finalizer
+        # if it is deleting the object at the same moment (X-7).
+        is_pending = event.get_type() == events.MAINTENANCE_PENDING
+        return build_restore_pending("begin", event, client) if is_pending else []
     if m.is_deleting(maintenance) or m.has_lost_lease(maintenance):
         return []
     if not is_active_install(client, acquire=True):
@@ -80,50 +95,26 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
             patched = _patch_maintenance(maintenance, patch, client)
     except LeaseHeldByOther as error:
         return _build_lease_failed(event, maintenance, str(error))
-    has_succeeded = m.get_phase(maintenance) == m.SUCCEEDED and not (
-        m.get_lease_error_count(maintenance) or m.get_last_error(maintenance)
-    )
-    if has_succeeded and not patch:
+    if not patch and _has_succeeded(maintenance):
         return []
-    reference = events.ObjectReference.from_object(maintenance)
-    data = {
-        **counts,
-        **(
-            {**_build_snapshot(patched, node, leaving).as_data(), "podsVersion": pods.resource_version}
-            if leaving
-            else {}
-        ),
-    }
+    snapshot = {**_build_snapshot(patched, node, leaving), "podsVersion": pods.resource_version} if leaving else {}
+    reference, data = events.ObjectReference.from_object(maintenance), {**counts, **snapshot}
     return [events.build_event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=data)]
 
 
-def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
-    """Build `maintenance.step_failed`, with `begun` if the tick reported that the maintenance had begun.
+def _has_succeeded(maintenance: m.Maintenance) -> bool:
+    """Return whether the status reports a drained node, and no error that `maintenance.begun` would clear."""
+    has_error = m.get_lease_error_count(maintenance) or m.get_last_error(maintenance)
+    return m.get_phase(maintenance) == m.SUCCEEDED and not has_error
 
-    Without `begun`, the status ignores the error once the maintenance has begun. Raises `Retry` if the event names no
-    maintenance.
+
+def _build_snapshot(maintenance: m.Maintenance, node: Node, leaving_pods: list[Pod]) -> Object:
+    """Return the node and its remaining pods as event data.
+
+    `status` uses this snapshot instead of reading the cluster, unless the maintenance has changed in between.
     """
-    begun = (
-        event.get_type() == events.MAINTENANCE_PENDING
-        and require_data(event).get("begun") is True
-        and has_valid_signature(event)
-    )
-    return build_step_failed(step, event, error, **({"begun": True} if begun else {}))
-
-
-def _handle_missing_maintenance(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Return `maintenance.restore_pending` for a deleted successor if the node is labelled for it, else nothing.
-
-    `restore` sets a finalizer on the successor when it hands the node over. The API server ignores that finalizer if it
-    is deleting the object at the same moment (X-7).
-    """
-    if event.get_type() != events.MAINTENANCE_PENDING:
-        return []
-    reference, name = parse_reference(event), parse_node_name(event)
-    node = client.run(get_or_none(client.api.get(build_node_path(name))))
-    if not is_labelled_for(node, reference.uid):
-        return []
-    return [events.build_event(events.MAINTENANCE_RESTORE_PENDING, "begin", reference, name, cause=event)]
+    is_closed = is_cordoned_and_tainted(node, m.get_group(maintenance).drain_taint)
+    return StepSnapshot.from_maintenance(maintenance, is_cordoned_and_tainted=is_closed, leaving=leaving_pods).as_data()
 
 
 def _patch_maintenance(maintenance: m.Maintenance, patch: Object, client: SyncClient) -> m.Maintenance:
@@ -160,12 +151,8 @@ def _read_node_state(
     if is_new_maintenance:
         node, pods = client.gather_all(node_read, list_pods_on_node(client.api, node_name))
         return node, None, pods
-    node, lease = client.gather_all(node_read, _get_lease(client.api, node_name))
+    node, lease = client.gather_all(node_read, get_or_none(client.api.get(leases.build_lease_path(node_name))))
     return node, lease, ListResult([], "")
-
-
-async def _get_lease(api: Api, node: str) -> Object | None:
-    return await get_or_none(api.get(leases.build_lease_path(node)))
 
 
 def _count_pods(
@@ -181,101 +168,3 @@ def _count_pods(
     if warning := drain_flags.build_drain_warning(classification, options):
         log_about(f"WARNING: {warning}", maintenance)
     return {"totalpods": len(pods), "evictionPods": len(classification.leaving)}, classification.leaving
-
-
-def _build_snapshot(maintenance: m.Maintenance, node: Node, leaving_pods: list[Pod]) -> StepSnapshot:
-    """Return the node and its remaining pods as a snapshot for `status`.
-
-    `status` uses the snapshot instead of reading the cluster, unless the maintenance has changed in between.
-    """
-    is_closed_to_pods = is_cordoned_and_tainted(node, m.get_group(maintenance).drain_taint)
-    return StepSnapshot.from_maintenance(maintenance, is_cordoned_and_tainted=is_closed_to_pods, leaving=leaving_pods)
-
-
-def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, client: SyncClient) -> None:
-    """Acquire or renew the node's lease; `lease` is None if the lease was not read or did not exist.
-
-    Raises `Failed` if another maintenance holds the lease or the node. Raises `LeaseHeldByOther` if another tool holds
-    the lease, or if this maintenance has lost the lease. Raises `Retry` if another client changes the lease during the
-    call.
-    """
-    name, now = node["metadata"]["name"], datetime.now(timezone.utc)
-    desired = leases.build_lease(name, maintenance, now)
-    if lease is None:
-        _check_node_free(node, maintenance, client)
-        lease = _create_lease(desired, name, client)
-    if lease is None:
-        return
-    try:
-        if not leases.is_holder(lease, maintenance):
-            _check_lease_available(lease, maintenance, name, now, client)
-            _take_over_lease(lease, desired, client)
-        elif leases.is_renewal_due(lease, now):
-            _take_over_lease(lease, desired, client)
-    except Conflict:
-        raise Retry(f'the lease of node "{name}" changed while it was being acquired') from None
-
-
-def _check_node_free(node: Node, maintenance: m.Maintenance, client: SyncClient) -> None:
-    """Raise `Failed` if another maintenance holds the node, even if a client deleted that maintenance's lease.
-
-    The check sends a list request only if the node is labelled for another maintenance.
-    """
-    name, uid = node["metadata"]["name"], maintenance["metadata"]["uid"]
-    if m.has_begun(maintenance) or get_maintenance_uid(node) in (None, uid):
-        return
-    for other in client.run(list_maintenances(client.api, name)):
-        if other["metadata"]["uid"] != uid and m.owns_node(other):
-            raise Failed(_format_already_exists_message(name, other["metadata"]["name"], other["apiVersion"]))
-
-
-def _create_lease(desired: Object, node: str, client: SyncClient) -> Object | None:
-    """Create the lease and return None, or return the existing lease. Raises `Retry` if that one was just deleted."""
-    try:
-        client.create(leases.LEASES_PATH, desired)
-    except Conflict:
-        existing = client.run(_get_lease(client.api, node))
-        if existing is None:
-            raise Retry(f'the lease of node "{node}" was released while it was being acquired') from None
-        return existing
-    return None
-
-
-def _take_over_lease(lease: Object, desired: Object, client: SyncClient) -> None:
-    """Change the lease to `desired`. Raises `Conflict` if the lease has changed, `Retry` if it was deleted."""
-    node = leases.parse_node_name(lease)
-    try:
-        client.patch(leases.build_lease_path(node), leases.build_takeover_patch(lease, desired))
-    except NotFound:
-        raise Retry(f'the lease of node "{node}" was released while it was being acquired') from None
-
-
-def _check_lease_available(
-    lease: Object, maintenance: m.Maintenance, node: str, now: datetime, client: SyncClient
-) -> None:
-    """Check that a lease with another holder may be acquired. Raises `Failed` or `LeaseHeldByOther` otherwise.
-
-    A maintenance that is the holder must no longer exist, be released, or have lost the lease. If another tool is the
-    holder, the lease must be released or have expired.
-    """
-    holder = leases.parse_holder(lease)
-    if holder is None:
-        if not leases.is_available(lease, now):
-            raise LeaseHeldByOther(f'the lease of node "{node}" is held by {lease["spec"].get("holderIdentity")}')
-        return
-    group = GROUPS.get(holder.api_version)
-    holding_maintenance = (
-        client.run(get_or_none(client.api.get(f"{group.path}/{encode_path_segment(holder.name)}"))) if group else None
-    )
-    if (
-        holding_maintenance is not None
-        and holding_maintenance["metadata"]["uid"] == holder.uid
-        and m.claims_node(holding_maintenance)
-    ):
-        if m.has_begun(maintenance):
-            raise LeaseHeldByOther(f'the lease of node "{node}" is held by {holder.name} ({holder.api_version})')
-        raise Failed(_format_already_exists_message(node, holder.name, holder.api_version))
-
-
-def _format_already_exists_message(node: str, existing_name: str, api_version: str) -> str:
-    return f"invalid nodeName, a NodeMaintenance for node {node} already exists: {existing_name} ({api_version})"

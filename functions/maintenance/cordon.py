@@ -10,21 +10,29 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.cordon_and_taint import build_restore_pending, copy_repair_flag, patch_active_node
-from functions.maintenance.event_objects import log_about, parse_reference
+from functions.maintenance.cordon_and_taint import (
+    build_restore_pending,
+    copy_repair_flag,
+    patch_node_of_active_maintenance,
+)
+from functions.maintenance.event_objects import build_step_failed, log_about, parse_reference
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import Maintenance, get_group
 from kube.nodes import Node, build_cordon_patch, is_cordoned
 from kube.paths import Object
 
-CONSUMES = (events.MAINTENANCE_BEGUN, events.NODE_DRIFTED)
-EMITS = (events.NODE_CORDONED, events.MAINTENANCE_RESTORE_PENDING)
 
-
+@step(
+    "cordon",
+    consumes=(events.MAINTENANCE_BEGUN, events.NODE_DRIFTED),
+    emits=(events.NODE_CORDONED, events.MAINTENANCE_RESTORE_PENDING),
+    on_failure=build_step_failed,
+)
 def cordon(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Set `spec.unschedulable` and the label if they are missing. Raises `Failed` if the node no longer exists."""
-    result = patch_active_node(event, client, _build_patch)
+    result = patch_node_of_active_maintenance(event, client, _build_patch)
     if result is None:
         return build_restore_pending("cordon", event, client)
     name, reference = result.node_before["metadata"]["name"], parse_reference(event)

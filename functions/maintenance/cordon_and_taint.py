@@ -16,10 +16,10 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.event_data import require_data
 from functions.maintenance.event_objects import (
+    fetch_active_maintenance,
     is_active,
     parse_node_name,
     parse_reference,
-    read_active_maintenance,
     read_maintenance,
 )
 from functions.node_patching import patch_node
@@ -42,14 +42,16 @@ class NodePatchResult:
     is_patched: bool
 
 
-def patch_active_node(event: BaseCloudEvent, client: SyncClient, build_patch: PatchBuilder) -> NodePatchResult | None:
+def patch_node_of_active_maintenance(
+    event: BaseCloudEvent, client: SyncClient, build_patch: PatchBuilder
+) -> NodePatchResult | None:
     """Send the patch that `build_patch` returns for the event's maintenance; return None for an inactive maintenance.
 
     Raises `Failed` if the node no longer exists, `Retry` if other clients keep changing it.
     """
 
     def plan_patch() -> tuple[tuple[Maintenance, Node] | None, list[Object]]:
-        active = read_active_maintenance(event, client)
+        active = client.run(fetch_active_maintenance(event, client.api))
         return active, build_patch(*active) if active else []
 
     active, is_patched = patch_node(parse_node_name(event), plan_patch, client)

@@ -12,8 +12,7 @@ from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
 from functions.event_data import is_nonempty_string, require_data
 from functions.failures import Failed, raise_retry
-from kube.client.api import Api, get_or_none
-from kube.client.concurrent_requests import gather_all
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import (
@@ -84,16 +83,11 @@ def read_maintenance(event: BaseCloudEvent, client: SyncClient) -> Maintenance |
     return match_uid(client.run(get_or_none(client.api.get(build_path(parse_reference(event))))), event)
 
 
-def read_active_maintenance(event: BaseCloudEvent, client: SyncClient) -> tuple[Maintenance, Node] | None:
+async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | None:
     """Read the event's NodeMaintenance and its node concurrently; return None if the maintenance is not active.
 
     Raises `Failed` if the node no longer exists, or if a different node has the same name.
     """
-    return client.run(fetch_active_maintenance(event, client.api))
-
-
-async def fetch_active_maintenance(event: BaseCloudEvent, api: Api) -> tuple[Maintenance, Node] | None:
-    """Read the event's NodeMaintenance and its node; the asynchronous form of `read_active_maintenance`."""
     name = parse_node_name(event)
     paths = build_path(parse_reference(event)), build_node_path(name)
     current, node = await gather_all(*(get_or_none(api.get(path)) for path in paths))

@@ -12,191 +12,274 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.event_data import parse_resource_version, require_data
 from functions.failures import Failed
 from functions.installs import is_active_install
-from functions.maintenance.event_objects import fetch_active_maintenance, parse_node_name, parse_reference
+from functions.maintenance.event_objects import (
+    build_step_failed,
+    fetch_active_maintenance,
+    parse_node_name,
+    parse_reference,
+)
 from functions.maintenance.eviction_reports import (
     HINT_VERSION_FIELDS,
     LateEvictions,
-    PodStrategy,
-    build_blocked_data,
-    report_batch,
+    PodHintPolicy,
+    build_evicted_data,
+    report_outcome,
 )
-from kube.budgets import PROGRESSING_REASONS, BlockedPod, build_object_reference, plan_evictions
-from kube.client.api import Api
-from kube.client.eviction_batch import evict_batches, find_orphan_uids, list_covering_budgets, take_late_evictions
+from functions.steps import step
+from kube.budgets import BlockedPod, build_object_reference
 from kube.client.paging import ListResult
 from kube.client.sync_client import SyncClient
-from kube.evacuation_requests import add_evacuation_requests, replace_expected_refusals
-from kube.evictions import EvictionResult
-from kube.maintenance import drain_flags, eviction_backoff
-from kube.maintenance.blocked_pods import format_summary
-from kube.maintenance.lookup import list_pods_on_node
+from kube.evictions.executor import (
+    EvictionOutcome,
+    ExecutionOptions,
+    collect_late_evictions,
+    execute_with_replanning,
+    list_covering_budgets,
+)
+from kube.evictions.planner import EvictionPlan, plan_evictions
+from kube.maintenance import drain_flags
+from kube.maintenance.blocked_pods import UNDECIDED_REASONS, add_retry_after, split_due_pods, was_blocked
+from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
 from kube.maintenance.node_snapshot import StepSnapshot
 from kube.maintenance.objects import Maintenance, get_group, is_reported_drained
 from kube.nodes import Node, is_cordoned_and_tainted
 from kube.paths import Object
-from kube.pods import DrainOptions, PodClassification, get_uid, is_terminating
+from kube.pods import DrainOptions, Pod, PodClassification, get_uid, is_terminating
 
-CONSUMES = events.TYPES_BY_FLAG["more"]
-EMITS = (events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED)
-HINT_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
+CHANGE_TYPES = (*HINT_VERSION_FIELDS, events.VIRT_LAUNCHERS_WAIT_CHANGED)
 """Types of the events that report changes of pods and budgets; events of other types report the node's state."""
-PASS_STRATEGY, LATE_EVICTIONS = PodStrategy(), LateEvictions()
+LATE_EVICTIONS = LateEvictions()
 NO_TIME_MESSAGE = "not evicted yet: the API server is slow, or asked clients to wait"
 OWN_POD_MESSAGE = "the pod runs the function evict: it is evicted once its evictions on other nodes have a response"
 
 
+@step(
+    "evict",
+    consumes=events.TYPES_BY_FLAG["more"],
+    emits=(events.PODS_EVICTED, events.NODE_DRAINED, events.NODE_DRIFTED),
+    on_failure=build_step_failed,
+    coalescing=PodHintPolicy(),
+    late_replies=LATE_EVICTIONS,
+    requires_signature=True,
+)
 def evict(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Evict the pods that may leave the node now, and report the blocked ones; return `node.drained` if no pod is left.
 
-    If the node is not cordoned and tainted, the function evicts nothing. For an event of the chain, it then returns
-    `node.drifted`, so that the node is repaired. Raises `Failed` if the node no longer exists, or if it drifts again
-    right after the repair; the next repair is the tick's (rule 9).
+    If the node is not cordoned and tainted, the function evicts nothing (see `EvictionPass.report_drift`). Raises
+    `Failed` if the node no longer exists.
     """
     if not is_active_install(client):
         return []
-    state = client.run(_read_state(client.api, event))
-    if state is None:
+    eviction_pass = client.run(EvictionPass.load(event, client))
+    if eviction_pass is None:
         return []
-    maintenance, node, listed = state
-    reference, name = parse_reference(event), node["metadata"]["name"]
-    if not is_cordoned_and_tainted(node, get_group(maintenance).drain_taint):
-        if event.get_type() in HINT_TYPES:
+    if not eviction_pass.is_node_cordoned_and_tainted():
+        return eviction_pass.report_drift()
+    pods = client.run(eviction_pass.classify_pods())
+    if not pods.leaving:
+        return eviction_pass.report_drained(pods)
+    plan = eviction_pass.plan(pods)
+    outcome = client.run(eviction_pass.execute(plan))
+    return eviction_pass.report_evictions(pods, outcome)
+
+
+class ClassifiedPods(NamedTuple):
+    """The pods that the drain covers, the resourceVersion of their list, and the budgets that cover them."""
+
+    classification: PodClassification
+    version: str
+    budgets: ListResult
+
+    @property
+    def leaving(self) -> list[Pod]:
+        """Return the pods that must still leave the node, including terminating ones."""
+        return self.classification.leaving
+
+
+@dataclass(frozen=True)
+class EvictionPass:
+    """One pass over a node: what it has read, and the steps from there to the reply.
+
+    Attributes:
+        pod_list: The node's pods, at least as new as the event's `podsVersion`.
+        options: The drain options of the maintenance.
+        now: Time of the pass, by which all backoffs are computed.
+        own_pod_name: Name of the pod that runs this process, "" outside a pod.
+    """
+
+    event: BaseCloudEvent
+    client: SyncClient
+    maintenance: Maintenance
+    node: Node
+    pod_list: ListResult
+    options: DrainOptions
+    now: datetime
+    own_pod_name: str
+
+    @classmethod
+    async def load(cls, event: BaseCloudEvent, client: SyncClient) -> EvictionPass | None:
+        """Read the maintenance, its node and the node's pods concurrently.
+
+        Returns None if the maintenance is not active; an error in listing the pods is then ignored. Raises `Failed` if
+        the node no longer exists.
+        """
+        node_name, version = parse_node_name(event), parse_resource_version(event, "podsVersion") or "0"
+        active, pod_list = await asyncio.gather(
+            fetch_active_maintenance(event, client.api),
+            list_pods_on_node(client.api, node_name, version),
+            return_exceptions=True,
+        )
+        if isinstance(active, BaseException):
+            raise active
+        if active is None:
+            return None
+        if isinstance(pod_list, BaseException):
+            raise pod_list
+        options = drain_flags.parse_drain_options(active[0])
+        return cls(
+            event, client, *active, pod_list, options, datetime.now(timezone.utc), os.environ.get("HOSTNAME", "")
+        )
+
+    def is_node_cordoned_and_tainted(self) -> bool:
+        """Return whether the node is cordoned and tainted, as it must be before the first eviction (NMO-5)."""
+        return is_cordoned_and_tainted(self.node, get_group(self.maintenance).drain_taint)
+
+    def report_drift(self) -> list[BaseCloudEvent]:
+        """Return `node.drifted` for an event of the chain, so that the node is repaired, and nothing for a hint.
+
+        Raises `Failed` if the node drifts again right after the repair; the next repair is the tick's (rule 9).
+        """
+        if self.event.get_type() in CHANGE_TYPES:
             return []  # `guard` repairs the node; while `guard` backs off, the tick repairs it.
-        if require_data(event).get("again"):
+        name = parse_node_name(self.event)
+        if require_data(self.event).get("again"):
             raise Failed(
                 f'node "{name}": another client reverted the cordon or the taint twice; retrying at the next tick'
             )
         data = {"message": f'node "{name}" is no longer cordoned and tainted', "again": True}
-        return [events.build_event(events.NODE_DRIFTED, "evict", reference, name, cause=event, data=data)]
-    options = drain_flags.parse_drain_options(maintenance)
-    pods, budgets, version = client.run(_read_pods_and_budgets(client.api, name, event, listed, options))
-    if not pods.leaving:
-        late_batch = EvictionResult(
-            evicted=[] if replay_extensions.is_replay(event) else client.run(take_late_evictions(client.api, name))
+        return self._build_reply(events.NODE_DRIFTED, data)
+
+    async def classify_pods(self) -> ClassifiedPods:
+        """Classify the node's pods by `spec.drain`, and read the budgets that cover them.
+
+        The budgets are at least as new as the event's `budgetsVersion`. If no pod is left, the function verifies that
+        with a second list of the newest state. The second list is not necessary if the event reports the deletion of
+        the last pod, because the first list is at least as new. Orphaned DaemonSet pods are identified last, once no
+        other pod can be evicted.
+        """
+        listed = self.pod_list
+        is_fresh = self.event.get_type() == events.PODS_GONE and bool(parse_resource_version(self.event, "podsVersion"))
+        pods = drain_flags.classify_for_drain(listed.items, self.options, self.now)
+        if not pods.leaving and not is_fresh:
+            listed = await list_pods_on_node(self.client.api, parse_node_name(self.event))
+            pods = drain_flags.classify_for_drain(listed.items, self.options, self.now)
+        if pods.daemonset_pods and not drain_flags.select_evictable_pods(pods, self.options):
+            orphan_uids = await find_orphan_uids(self.client.api, pods.daemonset_pods)
+            pods = drain_flags.classify_for_drain(listed.items, self.options, self.now, orphan_uids)
+        running = [pod for pod in drain_flags.select_evictable_pods(pods, self.options) if not is_terminating(pod)]
+        budgets_version = parse_resource_version(self.event, "budgetsVersion") or "0"
+        budgets = await list_covering_budgets(self.client.api, running, budgets_version)
+        return ClassifiedPods(pods, listed.resource_version, budgets)
+
+    def report_drained(self, pods: ClassifiedPods) -> list[BaseCloudEvent]:
+        """Return `node.drained`, with the evictions that were granted after the last pass had ended.
+
+        Returns nothing if the event is late, so that the status already reports the node as drained.
+        """
+        is_replay = extensions.is_replay(self.event)
+        evicted = (
+            [] if is_replay else self.client.run(collect_late_evictions(self.client.api, parse_node_name(self.event)))
         )
-        if is_reported_drained(maintenance) and not late_batch.evicted:
-            return []  # The event is late: the status already reports the node as drained.
-        report_batch(maintenance, late_batch, event)
-        evicted = {"evicted": late_batch.evicted} if late_batch.evicted else {}
+        if is_reported_drained(self.maintenance) and not evicted:
+            return []
+        report_outcome(self.maintenance, EvictionOutcome(evicted=evicted), self.event)
+        data = {**({"evicted": evicted} if evicted else {}), "podsVersion": pods.version, **self._build_snapshot([])}
+        return self._build_reply(events.NODE_DRAINED, data)
+
+    def plan(self, pods: ClassifiedPods) -> EvictionPlan:
+        """Plan the evictions that the budgets allow; pods in backoff are blocked.
+
+        `node.tainted`, as the tick emits it, repeats the evacuation request of each pod that waits for KubeVirt.
+        """
+        evictable = drain_flags.select_evictable_pods(pods.classification, self.options)
+        due, backing_off = split_due_pods(evictable, self.maintenance, self.now)
+        is_tick = self.event.get_type() == events.NODE_TAINTED
+        plan = plan_evictions(
+            due,
+            pods.budgets.items,
+            self.options,
+            lambda item: is_tick or not was_blocked(item, self.maintenance),
+        )
+        return replace(plan, blocked=[*plan.blocked, *backing_off])
+
+    async def execute(self, plan: EvictionPlan) -> EvictionOutcome:
+        """Evict the pods of the plan for up to a second; late responses are reported by the next pass, or later."""
+        is_dry_run = extensions.is_dry_run(self.event)
+        options = ExecutionOptions(
+            parse_node_name(self.event),
+            self.own_pod_name,
+            extensions.is_replay(self.event),
+            None if is_dry_run else LATE_EVICTIONS.build_reporter(self.event, self.maintenance),
+        )
+        outcome = await execute_with_replanning(self.client.api, plan, options)
+        if outcome.in_flight and not is_dry_run:
+            LATE_EVICTIONS.track_client(self.client)
+        return outcome
+
+    def report_evictions(self, pods: ClassifiedPods, outcome: EvictionOutcome) -> list[BaseCloudEvent]:
+        """Return `pods.evicted` with the evicted, blocked and remaining pods, flagged `more` if a pass must follow."""
+        outcome, needs_another_pass = retry_or_block(outcome, self.maintenance, self.own_pod_name)
+        blocked = add_retry_after(outcome.blocked, self.maintenance, self.now)
+        blocked_by_flags = drain_flags.find_pods_blocked_by_flags(pods.classification, self.options)
+        outcome = replace(outcome, blocked=[*blocked, *blocked_by_flags])
+        report_outcome(self.maintenance, outcome, self.event)
+        gone_uids = {pod["uid"] for pod in outcome.already_gone}
         data = {
-            **evicted,
-            "podsVersion": version,
-            **StepSnapshot.from_maintenance(maintenance, is_cordoned_and_tainted=True).as_data(),
+            **build_evicted_data(outcome, pods.version, pods.budgets.resource_version),
+            **self._build_snapshot([pod for pod in pods.leaving if get_uid(pod) not in gone_uids]),
         }
-        return [events.build_event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
-    now = datetime.now(timezone.utc)
-    due, backing_off = eviction_backoff.split_due_pods(
-        drain_flags.select_evictable_pods(pods, options), maintenance, now
-    )
-    planned, is_tick = plan_evictions(due, budgets.items, options), event.get_type() == events.NODE_TAINTED
-    requested = add_evacuation_requests(
-        planned, due, lambda item: is_tick or not eviction_backoff.was_blocked(item, maintenance)
-    )
-    own_pod_name, is_replay = os.environ.get("HOSTNAME", ""), replay_extensions.is_replay(event)
-    eviction = evict_batches(
-        client.api, planned, due, node_name=name, own_pod_name=own_pod_name, ignore_other_batches=is_replay
-    )
-    batch = client.run(eviction)
-    if batch.in_flight and not replay_extensions.is_dry_run(event):
-        LATE_EVICTIONS.track_pass(event, maintenance, client)
-    batch.blocked = replace_expected_refusals(batch.blocked, requested)
-    needs_another_pass = _update_blocked_pods(batch, maintenance, own_pod_name)
-    newly_blocked = eviction_backoff.add_retry_after(batch.blocked, maintenance, now)
-    batch.blocked = [*newly_blocked, *backing_off, *drain_flags.find_pods_blocked_by_flags(pods, options)]
-    report_batch(maintenance, batch, event)
-    flags = ("more",) if needs_another_pass else ()
-    gone_uids = {pod["uid"] for pod in batch.already_gone}
-    leaving = [pod for pod in pods.leaving if get_uid(pod) not in gone_uids]
-    data = {
-        **_build_evicted_data(batch, version, budgets.resource_version),
-        **StepSnapshot.from_maintenance(maintenance, is_cordoned_and_tainted=True, leaving=leaving).as_data(),
-    }
-    return [events.build_event(events.PODS_EVICTED, "evict", reference, name, cause=event, data=data, flags=flags)]
+        return self._build_reply(events.PODS_EVICTED, data, flags=("more",) if needs_another_pass else ())
+
+    def _build_snapshot(self, leaving: Sequence[Pod]) -> Object:
+        return StepSnapshot.from_maintenance(self.maintenance, is_cordoned_and_tainted=True, leaving=leaving).as_data()
+
+    def _build_reply(self, event_type: str, data: Object, flags: tuple[str, ...] = ()) -> list[BaseCloudEvent]:
+        reference, node = parse_reference(self.event), parse_node_name(self.event)
+        return [events.build_event(event_type, "evict", reference, node, cause=self.event, data=data, flags=flags)]
 
 
-async def _read_state(api: Api, event: BaseCloudEvent) -> tuple[Maintenance, Node, ListResult] | None:
-    """Read the maintenance, its node and the node's pods concurrently; return None if the maintenance is not active.
+def retry_or_block(
+    outcome: EvictionOutcome, maintenance: Maintenance, own_pod_name: str = ""
+) -> tuple[EvictionOutcome, bool]:
+    """Return the outcome with the pods that count as blocked, and whether another pass should follow immediately.
 
-    The pods are at least as new as the event's `podsVersion`. If the maintenance is not active, an error in listing the
-    pods is ignored.
+    If the pass made progress, another pass retries the deferred pods, and the pods whose eviction failed without a
+    refusal. Without progress, these pods count as blocked (rule 9). So do pods that the status already reports as
+    blocked. `own_pod_name` is the name of the pod that runs this process.
     """
-    listing = list_pods_on_node(api, parse_node_name(event), parse_resource_version(event, "podsVersion") or "0")
-    active, listed = await asyncio.gather(fetch_active_maintenance(event, api), listing, return_exceptions=True)
-    if isinstance(active, BaseException):
-        raise active
-    if active is None:
-        return None
-    if isinstance(listed, BaseException):
-        raise listed
-    return *active, listed
-
-
-async def _read_pods_and_budgets(
-    api: Api, node: str, event: BaseCloudEvent, listed: ListResult, options: DrainOptions
-) -> tuple[PodClassification, ListResult, str]:
-    """Return the node's classified pods, the budgets that cover them, and the resourceVersion of the pod list.
-
-    The budgets are at least as new as the event's `budgetsVersion`.
-    """
-    is_fresh = event.get_type() == events.PODS_GONE and bool(parse_resource_version(event, "podsVersion"))
-    pods, version = await classify_node_pods(api, node, listed, options, is_fresh=is_fresh)
-    evictable = [pod for pod in drain_flags.select_evictable_pods(pods, options) if not is_terminating(pod)]
-    budgets = await list_covering_budgets(api, evictable, parse_resource_version(event, "budgetsVersion") or "0")
-    return pods, budgets, version
-
-
-async def classify_node_pods(
-    api: Api, node: str, listed: ListResult, options: DrainOptions, *, is_fresh: bool
-) -> tuple[PodClassification, str]:
-    """Classify the pods on the node, and return them with the resourceVersion of their list.
-
-    If no pod is left, the function verifies that with a second list of the newest state. If `is_fresh` is true, the
-    second list is not necessary: `listed` is at least as new as the deletion of the last pod. Orphaned DaemonSet pods
-    are identified last, once no other pod can be evicted.
-    """
-    now = datetime.now(timezone.utc)
-    pods = drain_flags.classify_for_drain(listed.items, options, now)
-    if not pods.leaving and not is_fresh:
-        listed = await list_pods_on_node(api, node)
-        pods = drain_flags.classify_for_drain(listed.items, options, now)
-    if pods.daemonset_pods and not drain_flags.select_evictable_pods(pods, options):
-        pods = drain_flags.classify_for_drain(
-            listed.items, options, now, await find_orphan_uids(api, pods.daemonset_pods)
-        )
-    return pods, listed.resource_version
-
-
-def _update_blocked_pods(batch: EvictionResult, maintenance: Maintenance, own_pod_name: str = "") -> bool:
-    """Update `batch.blocked`, and return whether another pass should follow immediately (rule 9).
-
-    If the batch made progress, another pass retries the deferred pods, and the pods whose eviction failed without a
-    refusal. Without progress, these pods count as blocked. So do pods that the status already reports as blocked.
-    `own_pod_name` is the name of the pod that runs this process.
-    """
-    undecided = [item for item in batch.blocked if item.reason in eviction_backoff.UNDECIDED_REASONS]
-    if not (batch.evicted or batch.already_gone or batch.in_flight):
-        for pod in batch.deferred:
-            message = OWN_POD_MESSAGE if pod["metadata"]["name"] == own_pod_name else NO_TIME_MESSAGE
-            batch.blocked.append(BlockedPod(build_object_reference(pod), "NoTime", message))
-        return False
-    newly_undecided = [item for item in undecided if not eviction_backoff.was_blocked(item, maintenance)]
-    batch.blocked = [item for item in batch.blocked if item not in newly_undecided]
-    return bool(newly_undecided or batch.deferred)
-
-
-def _build_evicted_data(batch: EvictionResult, pods_version: str, budgets_version: str) -> Object:
-    error = format_summary(item for item in batch.blocked if item.reason not in PROGRESSING_REASONS)
-    return {
-        "evicted": batch.evicted,
-        **build_blocked_data([item.as_data() for item in batch.blocked], error),
-        "podsVersion": pods_version,
-        **({"budgetsVersion": budgets_version} if budgets_version else {}),
-    }
+    if not (outcome.evicted or outcome.already_gone or outcome.in_flight):
+        deferred = [
+            BlockedPod(
+                build_object_reference(pod),
+                "NoTime",
+                OWN_POD_MESSAGE if pod["metadata"]["name"] == own_pod_name else NO_TIME_MESSAGE,
+            )
+            for pod in outcome.deferred
+        ]
+        return replace(outcome, blocked=[*outcome.blocked, *deferred]), False
+    retried = [
+        item for item in outcome.blocked if item.reason in UNDECIDED_REASONS and not was_blocked(item, maintenance)
+    ]
+    blocked = [item for item in outcome.blocked if item not in retried]
+    return replace(outcome, blocked=blocked), bool(retried or outcome.deferred)

@@ -1,4 +1,4 @@
-"""Reports the results of eviction batches: one merged reply to coalesced hints, log lines and a metric.
+"""Reports the outcomes of eviction passes: one merged reply to coalesced hints, log lines and a metric.
 
 The API server may grant an eviction after the pass that sent it has ended. Usually the next pass of this process
 reports that eviction. Without a next pass, the eviction is published as an additional reply to the earlier pass's
@@ -9,32 +9,33 @@ the journal (NMO-17, NMO-17a).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
+from eventing.http_binding import BadEvent
 from eventing.signatures import sign_event
-from functions.event_data import parse_resource_version, require_data
+from functions.event_data import is_nonempty_string, parse_resource_version, require_data
 from functions.maintenance.event_objects import log_about, parse_node_name, parse_reference
 from functions.maintenance.metrics import EVICTIONS
-from functions.pass_strategies import PassKey, Replies, ResourceVersions
-from kube.client.eviction_batch import (
-    list_nodes_with_pending_evictions,
-    set_late_eviction_callback,
-    take_all_late_evictions,
-)
+from functions.work_queue import HintPolicy, Replies, ResourceVersions, WorkKey
+from kube.budgets import PROGRESSING_REASONS
 from kube.client.sync_client import SyncClient
-from kube.evictions import EvictionResult
+from kube.evictions.executor import EvictionOutcome
+from kube.evictions.tracker import EvictionTracker, LateReporter
 from kube.maintenance.blocked_pods import format_summary
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import Maintenance, get_group, trim_maintenance
+from kube.maintenance.node_snapshot import StepSnapshot
+from kube.maintenance.objects import Maintenance, get_group, is_pod_count, trim_maintenance
 from kube.maintenance.status_patch import MAX_ERROR_CHARACTERS
 from kube.paths import Object
 from kube.resource_versions import find_newest, is_at_least_as_new
 from kube.text_limits import format_count, take_within_bytes, truncate
+from kube.times import parse_time_or_none
 
 PublishReplies: TypeAlias = Callable[[BaseCloudEvent, list[BaseCloudEvent]], None]
 """Function that publishes additional replies to the event of a pass."""
@@ -46,32 +47,46 @@ HINT_VERSION_FIELDS = {
     events.BUDGET_OPENED: VERSION_FIELDS,
 }
 """Hints that report only these resourceVersions: a pass that has seen the versions has also handled the hint."""
+REQUIRED_FIELDS = ("namespace", "name", "reason")
+FIELD_CHECKS: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("namespace", "name", "reason", "uid"), is_nonempty_string),
+    **dict.fromkeys(("message", "budget"), lambda value: value == "" or is_nonempty_string(value)),
+    **dict.fromkeys(("healthy", "needed"), is_pod_count),
+    "allowsNone": lambda value: isinstance(value, bool),
+    "retryAfter": lambda value: parse_time_or_none(value) is not None,
+}
+"""Field → function that returns whether a value is valid for this field. All other fields are dropped."""
 MAX_BLOCKED_BYTES = 1_200_000
 """Maximum bytes of the blocked pods in one event.
 
 The number of pods and the length of the server's messages are unbounded, but consumers limit the size of an event.
 """
-MAX_TRACKED_NODES = 100
-"""Number of nodes with a stored last pass, above which passes without a pending eviction request are removed."""
 
 
-class PodStrategy:
-    """Strategy for passes that evict a node's pods for one maintenance; the merged reply lists all evicted pods."""
+def _build_work_key(event: BaseCloudEvent) -> WorkKey:
+    """Return the key of the pass: the node and the maintenance. Raises `BadEvent` if the hint is malformed."""
+    for name in VERSION_FIELDS:
+        parse_resource_version(event, name)
+    return WorkKey(f"node {parse_node_name(event)}", parse_reference(event).uid)
 
-    def build_key(self, event: BaseCloudEvent) -> PassKey:
-        """Return the key of the pass: the node and the maintenance. Raises `BadEvent` if the hint is malformed."""
-        for name in VERSION_FIELDS:
-            parse_resource_version(event, name)
-        return PassKey(f"node {parse_node_name(event)}", parse_reference(event).uid)
 
-    def select_newest(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
+class PodHintPolicy(HintPolicy):
+    """Policy for passes that evict a node's pods for one maintenance; the merged reply lists all evicted pods."""
+
+    def __init__(self) -> None:
+        super().__init__(_build_work_key)
+
+    def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
         """Return a hint that reports the newest pods and the newest budgets of all hints.
 
-        The result has the type of the hint with the newest pods, since that type shows whether the last pods have left.
+        The result is `node.tainted` if one of the hints is, since only for that type does `evict` report a drifted node
+        and repeat evacuation requests. Otherwise, the result has the type of the hint with the newest pods, since that
+        type shows whether the last pods have left.
         """
         versions = {name: find_newest(parse_resource_version(hint, name) for hint in hints) for name in VERSION_FIELDS}
-        latest = next(hint for hint in hints if parse_resource_version(hint, "podsVersion") == versions["podsVersion"])
-        return sign_event(events.merge_data(latest, versions))
+        newest = next(hint for hint in hints if parse_resource_version(hint, "podsVersion") == versions["podsVersion"])
+        tainted = next((hint for hint in hints if hint.get_type() == events.NODE_TAINTED), newest)
+        return sign_event(events.merge_data(tainted, versions))
 
     def read_versions(self, replies: Replies) -> ResourceVersions:
         """Return the resourceVersions of the pods and budgets in the last reply."""
@@ -92,11 +107,13 @@ class PodStrategy:
     def select_unrepeated_replies(self, _replies: Replies) -> Replies:
         """Return no replies, because the next reply supersedes a `node.drained` or a failure.
 
-        `merge` returns the evictions in a reply flagged `more`, so they are not lost either.
+        `merge_replies` returns the evictions in a reply flagged `more`, so they are not lost either.
         """
         return []
 
-    def merge(self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool) -> Replies | None:
+    def merge_replies(
+        self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
+    ) -> Replies | None:
         """Return the last pass's reply with the evictions of all passes.
 
         If `has_more_hints` is true, only `pods.evicted` can request another pass. If a later pass failed, the reply
@@ -161,99 +178,112 @@ def _build_merged_reply(
     return events.build_event(last_reply.get_type(), "evict", reference, node, cause=event, data=data, flags=flags)
 
 
-def report_batch(maintenance: Maintenance, batch: EvictionResult, event: BaseCloudEvent) -> None:
-    """Log the batch, and count it in the metric unless the event is a replay."""
-    if not replay_extensions.is_replay(event):
-        _count_evictions(batch)
-    _log_batch(maintenance, batch)
+def build_evicted_data(outcome: EvictionOutcome, pods_version: str, budgets_version: str) -> Object:
+    """Build the data of `pods.evicted`, without the node's snapshot."""
+    error = format_summary(item for item in outcome.blocked if item.reason not in PROGRESSING_REASONS)
+    return {
+        "evicted": outcome.evicted,
+        **build_blocked_data([item.as_data() for item in outcome.blocked], error),
+        "podsVersion": pods_version,
+        **({"budgetsVersion": budgets_version} if budgets_version else {}),
+    }
 
 
-def _count_evictions(batch: EvictionResult) -> None:
-    EVICTIONS.labels("evicted").inc(len(batch.evicted))
-    EVICTIONS.labels("gone").inc(len(batch.already_gone))
-    EVICTIONS.labels("blocked").inc(len(batch.blocked))
+def parse_blocked_pods(event: BaseCloudEvent) -> list[Object] | None:
+    """Return the blocked pods, or None if the event has no list. Raises a `BadEvent` that names the malformed field."""
+    blocked = require_data(event).get("blocked")
+    if blocked is None:
+        return None
+    if not isinstance(blocked, list):
+        raise BadEvent("data.blocked is not a list")
+    return [_parse_pod(pod) for pod in blocked]
 
 
-def _log_batch(maintenance: Maintenance, batch: EvictionResult) -> None:
-    if batch.evicted:
+def _parse_pod(pod: Any) -> Object:
+    if not isinstance(pod, dict):
+        raise BadEvent("data.blocked contains an item that is not an object")
+    for name, is_valid in FIELD_CHECKS.items():
+        if not is_valid(pod[name]) if name in pod else name in REQUIRED_FIELDS:
+            raise BadEvent(f"{name} of a pod in data.blocked is missing or malformed")
+    return {name: pod[name] for name in pod if name in FIELD_CHECKS}
+
+
+def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:
+    """Return the snapshot that the event's step took; None if there is none. Raises `BadEvent` if malformed."""
+    version, leaving = parse_resource_version(event, "maintenanceVersion"), require_data(event).get("left")
+    if not version:
+        return None
+    if not isinstance(leaving, list | None) or not all(map(_is_valid_pod, leaving or [])):
+        raise BadEvent("data.left is not a list of pods")
+    return StepSnapshot(
+        version, require_data(event).get("closed") is True, [{"metadata": pod} for pod in leaving or []]
+    )
+
+
+def _is_valid_pod(pod: Any) -> bool:
+    """Return whether `pod` has valid values for all fields that the status reports."""
+    if not isinstance(pod, dict) or not all(is_nonempty_string(pod.get(name)) for name in ("namespace", "name")):
+        return False
+    deleted_at, finalizers = pod.get("deletionTimestamp"), pod.get("finalizers", [])
+    return (
+        (deleted_at is None or parse_time_or_none(deleted_at) is not None)
+        and isinstance(finalizers, list)
+        and all(map(is_nonempty_string, finalizers))
+    )
+
+
+def report_outcome(maintenance: Maintenance, outcome: EvictionOutcome, event: BaseCloudEvent) -> None:
+    """Log the outcome, and count it in the metric unless the event is a replay."""
+    if not extensions.is_replay(event):
+        EVICTIONS.labels("evicted").inc(len(outcome.evicted))
+        EVICTIONS.labels("gone").inc(len(outcome.already_gone))
+        EVICTIONS.labels("blocked").inc(len(outcome.blocked))
+    if outcome.evicted:
         log_about("Evict all Pods from Node", maintenance)
-    for pod in batch.evicted:
+    for pod in outcome.evicted:
         pod_name = f"{pod['namespace']}/{pod['name']}"
         # The format of the log line depends on the maintenance's API group.
         logged_name = pod_name if get_group(maintenance) is MEDIK8S else f'"{pod["name"]}"'
         log_about(f"evicting pod {logged_name}", maintenance, pod=pod_name)
-    if batch.blocked:
+    if outcome.blocked:
         log_about(
-            f"{format_count(len(batch.blocked), 'pod')} blocked", maintenance, error=format_summary(batch.blocked)
+            f"{format_count(len(outcome.blocked), 'pod')} blocked", maintenance, error=format_summary(outcome.blocked)
         )
 
 
-class EvictionPass(NamedTuple):
-    """The last pass on a node that ended before all of its eviction requests had a response."""
-
-    event: BaseCloudEvent
-    maintenance: Maintenance
-    client: SyncClient
-
-
 class LateEvictions:
-    """This process's late evictions, by node: evictions that the API server granted after their pass had ended."""
+    """Records in the journal the evictions that were granted after their pass had ended, and that no pass collected."""
 
     def __init__(self) -> None:
-        self._passes: dict[str, EvictionPass] = {}
+        self._clients: set[SyncClient] = set()
         self._publish: PublishReplies | None = None
 
     def set_publisher(self, publish: PublishReplies) -> None:
         """Set the function that publishes late evictions."""
         self._publish = publish
 
-    def track_pass(self, event: BaseCloudEvent, maintenance: Maintenance, client: SyncClient) -> None:
-        """Store a pass that ended before all of its eviction requests had a response.
-
-        A replay does not replace a pass for the same maintenance. Otherwise the drain's evictions would be reported as
-        the replay's, and the metric would not count them.
-        """
-        previous = self._passes.get(parse_node_name(event))
-        if (
-            previous
-            and replay_extensions.is_replay(event)
-            and parse_reference(previous.event) == parse_reference(event)
-        ):
-            return
-        if len(self._passes) >= MAX_TRACKED_NODES:
-            self._drop_completed_passes(client)
+    def build_reporter(self, event: BaseCloudEvent, maintenance: Maintenance) -> LateReporter:
+        """Return the function that publishes a pass's late evictions as an additional reply to the pass's event."""
         # The trimmed maintenance has no long pod lists.
-        trimmed = {
-            "apiVersion": maintenance["apiVersion"],
-            **trim_maintenance(maintenance),
-        }
-        self._passes[parse_node_name(event)] = EvictionPass(event, trimmed, client)
-        set_late_eviction_callback(client.api, self._publish_late_evictions)
+        trimmed = {"apiVersion": maintenance["apiVersion"], **trim_maintenance(maintenance)}
+        return partial(self._publish_late_evictions, event, trimmed)
 
-    def _drop_completed_passes(self, client: SyncClient) -> None:
-        """Remove the passes without a pending eviction request; keep passes that other threads add during the call."""
-        passes = self._passes.copy()
-        pending_nodes = client.run(list_nodes_with_pending_evictions(client.api))
-        for node, eviction_pass in passes.items():
-            if node not in pending_nodes and self._passes.get(node) is eviction_pass:
-                del self._passes[node]
+    def track_client(self, client: SyncClient) -> None:
+        """Remember a client with evictions in flight, for which `close` waits."""
+        self._clients.add(client)
 
     def close(self) -> None:
         """Publish the late evictions before the process exits; wait briefly for evictions in flight."""
-        for client in {eviction_pass.client for eviction_pass in self._passes.values()}:
-            for node, pods in client.run(take_all_late_evictions(client.api)).items():
-                self._publish_late_evictions(node, pods)
-        self._passes.clear()
+        while self._clients:
+            client = self._clients.pop()
+            client.run(EvictionTracker.for_client(client.api).report_all_late())
 
-    def _publish_late_evictions(self, node: str, pods: list[dict[str, str]]) -> None:
-        """Publish late evictions; `pods` has the format of `pods.evicted`.
-
-        The node's pass is always known, since only a pass sends evictions.
-        """
-        event, maintenance, _ = self._passes[node]
-        report_batch(maintenance, EvictionResult(evicted=pods), event)
+    def _publish_late_evictions(
+        self, event: BaseCloudEvent, maintenance: Maintenance, pods: list[dict[str, str]]
+    ) -> None:
+        report_outcome(maintenance, EvictionOutcome(evicted=pods), event)
         if self._publish:
-            reference, seed = parse_reference(event), pods[0]["uid"]
+            reference, node, seed = parse_reference(event), parse_node_name(event), pods[0]["uid"]
             late = events.build_event(
                 events.PODS_EVICTED, "evict", reference, node, cause=event, seed=seed, data={"evicted": pods}
             )

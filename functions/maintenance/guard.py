@@ -19,22 +19,23 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.http_binding import BadEvent
 from functions.event_data import get_metadata, is_nonempty_string, require_data
+from functions.event_recorder import EVENT_RECORDER
 from functions.installs import is_active_install
-from functions.maintenance.event_objects import is_active, log_about
-from functions.maintenance.kubernetes_events import find_node_event, record_node_event
-from functions.pass_strategies import ChangeStrategy
+from functions.maintenance.event_objects import build_step_failed, is_active, log_about
+from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import get_or_none
-from kube.client.api_errors import Conflict, NotFound
+from kube.client.api_errors import ApiError, Conflict, NotFound
 from kube.client.sync_client import SyncClient
+from kube.kubernetes_events import WARNING_TYPE, EventNotice
 from kube.maintenance import objects as m
-from kube.maintenance.eviction_backoff import is_backing_off
+from kube.maintenance.blocked_pods import is_backing_off
 from kube.maintenance.groups import GROUPS
+from kube.maintenance.kubernetes_events import EVENTS_PATH, build_node_notice
 from kube.maintenance.lookup import list_maintenances_of_holder_group, list_undeleted_maintenances
 from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_in_maintenance
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
-CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
-EMITS = (events.NODE_DRIFTED,)
 CORDONED_AGAIN_REASON = "NodeCordonedAgain"
 
 
@@ -46,9 +47,14 @@ def _parse_node_name(event: BaseCloudEvent) -> str:
     return str(name)
 
 
-PASS_STRATEGY = ChangeStrategy(lambda event: f"node {_parse_node_name(event)}")
-
-
+@step(
+    "guard",
+    consumes=(events.RESOURCE_UPDATED, events.RESOURCE_DELETED),
+    emits=(events.NODE_DRIFTED,),
+    kind="Node",
+    on_failure=build_step_failed,
+    coalescing=HintPolicy(lambda event: WorkKey(f"node {_parse_node_name(event)}")),
+)
 def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `node.drifted` for a node that needs repair, and delete the maintenances of a deleted node.
 
@@ -115,11 +121,12 @@ def _report_drift(
     for item in maintenances:
         if not m.is_reported_cordoned(item) or is_in_maintenance(node, m.get_group(item).drain_taint):
             continue
-        if is_backing_off(find_node_event(name, CORDONED_AGAIN_REASON, item, client), now):
-            continue
         drift, maintenance = _describe_drift(item, node), item["metadata"]["name"]
         message = f'node "{name}" was {drift} during maintenance "{maintenance}"; cordoning it again'
-        if not record_node_event(name, CORDONED_AGAIN_REASON, message, item, client, event_type="Warning"):
+        notice = build_node_notice(name, CORDONED_AGAIN_REASON, item, message, event_type=WARNING_TYPE)
+        if is_backing_off(_find_repair_event(notice, item, client), now):
+            continue
+        if not client.run(EVENT_RECORDER.record(client.api, [notice])):
             continue
         log_about(message, item)
         reference = events.ObjectReference.from_object(item)
@@ -127,6 +134,16 @@ def _report_drift(
             events.build_event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})
         )
     return replies
+
+
+def _find_repair_event(notice: EventNotice, maintenance: Object, client: SyncClient) -> Object | None:
+    """Return the Event that counts the repairs of the node; None if no such Event can be read."""
+    try:
+        items = client.list(EVENTS_PATH, field_selector=f"metadata.name={notice.event_name}")["items"]
+    except ApiError as error:
+        log_about(f"cannot read Event {notice.reason}: {error.message}", maintenance)
+        return None
+    return items[0] if items else None
 
 
 def _describe_drift(maintenance: Object, node: Node) -> str:

@@ -15,18 +15,30 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.event_data import get_metadata, require_data
+from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import is_active_install
-from functions.maintenance.event_objects import log_about, parse_node_name, parse_reference, read_maintenance
-from functions.maintenance.kubernetes_events import record_node_event, record_progress
+from functions.maintenance.event_objects import (
+    build_step_failed,
+    log_about,
+    parse_node_name,
+    parse_reference,
+    read_maintenance,
+)
 from functions.node_patching import MAX_ATTEMPTS, patch_node
+from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound, Rejected
 from kube.client.sync_client import SyncClient
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.kubernetes_events import EVENT_MESSAGES, REMOVE_REASON, UNCORDON_REASON
+from kube.maintenance.kubernetes_events import (
+    REMOVE_REASON,
+    UNCORDON_REASON,
+    build_node_notice,
+    build_progress_notices,
+)
 from kube.maintenance.lookup import list_maintenances, list_undeleted_maintenances
 from kube.maintenance.status_patch import is_restore_failure_reported
 from kube.nodes import (
@@ -40,10 +52,14 @@ from kube.nodes import (
 )
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_RESTORE_PENDING)
-EMITS = (events.NODE_RESTORED, events.MAINTENANCE_PENDING)
 
-
+@step(
+    "restore",
+    consumes=(events.RESOURCE_UPDATED, events.MAINTENANCE_RESTORE_PENDING),
+    emits=(events.NODE_RESTORED, events.MAINTENANCE_PENDING),
+    kind="NodeMaintenance",
+    on_failure=build_step_failed,
+)
 def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand the node over to a successor, if any (X-7)."""
     if event.get_type() == events.RESOURCE_UPDATED and (
@@ -71,7 +87,7 @@ def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     except Conflict:
         raise Retry("the NodeMaintenance changed while its finalizer was being removed") from None
     log_about(f"NodeMaintenance Object: /{maintenance['metadata']['name']} Deleted ", maintenance)
-    record_progress(REMOVE_REASON, maintenance, client)
+    client.run(EVENT_RECORDER.record(client.api, build_progress_notices(REMOVE_REASON, maintenance)))
     return [_build_next_event(event, maintenance, others)]
 
 
@@ -168,8 +184,7 @@ def _list_successors(node_name: str, client: SyncClient) -> list[Object]:
 
 def _record_uncordon(node_name: str, maintenance: m.Maintenance, client: SyncClient) -> None:
     log_about(f"uncordon Node: {node_name}", maintenance)
-    message = EVENT_MESSAGES[UNCORDON_REASON]
-    record_node_event(node_name, UNCORDON_REASON, message, maintenance, client, event_type="Normal")
+    client.run(EVENT_RECORDER.record(client.api, [build_node_notice(node_name, UNCORDON_REASON, maintenance)]))
 
 
 def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:

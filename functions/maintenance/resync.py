@@ -14,28 +14,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.installs import acquire_install_lease
-from functions.maintenance.due_events import (
-    DueEvent,
-    RequiredRead,
-    ResyncSnapshot,
-    find_due_event,
-    find_due_event_by_pods,
-    find_due_event_on_node,
-    find_orphans,
-)
-from functions.maintenance.event_objects import log_about
+from functions.maintenance.due_events import DueEvent, find_due_event, find_orphans
+from functions.maintenance.event_objects import build_step_failed, log_about
 from functions.maintenance.metrics import MAINTENANCE_COLLECTOR, RESYNC_EVENTS
-from functions.pass_strategies import ChangeStrategy
+from functions.maintenance.observation import Observation, RequiredRead, ResyncSnapshot
 from functions.round_robin import RoundRobin
-from kube.client.api import Api, get_or_none
+from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError, Unavailable
-from kube.client.concurrent_requests import gather_all
 from kube.client.paging import ListResult, list_all
 from kube.client.sync_client import SyncClient
 from kube.maintenance import leases
@@ -46,9 +40,6 @@ from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 from kube.trimming import trim_node
 
-CONSUMES = (events.TICK,)
-EMITS = (events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING, events.NODE_DRIFTED, events.NODE_TAINTED)
-PASS_STRATEGY = ChangeStrategy(lambda _tick: "all maintenances")
 MAX_READS_PER_TICK, MIN_SUCCEEDED_READS = 20, 5
 """Maximum number of requests per tick for single nodes, and also for the pods on nodes.
 
@@ -68,6 +59,13 @@ READ_ROTATIONS = ReadRotations()
 """The round-robin positions of this process; a replay uses separate positions."""
 
 
+@step(
+    "resync",
+    consumes=(events.TICK,),
+    emits=(events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING, events.NODE_DRIFTED, events.NODE_TAINTED),
+    on_failure=build_step_failed,
+    coalescing=HintPolicy(lambda _tick: WorkKey("all maintenances")),
+)
 def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the event that each maintenance waits for, because the original event may have been lost.
 
@@ -77,37 +75,35 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if not acquire_install_lease(client):
         return []
     snapshot = client.run(_read_snapshot(client.api))
-    is_replay = replay_extensions.is_replay(event)
+    is_replay = extensions.is_replay(event)
     rotations = ReadRotations() if is_replay else READ_ROTATIONS
     waiting = client.run(_find_waiting_maintenances(client.api, snapshot, rotations, datetime.now(timezone.utc)))
-    due_events = [
-        (
-            events.ObjectReference.from_object(item),
-            m.get_node_name(item),
-            event_type,
-            _build_event_data(item, event_type),
-        )
-        for item, event_type in waiting
-    ]
-    due_events += [
-        (reference, node, events.MAINTENANCE_RESTORE_PENDING, {}) for reference, node in find_orphans(snapshot)
+    replies: list[BaseCloudEvent] = [_build_reply(event, item, event_type) for item, event_type in waiting]
+    replies += [
+        events.build_event(events.MAINTENANCE_RESTORE_PENDING, "resync", reference, node, cause=event)
+        for reference, node in find_orphans(snapshot)
     ]
     if not is_replay:
         MAINTENANCE_COLLECTOR.update(snapshot.maintenances)
-        for _, _, event_type, _ in due_events:
-            RESYNC_EVENTS.labels(event_type).inc()
-    return [
-        events.build_event(event_type, "resync", reference, node, cause=event, data=data)
-        for reference, node, event_type, data in due_events
-    ]
+        for reply in replies:
+            RESYNC_EVENTS.labels(reply.get_type()).inc()
+    return replies
 
 
-def _build_event_data(maintenance: Object, event_type: str) -> Object:
-    """Return the data of `maintenance.pending`: `begun` for a maintenance that has begun.
+def _build_reply(event: BaseCloudEvent, maintenance: Object, event_type: str) -> BaseCloudEvent:
+    """Build the event that a maintenance waits for, with `begun` in `maintenance.pending` if the maintenance has begun.
 
     If `begin` fails for a maintenance that has begun, the error concerns the renewal of its lease.
     """
-    return {"begun": True} if event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance) else {}
+    has_begun = event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance)
+    return events.build_event(
+        event_type,
+        "resync",
+        events.ObjectReference.from_object(maintenance),
+        m.get_node_name(maintenance),
+        cause=event,
+        data={"begun": True} if has_begun else {},
+    )
 
 
 async def _read_snapshot(api: Api) -> ResyncSnapshot:
@@ -159,14 +155,17 @@ async def _find_waiting_maintenances(
     api: Api, snapshot: ResyncSnapshot, rotations: ReadRotations, now: datetime
 ) -> list[tuple[Object, str]]:
     """Return the maintenances that wait for an event, each with the event's type."""
-    dues = [(item, _try_find_due_event(item, snapshot, now)) for item in snapshot.maintenances]
+    dues = [(item, _try_find_due_event(Observation(item, snapshot, now))) for item in snapshot.maintenances]
     unlabelled = [item for item, due in dues if due is RequiredRead.NODE]
+    closed = [item for item, due in dues if due is RequiredRead.PODS]
     reads = [
-        _try_read(item, _find_due_event_by_node(api, item, snapshot, now))
+        _find_due_event_after(_read_node, Observation(item, snapshot, now), api)
         for item in rotations.unlabelled.take(unlabelled, MAX_READS_PER_TICK)
     ]
-    chosen = _select_for_pod_read([item for item, due in dues if due is RequiredRead.PODS], rotations)
-    reads += [_try_read(item, _find_due_event_from_pods(api, item, now)) for item in chosen]
+    reads += [
+        _find_due_event_after(_read_pods, Observation(item, snapshot, now), api)
+        for item in _select_for_pod_read(closed, rotations)
+    ]
     outcomes = await gather_all(*reads)
     unread = [item for item, due in [*dues, *outcomes] if due is RequiredRead.UNAVAILABLE]
     if unread:
@@ -182,35 +181,37 @@ def _select_for_pod_read(maintenances: list[Object], rotations: ReadRotations) -
     return chosen + rotations.succeeded.take(drained, MAX_READS_PER_TICK - len(chosen))
 
 
-async def _find_due_event_by_node(api: Api, maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
-    name = m.get_node_name(maintenance)
-    node = await get_or_none(api.get(build_node_path(name)))
-    return find_due_event_on_node(maintenance, node, (snapshot.leases or {}).get(name), now)
+async def _read_node(observation: Observation, api: Api) -> Observation:
+    path = build_node_path(m.get_node_name(observation.maintenance))
+    return replace(observation, read_node=await get_or_none(api.get(path)))
 
 
-async def _find_due_event_from_pods(api: Api, maintenance: Object, now: datetime) -> DueEvent:
-    return find_due_event_by_pods(
-        maintenance, (await list_pods_on_node(api, m.get_node_name(maintenance), "0")).items, now
+async def _read_pods(observation: Observation, api: Api) -> Observation:
+    return replace(
+        observation, pods=(await list_pods_on_node(api, m.get_node_name(observation.maintenance), "0")).items
     )
 
 
-async def _try_read(maintenance: Object, read: Awaitable[DueEvent]) -> tuple[Object, DueEvent]:
-    """Await one read and return its result; a rejected request or a malformed object must not stop other reads."""
+async def _find_due_event_after(
+    read: Callable[[Observation, Api], Awaitable[Observation]], observation: Observation, api: Api
+) -> tuple[Object, DueEvent]:
+    """Return the maintenance and its due event after one read; a rejected request must not stop other reads."""
     try:
-        return maintenance, await read
+        return observation.maintenance, _try_find_due_event(await read(observation, api))
     except Unavailable:
-        return maintenance, RequiredRead.UNAVAILABLE
+        return observation.maintenance, RequiredRead.UNAVAILABLE
     except ApiError as error:
-        return maintenance, _log_skipped_maintenance(maintenance, error.message)
+        return observation.maintenance, _log_skipped_maintenance(observation.maintenance, error.message)
     except MALFORMED_OBJECT_ERRORS as error:
-        return maintenance, _log_skipped_maintenance(maintenance, repr(error))
+        return observation.maintenance, _log_skipped_maintenance(observation.maintenance, repr(error))
 
 
-def _try_find_due_event(maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
+def _try_find_due_event(observation: Observation) -> DueEvent:
+    """Return the event that a maintenance waits for; a malformed object must not stop the tick."""
     try:
-        return find_due_event(maintenance, snapshot, now)
+        return find_due_event(observation)
     except MALFORMED_OBJECT_ERRORS as error:
-        return _log_skipped_maintenance(maintenance, repr(error))
+        return _log_skipped_maintenance(observation.maintenance, repr(error))
 
 
 def _log_skipped_maintenance(maintenance: Object, error: str) -> str:

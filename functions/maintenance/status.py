@@ -17,21 +17,28 @@ from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.event_data import parse_resource_version, require_data
+from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import is_active_install
 from functions.maintenance import metrics
 from functions.maintenance.event_objects import log_about, parse_reference, read_maintenance
-from functions.maintenance.kubernetes_events import record_node_event, record_progress
-from functions.maintenance.reported_pods import parse_blocked_pods, parse_snapshot
-from functions.status_write_cache import StatusWrite, StatusWriteCache
-from functions.write_batcher import WriteBatcher
+from functions.maintenance.eviction_reports import parse_blocked_pods, parse_snapshot
+from functions.maintenance.status_writes import StatusWrite, StatusWriteCache, WriteBatcher
+from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
-from kube.maintenance.kubernetes_events import BEGIN_REASON, CORDON_REASON, EVENT_MESSAGES, FAIL_REASON, SUCCEED_REASON
+from kube.maintenance.kubernetes_events import (
+    BEGIN_REASON,
+    CORDON_REASON,
+    FAIL_REASON,
+    SUCCEED_REASON,
+    build_node_notice,
+    build_progress_notices,
+)
 from kube.maintenance.lookup import list_pods_on_node
 from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
 from kube.maintenance.status_patch import StatusInput, build_status_patch
@@ -39,8 +46,6 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.resource_versions import find_newest
 
-CONSUMES = events.TYPES_BY_FLAG["progress"]
-EMITS = ()
 MAX_ATTEMPTS = 5
 """Maximum number of attempts per write.
 
@@ -60,14 +65,22 @@ class StatusUpdate(NamedTuple):
     snapshot: StepSnapshot | None
 
 
+class NodeState(NamedTuple):
+    """The node and its pods, and the resourceVersion of the pods, or "" if the node may be newer than the pods."""
+
+    snapshot: NodeSnapshot
+    pods_version: str
+
+
 STATUS_BATCHER = WriteBatcher[StatusUpdate]()
 STATUS_WRITE_CACHE = StatusWriteCache()
 
 
+@step("status", consumes=events.TYPES_BY_FLAG["progress"], emits=(), requires_signature=True)
 def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Update `.status` from the cluster and from the event's data.
 
-    Events that arrive while the same status is being written share the next write (`write_batcher`); replays do not.
+    Events that arrive while the same status is being written share the next write (`status_writes`); replays do not.
     The event's data cannot be verified in the cluster, so the server rejects unsigned events before this step. Raises
     `Retry` if other clients keep changing the status.
     """
@@ -76,7 +89,7 @@ def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     update = StatusUpdate(
         event, build_status_input(event), parse_resource_version(event, "podsVersion"), parse_snapshot(event)
     )
-    if replay_extensions.is_replay(event):
+    if extensions.is_replay(event):
         _write_status([update], client)
     else:
         STATUS_BATCHER.write(parse_reference(event).uid, update, lambda updates: _write_status(updates, client))
@@ -99,7 +112,7 @@ def _write_status(updates: Sequence[StatusUpdate], client: SyncClient) -> None:
             continue
         except NotFound:
             return
-        if not replay_extensions.is_replay(event):
+        if not extensions.is_replay(event):
             metrics.observe_status_write(maintenance, patch["status"], datetime.now(timezone.utc))
             STATUS_WRITE_CACHE.record(parse_reference(event).uid, _build_status_write(maintenance, written, pods))
         _record_changes(maintenance, patch["status"], client)
@@ -139,71 +152,66 @@ def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
 def _build_patch(
     maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
 ) -> tuple[Object | None, str]:
-    """Return the status patch and the pods' resourceVersion, or "" if the node may have been read after the pods.
+    """Return the status patch, and the resourceVersion of the pods that it describes (see `NodeState`).
 
     Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
     """
     inputs, now = [update.status_input for update in updates], datetime.now(timezone.utc)
-    node_snapshot, pods = _read_node_snapshot(maintenance, updates, client)
-    patch = build_status_patch(maintenance, node_snapshot, inputs, now)
+    snapshot, pods_version = _read_node_state(maintenance, updates, client)
+    patch = build_status_patch(maintenance, snapshot, inputs, now)
     if patch and m.get_phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
         current_pods = client.run(list_pods_on_node(client.api, m.get_node_name(maintenance))).items
-        return build_status_patch(maintenance, replace(node_snapshot, pods=current_pods), inputs, now), ""
-    return patch, pods
+        return build_status_patch(maintenance, replace(snapshot, pods=current_pods), inputs, now), ""
+    return patch, pods_version
 
 
-def _read_node_snapshot(
-    maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
-) -> tuple[NodeSnapshot, str]:
-    """Return the node and its pods, and the pods' resourceVersion, or "" if the node may be newer than the pods.
+def _read_node_state(maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient) -> NodeState:
+    """Return the state of the node; read only what the events do not prove.
 
-    If the snapshot of the event's step is still valid, the function uses the snapshot and reads only what is missing.
-    If all events are `pods.gone` and the status shows a cordoned node, the node is not read, since `guard` watches it.
-    A snapshot without remaining pods is verified by listing the pods.
+    A valid snapshot that lists the remaining pods proves everything. If only the cordon is proven, the pods are read; a
+    snapshot without remaining pods is thus verified. Otherwise, the node and its pods are read.
     """
-    step_snapshot = _get_current_snapshot(maintenance, updates)
+    step_snapshot = _find_valid_snapshot(maintenance, updates)
     if step_snapshot and step_snapshot.leaving:
-        return NodeSnapshot(step_snapshot.is_cordoned_and_tainted, leaving=step_snapshot.leaving), updates[
-            0
-        ].pods_version
+        snapshot = NodeSnapshot(step_snapshot.is_cordoned_and_tainted, leaving=step_snapshot.leaving)
+        return NodeState(snapshot, updates[0].pods_version)
     name, version = m.get_node_name(maintenance), find_newest(update.pods_version for update in updates) or "0"
-    pods = list_pods_on_node(client.api, name, version)
-    if (
-        step_snapshot.is_cordoned_and_tainted
-        if step_snapshot
-        else _has_only_pods_gone_events(updates) and m.is_reported_cordoned(maintenance)
-    ):
-        listed = client.run(pods)
-        return NodeSnapshot(is_cordoned_and_tainted=True, pods=listed.items), listed.resource_version
-    node, listed_pods = client.gather_all(get_or_none(client.api.get(build_node_path(name))), pods)
-    return NodeSnapshot.from_node(maintenance, node, listed_pods.items), ""
+    listing = list_pods_on_node(client.api, name, version)
+    if _is_cordon_proven(maintenance, step_snapshot, updates):
+        listed = client.run(listing)
+        return NodeState(NodeSnapshot(is_cordoned_and_tainted=True, pods=listed.items), listed.resource_version)
+    node, listed = client.gather_all(get_or_none(client.api.get(build_node_path(name))), listing)
+    return NodeState(NodeSnapshot.from_node(maintenance, node, listed.items), "")
 
 
-def _get_current_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUpdate]) -> StepSnapshot | None:
+def _find_valid_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUpdate]) -> StepSnapshot | None:
     """Return the snapshot of a single event's step if it still describes the maintenance, else None.
 
     A status write by this process does not invalidate a snapshot whose pods are at least as new. The function also
     returns None for a replay, and for a succeeded maintenance, since only a new read may revoke its success.
     """
-    step_snapshot = updates[0].snapshot if len(updates) == 1 else None
-    if (
-        step_snapshot is None
-        or m.get_phase(maintenance) == m.SUCCEEDED
-        or replay_extensions.is_replay(updates[0].event)
-    ):
+    update, metadata = updates[0], maintenance["metadata"]
+    if len(updates) > 1 or update.snapshot is None or extensions.is_replay(update.event):
         return None
-    current_version, uid = maintenance["metadata"]["resourceVersion"], maintenance["metadata"]["uid"]
-    return (
-        step_snapshot
-        if STATUS_WRITE_CACHE.is_current(
-            uid, step_snapshot.maintenance_version, current_version, updates[0].pods_version
-        )
-        else None
+    if m.get_phase(maintenance) == m.SUCCEEDED:
+        return None
+    is_current = STATUS_WRITE_CACHE.is_current(
+        metadata["uid"], update.snapshot.maintenance_version, metadata["resourceVersion"], update.pods_version
     )
+    return update.snapshot if is_current else None
 
 
-def _has_only_pods_gone_events(updates: Sequence[StatusUpdate]) -> bool:
-    return all(update.event.get_type() == events.PODS_GONE for update in updates)
+def _is_cordon_proven(
+    maintenance: m.Maintenance, step_snapshot: StepSnapshot | None, updates: Sequence[StatusUpdate]
+) -> bool:
+    """Return whether the node is known to be cordoned and tainted without reading it.
+
+    `pods.gone` reports nothing about the node. For these events, the status suffices, since `guard` watches the node.
+    """
+    if step_snapshot:
+        return step_snapshot.is_cordoned_and_tainted
+    has_only_pods_gone = all(update.event.get_type() == events.PODS_GONE for update in updates)
+    return has_only_pods_gone and m.is_reported_cordoned(maintenance)
 
 
 def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClient) -> None:
@@ -212,25 +220,19 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
     The process that wrote the status records each change once, after the write, so that no eviction waits for the
     Events.
     """
+    notices = []
     if _is_newly_cordoned(maintenance, status):
-        record_node_event(
-            m.get_node_name(maintenance),
-            CORDON_REASON,
-            EVENT_MESSAGES[CORDON_REASON],
-            maintenance,
-            client,
-            event_type="Normal",
-        )
+        notices.append(build_node_notice(m.get_node_name(maintenance), CORDON_REASON, maintenance))
     phase, error = status.get("phase"), status.get("lastError") or ""
-    if not phase:
-        return
-    log_about(f"phase is {phase} now", maintenance, phase=phase, error=error)
+    if phase:
+        log_about(f"phase is {phase} now", maintenance, phase=phase, error=error)
     if phase == m.SUCCEEDED:
-        record_progress(SUCCEED_REASON, maintenance, client)
+        notices += build_progress_notices(SUCCEED_REASON, maintenance)
     elif phase == m.FAILED:
-        record_progress(FAIL_REASON, maintenance, client, error)
-    elif m.get_phase(maintenance) != m.SUCCEEDED:  # A drained maintenance runs again only because of a late pod.
-        record_progress(BEGIN_REASON, maintenance, client, m.get_spec(maintenance).get("reason") or "")
+        notices += build_progress_notices(FAIL_REASON, maintenance, error)
+    elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # A drained maintenance runs again because of a late pod.
+        notices += build_progress_notices(BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or "")
+    client.run(EVENT_RECORDER.record(client.api, notices))
 
 
 def _is_newly_cordoned(maintenance: m.Maintenance, status: Object) -> bool:

@@ -15,21 +15,25 @@ from functions.maintenance.cordon_and_taint import (
     build_restore_pending,
     copy_repair_flag,
     is_late_patch,
-    patch_active_node,
+    patch_node_of_active_maintenance,
 )
-from functions.maintenance.event_objects import log_about, parse_reference
+from functions.maintenance.event_objects import build_step_failed, log_about, parse_reference
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.maintenance.objects import Maintenance, get_group
 from kube.nodes import Node, build_taint_patch, select_taints_to_log
 from kube.paths import Object
 
-CONSUMES = (events.NODE_CORDONED,)
-EMITS = (events.NODE_TAINTED, events.MAINTENANCE_RESTORE_PENDING)
 
-
+@step(
+    "taint",
+    consumes=(events.NODE_CORDONED,),
+    emits=(events.NODE_TAINTED, events.MAINTENANCE_RESTORE_PENDING),
+    on_failure=build_step_failed,
+)
 def taint(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Add the missing maintenance taints. Raises `Failed` if the node no longer exists."""
-    result = patch_active_node(event, client, _build_patch)
+    result = patch_node_of_active_maintenance(event, client, _build_patch)
     if result is None or is_late_patch(event, result, client):
         return build_restore_pending("taint", event, client)
     if result.is_patched:

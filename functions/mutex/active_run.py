@@ -4,41 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.events import ObjectReference
+from eventing.events import ObjectReference, expand_type
 from functions.event_data import is_nonempty_string, require_data
-from functions.mutex.event_objects import Replies, read_object, read_reference, write_status
+from functions.mutex.event_objects import (
+    Replies,
+    log_about,
+    read_object,
+    read_reference,
+    record_warning,
+    utc_now,
+    write_status,
+)
 from kube.client.sync_client import SyncClient
-from kube.mutex import due_events, jobs, lookup, run_changes, run_record
+from kube.mutex import due_events, jobs, lookup, run_record
 from kube.mutex.due_events import DueEvent
 from kube.mutex.objects import RUN_KIND, Condition
 from kube.mutex.objects import Reference as RuleName
-from kube.mutex.run_record import RunRecord, Stage
+from kube.mutex.run_record import DueJob, RunRecord, Stage
 from kube.mutex.validation import is_halted
 from kube.paths import Object
 
 UPGRADE_TIMEOUT_SECONDS = 6000
 """Default time limit for a node's upgrade, as in the specification: 100 checks at intervals of one minute."""
-EVENT_TYPE_OF_DUE = {
-    DueEvent.RULE_CHECK_PENDING: events.RULE_CHECK_PENDING,
-    DueEvent.TARGET_CHECK_PENDING: events.TARGET_CHECK_PENDING,
-    DueEvent.RUN_CHECK_PENDING: events.RUN_CHECK_PENDING,
-    DueEvent.RUN_VALIDATED: events.RUN_VALIDATED,
-    DueEvent.UPGRADE_DETECTED: events.UPGRADE_DETECTED,
-    DueEvent.POOLS_CLAIMED: events.POOLS_CLAIMED,
-    DueEvent.POOLS_PAUSED: events.POOLS_PAUSED,
-    DueEvent.NODES_LABELLED: events.NODES_LABELLED,
-    DueEvent.JOB_DUE: events.JOB_DUE,
-    DueEvent.NODE_PREJOBS_DONE: events.NODE_PREJOBS_DONE,
-    DueEvent.NODE_RELEASED: events.NODE_RELEASED,
-    DueEvent.RUN_NODES_DONE: events.RUN_NODES_DONE,
-    DueEvent.RUN_RESTORE_PENDING: events.RUN_RESTORE_PENDING,
-}
+STOPPED_REASON = "UpgradeStopped"
+"""Reason of the Kubernetes Event for a run that stops until a user resumes it."""
+EVENT_TYPE_OF_DUE = {due: expand_type(due.value) for due in DueEvent}
 """Due event of a rule, target or run config → the CloudEvent type that triggers it."""
-EVENT_TYPE_OF_STAGE = {stage: EVENT_TYPE_OF_DUE[due] for stage, due in due_events.DUE_EVENT_OF_STAGE.items()}
+EVENT_TYPE_OF_STAGE = {stage: EVENT_TYPE_OF_DUE[row.due_event] for stage, row in due_events.STAGES.items()}
 """Stage of a run → the event that continues it."""
 
 
@@ -67,12 +64,28 @@ class ActiveRun:
     @property
     def stage(self) -> Stage:
         """Return the run's stage."""
-        return run_record.compute_stage(self.run, self.has_cleanup)
+        return run_record.compute_stage(self.run)
 
     @property
     def current_node(self) -> str:
         """Return the node that the run works on, or "" when all nodes are done."""
         return run_record.get_current_node(self.record)
+
+    @property
+    def node_record(self) -> Mapping[str, Any]:
+        """Return what the record stores about the current node."""
+        node_record: Mapping[str, Any] = self.record["nodes"][self.current_node]
+        return node_record
+
+    @property
+    def position(self) -> str:
+        """Return the current node and its position in the run as text, such as `node 2 of 5, worker-7`."""
+        return f"{run_record.format_position(self.record, self.current_node)}, {self.current_node}"
+
+    @property
+    def due_job(self) -> DueJob | None:
+        """Return the current node's first Job that has not completed, or None."""
+        return run_record.find_due_job(self.record, self.current_node, self.has_cleanup)
 
     def has_cleanup(self, rule: RuleName) -> bool:
         """Return whether a rule has a cleanup Job, which runs after the upgrade.
@@ -86,16 +99,12 @@ class ActiveRun:
         """Return whether the run needs a user's action to continue."""
         return is_halted(self.run)
 
-    def describe_position(self, node: str) -> str:
-        """Return the node's position in the run as text, such as `node 2 of 5`."""
-        return run_record.format_position(self.record, node)
-
     def write_record(self, client: SyncClient, change: Object, *conditions: Condition) -> ActiveRun:
         """Write `change` into the record, and the conditions into the status; return the updated run.
 
         Raises `Conflict` if another client has written the object since it was read.
         """
-        changes = {"record": change, **run_changes.build_printed_fields(self.run, change, self.has_cleanup)}
+        changes = {"record": change, **run_record.build_printed_fields(self.run, change, self.has_cleanup)}
         return ActiveRun(write_status(self.run, client, changes, conditions) or self.run, self.rules)
 
     def build_reply(
@@ -116,9 +125,35 @@ class ActiveRun:
         return self.build_reply(event_type, step, cause, node=self.current_node) if event_type else []
 
 
-def read_unhalted_run(event: BaseCloudEvent, client: SyncClient) -> ActiveRun | None:
-    """Return the event's run; None if the run is deleted, being deleted, finished, failed, or no longer valid."""
-    return load_unhalted_run(read_object(event, client, RUN_KIND), client)
+def finish_node(
+    active_run: ActiveRun, field: str, step_name: str, cause: BaseCloudEvent, client: SyncClient, *conditions: Condition
+) -> Replies:
+    """Record that the current node is done, and reply with `node.done`; `field` is `cleanedAt` or `droppedAt`."""
+    name = active_run.current_node
+    change = run_record.build_node_done_change(active_run.record, name, field, utc_now())
+    log_about(f'node "{name}" is done: {field}', active_run.run)
+    active_run = active_run.write_record(client, change, *conditions)
+    return active_run.build_reply(events.NODE_DONE, step_name, cause, node=name)
+
+
+def halt_run(
+    active_run: ActiveRun,
+    step_name: str,
+    condition: Condition,
+    cause: BaseCloudEvent,
+    client: SyncClient,
+    *,
+    job_name: str = "",
+) -> Replies:
+    """Stop the run until a user resumes it; the node keeps its labels, and the pools stay unchanged."""
+    node_name, message = active_run.current_node, condition.message
+    failure = run_record.build_failure_change(
+        active_run.run, step_name, message, node_name=node_name, job_name=job_name, now=utc_now()
+    )
+    active_run = active_run.write_record(client, failure, condition)
+    log_about(message, active_run.run)
+    record_warning(active_run.run, STOPPED_REASON, message, client)
+    return active_run.build_reply(events.RUN_HALTED, step_name, cause, node=node_name, error=message)
 
 
 def load_unhalted_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
@@ -143,7 +178,7 @@ def read_repairable_run(event: BaseCloudEvent, client: SyncClient, field: str) -
 
 def load_active_run(run: Object | None, client: SyncClient) -> ActiveRun | None:
     """Return a run config's active run, also if halted; None if the run is deleted, being deleted, or finished."""
-    if run is None or not due_events.is_active_undeleted(run):
+    if run is None or not run_record.is_active_undeleted(run):
         return None
     return ActiveRun(
         run, client.run(lookup.read_rules(client.api, run_record.list_recorded_rules(run_record.get_record(run))))

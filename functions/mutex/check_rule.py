@@ -9,50 +9,47 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.events import ObjectReference
-from functions.event_data import require_data
-from functions.mutex.event_objects import Replies, is_about_kind, parse_reference, read_object, write_status
+from functions.mutex.event_objects import (
+    Replies,
+    is_about_kind,
+    is_update_after_validation,
+    log_failure,
+    parse_reference,
+    read_object,
+    write_status,
+)
+from functions.steps import step
 from kube.client.api_errors import ApiError, Conflict, Denied, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.mutex import jobs
-from kube.mutex.objects import RULE_KIND, get_condition, is_deleting
-from kube.mutex.validation import VALID_CONFIG_CONDITION, build_rule_condition, find_rule_problem
+from kube.mutex.objects import RULE_KIND, is_deleting
+from kube.mutex.validation import build_rule_condition, find_rule_problem
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.RULE_CHECK_PENDING)
-EMITS = (events.RULE_CHECKED,)
 DRY_RUN_QUERY = {"dryRun": "All", "fieldValidation": "Strict"}
 PLACEHOLDER_NODE = {"metadata": {"name": "some-node", "uid": "trial"}}
 """Placeholder for the node in a Job's dry run, because the node is unknown when a rule is checked."""
 REMEDY = "ask an administrator to add a RoleBinding to that namespace, see docs/mutex.md"
 
 
+@step(
+    "check-rule",
+    consumes=(events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.RULE_CHECK_PENDING),
+    emits=(events.RULE_CHECKED,),
+    on_failure=log_failure,
+)
 def check_rule(event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Write to the status whether the rule is valid.
-
-    The status write causes an update event. The step ignores this event, because the condition then has the current
-    generation.
-    """
-    if not is_about_kind(event, RULE_KIND) or (event.get_type() == events.RESOURCE_UPDATED and _is_rule_checked(event)):
+    """Write to the status whether the rule is valid; ignore the update event that this write causes."""
+    if not is_about_kind(event, RULE_KIND) or is_update_after_validation(event):
         return []
     rule = read_object(event, client, RULE_KIND)
     if rule is None or is_deleting(rule):
-        return _build_rule_checked(event) if event.get_type() == events.RESOURCE_DELETED else []
-    problem = find_rule_problem(rule) or _dry_run_jobs(rule, client)
-    return _build_rule_checked(event) if write_status(rule, client, {}, [build_rule_condition(problem)]) else []
-
-
-def _build_rule_checked(event: BaseCloudEvent) -> Replies:
-    reference: ObjectReference = parse_reference(event, RULE_KIND)
-    return [events.build_event(events.RULE_CHECKED, "check-rule", reference, cause=event)]
-
-
-def _is_rule_checked(event: BaseCloudEvent) -> bool:
-    rule = require_data(event)
-    metadata, status = rule.get("metadata"), rule.get("status")
-    if not (isinstance(metadata, dict) and isinstance(status, dict) and isinstance(status.get("conditions"), list)):
-        return False
-    return get_condition(rule, VALID_CONFIG_CONDITION).get("observedGeneration") == metadata.get("generation")
+        has_changed = event.get_type() == events.RESOURCE_DELETED
+    else:
+        problem = find_rule_problem(rule) or _dry_run_jobs(rule, client)
+        has_changed = write_status(rule, client, {}, [build_rule_condition(problem)]) is not None
+    reference = parse_reference(event, RULE_KIND)
+    return [events.build_event(events.RULE_CHECKED, "check-rule", reference, cause=event)] if has_changed else []
 
 
 def _dry_run_jobs(rule: Object, client: SyncClient) -> str:

@@ -16,18 +16,35 @@ from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
 from functions.event_data import require_data
 from functions.mutex.active_run import EVENT_TYPE_OF_STAGE, ActiveRun, load_unhalted_run
-from functions.mutex.event_objects import Replies, is_about_kind, read_object, report_refusals, utc_now, write_status
+from functions.mutex.event_objects import (
+    Replies,
+    is_about_kind,
+    log_failure,
+    read_object,
+    report_refusals,
+    utc_now,
+    write_status,
+)
+from functions.steps import step
 from kube.client.sync_client import SyncClient
-from kube.mutex import due_events, lookup, run_changes, run_record
+from kube.mutex import due_events, lookup, run_record
 from kube.mutex.objects import RUN_KIND, has_finalizer, is_deleting, list_references
-from kube.mutex.run_snapshot import RunSnapshot
-from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, build_config_condition, is_config_valid, list_needed_rules
+from kube.mutex.validation import (
+    CONFIG_VALIDATED_CONDITION,
+    RunSnapshot,
+    build_config_condition,
+    is_config_valid,
+    list_needed_rules,
+)
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_CHECK_PENDING)
-EMITS = (events.RUN_VALIDATED, events.RUN_RESTORE_PENDING, *sorted(set(EVENT_TYPE_OF_STAGE.values())))
 
-
+@step(
+    "check-run",
+    consumes=(events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_CHECK_PENDING),
+    emits=(events.RUN_VALIDATED, events.RUN_RESTORE_PENDING, *sorted(set(EVENT_TYPE_OF_STAGE.values()))),
+    on_failure=log_failure,
+)
 @report_refusals(CONFIG_VALIDATED_CONDITION, "FetchFailed")
 def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Validate the run config after a user's change or on a tick, and return the event that continues its run.
@@ -51,7 +68,7 @@ def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
     if not run_record.is_active(run):
         changes["step"] = "Waiting" if condition.holds else "Invalid"
     elif condition.holds and not is_config_valid(run):
-        changes |= run_changes.build_time_extension(run, utc_now())
+        changes |= run_record.build_time_extension(run, utc_now())
     run = write_status(run, client, changes, [condition]) or run
     return _build_next_event(run, event, client) if condition.holds else []
 
@@ -92,4 +109,4 @@ def _build_next_event(run: Object, event: BaseCloudEvent, client: SyncClient) ->
 def _resume_run(run: Object, client: SyncClient) -> Object:
     record = run_record.get_record(run)
     active_run = ActiveRun(run, client.run(lookup.read_rules(client.api, run_record.list_recorded_rules(record))))
-    return active_run.write_record(client, run_changes.build_resume_change(run, active_run.has_cleanup, utc_now())).run
+    return active_run.write_record(client, run_record.build_resume_change(run, active_run.has_cleanup, utc_now())).run

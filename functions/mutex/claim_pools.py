@@ -19,15 +19,17 @@ from functions.mutex.active_run import ActiveRun
 from functions.mutex.event_objects import (
     Replies,
     log_about,
+    log_failure,
     read_object,
     record_warning,
     report_refusals,
     utc_now,
     write_status,
 )
+from functions.steps import step
 from kube.client.api import JSON_PATCH
 from kube.client.sync_client import SyncClient
-from kube.mutex import claims, lookup, pools, run_changes, run_record
+from kube.mutex import claims, lookup, pools, run_record
 from kube.mutex.objects import (
     RUN_KIND,
     Condition,
@@ -40,9 +42,9 @@ from kube.mutex.objects import (
     merge_conditions,
 )
 from kube.mutex.run_record import Stage
-from kube.mutex.run_snapshot import RunSnapshot
 from kube.mutex.validation import (
     CONFIG_VALIDATED_CONDITION,
+    RunSnapshot,
     build_outside_workers_condition,
     find_upgrade,
     format_names,
@@ -50,11 +52,10 @@ from kube.mutex.validation import (
 from kube.paths import Object
 from kube.text_limits import format_count
 
-CONSUMES = (events.UPGRADE_DETECTED,)
-EMITS = (events.POOLS_CLAIMED,)
 PAUSED_CONDITION = "TargetPoolsPaused"
 
 
+@step("claim-pools", consumes=(events.UPGRADE_DETECTED,), emits=(events.POOLS_CLAIMED,), on_failure=log_failure)
 @report_refusals(PAUSED_CONDITION, "NotPaused")
 def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Claim all pools or wait; pools that are already claimed stay claimed.
@@ -83,7 +84,8 @@ def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
         return []
     run = _ensure_finalizer(run, client)
     for name in names:
-        _claim_pool(snapshot.pools[name], run, client)
+        if patch := pools.build_claim_patch(snapshot.pools[name], run["metadata"]["uid"]):
+            client.patch(pools.build_pool_path(name), patch, JSON_PATCH)
     return _begin_run(event, run, version, snapshot, client)
 
 
@@ -125,28 +127,25 @@ def _ensure_finalizer(run: Object, client: SyncClient) -> Object:
     return run if has_finalizer(run) else client.patch(build_object_path(run), build_finalizers_patch(run, is_set=True))
 
 
-def _claim_pool(pool: Object, run: Object, client: SyncClient) -> None:
-    patch = pools.build_claim_patch(pool, run["metadata"]["uid"])
-    if patch:
-        client.patch(pools.build_pool_path(pools.get_name(pool)), patch, JSON_PATCH)
-
-
 def _begin_run(event: BaseCloudEvent, run: Object, version: str, snapshot: RunSnapshot, client: SyncClient) -> Replies:
+    """Write the record of the new run, which contains the state before the run changes anything."""
     members = {name: snapshot.nodes[name] for name in snapshot.list_members(run)}
-    names = snapshot.list_pool_names(run)
-    rules = list_references(run, "mutexRules")
-    record = run_changes.build_begin_change(run, version, snapshot.pools, names, members, rules, utc_now())
+    names, rules = snapshot.list_pool_names(run), list_references(run, "mutexRules")
+    record = run_record.build_begin_change(run, version, snapshot.pools, names, members, rules, utc_now())
     warning = build_outside_workers_condition({node["metadata"]["uid"] for node in members.values()}, snapshot.nodes)
-    run_with_record = {**run, "status": {**run["status"], "record": record}}
-    printed_fields = {"job": "", **run_changes.build_printed_fields(run_with_record, {}, lambda _rule: False)}
-    metadata, conditions = run["metadata"], merge_conditions(run, [warning], utc_now())
-    values = {"record": record, "conditions": conditions, **printed_fields}
-    patch = [
-        {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
-        *({"op": "add", "path": f"/status/{name}", "value": value} for name, value in values.items() if value),
-    ]
-    run = client.patch(f"{build_object_path(run)}/status", patch, JSON_PATCH)
+    run = client.patch(f"{build_object_path(run)}/status", _build_begin_patch(run, record, warning), JSON_PATCH)
     log_about(f"starting the run to version {version} on {format_count(len(members), 'node')}", run)
     if warning.holds:
         record_warning(run, warning.reason, warning.message, client)
     return ActiveRun(run, {}).build_reply(events.POOLS_CLAIMED, "claim-pools", event)
+
+
+def _build_begin_patch(run: Object, record: Object, warning: Condition) -> list[Object]:
+    """Build the JSON patch that replaces the record; a merge patch would keep fields of the previous run's record."""
+    run_with_record = {**run, "status": {**run["status"], "record": record}}
+    printed_fields = {"job": "", **run_record.build_printed_fields(run_with_record, {}, lambda _rule: False)}
+    values = {"record": record, "conditions": merge_conditions(run, [warning], utc_now()), **printed_fields}
+    return [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": run["metadata"]["resourceVersion"]},
+        *({"op": "add", "path": f"/status/{name}", "value": value} for name, value in values.items() if value),
+    ]

@@ -13,8 +13,9 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.active_run import read_repairable_run
-from functions.mutex.event_objects import Replies, report_refusals
+from functions.mutex.event_objects import Replies, log_failure, report_refusals
 from functions.mutex.pool_patching import patch_pools, record_pool_changes
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.mutex.claims import build_run_selectors
 from kube.mutex.objects import Condition
@@ -22,11 +23,10 @@ from kube.mutex.pools import build_selector_patch, get_name
 from kube.mutex.run_record import Stage
 from kube.mutex.validation import format_names
 
-CONSUMES = (events.NODES_LABELLED,)
-EMITS = (events.POOLS_EDITED,)
 UPDATED_CONDITION = "MCPUpdated"
 
 
+@step("edit-pools", consumes=(events.NODES_LABELLED,), emits=(events.POOLS_EDITED,), on_failure=log_failure)
 @report_refusals(UPDATED_CONDITION, "UpdateFailed")
 def edit_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write each pool selector that differs from the selector that the run requires.

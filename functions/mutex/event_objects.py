@@ -9,15 +9,16 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing import events
 from eventing.events import ObjectReference
+from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
-from eventing.object_extensions import EXTENSION_OF_KIND
 from functions.event_data import is_nonempty_string, require_data
-from functions.kubernetes_events import record_event
-from kube import kubernetes_events
+from functions.event_recorder import EVENT_RECORDER
 from kube.client.api import get_or_none
 from kube.client.api_errors import Denied, NotFound, Rejected
 from kube.client.sync_client import SyncClient
+from kube.kubernetes_events import EventNotice
 from kube.mutex.objects import (
     API_VERSION,
     RUN_KIND,
@@ -29,6 +30,7 @@ from kube.mutex.objects import (
     has_finalizer,
     is_deleting,
 )
+from kube.mutex.validation import is_validated
 from kube.paths import Object
 
 Replies = list[BaseCloudEvent]
@@ -85,6 +87,16 @@ def read_reference(reference: ObjectReference, client: SyncClient) -> Object | N
 def is_about_kind(event: BaseCloudEvent, kind: str) -> bool:
     """Return whether an event is about an object of this kind; True for events from steps, which have no kind."""
     return event.get_extension("kind") in (None, kind)
+
+
+def is_update_after_validation(event: BaseCloudEvent) -> bool:
+    """Return whether an event is an update of a rule or target whose current generation is validated already.
+
+    The status write of a step that validates the object causes such an event.
+    """
+    data = require_data(event)
+    has_status = isinstance(data.get("metadata"), dict) and isinstance(data.get("status"), dict)
+    return event.get_type() == events.RESOURCE_UPDATED and has_status and is_validated(data)
 
 
 def write_status(
@@ -145,18 +157,9 @@ def log_about(message: str, run: Object, **fields: object) -> None:
 
 
 def record_warning(run: Object, reason: str, message: str, client: SyncClient) -> None:
-    """Record a Warning Event on a run config; an API error is only logged, so that it does not stop the run.
-
-    The Event's name depends on its content, so the same Event is created only once.
-    """
-    metadata = run["metadata"]
-    involved = {"apiVersion": run["apiVersion"], "kind": run["kind"]}
-    involved |= {name: metadata[name] for name in ("name", "namespace", "uid")}
-    name = kubernetes_events.build_event_name(metadata["name"], metadata["uid"], reason, message)
-    namespace, event_type = metadata["namespace"], kubernetes_events.WARNING_TYPE
-    event = kubernetes_events.build_event(name, namespace, involved, event_type, reason, message, utc_now())
-    if error := client.run(record_event(client.api, event)):
-        log_about(f"cannot record Event {reason}: {error.message}", run)
+    """Record a Warning Event on a run config; an API error is only logged, so that it does not stop the run."""
+    notice = EventNotice.from_object(run, run["apiVersion"], run["kind"], reason, message)
+    client.run(EVENT_RECORDER.record(client.api, [notice]))
 
 
 def log_failure(step: str, event: BaseCloudEvent, error: str) -> Replies:

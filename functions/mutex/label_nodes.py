@@ -2,8 +2,8 @@
 
 A node whose write is rejected or hangs does not keep the other nodes from being labelled.
 
-In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the time ran out before all nodes were labelled; no
-event while the control plane is being upgraded, because the next change of the ClusterVersion triggers the step again.
+In: `pools.paused`. Out: `nodes.labelled`, or `pools.paused` if the time ran out before all nodes were labelled. While
+the control plane is being upgraded, no event: the next change of the ClusterVersion triggers the step again.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; nodes get, list, patch; clusterversions get.
 """
 
@@ -16,13 +16,14 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.best_effort import raise_first_error
 from functions.mutex.active_run import ActiveRun, read_repairable_run
-from functions.mutex.event_objects import Replies, report_refusals, utc_now, write_status
+from functions.mutex.event_objects import Replies, log_failure, report_refusals, utc_now, write_status
+from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
 from kube.mutex import lookup
-from kube.mutex.node_labels import build_gate_patch, is_gated
+from kube.mutex.nodes import build_gate_patch, is_gated
 from kube.mutex.objects import Condition
 from kube.mutex.run_record import RunRecord, is_recorded_node, list_recorded_rules, list_unreleased_nodes
 from kube.mutex.validation import build_control_plane_condition, build_outside_workers_condition, format_names
@@ -32,13 +33,17 @@ from kube.paths import Object
 from kube.text_limits import format_count
 from kube.times import format_time
 
-CONSUMES = (events.POOLS_PAUSED,)
-EMITS = (events.NODES_LABELLED, events.POOLS_PAUSED)
 APPLIED_CONDITION = "MutexRulesApplied"
 BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
 """Number of nodes patched concurrently, and the seconds that must remain to start the next batch."""
 
 
+@step(
+    "label-nodes",
+    consumes=(events.POOLS_PAUSED,),
+    emits=(events.NODES_LABELLED, events.POOLS_PAUSED),
+    on_failure=log_failure,
+)
 @report_refusals(APPLIED_CONDITION, "ApplyFailed")
 def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Label each unreleased node that lacks a label, and drop nodes that no longer exist from the run.
@@ -122,21 +127,20 @@ def _label_batch(
     active_run = read_repairable_run(event, client, "labelledAt")
     if active_run is None:
         return []
-    record, unreleased = active_run.record, set(list_unreleased_nodes(active_run.record))
-    existing = {
-        name: node for name, node in zip(node_names, nodes, strict=True) if is_recorded_node(node, record, name)
-    }
+    record, rules = active_run.record, list_recorded_rules(active_run.record)
+    unreleased_names = set(list_unreleased_nodes(record))
+    unreleased = {name: node for name, node in zip(node_names, nodes, strict=True) if name in unreleased_names}
     patches = {
-        name: build_gate_patch(node, record["id"], list_recorded_rules(record))
-        for name, node in existing.items()
-        if name in unreleased
+        name: build_gate_patch(node, record["id"], rules)
+        for name, node in unreleased.items()
+        if is_recorded_node(node, record, name)
     }
     with set_deadline(get_seconds_left() / 2) if has_more_batches else nullcontext():
         client.gather_all(
             *(client.api.patch(build_node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
         )
     working_node = active_run.current_node if record.get("editedAt") else ""
-    return [name for name in node_names if name in unreleased and name not in {*existing, working_node}]
+    return [name for name in unreleased if name not in {*patches, working_node}]
 
 
 def _build_outside_workers_condition(active_run: ActiveRun, client: SyncClient) -> Condition:

@@ -17,8 +17,9 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.mutex.active_run import ActiveRun, read_repairable_run
-from functions.mutex.event_objects import Replies, report_refusals, utc_now
+from functions.mutex.event_objects import Replies, log_failure, report_refusals, utc_now
 from functions.mutex.pool_patching import patch_pools, record_pool_changes
+from functions.steps import step
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup
 from kube.mutex.objects import Condition
@@ -28,11 +29,10 @@ from kube.mutex.validation import format_names
 from kube.paths import Object
 from kube.times import format_time
 
-CONSUMES = (events.POOLS_CLAIMED,)
-EMITS = (events.POOLS_PAUSED,)
 PAUSED_CONDITION = "TargetPoolsPaused"
 
 
+@step("pause-pools", consumes=(events.POOLS_CLAIMED,), emits=(events.POOLS_PAUSED,), on_failure=log_failure)
 @report_refusals(PAUSED_CONDITION, "NotPaused")
 def pause_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Pause each unpaused pool, including those that another client has unpaused, even if the run is halted."""

@@ -8,18 +8,19 @@ the pool again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
-from functions.best_effort import raise_first_error, try_each
+from functions.best_effort import raise_first_error
 from functions.mutex.active_run import ActiveRun, read_active_run
 from functions.mutex.event_objects import utc_now
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError, Denied, Rejected
 from kube.client.deadline import get_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
-from kube.mutex import claims, lookup, run_changes
+from kube.mutex import claims, lookup, run_record
 from kube.mutex.objects import Condition
 from kube.mutex.pools import build_claim_patch, build_pool_path, get_claim_uid, get_name
 from kube.mutex.run_record import Stage, get_run_config_uid
@@ -28,6 +29,20 @@ from kube.paths import Object
 PatchBuilder = Callable[[Object], list[Object]]
 RECORD_RESERVE_SECONDS = 0.3
 """Seconds reserved for recording the result after the last write of a pool."""
+
+
+@dataclass(frozen=True)
+class PoolPatch:
+    """What a run writes to one pool: its claim, if the pool has lost it, and the change that the step makes."""
+
+    pool: Object
+    claim: list[Object]
+    change: list[Object]
+
+    @property
+    def name(self) -> str:
+        """Return the pool's name."""
+        return get_name(self.pool)
 
 
 class PoolChanges(NamedTuple):
@@ -44,11 +59,6 @@ class PoolChanges(NamedTuple):
     reclaimed: list[str]
     missing: list[str]
     errors: list[ApiError]
-
-    def add(self, name: str, *, claim: list[Object], change: list[Object]) -> None:
-        """Add a pool with a patch that was written, rejected or postponed."""
-        self.reclaimed.extend([name] if claim else [])
-        self.patched.extend([name] if change else [])
 
 
 def patch_pools(
@@ -67,32 +77,64 @@ def patch_pools(
     the tick. Otherwise, while one pool is rejected, the run would rewrite a pool that another client keeps reverting,
     without the pool's cooldown.
     """
-    changes, uid = PoolChanges([], [], [], []), get_run_config_uid(active_run.record)
-    patches = [(pool, build_claim_patch(pool, uid), build_patch(pool)) for pool in _read_pools(names, client, changes)]
-    pending = [(pool, claim, change) for pool, claim, change in patches if claim or change]
-    target_count = sum(get_name(pool) != last_pool for pool, *_ in pending)
-
-    def patch_claimed_pool(pending_pool: tuple[Object, list[Object], list[Object]]) -> None:
-        pool, claim, change = pending_pool
-        name = get_name(pool)
-        try:
-            if name != last_pool or not changes.errors:
-                _check_claim(pool, claim, event, client)
-                patch_pool(pool, [*claim, *change], client, has_more_pools=name != last_pool and target_count > 1)
-        except (Denied, Rejected) as error:
-            changes.errors.append(error)
-        changes.add(name, claim=claim, change=change)
-
-    try_each(patch_claimed_pool, pending, changes.errors)
-    return changes
+    pools_by_name, uid = _read_pools(names, client), get_run_config_uid(active_run.record)
+    patches = [
+        PoolPatch(pool, build_claim_patch(pool, uid), build_patch(pool)) for pool in pools_by_name.values() if pool
+    ]
+    errors = _write_patches([patch for patch in patches if patch.claim or patch.change], event, client, last_pool)
+    listed = [patch for patch in patches if _is_settled(errors.get(patch.name))]
+    return PoolChanges(
+        patched=[patch.name for patch in listed if patch.change],
+        reclaimed=[patch.name for patch in listed if patch.claim],
+        missing=[name for name, pool in pools_by_name.items() if pool is None],
+        errors=list(errors.values()),
+    )
 
 
-def _read_pools(names: Iterable[str], client: SyncClient, changes: PoolChanges) -> list[Object]:
-    """Return the pools that exist, and add the names of missing pools to `changes.missing`."""
+def _is_settled(error: ApiError | None) -> bool:
+    """Return whether a write succeeded, was postponed, or was rejected; the broker's retry repeats any other write."""
+    return error is None or isinstance(error, (Denied, Rejected))
+
+
+def _read_pools(names: Iterable[str], client: SyncClient) -> dict[str, Object | None]:
+    """Return the pools by name, None for a pool that does not exist."""
     reads = {name: get_or_none(client.api.get(build_pool_path(name))) for name in names}
-    pools_by_name = dict(zip(reads, client.gather_all(*reads.values()), strict=True))
-    changes.missing.extend(name for name, pool in pools_by_name.items() if pool is None)
-    return [pool for pool in pools_by_name.values() if pool is not None]
+    return dict(zip(reads, client.gather_all(*reads.values()), strict=True))
+
+
+def _write_patches(
+    patches: list[PoolPatch], event: BaseCloudEvent, client: SyncClient, last_pool: str
+) -> dict[str, ApiError]:
+    """Send the patches and return the errors by the pool's name; postpone `last_pool` if another pool has failed."""
+    errors: dict[str, ApiError] = {}
+    has_several_targets = sum(patch.name != last_pool for patch in patches) > 1
+    for patch in patches:
+        if patch.name == last_pool and errors:
+            continue
+        try:
+            if patch.claim:
+                _check_claim(patch.pool, event, client)
+            has_more_pools = patch.name != last_pool and has_several_targets
+            patch_pool(patch.pool, [*patch.claim, *patch.change], client, has_more_pools=has_more_pools)
+        except ApiError as error:
+            errors[patch.name] = error
+    return errors
+
+
+def _check_claim(pool: Object, event: BaseCloudEvent, client: SyncClient) -> None:
+    """Raise `Denied` if the event's run may not claim this pool again.
+
+    The run must be active and still need its pools, and no other active run may claim the pool. Runs are listed after
+    the pool is read, so the list includes any run that claimed the pool. A run that is still claiming pools has not
+    recorded its claims and has changed no pool, so its claim is ignored. That run claims the pool again when its turn
+    comes.
+    """
+    owner = get_claim_uid(pool)
+    if not owner or owner not in claims.list_active_run_config_uids(client.run(lookup.list_runs(client.api, None))):
+        active_run = read_active_run(event, client)
+        if active_run is not None and active_run.stage is not Stage.NODES_DONE:
+            return
+    raise Denied(403, f'MachineConfigPool "{get_name(pool)}" is no longer claimed by this run')
 
 
 def patch_pool(pool: Object, patch: list[Object], client: SyncClient, *, has_more_pools: bool) -> Object:
@@ -118,28 +160,9 @@ def record_pool_changes(
     Raises the first error of a pool, as `raise_first_error` does.
     """
     is_complete = not changes.errors
-    change = run_changes.build_pools_change(
+    change = run_record.build_pools_change(
         active_run.record, state, changes.patched, changes.reclaimed, utc_now(), is_complete=is_complete
     )
     active_run = active_run.write_record(client, change, *([condition] if is_complete else []))
     raise_first_error(changes.errors)
     return active_run
-
-
-def _check_claim(pool: Object, claim: list[Object], event: BaseCloudEvent, client: SyncClient) -> None:
-    if claim and not _may_claim(pool, event, client):
-        raise Denied(403, f'MachineConfigPool "{get_name(pool)}" is no longer claimed by this run')
-
-
-def _may_claim(pool: Object, event: BaseCloudEvent, client: SyncClient) -> bool:
-    """Return whether the event's run is active and still needs its pools, and no active run has claimed this pool.
-
-    Runs are listed after the pool is read, so the list includes any run that claimed the pool. A run that is still
-    claiming pools has not recorded its claims and has changed no pool, so its claim is ignored. That run claims the
-    pool again when its turn comes.
-    """
-    owner = get_claim_uid(pool)
-    if owner and owner in claims.list_active_run_config_uids(client.run(lookup.list_runs(client.api, None))):
-        return False
-    active_run = read_active_run(event, client)
-    return active_run is not None and active_run.stage is not Stage.NODES_DONE

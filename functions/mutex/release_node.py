@@ -6,8 +6,8 @@ control plane, which may be updating to another version (MUT-32). It then writes
 ends, unless a Job of this run requested it.
 
 In: `node.prejobs_done`.
-Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but no event if that
-client changed the pool again within ten seconds: the condition then reports that, and the tick retries.
+Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool. If that client changes the
+pool again within ten seconds, no event: the condition reports that, and the tick retries.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """
@@ -20,22 +20,20 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import ActiveRun, read_unhalted_run
-from functions.mutex.event_objects import Replies, log_about, report_refusals, utc_now
+from functions.mutex.active_run import ActiveRun, load_unhalted_run
+from functions.mutex.event_objects import Replies, log_about, log_failure, read_object, report_refusals, utc_now
+from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.sync_client import SyncClient
-from kube.mutex import claims, lookup, maintainers, versions
-from kube.mutex.node_labels import build_release_patch, get_run_id, is_released
-from kube.mutex.objects import RUN_LABEL, Condition
+from kube.mutex import claims, lookup, versions
+from kube.mutex.nodes import build_release_patch, find_release_blocker, get_run_id, is_released
+from kube.mutex.objects import RUN_KIND, RUN_LABEL, Condition
 from kube.mutex.pools import is_paused
 from kube.mutex.run_record import RunRecord, Stage, is_recorded_node
 from kube.mutex.validation import NODE_UPGRADE_CONDITION, WAITING_REASON, build_control_plane_condition, format_names
 from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
-
-CONSUMES = (events.NODE_PREJOBS_DONE,)
-EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 
 
 class PoolCheck(NamedTuple):
@@ -57,10 +55,16 @@ well.
 """
 
 
+@step(
+    "release-node",
+    consumes=(events.NODE_PREJOBS_DONE,),
+    emits=(events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED),
+    on_failure=log_failure,
+)
 @report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
 def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Remove all rule labels from the run's current node in one patch."""
-    active_run = read_unhalted_run(event, client)
+    active_run = load_unhalted_run(read_object(event, client, RUN_KIND), client)
     if active_run is None or active_run.stage not in (Stage.PREJOBS_DONE, Stage.RELEASED):
         return []
     if active_run.stage is Stage.RELEASED:
@@ -79,11 +83,10 @@ def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
         if not check.is_met(active_run.record, pools):
             return _request_repair(active_run, check, pools, event, client)
     desired = versions.parse_desired_version(version)
-    control_plane_condition = build_control_plane_condition(desired)
-    if message := _find_canary_blocker(active_run, pools) or _find_node_blocker(active_run, node, desired, client):
-        active_run.write_record(client, {}, _build_waiting_condition(active_run, message), control_plane_condition)
-        return []
-    return _release_current_node(active_run, node, control_plane_condition, event, client)
+    readiness = build_control_plane_condition(desired)
+    if blocker := _find_canary_blocker(active_run, pools) or _find_node_blocker(active_run, node, desired, client):
+        return _report_blocker(active_run, blocker, client, readiness)
+    return _release_current_node(active_run, node, readiness, event, client)
 
 
 def _request_repair(
@@ -94,23 +97,19 @@ def _request_repair(
     If that change was already repeated within the last ten seconds, the function only reports the conflict in the
     condition.
     """
-    if not check.is_met(
-        active_run.record, claims.exclude_pools_in_cooldown(active_run.record, check.state, pools, utc_now())
-    ):
+    record = active_run.record
+    if not check.is_met(record, claims.exclude_pools_in_cooldown(record, check.state, pools, utc_now())):
         return active_run.build_reply(check.event_type, "release-node", event)
-    names = format_names([name for name, pool in pools.items() if not check.is_met(active_run.record, {name: pool})])
+    names = format_names([name for name, pool in pools.items() if not check.is_met(record, {name: pool})])
     message = f"another client reverts MachineConfigPool {names} each time it is {check.state}: stop that client"
-    active_run.write_record(client, {}, _build_waiting_condition(active_run, message))
+    return _report_blocker(active_run, message, client)
+
+
+def _report_blocker(active_run: ActiveRun, message: str, client: SyncClient, *conditions: Condition) -> Replies:
+    """Report in the condition why the node is not released, and reply with no event; the tick retries."""
+    waiting = Condition(NODE_UPGRADE_CONDITION, False, WAITING_REASON, f"{active_run.position}: {message}")
+    active_run.write_record(client, {}, waiting, *conditions)
     return []
-
-
-def _build_waiting_condition(active_run: ActiveRun, message: str) -> Condition:
-    return Condition(
-        NODE_UPGRADE_CONDITION,
-        False,
-        WAITING_REASON,
-        f"{active_run.describe_position(active_run.current_node)}, {active_run.current_node}: {message}",
-    )
 
 
 def _find_canary_blocker(active_run: ActiveRun, pools: Mapping[str, Object]) -> str:
@@ -134,9 +133,7 @@ def _find_node_blocker(
         return desired.blocker  # The desired version has changed, and the control plane is updated before the nodes.
     if not is_released(node) and (other := get_run_id(node)) not in ("", active_run.record["id"]):
         return f"the node's label {RUN_LABEL} names another run, {other}"
-    return maintainers.find_release_blocker(
-        node, client.run(lookup.find_maintainer(client.api, node)), active_run.record["id"]
-    )
+    return find_release_blocker(node, client.run(lookup.find_maintainer(client.api, node)), active_run.record["id"])
 
 
 def _release_current_node(

@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from cloudevents.core.base import BaseCloudEvent
 
@@ -31,14 +30,23 @@ from eventing.events import ObjectReference
 from functions.best_effort import raise_first_error, try_each
 from functions.event_data import is_nonempty_string, require_data
 from functions.mutex.active_run import load_unhalted_run
-from functions.mutex.event_objects import Replies, log_about, read_object, report_refusals, utc_now, write_status
+from functions.mutex.event_objects import (
+    Replies,
+    log_about,
+    log_failure,
+    read_object,
+    report_refusals,
+    utc_now,
+    write_status,
+)
 from functions.mutex.pool_patching import patch_pool
+from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError
 from kube.client.deadline import get_seconds_left, set_deadline
 from kube.client.sync_client import SyncClient
-from kube.mutex import claims, lookup, pools, run_changes, run_record
-from kube.mutex.node_labels import build_label_removal_patch, find_orphaned_nodes, get_run_id
+from kube.mutex import claims, lookup, pools, run_record
+from kube.mutex.nodes import build_label_removal_patch, find_orphaned_nodes, get_run_id
 from kube.mutex.objects import (
     RUN_KIND,
     Condition,
@@ -54,13 +62,16 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
 
-CONSUMES = (events.RUN_NODES_DONE, events.RUN_RESTORE_PENDING)
-EMITS = (events.RUN_RESTORED,)
 UPDATED_CONDITION = "MCPUpdated"
-R = TypeVar("R")
 log = logging.getLogger("functions")
 
 
+@step(
+    "restore-pools",
+    consumes=(events.RUN_NODES_DONE, events.RUN_RESTORE_PENDING),
+    emits=(events.RUN_RESTORED,),
+    on_failure=log_failure,
+)
 @report_refusals(UPDATED_CONDITION, "UpdateFailed")
 def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Restore everything that the run changed and still claims, and leave everything else unchanged."""
@@ -77,7 +88,7 @@ def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     claimed, errors = claims.select_pools_to_restore(run, pools_by_name.values(), runs), list[ApiError]()
     names = _restore_claimed_pools(claimed, run, client, errors)
     if errors and run_record.is_active(run):
-        write_status(run, client, {"record": run_changes.build_restored_change(get_record(run), names, utc_now())})
+        write_status(run, client, {"record": run_record.build_restored_change(get_record(run), names, utc_now())})
     raise_first_error(errors)
     _finish_run(run, client)
     log_about("restored all pools and nodes of the run", run)
@@ -93,7 +104,44 @@ def _may_restore(run: Object, event: BaseCloudEvent, client: SyncClient) -> bool
     return active_run is not None and active_run.stage is Stage.NODES_DONE
 
 
-def _get_recorded_pool(pool: Object, run: Object) -> Object | None:
+def _restore_claimed_pools(
+    claimed_pools: list[Object], run: Object, client: SyncClient, errors: list[ApiError]
+) -> list[str]:
+    """Restore the run's pools, and return the names of the restored pools; append any error to `errors`."""
+    restored = _restore_selectors(claimed_pools, partial(_get_original_selector, run), client, errors)
+    if not errors:
+        try_each(partial(_unlabel_nodes, client=client), [run], errors)
+    has_more_pools = len(restored) > 1
+    return try_each(lambda pool: _release_pool(pool, run, client, has_more_pools=has_more_pools), restored, errors)
+
+
+def _restore_selectors(
+    claimed_pools: list[Object],
+    get_selector: Callable[[Object], Object | None],
+    client: SyncClient,
+    errors: list[ApiError],
+) -> list[Object]:
+    """Write the selector that `get_selector` returns for each pool; return the written pools, and append any error.
+
+    A canary with the run's selector comes first, and the other pools follow only if the canary was written. This order
+    keeps each node in exactly one pool. Suppose the canary still has the run's selector. A released node would then
+    belong to two pools if its original pool were restored, and a node without labels would belong to the canary. While
+    its original pool has the run's selector, a node without labels would belong to no pool.
+    """
+
+    def restore_selector(pool: Object, *, has_more_pools: bool) -> Object:
+        patch = pools.build_selector_patch(pool, get_selector(pool))
+        return patch_pool(pool, patch, client, has_more_pools=has_more_pools)
+
+    canaries = [pool for pool in claimed_pools if pools.is_active_canary(pool)]
+    restored = try_each(partial(restore_selector, has_more_pools=len(canaries) > 1), canaries, errors)
+    if errors:
+        return restored
+    others = [pool for pool in claimed_pools if not pools.is_active_canary(pool)]
+    return restored + try_each(partial(restore_selector, has_more_pools=len(claimed_pools) > 1), others, errors)
+
+
+def _get_recorded_pool(run: Object, pool: Object) -> Object | None:
     """Return the original state of a pool in the run's record, or None if the record does not contain the pool."""
     record, name = get_record(run), pools.get_name(pool)
     if not run_record.is_active(run):
@@ -102,54 +150,20 @@ def _get_recorded_pool(pool: Object, run: Object) -> Object | None:
     return recorded
 
 
-def _was_paused_before_run(pool: Object, run: Object) -> bool:
-    recorded = _get_recorded_pool(pool, run)
-    return bool(recorded["paused"]) if recorded else pools.is_paused(pool)
-
-
-def _restore_claimed_pools(
-    claimed_pools: list[Object], run: Object, client: SyncClient, errors: list[ApiError]
-) -> list[str]:
-    """Restore the run's pools, and return the names of the restored pools; append any error to `errors`.
-
-    The order keeps each node in exactly one pool. Suppose the canary still has the run's selector. A released node
-    would then belong to two pools if its original pool were restored, and a node without labels would belong to the
-    canary. While its original pool has the run's selector, a node without labels would belong to no pool.
-    """
-    restored = _try_canary_first(partial(_restore_selector, run=run, client=client), claimed_pools, errors)
-    if not errors:
-        try_each(partial(_unlabel_nodes, client=client), [run], errors)
-    return try_each(partial(_release_pool, run=run, client=client, has_more_pools=len(restored) > 1), restored, errors)
-
-
-def _try_canary_first(action: Callable[..., R], claimed_pools: list[Object], errors: list[ApiError]) -> list[R]:
-    """Call `action` for each pool, first for a canary with the run's selector, and return the results.
-
-    The pools that are not a canary follow only if `action` succeeded for the canary. `action` gets the argument
-    `has_more_pools`, which is true while more pools are waiting. Errors are appended to `errors`.
-    """
-    results: list[R] = []
-    for is_canary in (True, False):
-        if not errors:
-            selected = [pool for pool in claimed_pools if pools.is_active_canary(pool) is is_canary]
-            results += try_each(
-                partial(action, has_more_pools=len(selected if is_canary else claimed_pools) > 1), selected, errors
-            )
-    return results
-
-
-def _restore_selector(pool: Object, run: Object, client: SyncClient, *, has_more_pools: bool) -> Object:
-    """Restore the selector that the pool had before the run, and return the pool."""
-    recorded = _get_recorded_pool(pool, run)
-    selector = recorded.get("selector") if recorded else pools.remove_rule_expressions(pools.get_selector(pool))
-    return patch_pool(pool, pools.build_selector_patch(pool, selector), client, has_more_pools=has_more_pools)
+def _get_original_selector(run: Object, pool: Object) -> Object | None:
+    """Return the selector that the pool had before the run, or None if it must stay unchanged."""
+    recorded = _get_recorded_pool(run, pool)
+    return recorded.get("selector") if recorded else pools.remove_rule_expressions(pools.get_selector(pool))
 
 
 def _release_pool(pool: Object, run: Object, client: SyncClient, *, has_more_pools: bool) -> str:
-    """Unpause a pool, or leave it paused as it was before the run, and remove the claim; return the pool's name."""
-    must_unpause = run_record.is_active(run) and not is_deleting(run) and _get_recorded_pool(pool, run)
-    patch = pools.build_release_patch(pool, paused=False if must_unpause else _was_paused_before_run(pool, run))
-    patch_pool(pool, patch, client, has_more_pools=has_more_pools)
+    """Remove the claim from a pool, and unpause a recorded pool; return the pool's name.
+
+    After a deletion of the run config, a pool that was paused before the run stays paused.
+    """
+    recorded = _get_recorded_pool(run, pool)
+    is_paused = is_deleting(run) and bool(recorded["paused"]) if recorded else pools.is_paused(pool)
+    patch_pool(pool, pools.build_release_patch(pool, paused=is_paused), client, has_more_pools=has_more_pools)
     return pools.get_name(pool)
 
 
@@ -183,9 +197,8 @@ def _unlabel_orphaned_node(node_name: str, client: SyncClient) -> None:
     runs = client.run(lookup.list_runs(client.api, None))
     if node is None or not find_orphaned_nodes([node], run_record.list_active_run_ids(runs)):
         return
-    orphaned_pools, errors = claims.find_orphaned_pools(pools_by_name.values(), runs), list[ApiError]()
-    _try_canary_first(partial(_restore_orphaned_pool, runs=runs, client=client), orphaned_pools, errors)
-    raise_first_error(errors)
+    orphaned_pools = claims.find_orphaned_pools(pools_by_name.values(), runs)
+    _restore_orphaned_pools(orphaned_pools, runs, client)
     if claims.has_active_canary(pools_by_name.values(), orphaned_pools):
         log.info(
             'node "%s" keeps the labels of a run that no longer exists, so that no other canary selects the node',
@@ -196,19 +209,28 @@ def _unlabel_orphaned_node(node_name: str, client: SyncClient) -> None:
     log.info('removed the labels of a run that no longer exists from node "%s"', node_name)
 
 
-def _restore_orphaned_pool(pool: Object, runs: list[Object], client: SyncClient, *, has_more_pools: bool) -> None:
-    """Restore a pool whose run will not restore it, because the run no longer exists or has lost its record.
+def _restore_orphaned_pools(orphaned_pools: list[Object], runs: list[Object], client: SyncClient) -> None:
+    """Restore the pools whose runs will not restore them, because the runs no longer exist or have lost their records.
 
-    A paused pool stays paused, because no user has approved the upgrade of its nodes.
+    A paused pool stays paused, because no user has approved the upgrade of its nodes. Raises the first error after
+    trying all pools.
     """
-    selector = pools.remove_rule_expressions(pools.get_selector(pool))
-    pool = patch_pool(pool, pools.build_selector_patch(pool, selector), client, has_more_pools=has_more_pools)
-    if pools.get_claim_uid(pool) not in {run["metadata"]["uid"] for run in runs}:
-        release_patch = pools.build_release_patch(pool, paused=pools.is_paused(pool))
-        patch_pool(pool, release_patch, client, has_more_pools=has_more_pools)
-    log.info(
-        'restored MachineConfigPool "%s" of a run that no longer exists; spec.paused is unchanged', pools.get_name(pool)
-    )
+    run_uids, errors = {run["metadata"]["uid"] for run in runs}, list[ApiError]()
+
+    def release_pool(pool: Object) -> None:
+        if pools.get_claim_uid(pool) not in run_uids:
+            patch = pools.build_release_patch(pool, paused=pools.is_paused(pool))
+            patch_pool(pool, patch, client, has_more_pools=len(orphaned_pools) > 1)
+        log.info(
+            'restored MachineConfigPool "%s" of a run that no longer exists; spec.paused is unchanged',
+            pools.get_name(pool),
+        )
+
+    def get_own_selector(pool: Object) -> Object | None:
+        return pools.remove_rule_expressions(pools.get_selector(pool))
+
+    try_each(release_pool, _restore_selectors(orphaned_pools, get_own_selector, client, errors), errors)
+    raise_first_error(errors)
 
 
 def _finish_run(run: Object, client: SyncClient) -> None:

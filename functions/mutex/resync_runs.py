@@ -17,33 +17,26 @@ clusterversions get; jobs list; nodemaintenances list.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from datetime import datetime
-from functools import partial
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import ObjectReference
 from functions.mutex.active_run import EVENT_TYPE_OF_DUE, parse_upgrade_timeout
-from functions.mutex.event_objects import log_about, utc_now
-from functions.pass_strategies import LatestStateStrategy
+from functions.mutex.event_objects import log_about, log_failure, utc_now
 from functions.round_robin import RoundRobin
+from functions.steps import step
+from functions.work_queue import LatestStatePolicy, WorkKey
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, due_events, lookup, run_record
-from kube.mutex.due_events import DueEvent
-from kube.mutex.node_labels import find_orphaned_nodes, get_run_id
-from kube.mutex.objects import API_VERSION, DEFAULT_NAMESPACE, RUN_KIND, Resource, has_finalizer
-from kube.mutex.run_snapshot import RunSnapshot
+from kube.mutex.due_events import DueEvent, ObservedRun
+from kube.mutex.nodes import find_orphaned_nodes, get_run_id
+from kube.mutex.objects import API_VERSION, DEFAULT_NAMESPACE, RUN_KIND, Resource
+from kube.mutex.validation import RunSnapshot
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
-CONSUMES = (
-    *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_RESTORED),
-    events.REFERENCE_UPDATED,
-)
-EMITS = tuple(EVENT_TYPE_OF_DUE.values())
-PASS_STRATEGY = LatestStateStrategy(lambda hint: "all runs (tick)" if hint.get_type() == events.TICK else "all runs")
-"""Coalesces hints only with hints and ticks only with ticks, because a tick emits more events than a hint."""
 HINT_KINDS = (None, "MachineConfigPool", "ClusterVersion")
 MAX_ORPHANS_PER_TICK = 25
 """Maximum number of orphaned nodes for which a tick emits `run.restore_pending`; each event invokes `restore-pools`."""
@@ -52,6 +45,19 @@ UNKNOWN_UID = "unknown"
 """Placeholder for the run config's uid if the node's label does not contain it."""
 
 
+@step(
+    "resync-runs",
+    consumes=(
+        *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_RESTORED),
+        events.REFERENCE_UPDATED,
+    ),
+    emits=tuple(EVENT_TYPE_OF_DUE.values()),
+    on_failure=log_failure,
+    # Hints coalesce only with hints and ticks only with ticks, because a tick emits more events than a hint.
+    coalescing=LatestStatePolicy(
+        lambda hint: WorkKey("all runs (tick)" if hint.get_type() == events.TICK else "all runs")
+    ),
+)
 def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the events that rules, targets, runs and orphaned nodes wait for.
 
@@ -59,40 +65,70 @@ def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEven
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
-    api, is_tick = client.api, event.get_type() == events.TICK
-    runs, rules, targets = client.gather_all(lookup.list_runs(api), lookup.list_rules(api), lookup.list_targets(api))
-    labelled = client.run(lookup.list_labelled_nodes(api)) if is_tick else []
-    dues_by_object = _find_due_events_of_rules(rules, utc_now()) if is_tick else []
-    if runs or targets:
-        snapshot = client.run(
-            lookup.read_snapshot(api, list(filter(due_events.is_active_undeleted, runs)) if is_tick else ())
-        )
-        dues_by_object += [
-            (target, _try_find_due_events(partial(due_events.find_due_events_of_target, target, snapshot), target))
-            for target in targets
-        ]
-        dues_by_object += [(run, _find_due_events_of_run(run, snapshot, runs, is_tick=is_tick)) for run in runs]
-    due_references = [
-        (ObjectReference.from_object(obj), EVENT_TYPE_OF_DUE[due]) for obj, dues in dues_by_object for due in dues
-    ]
+    is_tick = event.get_type() == events.TICK
+    objects = _read_objects(client, is_tick=is_tick)
     replies = [
-        events.build_event(event_type, "resync-runs", reference, cause=event)
-        for reference, event_type in due_references
+        events.build_event(EVENT_TYPE_OF_DUE[due], "resync-runs", ObjectReference.from_object(obj), cause=event)
+        for obj, due in _find_due_events(objects, is_tick=is_tick)
     ]
-    orphans = find_orphaned_nodes(labelled, run_record.list_active_run_ids(runs))
-    selected = _select_orphaned_nodes(orphans, runs, client)
-    return [*replies, *(_build_orphan_event(node, runs, event) for node in selected)]
+    orphans = _select_orphaned_nodes(objects, client)
+    return [*replies, *(_build_orphan_event(node, objects.runs, event) for node in orphans)]
 
 
-def _select_orphaned_nodes(orphans: list[Object], runs: list[Object], client: SyncClient) -> list[Object]:
+class ResyncObjects(NamedTuple):
+    """The objects that a pass reads; `rules` and `labelled_nodes` are empty if the pass does not check them."""
+
+    runs: list[Object]
+    rules: list[Object]
+    targets: list[Object]
+    labelled_nodes: list[Object]
+    snapshot: RunSnapshot
+
+
+def _read_objects(client: SyncClient, *, is_tick: bool) -> ResyncObjects:
+    api = client.api
+    runs, rules, targets = client.gather_all(lookup.list_runs(api), lookup.list_rules(api), lookup.list_targets(api))
+    labelled_nodes = client.run(lookup.list_labelled_nodes(api)) if is_tick else []
+    active_runs = [run for run in runs if is_tick and run_record.is_active_undeleted(run)]
+    has_snapshot = bool(runs or targets)
+    snapshot = client.run(lookup.read_snapshot(api, rules, targets, active_runs)) if has_snapshot else RunSnapshot()
+    return ResyncObjects(runs, rules if is_tick else [], targets, labelled_nodes, snapshot)
+
+
+def _find_due_events(objects: ResyncObjects, *, is_tick: bool) -> Iterator[tuple[Object, DueEvent]]:
+    """Yield each object with each event that it waits for; skip malformed objects."""
+    now, timeout_seconds = utc_now(), parse_upgrade_timeout(os.environ)
+
+    def find_due_events_of_run(run: Object) -> list[DueEvent]:
+        observed = ObservedRun(run, objects.snapshot, now, timeout_seconds)
+        find = due_events.find_due_events_of_run if is_tick else due_events.find_due_events_on_hint
+        return find(observed, objects.runs)
+
+    checks: tuple[tuple[list[Object], Callable[[Object], list[DueEvent]]], ...] = (
+        (objects.rules, lambda rule: due_events.find_due_events_of_rule(rule, now)),
+        (objects.targets, lambda target: due_events.find_due_events_of_target(target, objects.snapshot)),
+        (objects.runs, find_due_events_of_run),
+    )
+    for items, find_due_events in checks:
+        for obj in items:
+            try:
+                dues = find_due_events(obj)
+            except MALFORMED_OBJECT_ERRORS as error:
+                log_about("resync-runs skipped this object", obj, error=repr(error))
+                continue
+            yield from ((obj, due) for due in dues)
+
+
+def _select_orphaned_nodes(objects: ResyncObjects, client: SyncClient) -> list[Object]:
     """Return at most `MAX_ORPHANS_PER_TICK` orphaned nodes, in rotation.
 
     The list is empty while another run's canary would select orphaned nodes without labels.
     """
+    orphans = find_orphaned_nodes(objects.labelled_nodes, run_record.list_active_run_ids(objects.runs))
     if not orphans:
         return []
     pools = list(client.run(lookup.list_pools_by_name(client.api)).values())
-    orphaned_pools = claims.find_orphaned_pools(pools, runs)
+    orphaned_pools = claims.find_orphaned_pools(pools, objects.runs)
     return (
         ORPHAN_ROTATION.take(orphans, MAX_ORPHANS_PER_TICK)
         if orphaned_pools or not claims.has_active_canary(pools, orphaned_pools)
@@ -109,30 +145,3 @@ def _build_orphan_event(node: Resource, runs: list[Object], cause: BaseCloudEven
     existing = next((ObjectReference.from_object(run) for run in runs if run["metadata"]["uid"] == uid), None)
     reference = existing or ObjectReference(API_VERSION, uid, uid, DEFAULT_NAMESPACE, RUN_KIND)
     return events.build_event(events.RUN_RESTORE_PENDING, "resync-runs", reference, name, cause=cause, seed=name)
-
-
-def _find_due_events_of_rules(rules: list[Object], now: datetime) -> list[tuple[Object, list[DueEvent]]]:
-    return [
-        (rule, _try_find_due_events(partial(due_events.find_due_events_of_rule, rule, now), rule)) for rule in rules
-    ]
-
-
-def _find_due_events_of_run(run: Object, snapshot: RunSnapshot, runs: list[Object], *, is_tick: bool) -> list[DueEvent]:
-    def find_due_events() -> list[DueEvent]:
-        dues = due_events.find_due_events_of_run(run, snapshot, runs, utc_now(), parse_upgrade_timeout(os.environ))
-        if is_tick:
-            return dues
-        if due_events.is_active_undeleted(run):
-            pending = dues if DueEvent.RUN_CHECK_PENDING in dues else due_events.find_drift(run, snapshot)
-            return [due for due in pending if not due_events.is_flapping(run, snapshot, due, utc_now())]
-        return [] if dues == [DueEvent.RUN_RESTORE_PENDING] and has_finalizer(run) else dues
-
-    return _try_find_due_events(find_due_events, run)
-
-
-def _try_find_due_events(find_due_events: Callable[[], list[DueEvent]], obj: Object) -> list[DueEvent]:
-    try:
-        return find_due_events()
-    except MALFORMED_OBJECT_ERRORS as error:
-        log_about("resync-runs skipped this object", obj, error=repr(error))
-        return []

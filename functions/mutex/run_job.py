@@ -13,32 +13,40 @@ jobs get, create in node-upgrade-mutex-operator; events create in node-upgrade-m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import ActiveRun, find_run_of_event, load_active_run
-from functions.mutex.event_objects import Replies, log_about, record_warning, report_refusals, utc_now
+from functions.mutex.active_run import ActiveRun, find_run_of_event, finish_node, halt_run, load_active_run
+from functions.mutex.event_objects import Replies, log_about, log_failure, record_warning, report_refusals, utc_now
+from functions.steps import step
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import Conflict, Denied, NotFound, Rejected
 from kube.client.sync_client import SyncClient
-from kube.mutex import jobs, lookup, run_changes, run_record
+from kube.mutex import jobs, lookup, run_record
 from kube.mutex.jobs import CLEANUP, JobOutcome
-from kube.mutex.node_labels import build_label_removal_patch
+from kube.mutex.nodes import build_label_removal_patch
 from kube.mutex.objects import Condition
-from kube.mutex.run_record import DueJob, Stage, get_job_entry
+from kube.mutex.run_record import DueJob, Stage
 from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.times import format_time
 
-CONSUMES = (
-    *(events.POOLS_EDITED, events.JOB_DUE, events.NODE_UPGRADED, events.NODE_DONE),
-    *(events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
-)
-EMITS = (events.NODE_PREJOBS_DONE, events.NODE_DONE, events.RUN_NODES_DONE, events.RUN_HALTED)
 JOB_RUN_CONDITION = "JobRun"
-STOPPED_REASON, OVERRIDDEN_REASON = "UpgradeStopped", "VariableOverridden"
+OVERRIDDEN_REASON = "VariableOverridden"
 
 
+@step(
+    "run-job",
+    consumes=(
+        *(events.POOLS_EDITED, events.JOB_DUE, events.NODE_UPGRADED, events.NODE_DONE),
+        *(events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+    ),
+    emits=(events.NODE_PREJOBS_DONE, events.NODE_DONE, events.RUN_NODES_DONE, events.RUN_HALTED),
+    on_failure=log_failure,
+)
 @report_refusals(JOB_RUN_CONDITION, "JobRunFailed")
 def run_job(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Create the Job that the current node needs, record its result, or emit the event that continues the run."""
@@ -49,123 +57,59 @@ def run_job(event: BaseCloudEvent, client: SyncClient) -> Replies:
         return active_run.build_stage_reply("run-job", event)
     if active_run.stage not in (Stage.JOBS, Stage.CLEANUP):
         return []
-    due = run_record.find_due_job(active_run.record, active_run.current_node, active_run.has_cleanup)
-    node = client.run(get_or_none(client.api.get(build_node_path(active_run.current_node))))
-    if not run_record.is_recorded_node(node, active_run.record, active_run.current_node):
-        return [] if active_run.is_halted else _drop_missing_node(active_run, due, event, client)
-    return _run_due_job(active_run, node, due, event, client)
+    name = active_run.current_node
+    node = client.run(get_or_none(client.api.get(build_node_path(name))))
+    if run_record.is_recorded_node(node, active_run.record, name):
+        return _continue_node(active_run, node, event, client)
+    return [] if active_run.is_halted else _drop_missing_node(active_run, event, client)
 
 
-def _drop_missing_node(
-    active_run: ActiveRun, due_job: DueJob | None, event: BaseCloudEvent, client: SyncClient
-) -> Replies:
-    """Drop a node that no longer exists once its Job has ended, so that the next node's Job does not run concurrently.
-
-    If the function was killed after it created the Job, the record does not contain the Job. The function then records
-    the Job, so that the Job's end triggers this step.
-    """
-    if due_job is None:
-        return _mark_node_done(active_run, "droppedAt", event, client)
-    is_recorded = bool(get_job_entry(active_run.record, active_run.current_node, due_job).get("name"))
-    job = (
-        _get_recorded_job(active_run, due_job, client)
-        if is_recorded
-        else _find_unrecorded_job(active_run, due_job, client)
-    )
-    if job is None or jobs.get_outcome(job) is not JobOutcome.RUNNING:
-        return _mark_node_done(active_run, "droppedAt", event, client)
-    if not is_recorded:
-        _record_job(active_run, due_job, job, client)
-    return []
-
-
-def _run_due_job(
-    active_run: ActiveRun, node: Object, due_job: DueJob | None, event: BaseCloudEvent, client: SyncClient
-) -> Replies:
+def _continue_node(active_run: ActiveRun, node: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Check or create the Job that is due; if no Job is due, continue the run. A halted run's Job is only checked."""
-    if due_job and get_job_entry(active_run.record, active_run.current_node, due_job).get("name"):
-        return _check_job(active_run, node, due_job, event, client)
+    due_job = active_run.due_job
+    if due_job and _get_entry(active_run, due_job).get("name"):
+        return _check_job(active_run, due_job, node, event, client)
     if active_run.is_halted:
         return []
+    if due_job is None and active_run.stage is Stage.PREJOBS_DONE:
+        return active_run.build_stage_reply("run-job", event)
     if due_job is None:
-        has_finished_prejobs = active_run.stage is Stage.PREJOBS_DONE
-        return (
-            active_run.build_stage_reply("run-job", event)
-            if has_finished_prejobs
-            else _finish_node(active_run, node, event, client)
-        )
+        if patch := build_label_removal_patch(node, active_run.record["id"]):
+            # The next node may be released only after the run's labels are removed from this node.
+            client.patch(build_node_path(active_run.current_node), patch, JSON_PATCH)
+        return finish_node(active_run, "cleanedAt", "run-job", event, client)
     if due_job.rule not in active_run.rules:
         return []  # The rule was deleted: ConfigValidated reports that, and the run continues once the rule exists.
-    return _create_job(active_run, node, due_job, event, client)
+    return _create_job(active_run, due_job, node, event, client)
 
 
 def _check_job(
-    active_run: ActiveRun, node: Object, due_job: DueJob, event: BaseCloudEvent, client: SyncClient
+    active_run: ActiveRun, due_job: DueJob, node: Object, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
     """Record the result of a Job that has ended; if the Job is complete, continue with the next Job."""
-    name, job = (
-        get_job_entry(active_run.record, active_run.current_node, due_job)["name"],
-        _get_recorded_job(active_run, due_job, client),
-    )
+    name, job = _get_entry(active_run, due_job)["name"], _read_recorded_job(active_run, due_job, client)
     outcome = jobs.get_outcome(job)
     if outcome is JobOutcome.RUNNING:
         return []
     if outcome is not JobOutcome.COMPLETE:
         return _halt_run(active_run, due_job, name, jobs.format_failure(job), event, client)
     log_about(f'Job "{name}" of rule {due_job.rule} is complete for node "{active_run.current_node}"', active_run.run)
-    position = f"{active_run.describe_position(active_run.current_node)}, {active_run.current_node}"
-    message = f"{position}: the Jobs of rule {due_job.rule} are complete"
-    change = _build_job_change(
-        active_run.current_node, due_job, {"result": JobOutcome.COMPLETE.value, "endedAt": format_time(utc_now())}
-    )
-    active_run = active_run.write_record(client, change, Condition(JOB_RUN_CONDITION, True, "JobRunSucceeded", message))
-    next_job = run_record.find_due_job(active_run.record, active_run.current_node, active_run.has_cleanup)
-    return _run_due_job(active_run, node, next_job, event, client)
-
-
-def _get_recorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
-    """Return the current state of the recorded Job; None if no Job is recorded, or the Job was deleted or replaced."""
-    entry = get_job_entry(active_run.record, active_run.current_node, due_job)
-    job = (
-        client.run(lookup.get_job_or_none(client.api, entry["namespace"], entry["name"])) if entry.get("name") else None
-    )
-    return job if job is not None and job["metadata"]["uid"] == entry["uid"] else None
-
-
-def _find_unrecorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
-    """Return the Job that was created, but not recorded, for a node that no longer exists; None if no Job was."""
-    if due_job.rule not in active_run.rules:
-        return None  # The Job's name is derived from the rule, which no longer exists.
-    uid = active_run.record["nodes"][active_run.current_node]["uid"]
-    body = _build_job(active_run, {"metadata": {"name": active_run.current_node, "uid": uid}}, due_job)
-    job = client.run(lookup.get_job_or_none(client.api, body["metadata"]["namespace"], body["metadata"]["name"]))
-    return job if job is not None and jobs.is_same_job(job, body) else None
-
-
-def _build_job(active_run: ActiveRun, node: Object, due_job: DueJob) -> Object:
-    """Build the Job that is due for the node."""
-    return jobs.build_job(
-        active_run.rules[due_job.rule],
-        due_job.job_kind,
-        active_run.record["id"],
-        node,
-        _get_attempt_number(active_run, due_job),
-    )
-
-
-def _get_attempt_number(active_run: ActiveRun, due_job: DueJob) -> int:
-    return int(get_job_entry(active_run.record, active_run.current_node, due_job).get("attempt") or 1)
+    message = f"{active_run.position}: the Jobs of rule {due_job.rule} are complete"
+    result = {"result": JobOutcome.COMPLETE.value, "endedAt": format_time(utc_now())}
+    condition = Condition(JOB_RUN_CONDITION, True, "JobRunSucceeded", message)
+    active_run = active_run.write_record(client, _build_job_change(active_run, due_job, result), condition)
+    return _continue_node(active_run, node, event, client)
 
 
 def _create_job(
-    active_run: ActiveRun, node: Object, due_job: DueJob, event: BaseCloudEvent, client: SyncClient
+    active_run: ActiveRun, due_job: DueJob, node: Object, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
     """Create the Job or find the existing Job, and record it only then, so that every recorded Job has existed.
 
     A rejected creation stops the run, because a user has to fix the cause. A rejected read of an existing Job does not
     stop the run.
     """
-    body = _build_job(active_run, node, due_job)
+    body = _build_job(active_run, due_job, node)
     namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
     job: Object | None
     try:
@@ -184,53 +128,77 @@ def _create_job(
     return []
 
 
+def _drop_missing_node(active_run: ActiveRun, event: BaseCloudEvent, client: SyncClient) -> Replies:
+    """Drop a node that no longer exists once its Job has ended, so that the next node's Job does not run concurrently.
+
+    If the function was killed after it created the Job, the record does not contain the Job. The function then records
+    the Job, so that the Job's end triggers this step.
+    """
+    due_job = active_run.due_job
+    is_recorded = due_job is not None and bool(_get_entry(active_run, due_job).get("name"))
+    read_job = _read_recorded_job if is_recorded else _read_unrecorded_job
+    job = read_job(active_run, due_job, client) if due_job else None
+    if due_job is None or job is None or jobs.get_outcome(job) is not JobOutcome.RUNNING:
+        return finish_node(active_run, "droppedAt", "run-job", event, client)
+    if not is_recorded:
+        _record_job(active_run, due_job, job, client)
+    return []
+
+
+def _read_recorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
+    """Return the current state of the recorded Job; None if the Job was deleted or replaced."""
+    entry = _get_entry(active_run, due_job)
+    job = client.run(lookup.get_job_or_none(client.api, entry["namespace"], entry["name"]))
+    return job if job is not None and job["metadata"]["uid"] == entry["uid"] else None
+
+
+def _read_unrecorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
+    """Return the Job that was created, but not recorded, for a node that no longer exists; None if no Job was."""
+    if due_job.rule not in active_run.rules:
+        return None  # The Job's name is derived from the rule, which no longer exists.
+    node = {"metadata": {"name": active_run.current_node, "uid": active_run.node_record["uid"]}}
+    body = _build_job(active_run, due_job, node)
+    job = client.run(lookup.get_job_or_none(client.api, body["metadata"]["namespace"], body["metadata"]["name"]))
+    return job if job is not None and jobs.is_same_job(job, body) else None
+
+
+def _get_entry(active_run: ActiveRun, due_job: DueJob) -> Mapping[str, Any]:
+    """Return what the record stores about the Job, {} before the Job is created."""
+    return run_record.get_job_entry(active_run.record, active_run.current_node, due_job)
+
+
+def _get_attempt_number(active_run: ActiveRun, due_job: DueJob) -> int:
+    return int(_get_entry(active_run, due_job).get("attempt") or 1)
+
+
+def _build_job(active_run: ActiveRun, due_job: DueJob, node: Object) -> Object:
+    """Build the Job that is due for the node."""
+    rule, attempt = active_run.rules[due_job.rule], _get_attempt_number(active_run, due_job)
+    return jobs.build_job(rule, due_job.job_kind, active_run.record["id"], node, attempt)
+
+
 def _record_job(active_run: ActiveRun, due_job: DueJob, job: Object, client: SyncClient) -> None:
-    reference = {field: job["metadata"][field] for field in ("namespace", "name", "uid")}
     entry = {
         "attempt": _get_attempt_number(active_run, due_job),
-        **reference,
+        **{field: job["metadata"][field] for field in ("namespace", "name", "uid")},
         "createdAt": job["metadata"]["creationTimestamp"],
     }
-    active_run.write_record(client, _build_job_change(active_run.current_node, due_job, entry))
+    active_run.write_record(client, _build_job_change(active_run, due_job, entry))
     for variable in jobs.find_overridden_variables(active_run.rules[due_job.rule]):
-        record_warning(
-            active_run.run,
-            OVERRIDDEN_REASON,
-            f"rule {due_job.rule} sets {variable}, but the run overrides this variable in its Jobs",
-            client,
-        )
+        message = f"rule {due_job.rule} sets {variable}, but the run overrides this variable in its Jobs"
+        record_warning(active_run.run, OVERRIDDEN_REASON, message, client)
 
 
-def _build_job_change(node: str, due_job: DueJob, change: Object) -> Object:
-    return {"nodes": {node: {"jobs": {jobs.format_job_key(*due_job): change}}}}
+def _build_job_change(active_run: ActiveRun, due_job: DueJob, entry: Object) -> Object:
+    return {"nodes": {active_run.current_node: {"jobs": {jobs.format_job_key(*due_job): entry}}}}
 
 
 def _halt_run(
     active_run: ActiveRun, due_job: DueJob, job_name: str, error: str, event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
-    """Stop the run until a user resumes it; the node keeps its labels, and the pools stay unchanged."""
+    """Stop the run because a Job failed, vanished or could not be created."""
     reason = "CleanUpJobFailed" if due_job.job_kind == CLEANUP else "JobRunFailed"
     job = f'Job "{job_name}"' if job_name else "the Job"
-    position = f"{active_run.describe_position(active_run.current_node)}, {active_run.current_node}"
-    message = f"{position}: {job} of rule {due_job.rule} did not complete: {error}"
-    failure = run_changes.build_failure_change(
-        active_run.run, "run-job", message, node_name=active_run.current_node, job_name=job_name, now=utc_now()
-    )
-    active_run = active_run.write_record(client, failure, Condition(JOB_RUN_CONDITION, False, reason, message))
-    log_about(message, active_run.run)
-    record_warning(active_run.run, STOPPED_REASON, message, client)
-    return active_run.build_reply(events.RUN_HALTED, "run-job", event, node=active_run.current_node, error=message)
-
-
-def _finish_node(active_run: ActiveRun, node: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    """Remove the run's labels from a node that is done, so that the next node may be released."""
-    if patch := build_label_removal_patch(node, active_run.record["id"]):
-        client.patch(build_node_path(active_run.current_node), patch, JSON_PATCH)
-    return _mark_node_done(active_run, "cleanedAt", event, client)
-
-
-def _mark_node_done(active_run: ActiveRun, field: str, event: BaseCloudEvent, client: SyncClient) -> Replies:
-    name = active_run.current_node
-    change = run_changes.build_node_done_change(active_run.record, name, field, utc_now())
-    log_about(f'node "{name}" is done: {field}', active_run.run)
-    return active_run.write_record(client, change).build_reply(events.NODE_DONE, "run-job", event, node=name)
+    message = f"{active_run.position}: {job} of rule {due_job.rule} did not complete: {error}"
+    condition = Condition(JOB_RUN_CONDITION, False, reason, message)
+    return halt_run(active_run, "run-job", condition, event, client, job_name=job_name)

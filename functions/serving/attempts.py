@@ -14,21 +14,21 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage
+from prometheus_client import Counter
 
-from eventing import replay_extensions
+from eventing import extensions
 from eventing.http_binding import encode_binary, encode_structured
 from eventing.journal.entries import REDRIVE_PREFIX, Attempt, build_attempts_event
 from eventing.signatures import sign_event
-from functions.serving.bounded_queue import BoundedQueue
-from functions.serving.metrics import ATTEMPTS_LOST, DEAD_LETTERS_LOST
 from kube.backoff import generate_delays
 
 if TYPE_CHECKING:
@@ -64,7 +64,48 @@ CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 1.0, 5.0
 """Timeouts in seconds: for the connection, which a deleted pod never accepts, and for the response."""
 SPLIT_STATUSES = (400, 413)
 """HTTP statuses that `record` returns if it cannot store one attempt of a batch, or if the batch is too large."""
+ATTEMPTS_LOST = Counter(
+    "nodemaintenance_attempts_lost_total",
+    "Attempts that are missing in the journal, because the journal was unavailable for too long",
+)
+DEAD_LETTERS_LOST = Counter(
+    "nodemaintenance_dead_letters_lost_total",
+    "Dead letters that functions posted and that are missing in the journal, because record refused them or the "
+    "journal was unavailable for too long",
+)
 log = logging.getLogger("functions")
+Item = TypeVar("Item")
+
+
+class BoundedQueue(Generic[Item]):
+    """Thread-safe queue that keeps the newest items within limits for their number and total size."""
+
+    def __init__(self, max_items: int, max_bytes: int) -> None:
+        self._max_items, self._max_bytes = max_items, max_bytes
+        self._items: deque[tuple[Item, int]] = deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def append(self, item: Item, size: int) -> int:
+        """Enqueue an item of `size` bytes; drop the oldest items beyond the limits, and return their number."""
+        with self._lock:
+            self._items.append((item, size))
+            self._bytes += size
+            lost = 0
+            while len(self._items) > self._max_items or self._bytes > self._max_bytes:
+                self._bytes -= self._items.popleft()[1]
+                lost += 1
+            return lost
+
+    def take(self, max_items: int) -> list[Item]:
+        """Remove and return the oldest items, at most `max_items`."""
+        with self._lock:
+            taken = [self._items.popleft() for _ in range(min(max_items, len(self._items)))]
+            self._bytes -= sum(size for _, size in taken)
+            return [item for item, _ in taken]
 
 
 class OngoingAttempt:
@@ -96,7 +137,7 @@ class OngoingAttempt:
 
     def build_finished_attempt(self) -> FinishedAttempt:
         """Return the finished attempt without its event, because an event may be up to 2 MiB."""
-        event, replay_name = self.event, next(iter(replay_extensions.get_replay_extensions(self.event).values()), None)
+        event, replay_name = self.event, next(iter(extensions.get_replay_extensions(self.event).values()), None)
         # The sender may have chosen an empty name, or a name that is reserved for redrives.
         needs_prefix = replay_name is not None and (not replay_name or replay_name.lower().startswith(REDRIVE_PREFIX))
         replay = f"replay {replay_name}" if needs_prefix else replay_name or ""

@@ -9,18 +9,19 @@ from functools import partial
 
 from cloudevents.core.base import BaseCloudEvent
 from flask import Response, request
+from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from eventing import logs, replay_extensions
+from eventing import extensions, logs
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.http_binding import MAX_BODY_BYTES, BadEvent, EventTooLarge, decode_event, decode_event_or_none
 from eventing.signatures import sign_event
 from functions.failures import Retry
 from functions.serving.attempts import OngoingAttempt, Publisher
-from functions.serving.function import Function, invoke
-from functions.serving.metrics import FUNCTION_EVENTS, FUNCTION_SECONDS
+from functions.serving.function_runner import FunctionRunner
 from functions.serving.responses import build_replay_response, build_response, build_text_response
 from functions.serving.tracing import AttemptTracer
+from functions.steps import Function
 from kube.client.deadline import set_deadline
 from kube.client.sync_client import SyncClient
 
@@ -30,12 +31,21 @@ API_DEADLINE_SECONDS = 1.6
 
 The limit keeps the sender's wait under two seconds (design rule 3).
 """
+DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Upper bounds of the buckets in seconds; no function should take longer than 2 s."""
+FUNCTION_SECONDS = Histogram(
+    "nodemaintenance_function_seconds", "Time for one event in a function", ["function"], buckets=DURATION_BUCKETS
+)
+FUNCTION_EVENTS = Counter(
+    "nodemaintenance_function_events_total", "Events by function and HTTP status", ["function", "status"]
+)
 
 
 def build_view(
     function: Function, client: SyncClient, publisher: Publisher, tracer: AttemptTracer
 ) -> Callable[[], Response]:
     """Build the Flask view of a function."""
+    runner = FunctionRunner(function)
     if function.late_replies:
         function.late_replies.set_publisher(partial(_publish_late_replies, function.name, publisher))
         publisher.on_close(function.late_replies.close)
@@ -43,6 +53,10 @@ def build_view(
     def handle_request() -> Response:
         started = time.perf_counter()
         headers, body = dict(request.headers), _read_body()
+        if body is not None and len(body) < (request.content_length or 0):
+            # The sender or a proxy has ended during the request. `record` would keep the event without its end.
+            response = build_text_response("the body is incomplete: send the event again", 503)
+            return _count_response(function, response, started)
         try:
             event = _decode_event(function, headers, body)
         except BadEvent as error:
@@ -50,8 +64,8 @@ def build_view(
             _publish_dead_letter(decode_event_or_none(headers, body), response, publisher)
             return _count_response(function, response, started)
         with OngoingAttempt(function.name, event, publisher) as attempt, tracer.trace_attempt(attempt):
-            response = handle_event(function, attempt, client, accept_header=request.headers.get("Accept", ""))
-        if replay_extensions.is_replay(event):
+            response = handle_event(runner, attempt, client, accept_header=request.headers.get("Accept", ""))
+        if extensions.is_replay(event):
             return response
         if function.consumes:
             _publish_dead_letter(event, response, publisher)
@@ -63,7 +77,7 @@ def build_view(
 def _publish_late_replies(
     function_name: str, publisher: Publisher, event: BaseCloudEvent, replies: list[BaseCloudEvent]
 ) -> None:
-    """Publish the replies that the function produced for this event after its response."""
+    """Record in the journal the replies that the function produced after its response, as another attempt."""
     with OngoingAttempt(function_name, event, publisher) as attempt:
         attempt.replies, attempt.status = [sign_event(reply) for reply in replies], 200
 
@@ -105,7 +119,7 @@ def _count_response(function: Function, response: Response, started: float) -> R
 
 
 def handle_event(
-    function: Function, attempt: OngoingAttempt, client: SyncClient, *, accept_header: str = ""
+    runner: FunctionRunner, attempt: OngoingAttempt, client: SyncClient, *, accept_header: str = ""
 ) -> Response:
     """Run the step and encode the response: 200 with the next event, or 204; 4xx for an invalid event; 503 for a retry.
 
@@ -113,28 +127,30 @@ def handle_event(
     `accept_header` includes the content type of a batch, else 204. The replies of a dry run are not signed: they
     describe changes that were not made, and any client could remove the extensions of the dry run.
     """
-    with logs.bind_fields(**replay_extensions.get_replay_extensions(attempt.event)):
-        response = _invoke_and_encode(function, attempt, client, accept_header)
+    with logs.bind_fields(**extensions.get_replay_extensions(attempt.event)):
+        response = _invoke_and_encode(runner, attempt, client, accept_header)
     attempt.status, attempt.response_bytes = response.status_code, response.calculate_content_length() or 0
     attempt.error = response.get_data(as_text=True).strip() if attempt.status >= 400 else ""
     return response
 
 
-def _invoke_and_encode(function: Function, attempt: OngoingAttempt, client: SyncClient, accept_header: str) -> Response:
+def _invoke_and_encode(
+    runner: FunctionRunner, attempt: OngoingAttempt, client: SyncClient, accept_header: str
+) -> Response:
     event = attempt.event
     try:
         with set_deadline(API_DEADLINE_SECONDS):
-            replies = invoke(function, event, client.with_dry_run() if replay_extensions.is_dry_run(event) else client)
-        attempt.replies = replies if replay_extensions.is_dry_run(event) else [sign_event(reply) for reply in replies]
+            replies = runner.invoke(event, client.with_dry_run() if extensions.is_dry_run(event) else client)
+        attempt.replies = replies if extensions.is_dry_run(event) else [sign_event(reply) for reply in replies]
         return (
             build_replay_response(attempt.replies, accept_header)
-            if replay_extensions.is_replay(event)
+            if extensions.is_replay(event)
             else build_response(attempt.replies)
         )
     except BadEvent as error:
-        return _reject_event(function, error)
+        return _reject_event(runner.function, error)
     except Retry as error:
-        log.warning("retry: %s", error, extra={"fields": {"function": function.name}})
+        log.warning("retry: %s", error, extra={"fields": {"function": runner.function.name}})
         return build_text_response(f"{error}\n", 503)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cloudevents.core.base import BaseCloudEvent
 from flask import Response
 
+from eventing.endpoints import build_auth_header, create_ssl_context
 from eventing.http_binding import BATCH_CONTENT_TYPE, encode_batch, encode_binary
-from eventing.sinks import build_auth_header, create_ssl_context
 from functions.failures import Retry
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from eventing import events, replay_extensions, trace_context
+from eventing import events, extensions
 from eventing.journal.entries import get_node_name, get_object_identity
 from functions.serving.attempts import OngoingAttempt
 
@@ -56,19 +56,17 @@ class AttemptTracer:
     @contextmanager
     def trace_attempt(self, attempt: OngoingAttempt) -> Iterator[None]:
         """Create a span for the duration of the block, and record the outcome of the attempt in the span."""
-        if self._tracer is None or attempt.function in UNTRACED_FUNCTIONS or replay_extensions.is_replay(attempt.event):
+        if self._tracer is None or attempt.function in UNTRACED_FUNCTIONS or extensions.is_replay(attempt.event):
             yield
             return
         from functions.serving import otlp
 
         uid, _ = get_object_identity(attempt.event)
-        parent = trace_context.get_traceparent(attempt.event) or (
-            trace_context.build_root_traceparent(uid) if uid else ""
-        )
-        is_root = attempt.event.get_type() == events.RESOURCE_ADDED and not trace_context.get_traceparent(attempt.event)
+        parent = extensions.get_traceparent(attempt.event) or (extensions.build_root_traceparent(uid) if uid else "")
+        is_root = attempt.event.get_type() == events.RESOURCE_ADDED and not extensions.get_traceparent(attempt.event)
         attributes = _build_attributes(attempt, uid)
         with otlp.start_span(self._tracer, attempt.function, parent, is_root=is_root, attributes=attributes) as span:
-            with trace_context.use_span(uid, otlp.format_traceparent(span)):
+            with extensions.use_span(uid, otlp.format_traceparent(span)):
                 yield
             otlp.record_outcome(span, attempt.status, attempt.error)
 

@@ -18,7 +18,9 @@ nodes get, list; leases get, create, patch in medik8s-leases.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
@@ -26,9 +28,9 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from functions.failures import Retry
 from functions.installs import is_active_install
-from functions.pass_strategies import LatestStateStrategy
 from functions.round_robin import RoundRobin
-from functions.virtualization.migration_snapshot import HINT_KINDS, MigrationSnapshot, read_snapshot
+from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.deadline import get_seconds_left, set_deadline
@@ -37,10 +39,12 @@ from kube.client.sync_client import SyncClient
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
 from kube.text_limits import format_count
 from kube.virtualization import lookup
+from kube.virtualization.evacuation import MigrationSlots
+from kube.virtualization.lookup import MigrationSnapshot
 from kube.virtualization.migration_claims import (
     LEASE_PATH,
+    NO_ATTEMPT,
     WRITE_TIMEOUT_SECONDS,
-    abandon_claims,
     add_refusals,
     build_claims,
     build_lease,
@@ -48,10 +52,16 @@ from kube.virtualization.migration_claims import (
     parse_claims,
     parse_refusals,
 )
-from kube.virtualization.vmis import Resource, build_migration, build_migration_path, build_migrations_path, get_key
+from kube.virtualization.vmis import (
+    HINT_KINDS,
+    Resource,
+    build_migration,
+    build_migration_path,
+    build_migrations_path,
+    get_key,
+    requests_live_migration,
+)
 
-CONSUMES = (events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
-EMITS = ()
 MAX_PASSES_PER_EVENT = 3
 """Maximum number of passes for one event.
 
@@ -68,7 +78,6 @@ MAX_DELETIONS_PER_PASS = 20
 """Maximum number of migrations that one pass deletes."""
 DELETION_ROTATION = RoundRobin()
 """Rotation that selects the migrations to delete. Each process has its own position."""
-PASS_STRATEGY = LatestStateStrategy(lambda _event: "VMIs to migrate")
 log = logging.getLogger("functions")
 
 
@@ -86,6 +95,12 @@ class CreateFailure(NamedTuple):
     is_ambiguous: bool
 
 
+@step(
+    "migrate",
+    consumes=(events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+    emits=(),
+    coalescing=HintPolicy(lambda _event: WorkKey("VMIs to migrate")),
+)
 def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create the migrations that are due; send only one request if no virtual machine requests migration.
 
@@ -94,15 +109,21 @@ def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """
     if event.get_extension("kind") not in HINT_KINDS:
         return []
-    vmis = client.run(lookup.list_live_migrate_vmis(client.api))
+    vmis = list(filter(requests_live_migration, client.run(lookup.list_vmis(client.api))))
     if not vmis or client.run(has_kubevirt(client.api)) or not is_active_install(client):
         return []
+    attempt, slots = event.get_id(), parse_migration_slots(os.environ)
     for _ in range(MAX_PASSES_PER_EVENT):
-        snapshot = read_snapshot(vmis, client, event.get_id())
-        if not snapshot.evacuation.due_migrations or not _create_due_migrations(snapshot, event.get_id(), client):
+        snapshot = client.run(lookup.read_migration_snapshot(client.api, vmis, slots, attempt))
+        if not snapshot.evacuation.due_migrations or not _create_due_migrations(snapshot, attempt, client):
             break
     _delete_outdated_migrations(snapshot.evacuation.outdated_migrations, client)
     return []
+
+
+def parse_migration_slots(environment: Mapping[str, str]) -> MigrationSlots:
+    """Return how many migrations may run concurrently. Raises `ValueError` for an invalid setting."""
+    return MigrationSlots.from_environment(environment)
 
 
 def _delete_outdated_migrations(outdated_migrations: Iterable[Resource], client: SyncClient) -> None:
@@ -140,34 +161,33 @@ def _create_due_migrations(snapshot: MigrationSnapshot, attempt: str, client: Sy
     with set_deadline(min(get_seconds_left(), WRITE_TIMEOUT_SECONDS)):
         lease = _write_claims(snapshot, attempt, client)
         outcomes = client.gather_all(*(_create_migration(name, vmi, client.api) for name, vmi in due.items()))
-        failures = dict(zip(due, outcomes, strict=True))
+        failures = {name: failure for name, failure in zip(due, outcomes, strict=True) if failure}
         resumed = {name for name, claim in parse_claims(snapshot.lease).items() if claim.attempt == attempt}
-        to_retry = [
-            name for name, failure in failures.items() if failure and failure.is_transient and name not in resumed
-        ]
-        _release_claims(
-            {name: failure for name, failure in failures.items() if name not in to_retry}, lease, snapshot, client
-        )
+        to_retry = [name for name, failure in failures.items() if failure.is_transient and name not in resumed]
+        refused = {name: failure for name, failure in failures.items() if name not in to_retry}
+        _release_claims(due.keys() - to_retry, refused, lease, snapshot.now, client)
     if to_retry:
         raise Retry(f"cannot create migrations yet, retrying after a backoff: {', '.join(to_retry)}")
-    return any(failure and not failure.is_ambiguous for failure in failures.values())
+    return any(not failure.is_ambiguous for failure in failures.values())
 
 
 def _release_claims(
-    outcomes: Mapping[str, CreateFailure | None], lease: Object, snapshot: MigrationSnapshot, client: SyncClient
+    settled: Collection[str], refused: Mapping[str, CreateFailure], lease: Object, now: datetime, client: SyncClient
 ) -> None:
-    """Remove the claims on migrations that were created or rejected, because a claim occupies a migration slot.
+    """Remove the claims on the settled migrations, which were created or refused: a claim occupies a migration slot.
 
-    The Lease stores the error message of a migration that was not created, which then backs off. A migration that the
-    API server may still create keeps its slot, but no attempt continues with its claim. A pass that finds no claim in
-    the Lease finds the created migration instead, because it reads the Lease first.
+    The Lease stores the error message of a refused migration, which then backs off. A migration that the API server may
+    still create keeps its slot, but no attempt continues with its claim. A pass that finds no claim in the Lease finds
+    the created migration instead, because it reads the Lease first.
     """
-    failed = {name: failure for name, failure in outcomes.items() if failure}
-    messages = {name: failure.message for name, failure in failed.items()}
-    refusals = add_refusals(parse_refusals(lease, snapshot.now), messages, snapshot.now)
-    claims_by_name = parse_claims(lease)
-    ambiguous = {name: claim for name, claim in claims_by_name.items() if name in failed and failed[name].is_ambiguous}
-    claims = {name: claim for name, claim in claims_by_name.items() if name not in outcomes} | abandon_claims(ambiguous)
+    claims = parse_claims(lease)
+    for name in claims.keys() & settled:
+        if name in refused and refused[name].is_ambiguous:
+            claims[name] = claims[name]._replace(attempt=NO_ATTEMPT)
+        else:
+            del claims[name]
+    messages = {name: failure.message for name, failure in refused.items()}
+    refusals = add_refusals(parse_refusals(lease, now), messages, now)
     try:
         client.patch(LEASE_PATH, build_lease_patch(lease, claims, refusals))
     except (Conflict, NotFound):
@@ -181,9 +201,8 @@ def _write_claims(snapshot: MigrationSnapshot, attempt: str, client: SyncClient)
     try:
         if snapshot.lease is None:
             return client.create(LEASES_PATH, build_lease(claims))
-        return client.patch(
-            LEASE_PATH, build_lease_patch(snapshot.lease, claims, parse_refusals(snapshot.lease, snapshot.now))
-        )
+        refusals = parse_refusals(snapshot.lease, snapshot.now)
+        return client.patch(LEASE_PATH, build_lease_patch(snapshot.lease, claims, refusals))
     except Conflict:
         raise Retry("another process claimed migrations at the same time") from None
     except NotFound:

@@ -12,7 +12,9 @@ poddisruptionbudgets list, create, patch, delete; nodemaintenances list; events 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
@@ -20,28 +22,33 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
+from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import is_active_install
-from functions.pass_strategies import ChangeStrategy
 from functions.round_robin import RoundRobin
-from functions.virtualization.budget_writes import BudgetWriter
-from functions.virtualization.kubernetes_events import record_wait
-from functions.virtualization.migration_snapshot import HINT_KINDS, read_kubevirt_waits, read_snapshot
+from functions.steps import step
+from functions.work_queue import HintPolicy, WorkKey
 from kube.budgets import Budget, build_budgets_path
 from kube.client.api import JSON_PATCH
+from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
+from kube.client.deadline import get_seconds_left, has_seconds_left, set_deadline
 from kube.client.discovery import list_kubevirts
 from kube.client.sync_client import SyncClient
+from kube.kubernetes_events import EventNotice
 from kube.paths import Object, build_events_path
 from kube.virtualization import lookup
 from kube.virtualization import virt_launcher_budgets as budgets
-from kube.virtualization.evacuation import MIGRATION_FAILED, NOT_MIGRATABLE, Wait
-from kube.virtualization.vmis import Resource, get_key, is_protected, requests_live_migration
-
-CONSUMES = (
-    *(events.NODE_TAINTED, events.TICK),
-    *(events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+from kube.virtualization.evacuation import MIGRATION_FAILED, NOT_MIGRATABLE, MigrationSlots, Wait
+from kube.virtualization.vmis import (
+    API_VERSION,
+    HINT_KINDS,
+    VMI_KIND,
+    Resource,
+    get_key,
+    is_protected,
+    requests_live_migration,
 )
-EMITS = (events.VIRT_LAUNCHERS_WAIT_CHANGED,)
+
 WARNING_REASONS = (NOT_MIGRATABLE, MIGRATION_FAILED)
 """Reasons for which an Event is recorded on the VMI."""
 BudgetsByVmi = Mapping[budgets.VmiUidKey, Budget]
@@ -50,7 +57,51 @@ TASK_ROTATION = RoundRobin()
 """Rotation that selects which VMI comes first. Each process has its own position."""
 MAX_NAMED_PATHS = 3
 """Maximum number of API paths in an error message."""
-PASS_STRATEGY = ChangeStrategy(lambda _event: "virt-launcher pods to protect")
+WRITE_TIMEOUT_SECONDS = 0.4
+"""Time limit for a write. The first write of a pass may be slow, so it gets all the time that is not reserved."""
+RESERVED_SECONDS = 0.3
+"""Time reserved in a pass for the work after its writes."""
+log = logging.getLogger("functions")
+
+
+class BudgetWriter:
+    """Sends the writes of one pass, and collects their results.
+
+    Attributes:
+        unanswered: Paths of writes that got no response, or were skipped for lack of time; a retry may succeed.
+        sent_count: Number of writes that were sent.
+        ran_out_of_time: Whether a write was skipped for lack of time.
+    """
+
+    def __init__(self) -> None:
+        self.unanswered: list[str] = []
+        self.sent_count = 0
+        self.ran_out_of_time = False
+
+    def try_write(self, path: str, write: Callable[[], object]) -> bool:
+        """Send a write, and return whether it succeeded.
+
+        A write that was rejected, for example by a quota, is retried only by the tick. If the object was
+        deleted, or created by another client, the next event about the object or the tick retries.
+        """
+        if not has_seconds_left(RESERVED_SECONDS):
+            self.unanswered.append(path)
+            self.ran_out_of_time = True
+            return False
+        self.sent_count += 1
+        left = get_seconds_left()
+        is_first = self.sent_count == 1
+        timeout = max(WRITE_TIMEOUT_SECONDS, left - RESERVED_SECONDS) if is_first else WRITE_TIMEOUT_SECONDS
+        try:
+            with set_deadline(min(left, timeout)):
+                write()
+        except (NotFound, Conflict):
+            return False
+        except ApiError as error:
+            log.warning("cannot write %s: %s", path, error.message)
+            self.unanswered.extend([path] if isinstance(error, Unavailable) else [])
+            return False
+        return True
 
 
 class BudgetTask(NamedTuple):
@@ -60,6 +111,15 @@ class BudgetTask(NamedTuple):
     run: Callable[[BudgetWriter], set[str]]
 
 
+@step(
+    "protect",
+    consumes=(
+        *(events.NODE_TAINTED, events.TICK),
+        *(events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
+    ),
+    emits=(events.VIRT_LAUNCHERS_WAIT_CHANGED,),
+    coalescing=HintPolicy(lambda _event: WorkKey("virt-launcher pods to protect")),
+)
 def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create, update and delete budgets; return the events for drained nodes whose pods' reasons to wait have changed.
 
@@ -68,7 +128,7 @@ def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     if event.get_extension("kind") not in HINT_KINDS:
         return []
     # Budgets are read before VMIs: if a budget's VMI is not in the list, the VMI has been deleted.
-    own_budgets = budgets.index_own_budgets(client.run(lookup.list_own_budgets(client.api)))
+    own_budgets = budgets.index_own_budgets(client.run(lookup.list_budgets(client.api, budgets.VMI_UID_LABEL)))
     vmis = client.run(lookup.list_vmis(client.api))
     if not (own_budgets or vmis) or not is_active_install(client):
         return []
@@ -96,22 +156,16 @@ def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
 
 def _plan_tasks(own_budgets: BudgetsByVmi, vmis: list[Object], client: SyncClient) -> list[BudgetTask]:
     """Return a task for each VMI that needs a budget and for each budget that must be changed or deleted."""
-    migrating = {budgets.get_vmi_uid_key(vmi) for vmi in vmis if requests_live_migration(vmi)}
-    deletions = [_build_deletion_task(budget, client) for key, budget in own_budgets.items() if key not in migrating]
     if not vmis:
-        return deletions
+        return [_build_deletion_task(budget, client) for budget in own_budgets.values()]
     all_budgets, kubevirt = client.gather_all(lookup.list_budgets(client.api), list_kubevirts(client.api))
     kubevirt_budgets = budgets.index_kubevirt_budgets(all_budgets)
-    if not kubevirt:
-        return deletions + _plan_protection(
-            list(filter(requests_live_migration, vmis)), {**kubevirt_budgets, **own_budgets}, client
-        )
-    duplicates = [
-        _build_deletion_task(budget, client)
-        for key, budget in own_budgets.items()
-        if key in migrating and key in kubevirt_budgets
-    ]
-    return deletions + duplicates + _plan_annotations(kubevirt[0], vmis, kubevirt_budgets, client)
+    migrating = {budgets.get_vmi_uid_key(vmi) for vmi in vmis if requests_live_migration(vmi)}
+    needed = migrating - kubevirt_budgets.keys() if kubevirt else migrating
+    deletions = [_build_deletion_task(budget, client) for key, budget in own_budgets.items() if key not in needed]
+    if kubevirt:
+        return [*deletions, *_plan_annotations(kubevirt[0], vmis, kubevirt_budgets, client)]
+    return [*deletions, *_plan_protection(vmis, {**kubevirt_budgets, **own_budgets}, client)]
 
 
 def _build_deletion_task(budget: Budget, client: SyncClient) -> BudgetTask:
@@ -124,39 +178,48 @@ def _build_deletion_task(budget: Budget, client: SyncClient) -> BudgetTask:
     return BudgetTask(uid, delete_budget)
 
 
-def _plan_protection(vmis: list[Object], existing_budgets: BudgetsByVmi, client: SyncClient) -> list[BudgetTask]:
-    """Return the tasks that give each VMI a budget, which states what the VMI's pod waits for.
+def _plan_protection(vmis: Iterable[Object], budgets_by_vmi: BudgetsByVmi, client: SyncClient) -> Iterator[BudgetTask]:
+    """Yield the tasks that give each VMI a budget, which states what the VMI's pod waits for.
 
     A user's budget is not a substitute, because it may allow evictions. With two budgets for a pod, the API server
     rejects every eviction, which is intended here.
     """
-    snapshot = read_snapshot(vmis, client)
-    return [
-        BudgetTask(
-            vmi["metadata"]["uid"],
-            partial(
-                _protect_vmi,
-                vmi,
-                existing_budgets.get(budgets.get_vmi_uid_key(vmi)),
-                snapshot.evacuation.waits.get(get_key(vmi)),
-                client,
-            ),
-        )
-        for vmi in filter(is_protected, snapshot.vmis)
-    ]
+    migrating, slots = list(filter(requests_live_migration, vmis)), MigrationSlots.from_environment(os.environ)
+    snapshot = client.run(lookup.read_migration_snapshot(client.api, migrating, slots))
+    for vmi in filter(is_protected, snapshot.vmis):
+        budget, wait = budgets_by_vmi.get(budgets.get_vmi_uid_key(vmi)), snapshot.evacuation.waits.get(get_key(vmi))
+        yield BudgetTask(vmi["metadata"]["uid"], partial(_protect_vmi, vmi, budget, wait, client))
+
+
+def _plan_annotations(
+    kubevirt: Resource, vmis: list[Object], budgets_by_vmi: BudgetsByVmi, client: SyncClient
+) -> Iterator[BudgetTask]:
+    """Yield the tasks that write what the pods wait for into KubeVirt's budgets."""
+    waits = client.run(lookup.read_kubevirt_waits(client.api, kubevirt, vmis))
+    for vmi in vmis:
+        if budget := budgets_by_vmi.get(budgets.get_vmi_uid_key(vmi)):
+            wait = waits.get(get_key(vmi))
+            yield BudgetTask(vmi["metadata"]["uid"], partial(_annotate_budget, budget, wait, client))
 
 
 def _protect_vmi(
     vmi: Resource, budget: Budget | None, wait: Wait | None, client: SyncClient, writer: BudgetWriter
 ) -> set[str]:
+    """Create or restore the VMI's budget; return the nodes on which the reason that its pod waits has changed."""
     nodes = _update_budget(vmi, budget, wait, client, writer) if budget else _create_budget(vmi, wait, client, writer)
     if nodes and wait is not None and wait.reason in WARNING_REASONS:
-        writer.try_write(build_events_path(get_key(vmi)[0]), partial(record_wait, vmi, wait, client))
+        writer.try_write(build_events_path(get_key(vmi)[0]), partial(_record_wait, vmi, wait, client))
     return nodes
 
 
+def _record_wait(vmi: Resource, wait: Wait, client: SyncClient) -> None:
+    """Record a Warning Event that reports what the VMI waits for; the VMI's budget reports the same reason."""
+    message = f'node "{wait.node}" is being drained: {wait.message}'
+    notice = EventNotice.from_object(vmi, API_VERSION, VMI_KIND, wait.reason, message)
+    client.run(EVENT_RECORDER.record(client.api, [notice]))
+
+
 def _create_budget(vmi: Resource, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
-    """Create the VMI's budget; return the node on which the VMI's pod waits, if it waits."""
     path, body = build_budgets_path(vmi["metadata"]["namespace"]), budgets.build_budget(vmi, wait)
     is_created = writer.try_write(path, partial(client.create, path, body))
     return {wait.node} if is_created and wait else set()
@@ -165,24 +228,10 @@ def _create_budget(vmi: Resource, wait: Wait | None, client: SyncClient, writer:
 def _update_budget(
     vmi: Resource, budget: Budget, wait: Wait | None, client: SyncClient, writer: BudgetWriter
 ) -> set[str]:
-    """Restore the budget's spec, and write what its pod waits for; return the nodes on which the reason has changed."""
     path = budgets.build_budget_path(budget)
     if budgets.is_own_budget(budget) and (patch := budgets.build_spec_patch(budget, vmi)):
         writer.try_write(path, partial(client.patch, path, patch, JSON_PATCH))
     return _annotate_budget(budget, wait, client, writer)
-
-
-def _plan_annotations(
-    kubevirt: Resource, vmis: list[Object], kubevirt_budgets: BudgetsByVmi, client: SyncClient
-) -> list[BudgetTask]:
-    """Return the tasks that write what the pods wait for into KubeVirt's budgets."""
-    waits = read_kubevirt_waits(kubevirt, vmis, client)
-    pairs = [(vmi, kubevirt_budgets.get(budgets.get_vmi_uid_key(vmi))) for vmi in vmis]
-    return [
-        BudgetTask(vmi["metadata"]["uid"], partial(_annotate_budget, budget, waits.get(get_key(vmi)), client))
-        for vmi, budget in pairs
-        if budget
-    ]
 
 
 def _annotate_budget(budget: Budget, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:

@@ -103,11 +103,8 @@ def _parse_annotated_rules(target: Object) -> list[Object]:
         rules = json.loads((target["metadata"].get("annotations") or {}).get(RULES_ANNOTATION) or "[]")
     except ValueError:
         return []
-    return [{**RULE_DEFAULTS, **rule} for rule in rules] if _is_rule_list(rules) and target.get("webhooks") else []
-
-
-def _is_rule_list(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(rule, dict) for rule in value)
+    is_valid = isinstance(rules, list) and all(isinstance(rule, dict) for rule in rules)
+    return [{**RULE_DEFAULTS, **rule} for rule in rules] if is_valid and target.get("webhooks") else []
 
 
 def _select_rules(target: Object, webhook: Mapping[str, Any], rules: list[Object]) -> list[Object]:

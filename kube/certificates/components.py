@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-
-from kube.times import TIME_FORMAT
+from datetime import timedelta
 
 COMPONENT_LABEL = "nodemaintenance.dev/certificates"
 """Label whose value names the component; objects without it are never changed (OSV-23)."""
@@ -47,34 +45,3 @@ COMPONENTS = {
     )
 }
 """Label value → component; `ours` is the component of this project's own servers."""
-
-
-def compute_not_before(now: datetime) -> datetime:
-    """Return the start of the validity of a certificate issued now; it is never in the future (OSV-21)."""
-    return now - CLOCK_SKEW
-
-
-def compute_issue_time(not_before: datetime) -> datetime:
-    """Return the time when we issued a certificate whose validity starts at `not_before`."""
-    return not_before + CLOCK_SKEW
-
-
-def compute_renewal_time(not_before: datetime, not_after: datetime, component: Component) -> datetime:
-    """Return the renewal time: one period after issuance, or after two thirds of the lifetime if that is earlier.
-
-    A certificate from a foreign issuer may have a lifetime shorter than a period.
-    """
-    return min(compute_issue_time(not_before) + component.renewal_period, not_before + (not_after - not_before) * 2 / 3)
-
-
-def round_up_to_second(time: datetime) -> datetime:
-    """Round up to a whole second, the precision of `format_time`, so that no waiting period becomes too short."""
-    return time + timedelta(microseconds=-time.microsecond % 1_000_000)
-
-
-def parse_strict_time_or_none(text: object) -> datetime | None:
-    """Parse a time in the format of `format_time`; return None for any other text."""
-    try:
-        return datetime.strptime(str(text), TIME_FORMAT).replace(tzinfo=timezone.utc)
-    except ValueError:
-        return None

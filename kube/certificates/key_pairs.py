@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -12,17 +14,22 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kube.certificates.components import CA_LIFETIME_PERIODS, SERVING_LIFETIME_PERIODS, Component, compute_not_before
+from kube.certificates.components import CA_LIFETIME_PERIODS, CLOCK_SKEW, SERVING_LIFETIME_PERIODS, Component
 
 PEM_BEGIN, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 MAX_COMMON_NAME_CHARACTERS = 64
 """Maximum length of a common name, in characters (RFC 5280, ub-common-name)."""
-SIGNING_KEY_TYPES = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)
-"""Key types that a CA may have: we create keys of the first type, a user's CA may have either."""
+MAX_DNS_NAME_CHARACTERS = 253
+_DNS_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+DNS_NAME_PATTERN = re.compile(rf"(\*\.)?{_DNS_LABEL}(\.{_DNS_LABEL})*", re.IGNORECASE)
+SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+"""A key that a CA may have: we create elliptic curve keys, a user's CA may also have an RSA key."""
 PARSE_ERRORS = (ValueError, UnsupportedAlgorithm, TypeError, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
 """Exceptions that the library raises for a malformed or unsupported certificate or key."""
+EXTENSION_ERRORS = (*PARSE_ERRORS, x509.ExtensionNotFound, x509.DuplicateExtension)
 
 
 @dataclass(frozen=True)
@@ -44,30 +51,31 @@ class KeyPair:
 
 def parse_key_pair(certificate: str, key: str) -> KeyPair | None:
     """Return the key pair if the certificate and the key can be parsed and belong together, else None."""
-    try:
-        public = serialization.load_pem_private_key(key.encode(), None).public_key()
-        if _load_certificate(certificate).public_key() != public:
-            return None
-    except PARSE_ERRORS:
-        return None
-    return KeyPair(certificate, key)
+    with suppress(*PARSE_ERRORS):
+        if _load_certificate(certificate).public_key() == _load_key(key).public_key():
+            return KeyPair(certificate, key)
+    return None
 
 
 def parse_certificates(text: str) -> list[str]:
     """Return the certificates in a PEM text, each in normalized PEM, without those that cannot be parsed."""
-    blocks = (f"{PEM_BEGIN}{part.partition(PEM_END)[0]}{PEM_END}\n" for part in text.split(PEM_BEGIN)[1:])
-    return [_encode_pem(certificate) for block in blocks if (certificate := _load_certificate_or_none(block))]
+    certificates: list[str] = []
+    for part in text.split(PEM_BEGIN)[1:]:
+        with suppress(*PARSE_ERRORS):
+            certificate = _load_certificate(f"{PEM_BEGIN}{part.partition(PEM_END)[0]}{PEM_END}\n")
+            certificates.append(certificate.public_bytes(serialization.Encoding.PEM).decode())
+    return certificates
 
 
 def create_ca(component: Component, now: datetime) -> KeyPair:
     """Create a CA certificate for a component, with its key; each CA has a unique subject name."""
     key, number = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number()
     name = _build_subject(f"{component.name} certificate authority {number:x}")
-    ends = compute_not_before(now) + CA_LIFETIME_PERIODS * component.renewal_period
-    builder = _create_certificate_builder(name, name, key.public_key(), number, compute_not_before(now), ends)
+    builder = _create_certificate_builder(name, key, number, now)
+    builder = builder.not_valid_after(now - CLOCK_SKEW + CA_LIFETIME_PERIODS * component.renewal_period)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(build_key_usage(is_ca=True), critical=True)
-    return _sign(builder, key, key)
+    return _sign(builder.issuer_name(name), key, key)
 
 
 def issue_serving_certificate(ca: KeyPair, names: Iterable[str], component: Component, now: datetime) -> KeyPair:
@@ -77,51 +85,51 @@ def issue_serving_certificate(ca: KeyPair, names: Iterable[str], component: Comp
     servers use it as clients of each other.
     """
     key, names, ca_certificate = ec.generate_private_key(ec.SECP256R1()), list(names), ca.parsed_certificate
-    ca_key = serialization.load_pem_private_key(ca.key.encode(), None)
-    if not isinstance(ca_key, SIGNING_KEY_TYPES):
+    ca_key = _load_key(ca.key)
+    if not isinstance(ca_key, SigningKey):
         raise TypeError(f"unsupported CA key {type(ca_key).__name__}: use an elliptic curve or RSA key")
-    ends = compute_serving_not_after(ca, component, now)
-    number = x509.random_serial_number()
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    builder = _create_certificate_builder(
-        _build_subject(names[0]), ca_certificate.subject, key.public_key(), number, compute_not_before(now), ends
-    )
-    for extension, critical in (
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (build_key_usage(is_ca=False), True),
-        (uses, False),
-        (x509.SubjectAlternativeName([_build_general_name(name) for name in names]), False),
-        (_build_authority_key_identifier(ca_certificate), False),
-    ):
-        builder = builder.add_extension(extension, critical)
-    return _sign(builder, ca_key, key)
+    builder = _create_certificate_builder(_build_subject(names[0]), key, x509.random_serial_number(), now)
+    builder = builder.not_valid_after(compute_serving_not_after(ca, component, now))
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(build_key_usage(is_ca=False), critical=True)
+    builder = builder.add_extension(uses, critical=False)
+    builder = builder.add_extension(x509.SubjectAlternativeName(map(_build_general_name, names)), critical=False)
+    builder = builder.add_extension(_build_authority_key_identifier(ca_certificate), critical=False)
+    return _sign(builder.issuer_name(ca_certificate.subject), ca_key, key)
 
 
 def compute_serving_not_after(ca: KeyPair, component: Component, now: datetime) -> datetime:
     """Return the end of the validity of a serving certificate that this CA issues now."""
-    return min(
-        compute_not_before(now) + SERVING_LIFETIME_PERIODS * component.renewal_period,
-        ca.parsed_certificate.not_valid_after_utc,
-    )
+    lifetime = SERVING_LIFETIME_PERIODS * component.renewal_period
+    return min(now - CLOCK_SKEW + lifetime, ca.parsed_certificate.not_valid_after_utc)
+
+
+def compute_renewal_time(certificate: x509.Certificate, component: Component) -> datetime:
+    """Return the renewal time: one period after issuance, or after two thirds of the lifetime if that is earlier.
+
+    A certificate from a foreign issuer may have a lifetime shorter than a period.
+    """
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return min(begin + CLOCK_SKEW + component.renewal_period, begin + (end - begin) * 2 / 3)
 
 
 def get_subject_alt_names(certificate: str) -> list[str]:
     """Return the DNS names and IP addresses that a certificate is valid for."""
     try:
         names = _load_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (*PARSE_ERRORS, x509.ExtensionNotFound, x509.DuplicateExtension):
+    except EXTENSION_ERRORS:
         return []
-    addresses = (str(address) for address in names.get_values_for_type(x509.IPAddress))
-    return [*names.get_values_for_type(x509.DNSName), *addresses]
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
 def is_signing_ca(pair: KeyPair) -> bool:
     """Return whether the certificate is a CA's, and its key has a type that we can sign with."""
     try:
         is_ca = pair.parsed_certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (*PARSE_ERRORS, x509.ExtensionNotFound, x509.DuplicateExtension):
+    except EXTENSION_ERRORS:
         return False
-    return is_ca and isinstance(serialization.load_pem_private_key(pair.key.encode(), None), SIGNING_KEY_TYPES)
+    return is_ca and isinstance(_load_key(pair.key), SigningKey)
 
 
 @lru_cache(maxsize=1024)
@@ -155,40 +163,28 @@ def compute_fingerprint(certificate: str) -> str:
     return _load_certificate(certificate).fingerprint(hashes.SHA256()).hex()
 
 
-@lru_cache(maxsize=1024)
-def _load_certificate(text: str) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(text.encode())
+def normalize_name(name: str) -> str:
+    """Return the normalized DNS name or IP address of a server, "" for any other text.
 
-
-def _load_certificate_or_none(text: str) -> x509.Certificate | None:
+    An IP address gets the notation in which Python returns the addresses in a certificate. In a different notation, a
+    requested address would never equal the address in the certificate.
+    """
     try:
-        return _load_certificate(text)
-    except PARSE_ERRORS:
-        return None
+        address = ip_address(name)
+    except ValueError:
+        name = name.removesuffix(".")
+        return name if len(name) <= MAX_DNS_NAME_CHARACTERS and DNS_NAME_PATTERN.fullmatch(name) else ""
+    return "" if "%" in name else str(address)  # an IPv6 zone has a meaning on one host only
 
 
-def _encode_pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+def select_usable_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that a certificate can contain, normalized and without duplicates."""
+    return tuple(dict.fromkeys(found for name in names if (found := normalize_name(name.strip()))))
 
 
-def _create_certificate_builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
-    serial_number: int,
-    not_before: datetime,
-    not_after: datetime,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(serial_number)
-        .not_valid_before(not_before)
-        .not_valid_after(not_after)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
+def select_unusable_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that a certificate cannot contain."""
+    return tuple(name.strip() for name in names if name.strip() and not normalize_name(name.strip()))
 
 
 def build_key_usage(*, is_ca: bool) -> x509.KeyUsage:
@@ -206,14 +202,33 @@ def build_key_usage(*, is_ca: bool) -> x509.KeyUsage:
     )
 
 
-def _sign(
-    builder: x509.CertificateBuilder,
-    ca_key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey,
-    key: ec.EllipticCurvePrivateKey,
-) -> KeyPair:
+@lru_cache(maxsize=1024)
+def _load_certificate(text: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(text.encode())
+
+
+def _load_key(text: str) -> PrivateKeyTypes:
+    return serialization.load_pem_private_key(text.encode(), None)
+
+
+def _create_certificate_builder(
+    subject: x509.Name, key: ec.EllipticCurvePrivateKey, serial_number: int, now: datetime
+) -> x509.CertificateBuilder:
+    """Create the builder of a certificate that is valid from now on, without its end, its issuer and its uses."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key.public_key())
+        .serial_number(serial_number)
+        .not_valid_before(now - CLOCK_SKEW)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _sign(builder: x509.CertificateBuilder, ca_key: SigningKey, key: ec.EllipticCurvePrivateKey) -> KeyPair:
     form, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
-    text = key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
-    return KeyPair(_encode_pem(builder.sign(ca_key, hashes.SHA256())), text)
+    certificate = builder.sign(ca_key, hashes.SHA256()).public_bytes(encoding).decode()
+    return KeyPair(certificate, key.private_bytes(encoding, form, serialization.NoEncryption()).decode())
 
 
 def _build_authority_key_identifier(ca_certificate: x509.Certificate) -> x509.AuthorityKeyIdentifier:

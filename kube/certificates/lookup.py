@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from kube.certificates import certificate_objects
+from kube.certificates import objects
 from kube.certificates.ca_injection import METADATA_ONLY_KINDS, TARGET_PATHS, build_target_path, parse_source_secret
-from kube.certificates.certificate_objects import CERT_MANAGER_ANNOTATION, CertificateSummary, get_name
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS, Component
-from kube.certificates.kubernetes_events import (
+from kube.certificates.objects import (
+    CERT_MANAGER_ANNOTATION,
     CERT_MANAGER_REASON,
     NOT_RENEWED_REASON,
     UNKNOWN_COMPONENT_REASON,
-    EventNotice,
+    CertificateSummary,
+    ComponentState,
+    build_notice,
+    get_name,
 )
-from kube.certificates.state import ComponentState
-from kube.client.api import JSON, METADATA_ONLY, Api, get_or_none
+from kube.client.api import JSON, METADATA_ONLY, Api, gather_all, get_or_none
 from kube.client.api_errors import Unavailable
-from kube.client.concurrent_requests import gather_all
 from kube.client.paging import list_all, list_or_empty
+from kube.kubernetes_events import EventNotice
 from kube.paths import Object
 
 LIST_TIMEOUT_SECONDS, TICK_LIST_TIMEOUT_SECONDS = 0.6, 1.2
@@ -83,58 +85,50 @@ async def reread_targets(api: Api, targets: Iterable[Object]) -> list[Object]:
     return [item for result in await gather_all(*reads) for item in result.items]
 
 
-async def read_snapshot(api: Api, namespace: str, targets: Iterable[Object] | None) -> NamespaceSnapshot:
+async def read_snapshot(api: Api, namespace: str, targets: Collection[Object] | None) -> NamespaceSnapshot:
     """Read the certificates in a namespace; `targets` are the CA injection targets in the cluster, None if unknown."""
-    lists = (certificate_objects.build_secrets_path(namespace), certificate_objects.build_configmaps_path(namespace))
+    lists = (objects.build_secrets_path(namespace), objects.build_configmaps_path(namespace))
     secrets, configmaps = await gather_all(*(list_all(api, path, label_selector=COMPONENT_LABEL) for path in lists))
-    skipped = [notice for secret in secrets.items if (notice := _build_not_renewed_notice(secret))]
-    own_secrets = [secret for secret in secrets.items if not _build_not_renewed_notice(secret)]
-    component_names = {certificate_objects.get_component_name(item) for item in [*own_secrets, *configmaps.items]}
+    notices = {get_name(secret): notice for secret in secrets.items if (notice := _build_not_renewed_notice(secret))}
+    own_secrets = [secret for secret in secrets.items if get_name(secret) not in notices]
+    component_names = {objects.get_component_name(item) for item in [*own_secrets, *configmaps.items]}
     states = [
-        replace(
-            await _read_component_state(
-                api, COMPONENTS[name], namespace, own_secrets, configmaps.items, list(targets or ())
-            ),
-            are_targets_unknown=targets is None,
-        )
-        for name in COMPONENTS
-        if name in component_names
+        await _read_component_state(api, component, namespace, own_secrets, configmaps.items, targets)
+        for component in COMPONENTS.values()
+        if component.name in component_names
     ]
-    return NamespaceSnapshot(tuple(states), tuple(skipped))
+    return NamespaceSnapshot(tuple(states), tuple(notices.values()))
 
 
 async def _read_component_state(
     api: Api,
     component: Component,
     namespace: str,
-    secrets: list[Object],
-    configmaps: list[Object],
-    targets: list[Object],
+    secrets: Iterable[Object],
+    configmaps: Iterable[Object],
+    targets: Collection[Object] | None,
 ) -> ComponentState:
-    component_secrets = [
-        secret for secret in secrets if certificate_objects.get_component_name(secret) == component.name
-    ]
-    configmaps_by_name = {
-        get_name(item): item for item in configmaps if certificate_objects.get_component_name(item) == component.name
-    }
-    bundle_configmap = configmaps_by_name.get(component.bundle_configmap_name)
-    servers = tuple(secret for secret in component_secrets if get_name(secret) != component.ca_secret_name)
-    summaries = certificate_objects.parse_summaries(bundle_configmap)
+    own_secrets, own_configmaps = (
+        {get_name(item): item for item in items if objects.get_component_name(item) == component.name}
+        for items in (secrets, configmaps)
+    )
+    ca_secret = own_secrets.pop(component.ca_secret_name, None)
+    bundle_configmap = own_configmaps.get(component.bundle_configmap_name)
     existing_names = {*map(get_name, secrets), component.ca_secret_name}
-    unlisted = [summary for name, summary in summaries.items() if summary.names and name not in existing_names]
-    max_missing = max(MAX_SERVER_SECRETS - len(servers), 0)
+    summaries = objects.parse_summaries(bundle_configmap).items()
+    unlisted = [summary for name, summary in summaries if summary.names and name not in existing_names]
+    max_missing = max(MAX_SERVER_SECRETS - len(own_secrets), 0)
     missing_servers = await _select_summaries_without_secret(api, namespace, unlisted[:max_missing])
-    names = {(namespace, name) for name in (*map(get_name, servers), *(summary.secret for summary in missing_servers))}
-    component_targets = tuple(target for target in targets if parse_source_secret(target) in names)
-    ca_secret = next((secret for secret in component_secrets if get_name(secret) == component.ca_secret_name), None)
+    names = {(namespace, name) for name in (*own_secrets, *(summary.secret for summary in missing_servers))}
     return ComponentState(
         component,
         namespace,
         ca_secret,
         bundle_configmap,
-        servers,
+        tuple(own_secrets.values()),
         missing_servers,
-        component_targets,
+        tuple(target for target in targets or () if parse_source_secret(target) in names),
+        are_targets_unknown=targets is None,
         is_truncated=len(unlisted) > max_missing,
     )
 
@@ -146,35 +140,33 @@ async def _select_summaries_without_secret(
 
     A Secret that has only lost its label still exists: a user excluded it from renewal.
     """
-    paths = (certificate_objects.build_secrets_path(namespace, summary.secret) for summary in summaries)
+    paths = (objects.build_secrets_path(namespace, summary.secret) for summary in summaries)
     secrets = await gather_all(*(get_or_none(api.get(path)) for path in paths))
     return tuple(summary for summary, secret in zip(summaries, secrets, strict=True) if secret is None)
 
 
 def _build_not_renewed_notice(secret: Object) -> EventNotice | None:
-    name, component_name = get_name(secret), certificate_objects.get_component_name(secret)
-    target = ("Secret", name)
+    name, component_name = get_name(secret), objects.get_component_name(secret)
+    namespace, target = secret["metadata"]["namespace"], ("Secret", name)
     if component_name not in COMPONENTS:
-        return EventNotice(
+        return build_notice(
+            namespace,
             target,
             UNKNOWN_COMPONENT_REASON,
             f"the Secret is not renewed: label {COMPONENT_LABEL} has the unknown value {component_name!r}; "
             f"set one of {', '.join(COMPONENTS)}",
         )
-    other_cas = {
-        component.ca_secret_name: component.name
-        for component in COMPONENTS.values()
-        if component.name != component_name
-    }
-    if name in other_cas:
-        return EventNotice(
+    owner = next((component.name for component in COMPONENTS.values() if component.ca_secret_name == name), None)
+    if owner not in (None, component_name):
+        return build_notice(
+            namespace,
             target,
             NOT_RENEWED_REASON,
-            f"the Secret is not renewed: its name is reserved for the CA of component {other_cas[name]}; "
-            "use another name",
+            f"the Secret is not renewed: its name is reserved for the CA of component {owner}; use another name",
         )
-    if certificate_objects.get_annotation(secret, CERT_MANAGER_ANNOTATION):
-        return EventNotice(
+    if objects.get_annotation(secret, CERT_MANAGER_ANNOTATION):
+        return build_notice(
+            namespace,
             target,
             CERT_MANAGER_REASON,
             "the Secret is not renewed: cert-manager renews it already; "

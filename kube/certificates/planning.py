@@ -14,44 +14,59 @@ An object that the API server refuses to write is skipped, and everything that d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 
-from kube.certificates import certificate_objects, key_pairs
-from kube.certificates.ca_injection import build_injection_patch, build_target_path, has_bundle
-from kube.certificates.certificate_objects import (
+from kube.certificates import ca_injection, key_pairs, objects
+from kube.certificates.components import COMPONENT_LABEL
+from kube.certificates.key_pairs import KeyPair
+from kube.certificates.objects import (
     CA_ENTRY,
+    CA_INCLUSION_TIME_ANNOTATION,
     CERTIFICATE_ENTRY,
     NEXT_CERTIFICATE_ENTRY,
     NEXT_PRIVATE_KEY_ENTRY,
     PRIVATE_KEY_ENTRY,
-)
-from kube.certificates.components import Component, compute_renewal_time, round_up_to_second
-from kube.certificates.key_pairs import KeyPair
-from kube.certificates.state import (
+    RENEW_ANNOTATION,
     ComponentState,
-    build_bundle,
-    get_kind_and_name,
-    is_bundle_full,
-    is_next_ca_blocked,
-    list_publishable_fingerprints,
-)
-from kube.certificates.writes import (
-    BUNDLE_INJECTED,
-    BUNDLE_PUBLISHED,
-    CA_ACTIVATED,
-    CA_CREATED,
-    CERTIFICATE_ISSUED,
-    STATUS_UPDATED,
-    Write,
-    build_configmap_data,
-    build_configmap_write,
-    build_secret_creation,
-    build_secret_patch,
 )
 from kube.paths import Object
 from kube.times import format_time
+
+CA_CREATED, BUNDLE_INJECTED, BUNDLE_PUBLISHED = "Made", "Shared", "Published"
+CA_ACTIVATED, CERTIFICATE_ISSUED, STATUS_UPDATED = "Taken", "Issued", "Noted"
+"""Reasons of writes.
+
+- `CA_CREATED`: A new CA is stored, which will replace the signing CA.
+- `BUNDLE_INJECTED`: The bundle is written to Secrets and CA injection targets.
+- `BUNDLE_PUBLISHED`: The bundle is written to the ConfigMap.
+- `CA_ACTIVATED`: The next CA starts to sign.
+- `CERTIFICATE_ISSUED`: A server's certificate is issued.
+- `STATUS_UPDATED`: The data about the Secrets is updated.
+"""
+
+
+@dataclass(frozen=True)
+class Write:
+    """A request that creates an object, or a merge patch with the resourceVersion of the object that was read.
+
+    Attributes:
+        reason: What the write does, in one word for metrics and Events.
+        target: Kind and name of the object.
+    """
+
+    reason: str
+    target: tuple[str, str]
+    path: str
+    body: Object
+    is_create: bool = False
+
+    def __repr__(self) -> str:
+        """Return a representation without the body: a Secret's body contains keys."""
+        return f"Write({self.reason} {self.target[0]} {self.target[1]})"
 
 
 def plan_next_write(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Write | None:
@@ -59,13 +74,14 @@ def plan_next_write(state: ComponentState, now: datetime, propagation_delay: tim
 
     `propagation_delay` is how long a CA must have been published before a server uses a certificate issued by it.
     """
+    planner = _Planner(state, now, propagation_delay)
     return (
-        _plan_ca_creation(state, now)
-        or next(_plan_injection(state, now), None)
-        or _plan_publication(state, now)
-        or _plan_ca_activation(state, now, propagation_delay)
-        or next(_plan_issuance(state, now, propagation_delay), None)
-        or _plan_status_update(state, now)
+        planner.plan_ca_creation()
+        or next(planner.plan_injection(), None)
+        or planner.plan_publication()
+        or planner.plan_ca_activation()
+        or next(planner.plan_issuance(), None)
+        or planner.plan_status_update()
     )
 
 
@@ -75,245 +91,294 @@ def apply_response(state: ComponentState, write: Write, response: Object) -> Com
     if kind == "ConfigMap":
         return replace(state, bundle_configmap=response)
     if kind != "Secret":
-        others = (target for target in state.injection_targets if get_kind_and_name(target) != write.target)
+        others = (target for target in state.injection_targets if objects.get_kind_and_name(target) != write.target)
         return replace(state, injection_targets=(*others, {**response, "kind": kind}))
     if name == state.component.ca_secret_name:
         return replace(state, ca_secret=response)
-    servers = [server for server in state.server_secrets if certificate_objects.get_name(server) != name]
+    servers = [server for server in state.server_secrets if objects.get_name(server) != name]
     return replace(
         state,
-        server_secrets=tuple(sorted((*servers, response), key=certificate_objects.get_name)),
+        server_secrets=tuple(sorted((*servers, response), key=objects.get_name)),
         missing_servers=tuple(summary for summary in state.missing_servers if summary.secret != name),
     )
 
 
-def _plan_ca_creation(state: ComponentState, now: datetime) -> Write | None:
-    """Return the write that stores a new next CA if there is no CA, its renewal is due, or a user requested it."""
-    newest, ca_secret, name = state.next_ca or state.current_ca, state.ca_secret, state.component.ca_secret_name
-    if not (state.server_secrets or state.missing_servers) or ("Secret", name) in state.unwritable:
-        return None
-    is_requested = ca_secret and certificate_objects.is_renewal_requested(ca_secret) and not is_bundle_full(state, now)
-    if newest and not is_requested and not _is_renewal_due(newest, state.component, now):
-        return None
-    new_ca = key_pairs.create_ca(state.component, now)
-    trusted = new_ca.certificate + "".join(build_bundle(state, now))
-    entries = certificate_objects.encode_entries(
-        {NEXT_CERTIFICATE_ENTRY: new_ca.certificate, NEXT_PRIVATE_KEY_ENTRY: new_ca.key, CA_ENTRY: trusted}
-    )
-    if ca_secret:
-        return build_secret_patch(
-            CA_CREATED,
-            state,
-            ca_secret,
-            {"data": entries, "metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: None}}},
-        )
-    return build_secret_creation(CA_CREATED, state, name, {"type": "Opaque", "data": entries})
+def round_up_to_second(time: datetime) -> datetime:
+    """Round up to a whole second, the precision of `format_time`, so that no waiting period becomes too short."""
+    return time + timedelta(microseconds=-time.microsecond % 1_000_000)
 
 
-def _plan_injection(state: ComponentState, now: datetime) -> Iterator[Write]:
-    """Yield the writes that set the bundle in Secrets and CA injection targets that contain a different bundle.
+@dataclass(frozen=True)
+class _Planner:
+    """The writes for one component that are due at a certain time; the arguments are those of `plan_next_write`."""
 
-    These writes precede the publication in the ConfigMap, which starts the waiting period for all clients.
-    """
-    bundle_pem = "".join(build_bundle(state, now))
-    readable = (server for server in state.server_secrets if certificate_objects.get_current_key_pair(server))
-    for secret in (*([state.ca_secret] if state.ca_secret else []), *readable):
-        if (
-            get_kind_and_name(secret) not in state.unwritable
-            and certificate_objects.decode_entry(secret, CA_ENTRY) != bundle_pem
-        ):
-            yield build_secret_patch(
-                BUNDLE_INJECTED,
-                state,
-                secret,
-                {
-                    "data": certificate_objects.encode_entries({CA_ENTRY: bundle_pem}),
-                    **_build_ca_inclusion_annotation(secret, state, now),
-                },
-            )
-    for target in state.injection_targets:
-        if get_kind_and_name(target) not in state.unwritable and not has_bundle(target, bundle_pem):
-            yield Write(
-                BUNDLE_INJECTED,
-                get_kind_and_name(target),
-                build_target_path(target),
-                build_injection_patch(target, bundle_pem),
-            )
+    state: ComponentState
+    now: datetime
+    propagation_delay: timedelta
 
-
-def _build_ca_inclusion_annotation(secret: Object, state: ComponentState, now: datetime) -> Object:
-    """Return the annotation that records the addition of the signing CA to `ca.crt`, {} if `ca.crt` contains it."""
-    known_cas = key_pairs.parse_certificates(certificate_objects.decode_entry(secret, CA_ENTRY))
-    if state.current_ca is None or key_pairs.parse_certificates(state.current_ca.certificate)[0] in known_cas:
-        return {}
-    return {
-        "metadata": {
-            "annotations": {certificate_objects.CA_INCLUSION_TIME_ANNOTATION: format_time(round_up_to_second(now))}
-        }
-    }
-
-
-def _plan_publication(state: ComponentState, now: datetime) -> Write | None:
-    """Return the write that publishes the bundle in the ConfigMap, or None if it is published already."""
-    if ("ConfigMap", state.component.bundle_configmap_name) in state.unwritable:
-        return None
-    since = certificate_objects.parse_published_times(state.bundle_configmap, now)
-    if (
-        certificate_objects.parse_published_bundle(state.bundle_configmap) == build_bundle(state, now)
-        and set(list_publishable_fingerprints(state, now)) == since.keys()
-    ):
-        return None
-    return build_configmap_write(BUNDLE_PUBLISHED, state, now)
-
-
-def _plan_ca_activation(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Write | None:
-    """Return the write that makes the next CA the signing CA, or None if the write is not due.
-
-    The write is due after the waiting period, unless the next CA is blocked (`is_next_ca_blocked`). The write is due
-    immediately if the current CA cannot sign and no server uses a valid certificate from a different CA.
-    """
-    next_ca, ca_secret = state.next_ca, state.ca_secret
-    if not next_ca or not ca_secret or get_kind_and_name(ca_secret) in state.unwritable:
-        return None
-    is_early = now - (_get_publication_time(state, next_ca, now) or now) < propagation_delay or is_next_ca_blocked(
-        state, now
-    )
-    if is_early and (state.has_valid_ca(now) or _is_other_ca_in_use(state, next_ca, now)):
-        return None
-    pair = certificate_objects.encode_entries({CERTIFICATE_ENTRY: next_ca.certificate, PRIVATE_KEY_ENTRY: next_ca.key})
-    return build_secret_patch(
-        CA_ACTIVATED, state, ca_secret, {"data": {**pair, NEXT_CERTIFICATE_ENTRY: None, NEXT_PRIVATE_KEY_ENTRY: None}}
-    )
-
-
-def _get_publication_time(state: ComponentState, ca: KeyPair, now: datetime) -> datetime | None:
-    """Return the time at which the ConfigMap first published a CA, or None if the CA does not count as published."""
-    return certificate_objects.parse_published_times(state.bundle_configmap, now).get(
-        key_pairs.compute_fingerprint(ca.certificate)
-    )
-
-
-def _is_other_ca_in_use(state: ComponentState, ca: KeyPair, now: datetime) -> bool:
-    """Return whether any server uses a valid certificate that this CA has not signed."""
-    pairs = (certificate_objects.get_current_key_pair(server) for server in state.server_secrets)
-    working = (pair.certificate for pair in pairs if pair and key_pairs.is_valid(pair.certificate, now))
-    return any(not key_pairs.is_signed_by(certificate, ca.certificate) for certificate in working)
-
-
-def _plan_issuance(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Iterator[Write]:
-    """Yield the writes that issue the certificates that servers need, or recreate missing Secrets.
-
-    If the current CA cannot sign, the next CA signs.
-    """
-    ca = state.current_ca if state.has_valid_ca(now) else state.next_ca
-    if not ca or not key_pairs.is_valid(ca.certificate, now):
-        return
-    bundle_pem = "".join(build_bundle(state, now))
-    for server in state.server_secrets:
-        names = certificate_objects.find_server_names(server, state.summaries)
-        if (
-            names
-            and get_kind_and_name(server) not in state.unwritable
-            and _needs_certificate(server, names, state, now, propagation_delay)
-        ):
-            entries = _issue_secret_entries(ca, names, state, now, bundle_pem)
-            annotations = {
-                certificate_objects.RENEW_ANNOTATION: None,
-                certificate_objects.CA_INCLUSION_TIME_ANNOTATION: None,
+    def plan_ca_creation(self) -> Write | None:
+        """Return the write that stores a new next CA if there is no CA, its renewal is due, or a user requested it."""
+        state, ca_secret, newest = self.state, self.state.ca_secret, self.state.next_ca or self.state.current_ca
+        name = state.component.ca_secret_name
+        if not (state.server_secrets or state.missing_servers) or ("Secret", name) in state.unwritable:
+            return None
+        is_requested = ca_secret and objects.is_renewal_requested(ca_secret) and not state.is_bundle_full(self.now)
+        if newest and not is_requested and not self._is_renewal_due(newest):
+            return None
+        new_ca = key_pairs.create_ca(state.component, self.now)
+        entries = objects.encode_entries(
+            {
+                NEXT_CERTIFICATE_ENTRY: new_ca.certificate,
+                NEXT_PRIVATE_KEY_ENTRY: new_ca.key,
+                CA_ENTRY: new_ca.certificate + self._bundle_text,
             }
-            yield build_secret_patch(
-                CERTIFICATE_ISSUED, state, server, {"data": entries, "metadata": {"annotations": annotations}}
-            )
-    for missing in state.missing_servers:
-        if missing.names and ("Secret", missing.secret) not in state.unwritable:
-            entries = _issue_secret_entries(ca, missing.names, state, now, bundle_pem)
-            metadata = {"annotations": {certificate_objects.DNS_NAMES_ANNOTATION: ",".join(missing.names)}}
-            yield build_secret_creation(
-                CERTIFICATE_ISSUED, state, missing.secret, {"type": missing.kind, "data": entries, "metadata": metadata}
-            )
-
-
-def _issue_secret_entries(
-    ca: KeyPair, names: Iterable[str], state: ComponentState, now: datetime, bundle_pem: str
-) -> dict[str, str]:
-    pair = key_pairs.issue_serving_certificate(ca, names, state.component, now)
-    return certificate_objects.encode_entries(
-        {CERTIFICATE_ENTRY: pair.certificate, PRIVATE_KEY_ENTRY: pair.key, CA_ENTRY: bundle_pem}
-    )
-
-
-def _needs_certificate(
-    server_secret: Object, names: Iterable[str], state: ComponentState, now: datetime, propagation_delay: timedelta
-) -> bool:
-    """Return whether a server needs a new certificate now.
-
-    A missing or expired certificate is replaced immediately. A certificate from a different CA is replaced once clients
-    have had time to read the signing CA. A certificate due for renewal waits for the next CA if there is one, unless
-    that CA is blocked.
-    """
-    current_pair = certificate_objects.get_current_key_pair(server_secret)
-    if not current_pair or not key_pairs.is_valid(current_pair.certificate, now):
-        return True
-    if state.current_ca is None or not state.has_valid_ca(now):
-        return False
-    if not key_pairs.is_signed_by(current_pair.certificate, state.current_ca.certificate):
-        return _is_ca_propagated(state.current_ca, server_secret, state, now, propagation_delay)
-    if certificate_objects.is_renewal_requested(server_secret) or set(names) != set(
-        key_pairs.get_subject_alt_names(current_pair.certificate)
-    ):
-        return True
-    return _is_renewal_due(current_pair, state.component, now) and (
-        state.next_ca is None
-        or (
-            _is_next_ca_stuck(state, state.next_ca, now, propagation_delay)
-            and _would_extend_validity(current_pair, state.current_ca, state, now)
         )
-    )
+        if ca_secret is None:
+            return self._build_write(CA_CREATED, ("Secret", name), {"type": objects.OPAQUE_TYPE, "data": entries})
+        return self._build_secret_patch(CA_CREATED, ca_secret, entries, {RENEW_ANNOTATION: None})
 
+    def plan_injection(self) -> Iterator[Write]:
+        """Yield the writes that set the bundle in Secrets and CA injection targets that contain a different bundle.
 
-def _is_next_ca_stuck(state: ComponentState, next_ca: KeyPair, now: datetime, propagation_delay: timedelta) -> bool:
-    """Return whether the next CA is blocked, and its waiting period is over or has not started."""
-    since = _get_publication_time(state, next_ca, now)
-    return is_next_ca_blocked(state, now) and (since is None or now - since >= propagation_delay)
+        These writes precede the publication in the ConfigMap, which starts the waiting period for all clients.
+        """
+        state, bundle = self.state, self._bundle_text
+        for secret in state.secrets:
+            is_readable = secret is state.ca_secret or objects.get_current_key_pair(secret)
+            if is_readable and state.can_write(secret) and objects.decode_entry(secret, CA_ENTRY) != bundle:
+                entries = objects.encode_entries({CA_ENTRY: bundle})
+                yield self._build_secret_patch(BUNDLE_INJECTED, secret, entries, self._build_inclusion_time(secret))
+        for target in state.injection_targets:
+            if state.can_write(target) and not ca_injection.has_bundle(target, bundle):
+                path, patch = ca_injection.build_target_path(target), ca_injection.build_injection_patch(target, bundle)
+                yield Write(BUNDLE_INJECTED, objects.get_kind_and_name(target), path, patch)
 
+    def plan_publication(self) -> Write | None:
+        """Return the write that publishes the bundle in the ConfigMap, or None if it is published already."""
+        is_published = (
+            objects.parse_published_bundle(self.state.bundle_configmap) == self._bundle
+            and set(self._list_publishable_fingerprints()) == self._published_times.keys()
+        )
+        return None if is_published else self._build_configmap_write(BUNDLE_PUBLISHED)
 
-def _would_extend_validity(current_pair: KeyPair, ca: KeyPair, state: ComponentState, now: datetime) -> bool:
-    """Return whether a certificate issued now expires later than the existing one.
+    def plan_ca_activation(self) -> Write | None:
+        """Return the write that makes the next CA the signing CA, or None if the write is not due.
 
-    A CA that expires soon cannot issue a certificate with a later expiry. Without this check, the CA would issue
-    certificates more and more often.
-    """
-    return (
-        key_pairs.compute_serving_not_after(ca, state.component, now)
-        > current_pair.parsed_certificate.not_valid_after_utc
-    )
+        The write is due after the waiting period, unless the next CA is blocked (`_is_next_ca_blocked`). The write is
+        due immediately if the current CA cannot sign and no server uses a valid certificate from a different CA.
+        """
+        next_ca, ca_secret = self.state.next_ca, self.state.ca_secret
+        if not next_ca or not ca_secret or not self.state.can_write(ca_secret):
+            return None
+        published = self._get_publication_time(next_ca) or self.now
+        is_early = self.now - published < self.propagation_delay or self._is_next_ca_blocked
+        is_other_ca_in_use = any(
+            not key_pairs.is_signed_by(certificate, next_ca.certificate)
+            for certificate in self._list_working_certificates(self.state.server_secrets)
+        )
+        if is_early and (self._signing_ca or is_other_ca_in_use):
+            return None
+        pair = {CERTIFICATE_ENTRY: next_ca.certificate, PRIVATE_KEY_ENTRY: next_ca.key}
+        entries = {**objects.encode_entries(pair), NEXT_CERTIFICATE_ENTRY: None, NEXT_PRIVATE_KEY_ENTRY: None}
+        return self._build_secret_patch(CA_ACTIVATED, ca_secret, entries, {})
 
+    def plan_issuance(self) -> Iterator[Write]:
+        """Yield the writes that issue the certificates that servers need, or recreate missing Secrets.
 
-def _is_ca_propagated(
-    ca: KeyPair, server_secret: Object, state: ComponentState, now: datetime, propagation_delay: timedelta
-) -> bool:
-    """Return whether clients have had time to read a CA, both in the ConfigMap and in the server's Secret."""
-    published = _get_publication_time(state, ca, now) or now
-    return all(
-        now - since >= propagation_delay
-        for since in (published, certificate_objects.parse_ca_inclusion_time(server_secret, now))
-        if since
-    )
+        If the current CA cannot sign, the next CA signs.
+        """
+        state, ca = self.state, self._signing_ca or self.state.next_ca
+        if not ca or not key_pairs.is_valid(ca.certificate, self.now):
+            return
+        for server in state.server_secrets:
+            names = objects.find_server_names(server, state.summaries)
+            if names and state.can_write(server) and self._needs_certificate(server, names):
+                annotations = {RENEW_ANNOTATION: None, CA_INCLUSION_TIME_ANNOTATION: None}
+                entries = self._issue_secret_entries(ca, names)
+                yield self._build_secret_patch(CERTIFICATE_ISSUED, server, entries, annotations)
+        for missing in state.missing_servers:
+            target = ("Secret", missing.secret)
+            if missing.names and target not in state.unwritable:
+                metadata = {"annotations": {objects.DNS_NAMES_ANNOTATION: ",".join(missing.names)}}
+                entries = self._issue_secret_entries(ca, missing.names)
+                content = {"type": missing.kind, "data": entries, "metadata": metadata}
+                yield self._build_write(CERTIFICATE_ISSUED, target, content)
 
+    def plan_status_update(self) -> Write | None:
+        """Return the write that updates the ConfigMap's data about the Secrets, None if the data is up to date."""
+        existing = (self.state.bundle_configmap or {}).get("data") or {}
+        is_current = self._build_configmap_data().items() <= existing.items()
+        return None if is_current else self._build_configmap_write(STATUS_UPDATED)
 
-def _plan_status_update(state: ComponentState, now: datetime) -> Write | None:
-    """Return the write that updates the ConfigMap's data about the Secrets, None if the data is up to date."""
-    existing = (state.bundle_configmap or {}).get("data") or {}
-    is_unwritable = ("ConfigMap", state.component.bundle_configmap_name) in state.unwritable
-    return (
-        None
-        if is_unwritable or build_configmap_data(state, now).items() <= existing.items()
-        else build_configmap_write(STATUS_UPDATED, state, now)
-    )
+    @cached_property
+    def _bundle(self) -> list[str]:
+        return self.state.build_bundle(self.now)
 
+    @property
+    def _bundle_text(self) -> str:
+        return "".join(self._bundle)
 
-def _is_renewal_due(pair: KeyPair, component: Component, now: datetime) -> bool:
-    """Return whether a key pair must be replaced: its renewal time has passed, or it is not valid now."""
-    certificate = pair.parsed_certificate
-    due = compute_renewal_time(certificate.not_valid_before_utc, certificate.not_valid_after_utc, component)
-    return now >= due or not key_pairs.is_valid(pair.certificate, now)
+    @cached_property
+    def _published_times(self) -> dict[str, datetime]:
+        return objects.parse_published_times(self.state.bundle_configmap, self.now)
+
+    @property
+    def _signing_ca(self) -> KeyPair | None:
+        """Return the current CA if its certificate is valid now, else None."""
+        ca = self.state.current_ca
+        return ca if ca and key_pairs.is_valid(ca.certificate, self.now) else None
+
+    @property
+    def _is_next_ca_blocked(self) -> bool:
+        """Return whether there is a next CA that must not sign yet.
+
+        This is the case if a client that trusts our certificates cannot receive the next CA, or if the clients are
+        unknown.
+        """
+        next_ca = self.state.next_ca
+        return next_ca is not None and (self.state.are_targets_unknown or self._has_stale_client(next_ca))
+
+    def _has_stale_client(self, next_ca: KeyPair) -> bool:
+        """Return whether a known client trusts a server with a valid certificate but cannot receive the next CA."""
+        state = self.state
+        trusted_texts = [
+            *(ca_injection.get_trusted_bundle(item) for item in state.injection_targets if not state.can_write(item)),
+            *(objects.decode_entry(item, CA_ENTRY) for item in state.server_secrets if not state.can_write(item)),
+        ]
+        working = self._list_working_certificates(filter(state.can_write, state.server_secrets))
+        return any(
+            next_ca.certificate not in bundle
+            and any(key_pairs.is_signed_by(certificate, ca) for certificate in working for ca in bundle)
+            for bundle in map(key_pairs.parse_certificates, trusted_texts)
+        )
+
+    def _list_working_certificates(self, servers: Iterable[Object]) -> list[str]:
+        """Return the certificates of these servers that are valid now."""
+        pairs = map(objects.get_current_key_pair, servers)
+        return [pair.certificate for pair in pairs if pair and key_pairs.is_valid(pair.certificate, self.now)]
+
+    def _list_publishable_fingerprints(self) -> list[str]:
+        """Return the fingerprints of the certificates that count as published once they are in the ConfigMap.
+
+        These are all certificates in the bundle, except the next CA until every client can receive it. If the clients
+        are unknown, a waiting period that has started continues. Otherwise, slow list requests would restart the period
+        again and again.
+        """
+        next_ca, waiting = self.state.next_ca, ""
+        if next_ca:
+            is_unannounced = self.state.are_targets_unknown and self._get_publication_time(next_ca) is None
+            waiting = next_ca.certificate if is_unannounced or self._has_stale_client(next_ca) else ""
+        return [key_pairs.compute_fingerprint(certificate) for certificate in self._bundle if certificate != waiting]
+
+    def _get_publication_time(self, ca: KeyPair) -> datetime | None:
+        """Return the time at which the ConfigMap first published a CA, None if the CA does not count as published."""
+        return self._published_times.get(key_pairs.compute_fingerprint(ca.certificate))
+
+    def _needs_certificate(self, server_secret: Object, names: Iterable[str]) -> bool:
+        """Return whether a server needs a new certificate now.
+
+        A missing or expired certificate is replaced immediately. A certificate from a different CA is replaced once
+        clients have had time to read the signing CA. A certificate due for renewal waits for the next CA if there is
+        one, unless that CA is blocked.
+        """
+        pair, ca = objects.get_current_key_pair(server_secret), self._signing_ca
+        if not pair or not key_pairs.is_valid(pair.certificate, self.now):
+            return True
+        if ca is None:
+            return False
+        if not key_pairs.is_signed_by(pair.certificate, ca.certificate):
+            return self._is_ca_propagated(ca, server_secret)
+        if objects.is_renewal_requested(server_secret):
+            return True
+        if set(names) != set(key_pairs.get_subject_alt_names(pair.certificate)):
+            return True
+        return self._is_renewal_due(pair) and (
+            self.state.next_ca is None
+            or (self._is_next_ca_stuck(self.state.next_ca) and self._would_extend_validity(pair, ca))
+        )
+
+    def _is_ca_propagated(self, ca: KeyPair, server_secret: Object) -> bool:
+        """Return whether clients have had time to read a CA, both in the ConfigMap and in the server's Secret."""
+        published = self._get_publication_time(ca) or self.now
+        included = objects.parse_ca_inclusion_time(server_secret, self.now)
+        return self.now - max(published, included or published) >= self.propagation_delay
+
+    def _is_next_ca_stuck(self, next_ca: KeyPair) -> bool:
+        """Return whether the next CA is blocked, and its waiting period is over or has not started."""
+        since = self._get_publication_time(next_ca)
+        return self._is_next_ca_blocked and (since is None or self.now - since >= self.propagation_delay)
+
+    def _would_extend_validity(self, pair: KeyPair, ca: KeyPair) -> bool:
+        """Return whether a certificate issued now expires later than the existing one.
+
+        A CA that expires soon cannot issue a certificate with a later expiry. Without this check, the CA would issue
+        certificates more and more often.
+        """
+        not_after = key_pairs.compute_serving_not_after(ca, self.state.component, self.now)
+        return not_after > key_pairs.get_not_after(pair.certificate)
+
+    def _is_renewal_due(self, pair: KeyPair) -> bool:
+        """Return whether a key pair must be replaced: its renewal time has passed, or it is not valid now."""
+        due = key_pairs.compute_renewal_time(pair.parsed_certificate, self.state.component)
+        return self.now >= due or not key_pairs.is_valid(pair.certificate, self.now)
+
+    def _build_inclusion_time(self, secret: Object) -> dict[str, str]:
+        """Return the annotation that records the addition of the signing CA to `ca.crt`, {} if it is included."""
+        included_cas = key_pairs.parse_certificates(objects.decode_entry(secret, CA_ENTRY))
+        current_ca = self.state.current_ca
+        if current_ca is None or key_pairs.parse_certificates(current_ca.certificate)[0] in included_cas:
+            return {}
+        return {CA_INCLUSION_TIME_ANNOTATION: format_time(round_up_to_second(self.now))}
+
+    def _issue_secret_entries(self, ca: KeyPair, names: Iterable[str]) -> dict[str, str]:
+        pair = key_pairs.issue_serving_certificate(ca, names, self.state.component, self.now)
+        return objects.encode_entries(
+            {CERTIFICATE_ENTRY: pair.certificate, PRIVATE_KEY_ENTRY: pair.key, CA_ENTRY: self._bundle_text}
+        )
+
+    def _build_secret_patch(
+        self, reason: str, secret: Object, data: Mapping[str, str | None], annotations: Mapping[str, str | None]
+    ) -> Write:
+        content = {"data": data, "metadata": {"annotations": annotations}}
+        return self._build_write(reason, ("Secret", objects.get_name(secret)), content, secret)
+
+    def _build_configmap_write(self, reason: str) -> Write | None:
+        """Build the write of the ConfigMap, with the time since which each certificate counts as published.
+
+        Returns None if the ConfigMap cannot be written.
+        """
+        target = ("ConfigMap", self.state.component.bundle_configmap_name)
+        if target in self.state.unwritable:
+            return None
+        times = {
+            fingerprint: format_time(self._published_times.get(fingerprint, round_up_to_second(self.now)))
+            for fingerprint in self._list_publishable_fingerprints()
+        }
+        annotations = {objects.PUBLISHED_ANNOTATION: json.dumps(times, sort_keys=True)}
+        content = {"metadata": {"annotations": annotations}, "data": self._build_configmap_data()}
+        return self._build_write(reason, target, content, self.state.bundle_configmap)
+
+    def _build_configmap_data(self) -> dict[str, str]:
+        """Build the desired `data` of the ConfigMap from the bundle and the summaries."""
+        state = self.state
+        existing = [objects.build_summary(secret, state.summaries, state.component) for secret in state.secrets]
+        status = {summary.secret: summary.as_data() for summary in (*existing, *state.missing_servers)}
+        text = json.dumps(status, indent=1, sort_keys=True) + "\n"
+        return {objects.BUNDLE_ENTRY: self._bundle_text, objects.STATUS_ENTRY: text}
+
+    def _build_write(
+        self, reason: str, target: tuple[str, str], content: Object, existing: Object | None = None
+    ) -> Write:
+        """Build the write that patches the Secret or ConfigMap `existing`, or creates it if `existing` is None.
+
+        The patch fails if another client changed the object since it was read.
+        """
+        kind, name = target
+        build_path = objects.build_secrets_path if kind == "Secret" else objects.build_configmaps_path
+        namespace, metadata = self.state.namespace, content.get("metadata") or {}
+        if existing:
+            metadata = {**metadata, "resourceVersion": existing["metadata"]["resourceVersion"]}
+            return Write(reason, target, build_path(namespace, name), {**content, "metadata": metadata})
+        labels = {COMPONENT_LABEL: self.state.component.name}
+        metadata = {**metadata, "name": name, "namespace": namespace, "labels": labels}
+        return Write(reason, target, build_path(namespace), {**content, "metadata": metadata}, is_create=True)

@@ -1,1 +1,1 @@
-"""The API client: requests, watches, errors, discovery, access reviews and evictions."""
+"""The API client: requests, watches, errors, discovery and access reviews."""

@@ -9,11 +9,12 @@ import asyncio
 import copy
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import aiohttp
 import msgspec
 from multidict import CIMultiDict
 
@@ -29,7 +30,6 @@ from kube.client.config import (
 )
 from kube.client.deadline import REQUEST_TIMEOUT_SECONDS, get_seconds_left
 from kube.client.decoding import ANY_DECODER, abort_on_exit, decode_response, iterate_lines, record_warnings
-from kube.client.lazy_aiohttp import aiohttp
 from kube.paths import Object
 
 JSON_PATCH = "application/json-patch+json"
@@ -332,3 +332,17 @@ async def get_or_none(request: Any) -> Object | None:
     except NotFound:
         return None
     return result
+
+
+async def gather_all(*awaitables: Awaitable[Any]) -> list[Any]:
+    """Await several calls concurrently, and return their results in order.
+
+    The function raises the first error only after all calls have ended. `asyncio.gather` would raise it immediately and
+    let the other calls, possibly writes, run without an awaiting caller. If the event loop then ended, their
+    connections would leak.
+    """
+    results = await asyncio.gather(*awaitables, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kube.evictions import is_webhook_refusal
+WEBHOOK_MESSAGE_PREFIX = "admission webhook"
+"""Prefix of the messages with which admission webhooks deny a request; the HTTP status of a denial varies."""
 
 
 class ApiError(Exception):
@@ -72,3 +73,11 @@ def build_api_error(status: int, body: Mapping[str, Any], *, is_json_patch: bool
     if status == 429 or status >= 500:
         return Unavailable(status, message, body)
     return Rejected(status, message, body)
+
+
+def is_webhook_refusal(message: str) -> bool:
+    """Return whether an admission webhook denied the request.
+
+    The HTTP status of such a denial, for example 404 or 409, does not describe the object.
+    """
+    return message.startswith(WEBHOOK_MESSAGE_PREFIX)

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
-from kube.client.lazy_aiohttp import aiohttp  # This import must precede the one in `kubernetes`.
+import aiohttp
+
 from kube.client.lazy_imports import defer_import
 from kube.loopback import is_loopback_url
 

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import aiohttp
 import msgspec
-
-from kube.client.lazy_aiohttp import aiohttp
 
 WARNING_PATTERN = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 """One warning in a `Warning` header (RFC 7234, 5.5): code, agent, quoted text."""

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from kube.client.api import MERGE_PATCH, Api
-from kube.client.concurrent_requests import gather_all
+from kube.client.api import MERGE_PATCH, Api, gather_all
 from kube.paths import Object
 
 T = TypeVar("T")
@@ -70,7 +69,7 @@ class SyncClient:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def gather_all(self, *awaitables: Awaitable[Any]) -> list[Any]:
-        """Run `concurrent_requests.gather_all`, and return its result."""
+        """Run `api.gather_all`, and return its result."""
         return self.run(gather_all(*awaitables))
 
     def get(self, path: str) -> Object:

@@ -1,16 +1,39 @@
-"""Computes `status.blockedPods`: which pods are blocked, since when, and which pods are stuck while terminating."""
+"""Blocked pods: their entries in `status.blockedPods`, and the backoff before their next eviction (design rule 9).
+
+A pod is in backoff if its eviction was refused, or if its controller recreates it on the same node. The backoff grows
+with the time since the first refusal or since the cordon, up to one minute. All event handlers and processes, and the
+tick, compute the same backoff from the timestamps in the objects.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from kube.budgets import BlockedPod
+from kube.budgets import VIRT_LAUNCHER_REASONS, BlockedPod, build_object_reference
+from kube.maintenance.objects import (
+    Maintenance,
+    get_blocked_pods,
+    get_condition,
+    get_group,
+    is_reported_cordoned,
+    is_spec_changed,
+)
+from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT
 from kube.paths import Object
-from kube.pods import Pod, build_name_reference, format_key, is_terminating
+from kube.pods import (
+    Pod,
+    build_name_reference,
+    format_key,
+    get_controller,
+    is_terminating,
+    tolerates,
+    tolerates_everything,
+)
 from kube.text_limits import truncate
-from kube.times import format_time, parse_time_or_none
+from kube.times import format_time, parse_time, parse_time_or_none
 
 MAX_NAMED_PODS = 5
 """Maximum number of blocked pods that `format_summary` names."""
@@ -18,6 +41,17 @@ MAX_MESSAGE_CHARACTERS = 1024
 """Maximum length of one pod's message, in characters."""
 REMOVAL_TOLERANCE = timedelta(seconds=10)
 """Time after the grace period in which a busy kubelet kills the containers and removes the pod."""
+MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(seconds=60)
+"""Bounds of the backoff.
+
+A pod that a controller recreates immediately is evicted at most four times in the first minute, then once a minute.
+"""
+SCHEDULING_GRACE = timedelta(seconds=2)
+"""Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
+BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *VIRT_LAUNCHER_REASONS)
+"""Reasons without a backoff: an event reports when the budget allows an eviction, and triggers the next attempt."""
+UNDECIDED_REASONS = ("NoAnswer", "Changing", "Busy", "NoTime")
+"""Reasons of evictions that failed without a refusal; if the pass evicted other pods, the next pass retries them."""
 
 
 def build_blocked_pods(
@@ -75,3 +109,137 @@ def _build_stuck_pod(pod: Pod, now: datetime) -> Object | None:
         else "its grace period has ended and the kubelet has not stopped it: check the node"
     )
     return {**build_name_reference(pod), "reason": reason, "message": message, "budget": ""}
+
+
+def compute_backoff(elapsed: timedelta) -> timedelta:
+    """Return a backoff as long as the elapsed time, within bounds, so that each backoff is about twice the previous."""
+    return min(max(elapsed, MIN_BACKOFF), MAX_BACKOFF)
+
+
+def is_backing_off(kubernetes_event: Mapping[str, Any] | None, now: datetime) -> bool:
+    """Return whether a repeated repair of a node is in backoff, so that only a later tick repairs the node.
+
+    `kubernetes_event` is the Event that counts the repairs, or None if there is none.
+    """
+    if kubernetes_event is None:
+        return False
+    first, last = (parse_time_or_none(kubernetes_event.get(name)) for name in ("firstTimestamp", "lastTimestamp"))
+    return bool(first and last and abs(now - last) < compute_backoff(last - first))  # abs(): clocks may be set back
+
+
+def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[BlockedPod]]:
+    """Return the pods that may be evicted now, and a `BlockedPod` for each pod in backoff.
+
+    A refusal that was recorded for an older spec causes no backoff (DRN-1a).
+    """
+    due: list[Pod] = []
+    backing_off: list[BlockedPod] = []
+    reported = [] if is_spec_changed(maintenance) else get_blocked_pods(maintenance)
+    reported_by_name = {(item["namespace"], item["name"]): item for item in reported}
+    for pod in pods:
+        metadata = pod["metadata"]
+        refusal = reported_by_name.get((metadata["namespace"], metadata["name"]))
+        reasons = (
+            []
+            if is_terminating(pod)
+            else [_build_reported_refusal(pod, refusal, now), _build_blocked_if_recreated(pod, maintenance, now)]
+        )
+        blocked = [reason for reason in reasons if reason and now < parse_time(reason.retry_after)]
+        if blocked:
+            backing_off.append(blocked[-1])
+        else:
+            due.append(pod)
+    return due, backing_off
+
+
+def add_retry_after(blocked: Iterable[BlockedPod], maintenance: Maintenance, now: datetime) -> list[BlockedPod]:
+    """Return the blocked pods, with a `retry_after` time unless they wait for a budget or already have one."""
+    since_by_key = _map_blocking_start_times(maintenance)
+    return [_add_retry_after(item, since_by_key.get(_build_blocking_key(item)), now) for item in blocked]
+
+
+def was_blocked(blocked_pod: BlockedPod, maintenance: Maintenance) -> bool:
+    """Return whether the status already lists the pod as blocked for the same reason."""
+    return _build_blocking_key(blocked_pod) in _map_blocking_start_times(maintenance)
+
+
+def _build_blocking_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
+    return blocked_pod.pod["namespace"], blocked_pod.pod["name"], blocked_pod.reason
+
+
+def _map_blocking_start_times(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
+    """Return the time since which the status lists each pod as blocked, by namespace, name and reason."""
+    return {
+        (item["namespace"], item["name"], item["reason"]): item.get("since") for item in get_blocked_pods(maintenance)
+    }
+
+
+def _add_retry_after(blocked_pod: BlockedPod, since: object, now: datetime) -> BlockedPod:
+    if blocked_pod.reason in BUDGET_REASONS or blocked_pod.retry_after:
+        return blocked_pod
+    began = parse_time_or_none(since)
+    elapsed = now - began if began else timedelta()
+    return replace(blocked_pod, retry_after=format_time(now + compute_backoff(elapsed)))
+
+
+def _build_reported_refusal(pod: Pod, reported: Mapping[str, Any] | None, now: datetime) -> BlockedPod | None:
+    """Return the pod's refusal from the status if it has a plausible retry time, else None.
+
+    A retry time more than twice `MAX_BACKOFF` ahead comes from a wrong clock and is ignored.
+    """
+    retry_after = parse_time_or_none(reported.get("retryAfter")) if reported else None
+    if reported is None or retry_after is None or retry_after > now + 2 * MAX_BACKOFF:
+        return None
+    reason, message = str(reported["reason"]), str(reported.get("message") or "")
+    return BlockedPod(build_object_reference(pod), reason, message, retry_after=format_time(retry_after))
+
+
+def _get_cordoned_since(maintenance: Maintenance, now: datetime) -> datetime | None:
+    """Return the time since which the node has accepted only pods that tolerate its taints, or None if unknown.
+
+    If the status does not report the cordon yet, the function returns the maintenance's creation time. It also
+    returns the creation time if the reported time is in the future, because the clock of its writer was wrong.
+    """
+    transition_time = (
+        get_condition(maintenance, "Cordoned").get("lastTransitionTime") if is_reported_cordoned(maintenance) else None
+    )
+    cordoned = parse_time_or_none(transition_time)
+    if cordoned is not None and cordoned <= now:
+        return cordoned
+    return parse_time_or_none(maintenance["metadata"].get("creationTimestamp"))
+
+
+def _build_blocked_if_recreated(pod: Pod, maintenance: Maintenance, now: datetime) -> BlockedPod | None:
+    """Return a `BlockedPod` if a controller created the pod on this node after the node was tainted, else None.
+
+    Such a pod tolerates the taints or bypassed the scheduler, so its controller would recreate it here after an
+    eviction. A pod that was scheduled while another client had uncordoned the node is treated the same way. Kubernetes
+    timestamps have a resolution of one second. A pod from the same second as the cordon counts as created after the
+    cordon, because many evictions fit into one second.
+    """
+    owner, cordoned_since = get_controller(pod), _get_cordoned_since(maintenance, now)
+    if owner is None or cordoned_since is None:
+        return None
+    created = parse_time(pod["metadata"]["creationTimestamp"])
+    taints = (get_group(maintenance).drain_taint, UNSCHEDULABLE_TAINT)
+    controller_name = f"{owner['kind']} {owner['name']}"
+    if created >= cordoned_since and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
+        tolerated = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
+        message = (
+            f"tolerates {tolerated}, so {controller_name} recreates it on this node: "
+            "remove the toleration, or scale the controller down"
+        )
+    elif created - cordoned_since >= SCHEDULING_GRACE and is_reported_cordoned(maintenance):
+        message = (
+            "was created on this node after the cordon, or while another client had uncordoned the node; "
+            f"if the pod template of {controller_name}, or of its owner, sets spec.nodeName, "
+            "remove that field, or scale the owner down"
+        )
+    else:
+        return None
+    return BlockedPod(
+        build_object_reference(pod),
+        "Returns",
+        message,
+        retry_after=format_time(created + compute_backoff(created - cordoned_since)),
+    )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import ApiError, NotFound, Rejected, Unavailable
-from kube.client.concurrent_requests import gather_all
 from kube.client.paging import ListResult, list_all
 from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.maintenance.objects import Maintenance, get_node_name, is_deleting
 from kube.maintenance.quorum import CONTROL_PLANE_LABELS, ETCD_NAMESPACE, GUARD_BUDGET_NAMES, ControlPlaneSnapshot
 from kube.nodes import NODES_PATH, is_labelled_for
 from kube.paths import Object, build_node_name_selector, build_pods_on_node_query
+from kube.pods import Pod, get_controller, get_uid, is_daemonset_pod
 from kube.trimming import POD_LIST_DECODER, trim_pod_for_drain
 
 log = logging.getLogger("functions")
@@ -129,6 +130,17 @@ async def list_pods_on_node(api: Api, node_name: str, resource_version: str | No
     return ListResult(
         [trim_pod_for_drain(pod) for pod in pod_list["items"]], str(pod_list["metadata"]["resourceVersion"])
     )
+
+
+async def find_orphan_uids(api: Api, pods: Iterable[Pod]) -> set[str]:
+    """Return the uids of the DaemonSet pods whose DaemonSet does not exist, so that nothing manages them (NMO-7)."""
+    pods_by_path: dict[str, list[Pod]] = defaultdict(list)
+    for pod in filter(is_daemonset_pod, pods):
+        name = (get_controller(pod) or {})["name"]
+        pods_by_path[f"/apis/apps/v1/namespaces/{pod['metadata']['namespace']}/daemonsets/{name}"].append(pod)
+    daemonsets = await gather_all(*(get_or_none(api.get(path)) for path in pods_by_path))
+    missing = [path for path, daemonset in zip(pods_by_path, daemonsets, strict=True) if daemonset is None]
+    return {get_uid(pod) for path in missing for pod in pods_by_path[path]}
 
 
 def sort_by_age(items: Iterable[Object]) -> list[Object]:

@@ -173,47 +173,72 @@ def _build_failed_status(maintenance: Maintenance, status_input: StatusInput, no
 def _build_begun_status(
     maintenance: Maintenance, snapshot: NodeSnapshot, status_input: StatusInput, now: datetime
 ) -> Object:
-    previous = get_status(maintenance)
-    counts = parse_annotated_counts(maintenance) or {}
-    reported = get_blocked_pods(maintenance)
+    """Return the status of a maintenance that drains its node, or has drained it."""
+    previous, reported = get_status(maintenance), get_blocked_pods(maintenance)
     current_blocked = reported if status_input.blocked is None else status_input.blocked
     pending = snapshot.list_pending(maintenance, current_blocked, now)
-    is_drained = not pending and (status_input.is_drained or previous.get("phase") == SUCCEEDED)
-    phase = SUCCEEDED if is_drained else RUNNING
-    percent = 100 if is_drained else compute_progress(counts["evictionPods"], len(pending), _parse_progress(previous))
     blocked = build_blocked_pods(current_blocked, reported, pending, now)
-    lease_error_count = (
-        get_lease_error_count(maintenance) if status_input.lease_error_count is None else status_input.lease_error_count
-    )
-    error = _truncate_error(status_input) or _get_persisting_error(previous, status_input, blocked, lease_error_count)
-    listed_blocked, listed_pending = (
-        take_within_bytes(blocked, MAX_BLOCKED_BYTES),
-        take_within_bytes(map(podrules.build_name_reference, pending), MAX_PENDING_BYTES),
-    )
+    is_drained = not pending and (status_input.is_drained or previous.get("phase") == SUCCEEDED)
+    lists = _build_pod_lists(pending, blocked)
     return {
-        "phase": phase,
+        "phase": SUCCEEDED if is_drained else RUNNING,
+        **_build_progress(maintenance, len(pending), is_drained=is_drained),
+        **lists,
+        **_build_errors(maintenance, snapshot, status_input, blocked, is_drained=is_drained),
+        "conditions": [
+            _build_cordoned_condition(maintenance, snapshot, now),
+            _build_drained_condition(maintenance, lists, len(blocked), now, is_drained=is_drained),
+        ],
+    }
+
+
+def _build_progress(maintenance: Maintenance, pending_count: int, *, is_drained: bool) -> Object:
+    """Return the counts of pods when the maintenance began, and the progress since then."""
+    counts = parse_annotated_counts(maintenance) or {}
+    previous_percent = _parse_progress(get_status(maintenance))
+    percent = 100 if is_drained else compute_progress(counts["evictionPods"], pending_count, previous_percent)
+    return {
         "drainProgress": percent,
         "evictionPods": counts["evictionPods"],
         "totalpods": counts["totalpods"],
         "totalPods": counts["totalpods"],  # both spellings (C1)
-        "pendingPods": [pod["name"] for pod in listed_pending],
-        "pendingPodsRefs": listed_pending,
+    }
+
+
+def _build_pod_lists(pending: list[Pod], blocked: list[Object]) -> Object:
+    """Return the lists of pending and blocked pods, as many as fit into a status."""
+    listed = take_within_bytes(map(podrules.build_name_reference, pending), MAX_PENDING_BYTES)
+    return {
+        "pendingPods": [pod["name"] for pod in listed],
+        "pendingPodsRefs": listed,
         "pendingCount": len(pending),
-        "blockedPods": listed_blocked,
-        "lastError": None
-        if is_drained
-        and snapshot.is_cordoned_and_tainted
-        and not (lease_error_count or status_input.is_lease_renewal_error)
-        else error,
+        "blockedPods": take_within_bytes(blocked, MAX_BLOCKED_BYTES),
+    }
+
+
+def _build_errors(
+    maintenance: Maintenance,
+    snapshot: NodeSnapshot,
+    status_input: StatusInput,
+    blocked: list[Object],
+    *,
+    is_drained: bool,
+) -> Object:
+    """Return the error and the number of failed lease renewals.
+
+    The previous error persists if the event did not check the error's cause: a blocked pod, or the lease. On a drained
+    node that is still cordoned and tainted, only an error about the lease matters.
+    """
+    lease_error_count = status_input.lease_error_count
+    if lease_error_count is None:
+        lease_error_count = get_lease_error_count(maintenance)
+    persists = lease_error_count or (status_input.blocked is None and blocked)
+    previous_error = get_status(maintenance).get("lastError") if persists else None
+    is_lease_error = bool(lease_error_count) or status_input.is_lease_renewal_error
+    is_resolved = is_drained and snapshot.is_cordoned_and_tainted and not is_lease_error
+    return {
+        "lastError": None if is_resolved else _truncate_error(status_input) or previous_error,
         "errorOnLeaseCount": lease_error_count or None,
-        "conditions": _build_conditions(
-            maintenance,
-            snapshot,
-            is_drained,
-            _format_remaining_pods(pending, blocked, listed_pending, listed_blocked),
-            blocked,
-            now,
-        ),
     }
 
 
@@ -227,50 +252,31 @@ def _truncate_error(status_input: StatusInput) -> str:
     return truncate(status_input.error, MAX_ERROR_CHARACTERS)
 
 
-def _format_remaining_pods(
-    pending: list[Pod], blocked: list[Object], listed_pending: list[Object], listed_blocked: list[Object]
-) -> str:
-    """Summarize how many pods remain, how many of them are blocked, and how many the lists omit."""
-    parts = [f"{format_count(len(pending), 'pod')} left", *([f"{len(blocked)} of them blocked"] if blocked else [])]
-    lists = ((pending, listed_pending, "pendingPods"), (blocked, listed_blocked, "blockedPods"))
-    parts += [
-        f"{len(complete) - len(listed)} more than {name} lists"
-        for complete, listed, name in lists
-        if len(listed) < len(complete)
-    ]
-    return ", ".join(parts)
+def _build_cordoned_condition(maintenance: Maintenance, snapshot: NodeSnapshot, now: datetime) -> Object:
+    if snapshot.is_cordoned_and_tainted:
+        return _build_condition(maintenance, "Cordoned", True, "Cordoned", "the node takes no new pods", now)
+    return _build_condition(maintenance, "Cordoned", False, "NotCordoned", "cordon or taints are missing", now)
 
 
-def _get_persisting_error(
-    previous_status: Mapping[str, Any], status_input: StatusInput, blocked: list[Object], lease_error_count: int
-) -> str | None:
-    """Return the previous error if the event did not check the error's cause (a blocked pod or the lease)."""
-    persists = lease_error_count or (status_input.blocked is None and blocked)
-    return previous_status.get("lastError") if persists else None
-
-
-def _build_conditions(
-    maintenance: Maintenance,
-    snapshot: NodeSnapshot,
-    is_drained: bool,
-    remaining_message: str,
-    blocked: list[Object],
-    now: datetime,
-) -> list[Object]:
-    is_cordoned = snapshot.is_cordoned_and_tainted
-    cordoned = (
-        ("Cordoned", "the node takes no new pods") if is_cordoned else ("NotCordoned", "cordon or taints are missing")
-    )
+def _build_drained_condition(
+    maintenance: Maintenance, lists: Object, blocked_count: int, now: datetime, *, is_drained: bool
+) -> Object:
     if is_drained:
-        drained = ("Drained", "no pod is left to evict")
-    elif blocked:
-        drained = ("Blocked", remaining_message)
-    else:
-        drained = ("Draining", remaining_message)
-    return [
-        _build_condition(maintenance, "Cordoned", is_cordoned, *cordoned, now),
-        _build_condition(maintenance, "Drained", is_drained, *drained, now),
-    ]
+        return _build_condition(maintenance, "Drained", True, "Drained", "no pod is left to evict", now)
+    reason, message = "Blocked" if blocked_count else "Draining", _format_remaining_pods(lists, blocked_count)
+    return _build_condition(maintenance, "Drained", False, reason, message, now)
+
+
+def _format_remaining_pods(lists: Object, blocked_count: int) -> str:
+    """Summarize how many pods remain, how many of them are blocked, and how many the lists omit."""
+    pending_count = lists["pendingCount"]
+    parts = [f"{format_count(pending_count, 'pod')} left"]
+    if blocked_count:
+        parts.append(f"{blocked_count} of them blocked")
+    for name, count in (("pendingPods", pending_count), ("blockedPods", blocked_count)):
+        if omitted_count := count - len(lists[name]):
+            parts.append(f"{omitted_count} more than {name} lists")
+    return ", ".join(parts)
 
 
 def _build_condition(

@@ -1,15 +1,22 @@
-"""Determines the events that rules, targets and runs wait for, so that `resync` can re-emit lost events."""
+"""Determines the events that rules, targets and runs wait for, so that `resync-runs` can emit lost events again.
+
+`STAGES` is the table of an active run's stages; docs/mutex.md explains its rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import NamedTuple
 
-from kube.mutex import claims, node_labels, run_record, validation, versions, wait_checks
+from kube.mutex import claims, jobs, nodes, run_record, validation, versions
+from kube.mutex.jobs import JobOutcome
 from kube.mutex.objects import (
     MAX_MESSAGE_CHARACTERS,
     Condition,
+    Reference,
     Resource,
     get_condition,
     get_status,
@@ -17,8 +24,9 @@ from kube.mutex.objects import (
     is_condition_true,
     is_deleting,
 )
-from kube.mutex.run_record import Stage, get_current_node, get_record, is_active
-from kube.mutex.run_snapshot import RunSnapshot
+from kube.mutex.run_record import RunRecord, Stage, get_current_node, get_record, is_active, is_recorded_node
+from kube.mutex.validation import RunSnapshot
+from kube.paths import Object
 
 TICK_SECONDS, TICKS_PER_FULL_CHECK = 15, 40
 """Seconds between two ticks, and number of ticks in ten minutes.
@@ -28,7 +36,7 @@ Every ten minutes, the tick checks each object, whatever the object's status rep
 
 
 class DueEvent(Enum):
-    """Event that an object may be waiting for."""
+    """Event that an object may be waiting for; the value is the event type without its prefix."""
 
     RULE_CHECK_PENDING = "rule.check_pending"
     TARGET_CHECK_PENDING = "target.check_pending"
@@ -45,25 +53,119 @@ class DueEvent(Enum):
     RUN_RESTORE_PENDING = "run.restore_pending"
 
 
-DUE_EVENT_OF_STAGE = {
-    Stage.CLAIMED: DueEvent.POOLS_CLAIMED,
-    Stage.PAUSED: DueEvent.POOLS_PAUSED,
-    Stage.LABELLED: DueEvent.NODES_LABELLED,
-    Stage.JOBS: DueEvent.JOB_DUE,
-    Stage.PREJOBS_DONE: DueEvent.NODE_PREJOBS_DONE,
-    Stage.RELEASED: DueEvent.NODE_RELEASED,
-    Stage.CLEANUP: DueEvent.JOB_DUE,
-    Stage.NODES_DONE: DueEvent.RUN_NODES_DONE,
+@dataclass(frozen=True)
+class ObservedRun:
+    """A run config, and the objects that it depends on, as they were last read.
+
+    `timeout_seconds` is the time in seconds that a released node has for its upgrade.
+    """
+
+    run: Resource
+    snapshot: RunSnapshot
+    now: datetime
+    timeout_seconds: float
+
+    @property
+    def record(self) -> RunRecord:
+        """Return the run's record."""
+        return get_record(self.run)
+
+    @property
+    def node_name(self) -> str:
+        """Return the name of the active run's current node, "" if all nodes are done."""
+        return get_current_node(self.record)
+
+    @property
+    def node(self) -> Object | None:
+        """Return the node with the current node's name, which may have replaced the recorded node."""
+        return self.snapshot.nodes.get(self.node_name)
+
+    @property
+    def job_outcome(self) -> JobOutcome | None:
+        """Return the outcome of the Job that the current node waits for, None if no such Job is recorded."""
+        due = run_record.find_due_job(self.record, self.node_name, self._has_cleanup)
+        entry = run_record.get_job_entry(self.record, self.node_name, due) if due else {}
+        if not entry.get("name"):
+            return None
+        return jobs.get_outcome(self.snapshot.jobs.get(Reference(entry["namespace"], entry["name"])))
+
+    def _has_cleanup(self, rule: Reference) -> bool:
+        return rule not in self.snapshot.rules or jobs.has_cleanup(self.snapshot.rules[rule])
+
+
+def is_job_running(observed: ObservedRun) -> bool:
+    """Return whether the Job of the run's current node is running, so that an event will report the Job's end.
+
+    The node itself may no longer exist.
+    """
+    return observed.job_outcome is JobOutcome.RUNNING
+
+
+def awaits_control_plane(observed: ObservedRun) -> bool:
+    """Return whether the run waits for the control plane.
+
+    `find_drift` has already checked that the run's condition shows the current state of the control plane.
+    """
+    return validation.awaits_control_plane(observed.run)
+
+
+def is_node_maintained(observed: ObservedRun) -> bool:
+    """Return whether a maintenance that this run did not request delays the release of the current node."""
+    node, maintainer = observed.node, observed.snapshot.maintainers.get(observed.node_name)
+    return node is not None and bool(nodes.find_release_blocker(node, maintainer, observed.record["id"]))
+
+
+def is_node_upgrading(observed: ObservedRun) -> bool:
+    """Return whether the released node is upgrading, so that an event will report its next change.
+
+    The node must still exist, carry no rule labels, have an older version than the desired one, and be within its time
+    limit. While no version is desired, or the control plane is still upgrading, the node is held. In that case, the
+    record and the condition must already report that the node is held.
+    """
+    node, name = observed.node, observed.node_name
+    if not is_recorded_node(node, observed.record, name) or not nodes.is_released(node):
+        return False
+    desired, node_record = (
+        versions.parse_desired_version(observed.snapshot.cluster_version),
+        observed.record["nodes"][name],
+    )
+    if desired.version and versions.get_version(node) == desired.version:
+        return False
+    held_at, released_at = node_record.get("heldAt"), node_record.get("releasedAt")
+    if desired.blocker:
+        reason = get_condition(observed.run, validation.NODE_UPGRADE_CONDITION).get("reason")
+        return bool(held_at) and reason == validation.HELD_REASON
+    return not held_at and run_record.compute_seconds_since(released_at, observed.now) < observed.timeout_seconds
+
+
+class StageRow(NamedTuple):
+    """What continues a run from one of its stages.
+
+    Attributes:
+        due_event: Event that continues the run, and that `resync-runs` emits if it was lost.
+        is_in_progress: Check whether the run waits for something that another event will report, so that no event was
+            lost. None if the stage only waits for a function.
+        precedes_repairs: Whether the event is emitted even if other clients' changes are not undone yet. This applies
+            if the run waits for a Job or an upgrade to end, because the API server may refuse to undo the changes
+            forever.
+    """
+
+    due_event: DueEvent
+    is_in_progress: Callable[[ObservedRun], bool] | None = None
+    precedes_repairs: bool = False
+
+
+STAGES: Mapping[Stage, StageRow] = {
+    Stage.CLAIMED: StageRow(DueEvent.POOLS_CLAIMED),
+    Stage.PAUSED: StageRow(DueEvent.POOLS_PAUSED, awaits_control_plane),
+    Stage.LABELLED: StageRow(DueEvent.NODES_LABELLED),
+    Stage.JOBS: StageRow(DueEvent.JOB_DUE, is_job_running, precedes_repairs=True),
+    Stage.PREJOBS_DONE: StageRow(DueEvent.NODE_PREJOBS_DONE, is_node_maintained),
+    Stage.RELEASED: StageRow(DueEvent.NODE_RELEASED, is_node_upgrading, precedes_repairs=True),
+    Stage.CLEANUP: StageRow(DueEvent.JOB_DUE, is_job_running, precedes_repairs=True),
+    Stage.NODES_DONE: StageRow(DueEvent.RUN_NODES_DONE),
 }
-"""Stage of a run → the event that continues the run."""
-WAITING_STAGES = (Stage.JOBS, Stage.RELEASED, Stage.CLEANUP)
-"""Stages that wait for a Job or an upgrade to end.
-
-The event of such a stage is emitted even if other clients' changes are not undone yet, because the API server may
-refuse to undo these changes forever. In all other stages, the run waits until the changes are undone.
-"""
-
-
+"""Stage of an active run that is not halted → what continues the run."""
 CORRECTION_CHECKS = {
     DueEvent.POOLS_CLAIMED: (("paused", claims.are_pools_paused), ("claimed", claims.are_pools_claimed)),
     DueEvent.NODES_LABELLED: (("edited", claims.are_pools_edited),),
@@ -113,28 +215,37 @@ def _are_conditions_outdated(obj: Resource, conditions: list[Condition]) -> bool
     )
 
 
-def find_due_events_of_run(
-    run: Resource, snapshot: RunSnapshot, runs: Sequence[Resource], now: datetime, timeout_seconds: float
-) -> list[DueEvent]:
+def find_due_events_of_run(observed: ObservedRun, runs: Sequence[Resource]) -> list[DueEvent]:
     """Return the events that a run config waits for and that no function will emit.
 
     Only an active run can wait for several events. Changes by other clients are undone even if the run config still has
-    to be validated, because validation may fail forever. `timeout_seconds` is the time in seconds that a released node
-    has for its upgrade.
+    to be validated, because validation may fail forever.
     """
+    run, snapshot = observed.run, observed.snapshot
     if is_deleting(run):
         return [DueEvent.RUN_RESTORE_PENDING] if has_finalizer(run) else []
     if has_unprocessed_change(run) or _are_conditions_outdated(run, [validation.build_config_condition(run, snapshot)]):
-        return [DueEvent.RUN_CHECK_PENDING, *(find_drift(run, snapshot) if is_active(run) else [])]
+        return [DueEvent.RUN_CHECK_PENDING, *(_find_drift(observed) if is_active(run) else [])]
     if is_active(run):
-        return find_due_events_of_active_run(run, snapshot, now, timeout_seconds)
+        return _find_due_events_of_active_run(observed)
     if not is_condition_true(run, validation.CONFIG_VALIDATED_CONDITION):
-        return (
-            [DueEvent.RUN_RESTORE_PENDING]
-            if claims.select_claimed_pools(run["metadata"]["uid"], snapshot.pools.values())
-            else []
-        )
-    return _find_due_events_of_idle_run(run, snapshot, runs, now)
+        claimed_pools = claims.select_claimed_pools(run["metadata"]["uid"], snapshot.pools.values())
+        return [DueEvent.RUN_RESTORE_PENDING] if claimed_pools else []
+    return _find_due_events_of_idle_run(observed, runs)
+
+
+def find_due_events_on_hint(observed: ObservedRun, runs: Sequence[Resource]) -> list[DueEvent]:
+    """Return the events that a run config waits for because a pool, the ClusterVersion, a rule or a target changed.
+
+    The run's own work is left to the functions that do the work, and to the tick. The tick also repeats a correction
+    that another client undid within seconds, and restores a run config that is being deleted.
+    """
+    due_events = find_due_events_of_run(observed, runs)
+    if run_record.is_active_undeleted(observed.run):
+        pending = due_events if DueEvent.RUN_CHECK_PENDING in due_events else _find_drift(observed)
+        return [due for due in pending if not _is_flapping(observed, due)]
+    is_being_restored = due_events == [DueEvent.RUN_RESTORE_PENDING] and has_finalizer(observed.run)
+    return [] if is_being_restored else due_events
 
 
 def has_unprocessed_change(run: Resource) -> bool:
@@ -150,118 +261,112 @@ def has_unprocessed_change(run: Resource) -> bool:
     )
 
 
-def _find_due_events_of_idle_run(
-    run: Resource, snapshot: RunSnapshot, runs: Sequence[Resource], now: datetime
-) -> list[DueEvent]:
+def _find_due_events_of_idle_run(observed: ObservedRun, runs: Sequence[Resource]) -> list[DueEvent]:
+    run, snapshot = observed.run, observed.snapshot
     detection = validation.find_upgrade(run, snapshot, run_record.get_finished_version(run))
     if _are_conditions_outdated(run, detection.conditions):
         return [DueEvent.RUN_VALIDATED]
-    names = claims.list_pools_to_claim(run, snapshot.list_pool_names(run))
-    if claims.find_leftover_pools(run, names, snapshot.pools.values()):
-        return [DueEvent.RUN_RESTORE_PENDING]
-    if detection.version:
+    due_event = find_due_event_of_validated_run(run, snapshot, detection.version)
+    if due_event is DueEvent.UPGRADE_DETECTED:
+        names = claims.list_pools_to_claim(run, snapshot.list_pool_names(run))
         rivals = claims.find_rival_claims(run, names, snapshot.pools, runs) or claims.list_other_active_runs(run, runs)
-        return [] if rivals else [DueEvent.UPGRADE_DETECTED]
-    if has_finalizer(run) or claims.select_claimed_pools(run["metadata"]["uid"], snapshot.pools.values()):
-        return [DueEvent.RUN_RESTORE_PENDING]
-    return [DueEvent.RUN_CHECK_PENDING] if is_full_check_due(run["metadata"]["uid"], now) else []
+        return [] if rivals else [due_event]
+    if due_event is None and is_full_check_due(run["metadata"]["uid"], observed.now):
+        return [DueEvent.RUN_CHECK_PENDING]
+    return [due_event] if due_event else []
 
 
-def find_due_events_of_active_run(
-    run: Resource, snapshot: RunSnapshot, now: datetime, timeout_seconds: float
-) -> list[DueEvent]:
-    """Return the events that an active run waits for: they undo other clients' changes and continue the run.
+def find_due_event_of_validated_run(run: Resource, snapshot: RunSnapshot, available_version: str) -> DueEvent | None:
+    """Return the event that a valid run config without an active run waits for, None if it waits for an upgrade.
 
-    A halted run does not continue; only the result of a Job that has ended is still recorded.
+    Pools that an earlier run left must be restored first, even if an upgrade is available.
     """
-    current_stage = run_record.compute_stage(run, wait_checks.build_cleanup_predicate(snapshot))
-    drifted = find_drift(run, snapshot)
-    if validation.is_halted(run):
-        return (
-            [*drifted, DueEvent.JOB_DUE]
-            if current_stage in (Stage.JOBS, Stage.CLEANUP) and wait_checks.has_job_result(run, snapshot)
-            else drifted
-        )
-    if drifted and current_stage not in WAITING_STAGES:
-        return drifted
-    is_in_progress = {
-        Stage.PAUSED: wait_checks.awaits_control_plane,
-        Stage.JOBS: wait_checks.is_job_running,
-        Stage.CLEANUP: wait_checks.is_job_running,
-        Stage.PREJOBS_DONE: wait_checks.is_node_maintained,
-        Stage.RELEASED: wait_checks.is_node_upgrading,
-    }.get(current_stage)
-    return (
-        drifted
-        if is_in_progress and is_in_progress(run, snapshot, now, timeout_seconds)
-        else [*drifted, DUE_EVENT_OF_STAGE[current_stage]]
-    )
+    names, all_pools = claims.list_pools_to_claim(run, snapshot.list_pool_names(run)), snapshot.pools.values()
+    if claims.find_leftover_pools(run, names, all_pools):
+        return DueEvent.RUN_RESTORE_PENDING
+    if available_version:
+        return DueEvent.UPGRADE_DETECTED
+    has_changes = has_finalizer(run) or claims.select_claimed_pools(run["metadata"]["uid"], all_pools)
+    return DueEvent.RUN_RESTORE_PENDING if has_changes else None
 
 
-def find_drift(run: Resource, snapshot: RunSnapshot) -> list[DueEvent]:
+def _find_due_events_of_active_run(observed: ObservedRun) -> list[DueEvent]:
+    """Return the events that an active run waits for: they undo other clients' changes and continue the run."""
+    stage, drift_events = run_record.compute_stage(observed.run), _find_drift(observed)
+    if validation.is_halted(observed.run):
+        is_result_due = stage in (Stage.JOBS, Stage.CLEANUP) and _has_job_result(observed)
+        return [*drift_events, DueEvent.JOB_DUE] if is_result_due else drift_events
+    row = STAGES[stage]
+    if drift_events and not row.precedes_repairs:
+        return drift_events
+    if row.is_in_progress and row.is_in_progress(observed):
+        return drift_events
+    return [*drift_events, row.due_event]
+
+
+def _has_job_result(observed: ObservedRun) -> bool:
+    """Return whether the Job of the run's current node has ended or vanished, and the node still exists.
+
+    A halted run does not continue, but the result must be recorded before the Job's TTL removes it.
+    """
+    has_ended = observed.job_outcome not in (None, JobOutcome.RUNNING)
+    return has_ended and is_recorded_node(observed.node, observed.record, observed.node_name)
+
+
+def _find_drift(observed: ObservedRun) -> list[DueEvent]:
     """Return the events that handle other clients' changes, and a change of the control plane's state."""
-    if undone := list(_find_correction_events(run, snapshot)):
-        return undone
-    has_moved = validation.awaits_control_plane(run) and _are_conditions_outdated(
-        run, [_build_readiness_condition(snapshot)]
-    )
-    return [DueEvent.POOLS_PAUSED] if has_moved and not validation.is_halted(run) else []
+    if corrections := list(_find_correction_events(observed)):
+        return corrections
+    if validation.is_halted(observed.run) or not validation.awaits_control_plane(observed.run):
+        return []
+    desired = versions.parse_desired_version(observed.snapshot.cluster_version)
+    has_moved = _are_conditions_outdated(observed.run, [validation.build_control_plane_condition(desired)])
+    return [DueEvent.POOLS_PAUSED] if has_moved else []
 
 
-def is_flapping(run: Resource, snapshot: RunSnapshot, due_event: DueEvent, now: datetime) -> bool:
+def _is_flapping(observed: ObservedRun, due_event: DueEvent) -> bool:
     """Return whether the event would only correct pools that were already corrected seconds ago.
 
     Only the tick repeats such corrections.
     """
-    record = get_record(run)
+    record, pools = observed.record, observed.snapshot.pools
     return due_event in CORRECTION_CHECKS and all(
-        is_met(record, claims.exclude_pools_in_cooldown(record, state, snapshot.pools, now))
+        is_met(record, claims.exclude_pools_in_cooldown(record, state, pools, observed.now))
         for state, is_met in CORRECTION_CHECKS[due_event]
     )
 
 
-def _find_correction_events(run: Resource, snapshot: RunSnapshot) -> Iterator[DueEvent]:
+def _find_correction_events(observed: ObservedRun) -> Iterator[DueEvent]:
     """Yield the events whose functions undo other clients' changes to the finalizer, pools, labels and selectors.
 
     All of these events are emitted on the same tick, because a correction that the API server keeps rejecting must not
     delay the other corrections. The exception is the pools' selectors, which are corrected only after the nodes'
     labels. Otherwise the canary pool would select a node without labels, which would be upgraded immediately.
     """
-    record = get_record(run)
-    if not get_current_node(record):
+    record, pools = observed.record, observed.snapshot.pools
+    if not observed.node_name:
         return  # all nodes are done, and the pools are being restored
-    if not has_finalizer(run):
+    if not has_finalizer(observed.run):
         yield DueEvent.UPGRADE_DETECTED
-    is_intact = claims.are_pools_paused(record, snapshot.pools) and claims.are_pools_claimed(record, snapshot.pools)
-    if record.get("pausedAt") and not is_intact:
+    if record.get("pausedAt") and not (
+        claims.are_pools_paused(record, pools) and claims.are_pools_claimed(record, pools)
+    ):
         yield DueEvent.POOLS_CLAIMED
-    if record.get("labelledAt") and not _are_nodes_gated(record, snapshot):
+    if record.get("labelledAt") and not _are_nodes_gated(observed):
         yield DueEvent.POOLS_PAUSED
-    elif record.get("editedAt") and not claims.are_pools_edited(record, snapshot.pools):
+    elif record.get("editedAt") and not claims.are_pools_edited(record, pools):
         yield DueEvent.NODES_LABELLED
 
 
-def _are_nodes_gated(record: run_record.RunRecord, snapshot: RunSnapshot) -> bool:
+def _are_nodes_gated(observed: ObservedRun) -> bool:
     """Return whether all unreleased nodes of the run carry the run's labels.
 
     A node that no longer exists, or was replaced by a node with the same name, does not belong to the run.
     """
-    rules = run_record.list_recorded_rules(record)
-    nodes = ((name, snapshot.nodes.get(name)) for name in run_record.list_unreleased_nodes(record))
+    record, rules = observed.record, run_record.list_recorded_rules(observed.record)
+    unreleased = {name: observed.snapshot.nodes.get(name) for name in run_record.list_unreleased_nodes(record)}
     return all(
-        node_labels.is_gated(node, record["id"], rules)
-        for name, node in nodes
-        if run_record.is_recorded_node(node, record, name)
+        nodes.is_gated(node, record["id"], rules)
+        for name, node in unreleased.items()
+        if is_recorded_node(node, record, name)
     )
-
-
-def _build_readiness_condition(snapshot: RunSnapshot) -> Condition:
-    return validation.build_control_plane_condition(versions.parse_desired_version(snapshot.cluster_version))
-
-
-def is_active_undeleted(run: Resource) -> bool:
-    """Return whether the run is active and not being deleted.
-
-    The event that such a run waits for depends on its Jobs and on its current node's NodeMaintenance.
-    """
-    return is_active(run) and not is_deleting(run)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from kube.client.api import Api, get_or_none
-from kube.client.concurrent_requests import gather_all
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.paging import list_all, list_or_empty
 from kube.maintenance.lookup import list_maintenances_of_holder_group
 from kube.maintenance.objects import get_requester
 from kube.mutex import jobs
-from kube.mutex.maintainers import Maintainer
+from kube.mutex.nodes import Maintainer
 from kube.mutex.objects import (
     RULE_KIND,
     RUN_KIND,
@@ -23,7 +23,7 @@ from kube.mutex.objects import (
 )
 from kube.mutex.pools import CLUSTER_VERSION_NAMES, CLUSTER_VERSIONS_PATH, POOLS_PATH, get_labels, get_name
 from kube.mutex.run_record import get_current_node, get_record
-from kube.mutex.run_snapshot import RunSnapshot
+from kube.mutex.validation import RunSnapshot
 from kube.nodes import NODES_PATH, get_maintenance_uid
 from kube.paths import Object
 from kube.trimming import trim_node
@@ -77,38 +77,27 @@ async def find_cluster_version(api: Api) -> Object | None:
     return None
 
 
-async def read_snapshot(api: Api, active_runs: Sequence[Object] = ()) -> RunSnapshot:
-    """Read all objects that runs may depend on, from the API server's cache.
+async def read_snapshot(
+    api: Api, rules: Iterable[Object], targets: Iterable[Object], active_runs: Sequence[Object] = ()
+) -> RunSnapshot:
+    """Read the objects that runs depend on, besides their rules and targets, from the API server's cache.
 
     If there are `active_runs`, the snapshot includes Jobs and the NodeMaintenances that own the runs' current nodes.
     """
-    rule_items, target_items, pools_by_name, nodes_by_name, version, job_items = await gather_all(
-        list_rules(api),
-        list_targets(api),
-        list_pools_by_name(api),
-        list_nodes_by_name(api),
-        find_cluster_version(api),
-        list_or_empty(api, "/apis/batch/v1/jobs", label_selector=RUN_LABEL, resource_version=CACHED_VERSION)
-        if active_runs
-        else _return_empty_list(),
+    pools_by_name, nodes_by_name, version = await gather_all(
+        list_pools_by_name(api), list_nodes_by_name(api), find_cluster_version(api)
     )
-    jobs_by_reference = _index_by_reference(job_items) if active_runs else None
-    maintainers = await _find_maintainers(
-        api, {get_current_node(get_record(run)) for run in active_runs}, nodes_by_name
+    snapshot = RunSnapshot(
+        _index_by_reference(rules), _index_by_reference(targets), pools_by_name, nodes_by_name, version
     )
-    return RunSnapshot(
-        _index_by_reference(rule_items),
-        _index_by_reference(target_items),
-        pools_by_name,
-        nodes_by_name,
-        version,
-        jobs_by_reference,
-        maintainers,
+    if not active_runs:
+        return snapshot
+    current_nodes = {get_current_node(get_record(run)) for run in active_runs}
+    job_items, maintainers = await gather_all(
+        list_or_empty(api, "/apis/batch/v1/jobs", label_selector=RUN_LABEL, resource_version=CACHED_VERSION),
+        _find_maintainers(api, current_nodes, nodes_by_name),
     )
-
-
-async def _return_empty_list() -> list[Object]:
-    return []
+    return replace(snapshot, jobs=_index_by_reference(job_items), maintainers=maintainers)
 
 
 def _index_by_reference(objects: Iterable[Object]) -> dict[Reference, Object]:

@@ -1,7 +1,7 @@
 """The record of a run in the status of its MutexRunConfig: the original state, and the progress of each node.
 
 Functions are stateless, so the record contains everything that a run must remember. Each function writes its own
-fields, with changes that run_changes.py builds; docs/mutex.md lists them.
+fields, with changes that this module builds; docs/mutex.md lists them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple, TypeGuard
 
+from kube.mutex import pools
 from kube.mutex.jobs import CLEANUP, MAIN, JobOutcome, format_job_key
-from kube.mutex.objects import RETRY_ANNOTATION, Reference, Resource, get_status
+from kube.mutex.objects import RETRY_ANNOTATION, Reference, Resource, get_canary_name, get_status, is_deleting
 from kube.paths import Object
-from kube.times import TIME_FORMAT
+from kube.times import TIME_FORMAT, format_time
 
 COOLDOWN_SECONDS = 10
 """Cooldown between two corrections of the same change, in seconds.
@@ -22,6 +23,10 @@ COOLDOWN_SECONDS = 10
 A change by another client is undone immediately. If the client repeats the change within this time, the correction
 waits for the tick. Otherwise, both clients would write as fast as events are delivered.
 """
+JOB_FIELDS = ("namespace", "name", "uid", "createdAt", "endedAt", "result")
+"""Recorded fields of one attempt of a Job; the next attempt begins without them."""
+MAX_NODES_WITH_JOBS = 50
+"""Number of finished nodes whose Jobs stay recorded; the Jobs of all nodes might exceed etcd's size limit."""
 RunRecord = Mapping[str, Any]
 HasCleanup = Callable[[Reference], bool]
 
@@ -57,6 +62,11 @@ def is_active(run: Resource) -> bool:
     """Return whether a run has begun and has not finished."""
     record = get_record(run)
     return bool(record) and not record.get("finishedAt")
+
+
+def is_active_undeleted(run: Resource) -> bool:
+    """Return whether a run has begun, has not finished, and its run config is not being deleted."""
+    return is_active(run) and not is_deleting(run)
 
 
 def get_finished_version(run: Resource) -> str:
@@ -142,12 +152,7 @@ def find_due_job(record: RunRecord, node_name: str, has_cleanup: HasCleanup) -> 
     return None
 
 
-def assume_cleanup(_rule: Reference) -> bool:
-    """Return True, for callers that need only the run's stage, which does not depend on cleanup Jobs."""
-    return True
-
-
-def compute_stage(run: Resource, has_cleanup: HasCleanup) -> Stage:
+def compute_stage(run: Resource) -> Stage:
     """Return the stage of the run."""
     record = get_record(run)
     if not is_active(run):
@@ -159,19 +164,14 @@ def compute_stage(run: Resource, has_cleanup: HasCleanup) -> Stage:
     if not (name := get_current_node(record)):
         # If no node is left, pools are not edited: a canary without label expressions would select all workers.
         return Stage.NODES_DONE
-    for field, previous_stage in (("labelledAt", Stage.PAUSED), ("editedAt", Stage.LABELLED)):
+    for field, stage in (("labelledAt", Stage.PAUSED), ("editedAt", Stage.LABELLED)):
         if not record.get(field):
-            return previous_stage
-    return _compute_node_stage(record, name, has_cleanup)
-
-
-def _compute_node_stage(record: RunRecord, name: str, has_cleanup: HasCleanup) -> Stage:
-    node = record["nodes"][name]
-    if node.get("upgradedAt"):
-        return Stage.CLEANUP
-    if node.get("releasedAt"):
-        return Stage.RELEASED
-    return Stage.JOBS if find_due_job(record, name, has_cleanup) else Stage.PREJOBS_DONE
+            return stage
+    for field, stage in (("upgradedAt", Stage.CLEANUP), ("releasedAt", Stage.RELEASED)):
+        if record["nodes"][name].get(field):
+            return stage
+    # Before the upgrade, each rule has a Job, whether or not it has a cleanup Job.
+    return Stage.JOBS if find_due_job(record, name, lambda _rule: False) else Stage.PREJOBS_DONE
 
 
 def get_retry_annotation(run: Resource) -> str:
@@ -210,3 +210,162 @@ def list_current_object_names(run: Resource, kind: str) -> set[str]:
         return {name} - {""}
     node_record = record["nodes"].get(name) or {}
     return {str(job.get("name")) for job in (node_record.get("jobs") or {}).values()}
+
+
+def build_run_id(uid: str, run_number: int, now: datetime) -> str:
+    """Return the id of a run, which its nodes and Jobs carry as a label value.
+
+    If the record is lost, the number starts from 1 again. The timestamp keeps the id unique, so that the new run does
+    not adopt Jobs of the previous one.
+    """
+    return f"{uid}-{run_number}.{int(now.timestamp() * 1000)}"
+
+
+def build_begin_change(
+    run: Resource,
+    desired_version: str,
+    pools_by_name: Mapping[str, Object],
+    pool_names: list[str],
+    nodes_by_name: Mapping[str, Object],
+    rules: list[Reference],
+    now: datetime,
+) -> Object:
+    """Build the record of a new run: the state of pools, canary and nodes before the run changes anything.
+
+    `pools_by_name` contains the targets' pools and the canary, `pool_names` only the targets' pools. `nodes_by_name` is
+    in the order of the upgrades.
+    """
+    number = int(get_record(run).get("number") or 0) + 1
+    canary = pools_by_name[get_canary_name(run)]
+    return {
+        "id": build_run_id(run["metadata"]["uid"], number, now),
+        "number": number,
+        "desired": desired_version,
+        "startedAt": format_time(now),
+        "rules": [{"namespace": rule.namespace, "name": rule.name} for rule in rules],
+        "canary": {"name": pools.get_name(canary), **_build_pool_record(canary)},
+        "pools": {name: _build_pool_record(pools_by_name[name]) for name in pool_names},
+        "order": list(nodes_by_name),
+        "nodes": {name: {"uid": node["metadata"]["uid"]} for name, node in nodes_by_name.items()},
+    }
+
+
+def _build_pool_record(pool: Object) -> Object:
+    selector = pools.get_selector(pool)
+    fields: Object = {"uid": pool["metadata"]["uid"], "paused": pools.is_paused(pool)}
+    return {**fields, "selector": dict(selector)} if selector is not None else fields
+
+
+def apply_merge_patch(target: Any, patch: Any) -> Any:
+    """Return the value after applying a merge patch (RFC 7386)."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = apply_merge_patch(merged.get(name), value)
+    return merged
+
+
+def build_printed_fields(run: Resource, change: Object, has_cleanup: HasCleanup) -> Object:
+    """Build the status fields that `kubectl get` shows, with the values that they have after this change."""
+    record = apply_merge_patch(get_record(run), change)
+    changed_run = {**run, "status": {**get_status(run), "record": record}}
+    name = get_current_node(record) if record and not record.get("finishedAt") else ""
+    due = find_due_job(record, name, has_cleanup) if name else None
+    job = str(get_job_entry(record, name, due).get("name") or "") if due else ""
+    progress = f"{format_position(record, name)}: {name}".removeprefix("node ") if name else None
+    return {"step": compute_stage(changed_run).value, "progress": progress, "job": job or None}
+
+
+def build_pools_change(
+    record: RunRecord, state: str, patched: list[str], reclaimed: list[str], now: datetime, *, is_complete: bool
+) -> Object:
+    """Build the change that records pools as `paused` or `edited`; `state` is one of these.
+
+    The first change only records that all pools have that state. Later changes record which pools were corrected or
+    claimed again, including pools whose correction the API server refused.
+    """
+    timestamp = format_time(now)
+    if not record.get(f"{state}At"):
+        return {f"{state}At": timestamp} if is_complete else {}
+    again = {f"{state}Again": patched, "claimedAgain": reclaimed}
+    return {field: dict.fromkeys(names, timestamp) for field, names in again.items() if names}
+
+
+def build_restored_change(record: RunRecord, pool_names: list[str], now: datetime) -> Object:
+    """Build the change that records these pools as restored, {} if all are recorded already.
+
+    The run needs this record while the API server refuses writes to other pools.
+    """
+    new = [name for name in pool_names if name not in (record.get("restored") or {})]
+    return {"restored": dict.fromkeys(new, format_time(now))} if new else {}
+
+
+def build_node_done_change(record: RunRecord, name: str, field: str, now: datetime) -> Object:
+    """Build the change that marks a node as finished; `field` is `cleanedAt` or `droppedAt`.
+
+    The change also removes the recorded Jobs of nodes that finished long ago, because a run of hundreds of nodes has
+    thousands of Jobs. The record's `order` determines which nodes these are, because the API server returns maps sorted
+    by key. Nodes missing from `order`, in a corrupted record, come first.
+    """
+    order_index = {node_name: number for number, node_name in enumerate(record["order"])}
+    done_names = [
+        node_name
+        for node_name, node_record in record["nodes"].items()
+        if node_record.get("jobs") and is_node_done(node_record)
+    ]
+    done_names.sort(key=lambda node_name: order_index.get(node_name, -1))
+    forgotten: Object = {node_name: {"jobs": None} for node_name in done_names[: 1 - MAX_NODES_WITH_JOBS]}
+    return {"released": None, "nodes": {**forgotten, name: {field: format_time(now)}}}
+
+
+def build_failure_change(
+    run: Resource, step: str, message: str, *, node_name: str = "", job_name: str = "", now: datetime
+) -> Object:
+    """Build the change that stops a run until a user resumes it (MUT-47, MUT-48)."""
+    observed = {"generation": run["metadata"].get("generation", 0), "retry": get_retry_annotation(run)}
+    return {
+        "failure": {
+            "step": step,
+            "message": message,
+            "node": node_name,
+            "job": job_name,
+            "at": format_time(now),
+            **observed,
+        }
+    }
+
+
+def build_resume_change(run: Resource, has_cleanup: HasCleanup, now: datetime) -> Object:
+    """Build the change that resumes a run where it stopped.
+
+    A failed Job gets a new attempt, and a released node gets its full time again. After any other failure, the Job gets
+    no new attempt: it may still be running, and the two attempts would run concurrently.
+    """
+    record, change = get_record(run), {"failure": None}
+    name = get_current_node(record)
+    if not name:
+        return change
+    due = find_due_job(record, name, has_cleanup)
+    node: Object = {"releasedAt": format_time(now)} if _awaits_upgrade(record, name) else {}
+    entry = get_job_entry(record, name, due) if due else {}
+    if due and entry.get("name") and entry["name"] == record["failure"].get("job"):
+        attempt = int(entry.get("attempt") or 1) + 1
+        node["jobs"] = {format_job_key(*due): {"attempt": attempt, **dict.fromkeys(JOB_FIELDS)}}
+    return {**change, "nodes": {name: node}} if node else change
+
+
+def build_time_extension(run: Resource, now: datetime) -> Object:
+    """Build the status change that gives the released node its full time again, {} if no node awaits its upgrade."""
+    record = get_record(run)
+    name = get_current_node(record)
+    is_released = bool(name) and _awaits_upgrade(record, name)
+    return {"record": {"nodes": {name: {"releasedAt": format_time(now)}}}} if is_released else {}
+
+
+def _awaits_upgrade(record: RunRecord, name: str) -> bool:
+    node = record["nodes"][name]
+    return bool(node.get("releasedAt")) and not node.get("upgradedAt")

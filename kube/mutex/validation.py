@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kube.mutex import jobs, versions
+from kube.mutex.nodes import Maintainer
 from kube.mutex.objects import (
     RULE_LABEL_PREFIX,
     Condition,
@@ -23,7 +25,6 @@ from kube.mutex.objects import (
 )
 from kube.mutex.pools import find_canary_problem, list_members_of_pools
 from kube.mutex.run_record import get_record, is_active, list_recorded_rules
-from kube.mutex.run_snapshot import RunSnapshot, get_pool_names
 from kube.paths import Object
 from kube.text_limits import format_count, truncate
 
@@ -38,6 +39,39 @@ MAX_LABEL_NAME_BYTES = 63
 """Maximum length of a label's name after the slash, in bytes."""
 MAX_NAMED_NODES = 10
 """Maximum number of nodes that a message names."""
+
+
+@dataclass(frozen=True)
+class RunSnapshot:
+    """Snapshot of the objects that runs depend on, by name.
+
+    `jobs` contains only Jobs with our label, by namespace and name; it is empty if they were not read. `maintainers`
+    maps a node's name to the NodeMaintenance that owns the node, and contains only the nodes that were queried.
+    """
+
+    rules: Mapping[Reference, Object] = field(default_factory=dict)
+    targets: Mapping[Reference, Object] = field(default_factory=dict)
+    pools: Mapping[str, Object] = field(default_factory=dict)
+    nodes: Mapping[str, Object] = field(default_factory=dict)
+    cluster_version: Object | None = None
+    jobs: Mapping[Reference, Object] = field(default_factory=dict)
+    maintainers: Mapping[str, Maintainer] = field(default_factory=dict)
+
+    def list_pool_names(self, run: Resource) -> list[str]:
+        """Return the names of the pools in the run's targets, existing or not, in order and without duplicates."""
+        references = list_references(run, "mutexTargets")
+        targets = [self.targets[reference] for reference in references if reference in self.targets]
+        return list(dict.fromkeys(name for target in targets for name in get_pool_names(target)))
+
+    def list_members(self, run: Resource) -> list[str]:
+        """Return the names of the nodes in the run's targets, in the order of the pools and sorted by name in each."""
+        pools = [self.pools[name] for name in self.list_pool_names(run) if name in self.pools]
+        return list_members_of_pools(pools, self.nodes.values())
+
+
+def get_pool_names(target: Resource) -> list[str]:
+    """Return the names of the pools that a target lists."""
+    return [str(name) for name in target["spec"].get("machineConfigPools") or []]
 
 
 def is_validated(obj: Resource) -> bool:
@@ -99,10 +133,10 @@ def find_run_problems(run: Resource, snapshot: RunSnapshot) -> list[str]:
         problems.append("spec.mutexRules: the list is empty, so nothing would gate the nodes: add a rule")
     if not list_references(run, "mutexTargets"):
         problems.append("spec.mutexTargets: the list is empty, so the run has no nodes to upgrade: add a target")
-    for field, items in (("mutexRules", snapshot.rules), ("mutexTargets", snapshot.targets)):
+    for spec_field, items in (("mutexRules", snapshot.rules), ("mutexTargets", snapshot.targets)):
         problems += [
-            _find_reference_problem(f"spec.{field}", reference, items.get(reference))
-            for reference in list_references(run, field)
+            _find_reference_problem(f"spec.{spec_field}", reference, items.get(reference))
+            for reference in list_references(run, spec_field)
         ]
     recorded_rules = [rule for rule in list_needed_rules(run) if rule not in list_references(run, "mutexRules")]
     problems += [
@@ -157,7 +191,9 @@ def find_upgrade(run: Resource, snapshot: RunSnapshot, finished_version: str = "
             Condition(CHECKED_CONDITION, False, "CheckFailed", desired.blocker), desired.blocker
         )
     members = snapshot.list_members(run)
-    unversioned = [name for name in members if not versions.is_valid_version(_get_version(snapshot, name))]
+    unversioned = [
+        name for name in members if not versions.is_valid_version(versions.get_version(snapshot.nodes[name]))
+    ]
     if unversioned:
         label = versions.VERSION_LABEL
         message = f"the label {label} has no version such as 4.16.4 on: {format_names(unversioned)}"
@@ -241,10 +277,6 @@ def awaits_control_plane(run: Resource) -> bool:
     record = get_status(run).get("record") or {}
     is_paused = bool(record.get("pausedAt")) and not record.get("labelledAt")
     return is_paused and get_condition(run, READY_CONDITION).get("status") != "True"
-
-
-def _get_version(snapshot: RunSnapshot, node_name: str) -> str:
-    return versions.get_version(snapshot.nodes[node_name])
 
 
 def _is_older_worker(node: Mapping[str, Any], version: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -93,32 +94,30 @@ def forecast_drain(vmi: Resource, vm: Resource | None, kubevirt: Resource | None
 
 def get_launched_vmi_key(pod: Resource) -> tuple[str, str] | None:
     """Return the namespace and name of the VMI whose virt-launcher pod this is; None for any other pod."""
-    owners: Iterable[Resource] = pod["metadata"].get("ownerReferences") or []
-    name = next((owner["name"] for owner in owners if owner.get("kind") == VMI_KIND), None)
-    return (pod["metadata"]["namespace"], name) if name else None
+    return _get_owner_key(pod, VMI_KIND)
 
 
 def get_owner_vm_key(vmi: Resource) -> tuple[str, str] | None:
     """Return the namespace and name of the VirtualMachine that owns the VMI, or None."""
-    owners: Iterable[Resource] = vmi["metadata"].get("ownerReferences") or []
-    name = next((owner["name"] for owner in owners if owner.get("kind") == VM_KIND), None)
-    return (vmi["metadata"]["namespace"], name) if name else None
+    return _get_owner_key(vmi, VM_KIND)
+
+
+def _get_owner_key(obj: Resource, kind: str) -> tuple[str, str] | None:
+    owners: Iterable[Resource] = obj["metadata"].get("ownerReferences") or []
+    name = next((owner["name"] for owner in owners if owner.get("kind") == kind), None)
+    return (obj["metadata"]["namespace"], name) if name else None
 
 
 def build_vmi_reports(snapshot: VmiSnapshot) -> list[Object]:
     """Build a report for each VMI on a node, sorted by namespace and name."""
+    latest: dict[tuple[str, str], Resource] = {}
     vmis_by_key = {get_key(vmi): vmi for vmi in snapshot.vmis}
-    migrations_with_vmi = (
-        (vmis_by_key.get(get_vmi_key(item)), item) for item in sorted(snapshot.migrations, key=_build_age_key)
-    )
-    latest = {get_key(vmi): item for vmi, item in migrations_with_vmi if vmi and is_migrated_by(vmi, item)}
-    reported_migrations = {
-        vmi_key: item for vmi_key, item in latest.items() if not is_finished(item) or has_failed(item)
-    }
-    return [
-        _build_vmi_report(vmi, snapshot, reported_migrations.get(vmi_key))
-        for vmi_key, vmi in sorted(vmis_by_key.items())
-    ]
+    for migration in sorted(snapshot.migrations, key=_build_age_key):
+        vmi_key = get_vmi_key(migration)
+        if vmi_key in vmis_by_key and is_migrated_by(vmis_by_key[vmi_key], migration):
+            latest[vmi_key] = migration
+    reported = {vmi_key: item for vmi_key, item in latest.items() if not is_finished(item) or has_failed(item)}
+    return [_build_vmi_report(vmi, snapshot, reported.get(vmi_key)) for vmi_key, vmi in sorted(vmis_by_key.items())]
 
 
 def _build_age_key(migration: Resource) -> tuple[bool, str]:
@@ -154,20 +153,19 @@ def _build_migration_report(migration: Resource, vmi: Resource) -> Object:
 
 def build_warnings(vmi_reports: Iterable[Object]) -> list[str]:
     """Return the warnings about virtual machines that the drain of their node would restart, stop or be blocked by."""
-    reports_by_effect: dict[str, list[Object]] = {}
+    reports_by_effect: defaultdict[str, list[Object]] = defaultdict(list)
     for report in vmi_reports:
-        reports_by_effect.setdefault(report["drain"], []).append(report)
-    templates = [(BLOCKS, "{} will block the drain: {}"), (STOPS, "{} will be shut down and not started again: {}")]
-    lines = [
-        template.format(*_format_names(reports_by_effect[effect], with_reasons=True))
-        for effect, template in templates
+        reports_by_effect[report["drain"]].append(report)
+    templates = {
+        BLOCKS: "{} will block the drain: {}",
+        STOPS: "{} will be shut down and not started again: {}",
+        RESTARTS: "{} will be shut down and started on another node: {}",
+    }
+    return [
+        template.format(*_format_names(reports_by_effect[effect], with_reasons=effect != RESTARTS))
+        for effect, template in templates.items()
         if effect in reports_by_effect
     ]
-    if RESTARTS in reports_by_effect:
-        lines.append(
-            "{} will be shut down and started on another node: {}".format(*_format_names(reports_by_effect[RESTARTS]))
-        )
-    return lines
 
 
 def describe_moves(vmi_reports: Iterable[Object]) -> str:

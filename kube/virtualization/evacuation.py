@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
 
 from kube.budgets import VIRT_LAUNCHER_REASONS
@@ -25,7 +27,6 @@ from kube.virtualization.vmis import (
     get_key,
     get_node_name,
     get_source_node,
-    get_vmi_key,
     group_by_vmi,
     has_failed,
     is_finished,
@@ -60,7 +61,7 @@ class MigrationSlots(NamedTuple):
 
 def _parse_positive_integer(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name) or str(default)
-    if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 9):
+    if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) > 0):
         raise ValueError(f"{name}={text} is not a number above 0: set the maximum number of concurrent migrations")
     return int(text)
 
@@ -90,6 +91,73 @@ class EvacuationPlan:
     outdated_migrations: list[Resource] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class MigrationHistory:
+    """A VMI with all migrations that name it; those that we created have numbered names."""
+
+    vmi: Resource
+    migrations: Collection[Resource]
+
+    @cached_property
+    def unfinished(self) -> Resource | None:
+        """Return the VMI's unfinished migration, None if there is none."""
+        own = [item for item in self.migrations if not is_finished(item) and is_migrated_by(self.vmi, item)]
+        return own[-1] if own else None
+
+    @cached_property
+    def created_by_number(self) -> dict[int, Resource]:
+        """Return the migrations that we created for the VMI with this uid, by the number in the migration's name."""
+        name_pattern = re.compile(rf"evacuation-{re.escape(self.vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
+        matches = ((name_pattern.fullmatch(item["metadata"]["name"]), item) for item in self.migrations)
+        return {int(match[1]): item for match, item in matches if match}
+
+    @property
+    def next_name(self) -> str:
+        """Return the name of the VMI's next migration.
+
+        Two processes that read the same state compute the same name, so only one of them can create the object.
+        """
+        return f"evacuation-{self.vmi['metadata']['uid']}-{max(self.created_by_number, default=0) + 1}"
+
+    def list_outdated_migrations(self) -> list[Resource]:
+        """Return the finished migrations that we created, without the newest `MAX_KEPT_MIGRATIONS`."""
+        if len(self.migrations) <= MAX_KEPT_MIGRATIONS:
+            return []
+        numbered = sorted(self.created_by_number.items())
+        return [item for _, item in numbered if is_finished(item)][:-MAX_KEPT_MIGRATIONS]
+
+    def find_wait(self, refusal: MigrationRefusal | None, now: datetime) -> Wait | None:
+        """Return what the VMI waits for, apart from a slot; None if the VMI waits for nothing else."""
+        node = get_node_name(self.vmi)
+        if self.unfinished is not None:
+            return Wait(node, MIGRATING, format_progress(self.unfinished, self.vmi))
+        if blocker := find_migration_blocker(self.vmi):
+            return Wait(node, NOT_MIGRATABLE, truncate(blocker, MAX_MESSAGE_CHARACTERS))
+        if refusal is not None and now < refusal.until:
+            retry_note = f"is retried {_format_retry_time(refusal.until)}"
+            message = f"its migration could not be created, and {retry_note}: {refusal.words}"
+            return Wait(node, MIGRATION_FAILED, truncate(message, MAX_MESSAGE_CHARACTERS))
+        return self._find_backoff(now)
+
+    def _find_backoff(self, now: datetime) -> Wait | None:
+        """Return the backoff after the migrations that failed since the last success, or None if it is over."""
+        failed: list[tuple[datetime, str]] = []
+        for _, item in sorted(self.created_by_number.items()):
+            if has_failed(item):
+                failed.append((_get_failure_time(item, now), item["metadata"]["name"]))
+            elif is_finished(item):
+                failed.clear()
+        if not failed:
+            return None
+        count, (failed_at, name) = len(failed), max(failed)
+        retry_at = failed_at + min(MIN_BACKOFF * 2 ** min(count - 1, 10), MAX_BACKOFF)
+        if now >= retry_at:
+            return None
+        times = "once" if count == 1 else f"{count} times{' or more' if count >= MAX_KEPT_MIGRATIONS else ''}"
+        message = f"its migration failed {times}, last {name}; it is retried {_format_retry_time(retry_at)}"
+        return Wait(get_node_name(self.vmi), MIGRATION_FAILED, message)
+
+
 def plan_evacuation(
     vmis: Iterable[Resource],
     migrations: Collection[Resource],
@@ -106,125 +174,65 @@ def plan_evacuation(
     by name, so that concurrent passes choose the same VMI next. VMIs whose migration was refused before come last, so
     that they do not take another VMI's slot.
     """
-    refusals = refusals or {}
-    vmis_by_key = {get_key(vmi): vmi for vmi in vmis}
-    migrations_by_vmi, running_by_vmi = group_by_vmi(migrations), _find_unfinished_migrations(vmis_by_key, migrations)
+    migrations_by_vmi = group_by_vmi(migrations)
+    histories = [MigrationHistory(vmi, migrations_by_vmi[get_key(vmi)]) for vmi in sorted(vmis, key=get_key)]
     held_claims = select_held_claims(claims, {item["metadata"]["name"] for item in migrations}, now)
     plan = EvacuationPlan(
-        held_claims={name: claim for name, claim in held_claims.items() if claim.attempt != attempt_id}
+        held_claims={name: claim for name, claim in held_claims.items() if claim.attempt != attempt_id},
+        outdated_migrations=[item for history in histories for item in history.list_outdated_migrations()],
     )
-    plan.outdated_migrations = [
-        migration
-        for vmi_key, vmi in vmis_by_key.items()
-        for migration in _find_outdated_migrations(vmi, migrations_by_vmi[vmi_key])
-    ]
-    candidates: list[tuple[int, str, Resource]] = []
-    for vmi_key, vmi in sorted(vmis_by_key.items()):
-        if get_node_name(vmi) not in drained_nodes or not is_protected(vmi):
+    candidates: list[tuple[int, MigrationHistory]] = []
+    for history in histories:
+        if get_node_name(history.vmi) not in drained_nodes or not is_protected(history.vmi):
             continue
-        name = build_next_migration_name(vmi, migrations_by_vmi[vmi_key])
-        wait = _find_wait(vmi, running_by_vmi.get(vmi_key), migrations_by_vmi[vmi_key], refusals.get(name), now)
-        if wait is None:
-            candidates.append((refusals[name].times if name in refusals else 0, name, vmi))
+        refusal = (refusals or {}).get(history.next_name)
+        if wait := history.find_wait(refusal, now):
+            plan.waits[get_key(history.vmi)] = wait
         else:
-            plan.waits[vmi_key] = wait
-    used_slots = Counter(
-        get_source_node(item) or get_node_name(vmis_by_key[vmi_key]) for vmi_key, item in running_by_vmi.items()
-    )
-    used_slots.update(claim.node for claim in held_claims.values())
+            candidates.append((refusal.times if refusal else 0, history))
+    candidates.sort(key=itemgetter(0))
     _assign_slots(
-        plan,
-        [(name, vmi) for _, name, vmi in sorted(candidates, key=lambda candidate: candidate[0])],
-        held_claims,
-        used_slots,
-        slots,
+        plan, [history for _, history in candidates], held_claims, _count_used_slots(histories, held_claims), slots
     )
     return plan
 
 
-def _find_unfinished_migrations(
-    vmis_by_key: Mapping[tuple[str, str], Resource], migrations: Iterable[Resource]
-) -> dict[tuple[str, str], Resource]:
-    """Return the unfinished migration of each VMI, by the VMI's namespace and name.
-
-    A migration whose VMI no longer exists occupies no slot.
-    """
-    unfinished = ((get_vmi_key(item), item) for item in migrations if not is_finished(item))
-    return {
-        vmi_key: item
-        for vmi_key, item in unfinished
-        if vmi_key in vmis_by_key and is_migrated_by(vmis_by_key[vmi_key], item)
-    }
+def _count_used_slots(histories: Iterable[MigrationHistory], claims: Mapping[str, MigrationClaim]) -> Counter[str]:
+    """Count the occupied slots by node; a migration whose VMI no longer exists occupies no slot."""
+    used_slots = Counter(
+        get_source_node(history.unfinished) or get_node_name(history.vmi) for history in histories if history.unfinished
+    )
+    used_slots.update(claim.node for claim in claims.values())
+    return used_slots
 
 
 def _assign_slots(
     plan: EvacuationPlan,
-    candidates: Iterable[tuple[str, Resource]],
+    candidates: Iterable[MigrationHistory],
     claimed_names: Collection[str],
     used_slots: Counter[str],
     slots: MigrationSlots,
 ) -> None:
-    """Plan a migration for as many VMIs as there are free slots, and record that the other VMIs wait for a slot.
-
-    `used_slots` counts the occupied slots by node.
-    """
-    for name, vmi in candidates:
-        node, used_in_cluster = get_node_name(vmi), sum(used_slots.values())
-        if name not in claimed_names and (used_in_cluster >= slots.per_cluster or used_slots[node] >= slots.per_node):
-            plan.waits[get_key(vmi)] = Wait(
-                node, WAITS_FOR_SLOT, _format_slot_usage(used_in_cluster, used_slots[node], node, slots)
-            )
-            continue
-        used_slots[node] += name not in claimed_names
+    """Plan a migration for as many VMIs as there are free slots, and record that the other VMIs wait for a slot."""
+    for history in candidates:
+        name, vmi, node = history.next_name, history.vmi, get_node_name(history.vmi)
+        if name not in claimed_names:
+            if usage := _find_exhausted_limit(used_slots, node, slots):
+                plan.waits[get_key(vmi)] = Wait(node, WAITS_FOR_SLOT, usage)
+                continue
+            used_slots[node] += 1
         if name not in plan.held_claims:
             plan.due_migrations[name] = vmi
         plan.waits[get_key(vmi)] = Wait(node, MIGRATING, f"migration {name} is about to be created")
 
 
-def _format_slot_usage(used_in_cluster: int, used_on_node: int, node_name: str, slots: MigrationSlots) -> str:
-    if used_in_cluster >= slots.per_cluster:
-        return f"{used_in_cluster} of {slots.per_cluster} concurrent migrations run in the cluster"
-    return f"{used_on_node} of {slots.per_node} concurrent migrations run from node {node_name}"
-
-
-def _find_wait(
-    vmi: Resource,
-    unfinished: Resource | None,
-    migrations: Iterable[Resource],
-    refusal: MigrationRefusal | None,
-    now: datetime,
-) -> Wait | None:
-    """Return what the VMI waits for, apart from a slot; None if the VMI waits for nothing else."""
-    node = get_node_name(vmi)
-    if unfinished is not None:
-        return Wait(node, MIGRATING, format_progress(unfinished, vmi))
-    if blocker := find_migration_blocker(vmi):
-        return Wait(node, NOT_MIGRATABLE, truncate(blocker, MAX_MESSAGE_CHARACTERS))
-    if refusal is not None and now < refusal.until:
-        retry_note = f"is retried {_format_retry_time(refusal.until)}"
-        message = f"its migration could not be created, and {retry_note}: {refusal.words}"
-        return Wait(node, MIGRATION_FAILED, truncate(message, MAX_MESSAGE_CHARACTERS))
-    return _find_backoff(vmi, migrations, now)
-
-
-def _find_backoff(vmi: Resource, migrations: Iterable[Resource], now: datetime) -> Wait | None:
-    """Return the backoff after the migrations that failed since the last success, or None if the backoff is over."""
-    own_migrations = _index_migrations_by_number(vmi, migrations)
-    success = max(
-        (number for number, item in own_migrations.items() if is_finished(item) and not has_failed(item)), default=0
-    )
-    failures = (item for number, item in own_migrations.items() if number > success and has_failed(item))
-    failed = sorted((_get_failure_time(item, now), item["metadata"]["name"]) for item in failures)
-    if not failed:
-        return None
-    retry_at = failed[-1][0] + min(MIN_BACKOFF * 2 ** min(len(failed) - 1, 10), MAX_BACKOFF)
-    if now >= retry_at:
-        return None
-    times = (
-        "once" if len(failed) == 1 else f"{len(failed)} times{' or more' if len(failed) >= MAX_KEPT_MIGRATIONS else ''}"
-    )
-    message = f"its migration failed {times}, last {failed[-1][1]}; it is retried {_format_retry_time(retry_at)}"
-    return Wait(get_node_name(vmi), MIGRATION_FAILED, message)
+def _find_exhausted_limit(used_slots: Counter[str], node: str, slots: MigrationSlots) -> str:
+    """Describe the limit that allows no further migration from the node, "" if the limits allow one."""
+    if used_slots.total() >= slots.per_cluster:
+        return f"{used_slots.total()} of {slots.per_cluster} concurrent migrations run in the cluster"
+    if used_slots[node] >= slots.per_node:
+        return f"{used_slots[node]} of {slots.per_node} concurrent migrations run from node {node}"
+    return ""
 
 
 def _format_retry_time(retry_at: datetime) -> str:
@@ -250,27 +258,3 @@ def _get_failure_time(migration: Resource, now: datetime) -> datetime:
     ended_at = parse_time_or_none(state.get("endTimestamp"))
     created_at = parse_time_or_none(migration["metadata"].get("creationTimestamp"))
     return min(ended_at if ended_at and ended_at <= now else created_at or now, now)
-
-
-def _index_migrations_by_number(vmi: Resource, migrations: Iterable[Resource]) -> dict[int, Resource]:
-    """Return the migrations that we created for the VMI with this uid, by the number in the migration's name."""
-    name_pattern = re.compile(rf"evacuation-{re.escape(vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
-    matches = ((name_pattern.fullmatch(item["metadata"]["name"]), item) for item in migrations)
-    return {int(match[1]): item for match, item in matches if match}
-
-
-def _find_outdated_migrations(vmi: Resource, migrations: Collection[Resource]) -> list[Resource]:
-    """Return the finished migrations that we created for this VMI, without the newest `MAX_KEPT_MIGRATIONS`."""
-    if len(migrations) <= MAX_KEPT_MIGRATIONS:
-        return []
-    return [item for _, item in sorted(_index_migrations_by_number(vmi, migrations).items()) if is_finished(item)][
-        :-MAX_KEPT_MIGRATIONS
-    ]
-
-
-def build_next_migration_name(vmi: Resource, migrations: Iterable[Resource]) -> str:
-    """Return the name of the VMI's next migration.
-
-    Two processes that read the same state compute the same name, so only one of them can create the object.
-    """
-    return f"evacuation-{vmi['metadata']['uid']}-{max(_index_migrations_by_number(vmi, migrations), default=0) + 1}"

@@ -79,68 +79,45 @@ def find_waits(
     The key is the VMI's namespace and name.
     """
     migrations_by_vmi = group_by_vmi(migrations)
-    protected_vmis = [vmi for vmi in vmis if get_node_name(vmi) in drained_nodes and is_protected_by(kubevirt, vmi)]
-    return {
-        get_key(vmi): _find_wait(
-            vmi,
-            _select_migrations_of_vmi(vmi, migrations_by_vmi[get_key(vmi)]),
-            drained_nodes[get_node_name(vmi)],
-            kubevirt,
-        )
-        for vmi in protected_vmis
-    }
-
-
-def _select_migrations_of_vmi(vmi: Resource, migrations: Iterable[Resource]) -> list[Resource]:
-    return [migration for migration in migrations if is_migrated_by(vmi, migration)]
+    waits: dict[tuple[str, str], Wait] = {}
+    for vmi in vmis:
+        node = drained_nodes.get(get_node_name(vmi))
+        if node and is_protected_by(kubevirt, vmi):
+            own_migrations = [item for item in migrations_by_vmi[get_key(vmi)] if is_migrated_by(vmi, item)]
+            waits[get_key(vmi)] = _find_wait(vmi, own_migrations, node, kubevirt)
+    return waits
 
 
 def _find_wait(vmi: Resource, migrations: Collection[Resource], node: Node, kubevirt: Resource) -> Wait:
     node_name = get_node_name(vmi)
     unfinished = next((migration for migration in migrations if not is_finished(migration)), None)
-    if unfinished is not None and (unfinished.get("status") or {}).get("phase", "") not in PENDING_PHASES:
-        return Wait(node_name, MIGRATING, format_progress(unfinished, vmi))
-    evacuated_node = (vmi.get("status") or {}).get("evacuationNodeName")  # virt-api sets this at an eviction
-    is_evacuating = evacuated_node == node_name
-    if unfinished is None and get_eviction_strategy(vmi, kubevirt) == EXTERNAL:
-        return Wait(node_name, *(EXTERNAL_MIGRATING if is_evacuating else EXTERNAL_UNNOTIFIED))
-    if unfinished is None and (blocker := find_migration_blocker(vmi)):
-        return Wait(node_name, NOT_MIGRATABLE, truncate(blocker, MAX_MESSAGE_CHARACTERS))
-    if unfinished is None and not is_evacuating and (blocker := _explain_taint_mismatch(node_name, node, kubevirt)):
-        return Wait(node_name, WAITS_FOR_KUBEVIRT, blocker)
-    recent_failures = _select_recent_failures(migrations)
-    if failure_count := sum(_get_evacuated_node(migration) == node_name for migration in recent_failures):
-        return Wait(
-            node_name,
-            MIGRATION_FAILED,
-            _format_failures(failure_count, format_progress(unfinished, vmi) if unfinished else ""),
-        )
-    if unfinished is not None:
-        return Wait(node_name, MIGRATING, format_progress(unfinished, vmi))
-    return Wait(node_name, MIGRATING, "KubeVirt is about to migrate it")
+    if unfinished is None:
+        evacuated_node = (vmi.get("status") or {}).get("evacuationNodeName")  # virt-api sets this at an eviction
+        is_evacuating = evacuated_node == node_name
+        if get_eviction_strategy(vmi, kubevirt) == EXTERNAL:
+            return Wait(node_name, *(EXTERNAL_MIGRATING if is_evacuating else EXTERNAL_UNNOTIFIED))
+        if blocker := find_migration_blocker(vmi):
+            return Wait(node_name, NOT_MIGRATABLE, truncate(blocker, MAX_MESSAGE_CHARACTERS))
+        if not is_evacuating and (blocker := _explain_taint_mismatch(node_name, node, kubevirt)):
+            return Wait(node_name, WAITS_FOR_KUBEVIRT, blocker)
+    progress_text = format_progress(unfinished, vmi) if unfinished else ""
+    has_begun = unfinished is not None and (unfinished.get("status") or {}).get("phase", "") not in PENDING_PHASES
+    failure_count = _count_recent_failures(migrations, node_name)
+    if failure_count and not has_begun:
+        return Wait(node_name, MIGRATION_FAILED, _format_failures(failure_count, progress_text))
+    return Wait(node_name, MIGRATING, progress_text or "KubeVirt is about to migrate it")
 
 
-def _select_recent_failures(migrations: Collection[Resource]) -> list[Resource]:
-    """Return the migrations that failed since the last success, or all failed migrations if none succeeded."""
-    success_times = [
-        _get_creation_time(migration)
-        for migration in migrations
-        if is_finished(migration) and not has_failed(migration)
-    ]
-    return [
-        migration
-        for migration in migrations
-        if has_failed(migration) and all(_get_creation_time(migration) > time for time in success_times)
-    ]
-
-
-def _get_creation_time(migration: Resource) -> str:
-    return str(migration["metadata"].get("creationTimestamp") or "")
-
-
-def _get_evacuated_node(migration: Resource) -> str:
-    """Return the node for whose drain KubeVirt created the migration, "" for none."""
-    return str((migration["metadata"].get("annotations") or {}).get(EVACUATION_ANNOTATION) or "")
+def _count_recent_failures(migrations: Collection[Resource], node_name: str) -> int:
+    """Return how many migrations that KubeVirt created for the node's drain have failed since the last success."""
+    times = [(str(item["metadata"].get("creationTimestamp") or ""), item) for item in migrations]
+    last_success = max((time for time, item in times if is_finished(item) and not has_failed(item)), default=None)
+    return sum(
+        has_failed(item)
+        and (last_success is None or time > last_success)
+        and (item["metadata"].get("annotations") or {}).get(EVACUATION_ANNOTATION) == node_name
+        for time, item in times
+    )
 
 
 def _format_failures(failure_count: int, progress_text: str) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from itertools import chain
+from typing import NamedTuple
 
 from kube.budgets import BUDGETS_PATH
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import NotFound
-from kube.client.concurrent_requests import gather_all
 from kube.client.discovery import discover_resource, list_kubevirts
 from kube.client.paging import list_all, list_or_empty
 from kube.maintenance.lookup import list_maintenances_of_holder_group
 from kube.nodes import NODES_PATH, Node, build_node_path, get_maintenance_uid
 from kube.paths import Object, build_pods_on_node_query
 from kube.virtualization.drain_forecast import VmiSnapshot, get_launched_vmi_key, get_owner_vm_key
-from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
+from kube.virtualization.evacuation import EvacuationPlan, MigrationSlots, Wait, plan_evacuation
+from kube.virtualization.kubevirt_evacuation import find_waits, is_protected_by
+from kube.virtualization.migration_claims import LEASE_PATH, parse_claims, parse_refusals
 from kube.virtualization.vmis import (
     API_VERSION,
     MIGRATIONS_PATH,
@@ -27,7 +31,7 @@ from kube.virtualization.vmis import (
     build_vmi_path,
     get_node_name,
     has_drain_taint,
-    is_vmi_finished,
+    is_finished,
     requests_live_migration,
 )
 
@@ -35,9 +39,20 @@ MAX_SINGLE_NODE_READS = 20
 """Maximum number of nodes to read individually; for more, a single list request is cheaper."""
 
 
-async def list_live_migrate_vmis(api: Api) -> list[Object]:
-    """List the VMIs that request migration, in their newest state; without such VMIs, a pass needs no other reads."""
-    return [vmi for vmi in await list_vmis(api) if requests_live_migration(vmi)]
+class MigrationSnapshot(NamedTuple):
+    """Snapshot of the cluster's VMIs, migrations and claims.
+
+    Attributes:
+        vmis: The VMIs that request migration.
+        lease: The Lease with the claims, or None if the Lease does not exist or was not read.
+        now: The time of the snapshot.
+        evacuation: The migrations and waits that follow from the snapshot.
+    """
+
+    vmis: list[Object]
+    lease: Object | None
+    now: datetime
+    evacuation: EvacuationPlan
 
 
 async def list_vmis(api: Api) -> list[Object]:
@@ -45,35 +60,54 @@ async def list_vmis(api: Api) -> list[Object]:
     return await list_or_empty(api, VMIS_PATH)
 
 
-async def list_migrations(api: Api) -> list[Object]:
-    """List all migrations, in their newest state, including those that another process has just created."""
-    return await list_or_empty(api, MIGRATIONS_PATH)
+async def list_budgets(api: Api, label_selector: str = "") -> list[Object]:
+    """List disruption budgets, in their newest state."""
+    return (await list_all(api, BUDGETS_PATH, label_selector=label_selector)).items
 
 
-async def list_own_budgets(api: Api) -> list[Object]:
-    """List the budgets that carry our label for virt-launcher pods, in their newest state."""
-    return (await list_all(api, BUDGETS_PATH, label_selector=VMI_UID_LABEL)).items
+async def read_migration_snapshot(
+    api: Api, vmis: list[Object], slots: MigrationSlots, attempt: str = ""
+) -> MigrationSnapshot:
+    """Return the snapshot for these VMIs, evaluated for `attempt`.
+
+    If none of these VMIs is on a drained node, only their nodes are read.
+    """
+    drained = await _read_draining_nodes(api, vmis)
+    if not drained:
+        return MigrationSnapshot(vmis, None, datetime.now(timezone.utc), EvacuationPlan())
+    # The Lease is read first: if another process claims a migration later, our write fails with a conflict.
+    lease = await get_or_none(api.get(LEASE_PATH))
+    # Migrations are listed before VMIs: if a migration ends in between, its VMI needs no other migration.
+    migrations = await list_or_empty(api, MIGRATIONS_PATH)
+    current_vmis = await list_vmis(api)
+    now = datetime.now(timezone.utc)
+    claims, refusals = parse_claims(lease), parse_refusals(lease, now)
+    evacuation = plan_evacuation(current_vmis, migrations, drained.keys(), claims, slots, now, attempt, refusals)
+    return MigrationSnapshot(list(filter(requests_live_migration, current_vmis)), lease, now, evacuation)
 
 
-async def list_budgets(api: Api) -> list[Object]:
-    """List all disruption budgets."""
-    return (await list_all(api, BUDGETS_PATH)).items
+async def read_kubevirt_waits(api: Api, kubevirt: Resource, vmis: list[Object]) -> dict[tuple[str, str], Wait]:
+    """Return what the VMIs that KubeVirt migrates wait for, by the VMI's namespace and name.
+
+    If none of these VMIs is on a drained node, only their nodes are read.
+    """
+    drained = await _read_draining_nodes(api, [vmi for vmi in vmis if is_protected_by(kubevirt, vmi)])
+    if not drained:
+        return {}
+    # Migrations are listed before VMIs: if a migration ends in between, its VMI has already moved.
+    migrations = await list_or_empty(api, MIGRATIONS_PATH)
+    return find_waits(await list_vmis(api), migrations, drained, kubevirt)
 
 
-async def read_drained_nodes(api: Api, vmis: list[Object]) -> dict[str, Node]:
+async def _read_draining_nodes(api: Api, vmis: Iterable[Object]) -> dict[str, Node]:
     """Return the nodes of these VMIs that carry a drain taint, by name."""
     names = {get_node_name(vmi) for vmi in vmis} - {""}
-    nodes = await (_get_nodes(api, names) if len(names) <= MAX_SINGLE_NODE_READS else _list_nodes(api, names))
-    return {node["metadata"]["name"]: node for node in nodes if has_drain_taint(node)}
-
-
-async def _get_nodes(api: Api, node_names: Iterable[str]) -> list[Node]:
-    nodes = await gather_all(*(get_or_none(api.get(build_node_path(name))) for name in sorted(node_names)))
-    return [node for node in nodes if node is not None]
-
-
-async def _list_nodes(api: Api, node_names: Collection[str]) -> list[Node]:
-    return [node for node in (await list_all(api, NODES_PATH)).items if node["metadata"]["name"] in node_names]
+    if len(names) <= MAX_SINGLE_NODE_READS:
+        found = await gather_all(*(get_or_none(api.get(build_node_path(name))) for name in sorted(names)))
+    else:
+        found = (await list_all(api, NODES_PATH)).items
+    nodes = {node["metadata"]["name"]: node for node in found if node}
+    return {name: node for name, node in nodes.items() if name in names and has_drain_taint(node)}
 
 
 async def find_maintenance_of_node(api: Api, node_name: str) -> Resource | None:
@@ -108,15 +142,12 @@ async def read_vmi_snapshot(api: Api, node_name: str) -> VmiSnapshot:
     vmis = [
         vmi
         for vmi in launched_vmis
-        if vmi is not None and get_node_name(vmi) in ("", node_name) and not is_vmi_finished(vmi)
+        if vmi is not None and get_node_name(vmi) in ("", node_name) and not is_finished(vmi)
     ]
     vm_keys = sorted({vm_key for vmi in vmis if (vm_key := get_owner_vm_key(vmi))})
     vms = await gather_all(*(get_or_none(api.get(build_vm_path(*vm_key))) for vm_key in vm_keys))
     namespaces = sorted({vmi["metadata"]["namespace"] for vmi in vmis})
-    migration_lists = await gather_all(
-        *(list_or_empty(api, build_migrations_path(namespace)) for namespace in namespaces)
-    )
+    migrations = await gather_all(*(list_or_empty(api, build_migrations_path(namespace)) for namespace in namespaces))
     vms_by_key = {vm_key: vm for vm_key, vm in zip(vm_keys, vms, strict=True) if vm is not None}
-    return VmiSnapshot(
-        vmis, vms_by_key, [item for items in migration_lists for item in items], next(iter(kubevirt_objects), None)
-    )
+    kubevirt = next(iter(kubevirt_objects), None)
+    return VmiSnapshot(vmis, vms_by_key, list(chain.from_iterable(migrations)), kubevirt)

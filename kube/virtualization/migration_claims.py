@@ -6,9 +6,9 @@ The Lease also lists migrations whose creation was refused, or twice got no resp
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
 from kube.text_limits import truncate
@@ -31,7 +31,10 @@ The API server completes a write that is in flight at that time within another `
 MAX_MESSAGE_CHARACTERS = 400
 """Maximum length of a stored error message, in characters."""
 NO_ATTEMPT = "nobody"
-"""Value of `attempt` in an abandoned claim; no event has this id."""
+"""Value of `attempt` in an abandoned claim; no event has this id.
+
+The claim occupies a slot until it expires, but no attempt continues with it.
+"""
 CLAIM_DURATION = timedelta(seconds=10)
 """Duration of a claim: twice `WRITE_TIMEOUT_SECONDS`, plus a margin for clock skew."""
 
@@ -66,53 +69,43 @@ RefusalsByName = dict[str, MigrationRefusal]
 
 def parse_claims(lease: Resource | None) -> ClaimsByName:
     """Return the claims in the Lease; malformed claims are ignored."""
-    claims = {name: _parse_claim(value) for name, value in _parse_annotation(lease, CLAIMS_ANNOTATION).items()}
-    return {name: claim for name, claim in claims.items() if claim}
+    return {
+        name: MigrationClaim(str(value.get("attempt")), str(value.get("node")), until)
+        for name, value, until in _parse_annotation(lease, CLAIMS_ANNOTATION)
+    }
 
 
 def parse_refusals(lease: Resource | None, now: datetime) -> RefusalsByName:
     """Return the recent refusals in the Lease; malformed refusals are ignored."""
-    refusals = {name: _parse_refusal(value) for name, value in _parse_annotation(lease, REFUSALS_ANNOTATION).items()}
     return {
-        name: refusal for name, refusal in refusals.items() if refusal and abs(refusal.until - now) <= 2 * MAX_BACKOFF
+        name: MigrationRefusal(value["times"], until, str(value.get("words")))
+        for name, value, until in _parse_annotation(lease, REFUSALS_ANNOTATION)
+        if abs(until - now) <= 2 * MAX_BACKOFF and isinstance(value.get("times"), int) and value["times"] > 0
     }
 
 
-def _parse_annotation(lease: Resource | None, annotation: str) -> dict[str, Any]:
+def _parse_annotation(lease: Resource | None, annotation: str) -> Iterator[tuple[str, Object, datetime]]:
+    """Yield the name, the fields and the parsed `until` of each entry that has a valid `until`."""
     annotations = ((lease or {}).get("metadata") or {}).get("annotations") or {}
     try:
         found = json.loads(annotations.get(annotation) or "{}")
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _parse_refusal(value: Any) -> MigrationRefusal | None:
-    until = parse_time_or_none(value.get("until")) if isinstance(value, dict) else None
-    times = value.get("times") if until else None
-    return (
-        MigrationRefusal(times, until, str(value.get("words")))
-        if until and isinstance(times, int) and times > 0
-        else None
-    )
+        return
+    for name, value in found.items() if isinstance(found, dict) else ():
+        if isinstance(value, dict) and (until := parse_time_or_none(value.get("until"))):
+            yield name, value, until
 
 
 def add_refusals(
     refusals: Mapping[str, MigrationRefusal], messages: Mapping[str, str], now: datetime
 ) -> RefusalsByName:
     """Add a refusal for each migration in `messages` to `refusals`; each further refusal doubles the backoff."""
-    times = {name: refusals[name].times + 1 if name in refusals else 1 for name in messages}
-    backoffs = {name: min(MIN_BACKOFF * 2 ** min(count - 1, 10), MAX_BACKOFF) for name, count in times.items()}
-    new_refusals = {
-        name: MigrationRefusal(times[name], now + backoffs[name], truncate(messages[name], MAX_MESSAGE_CHARACTERS))
-        for name in messages
-    }
-    return {**refusals, **new_refusals}
-
-
-def _parse_claim(value: Any) -> MigrationClaim | None:
-    until = parse_time_or_none(value.get("until")) if isinstance(value, dict) else None
-    return MigrationClaim(str(value.get("attempt")), str(value.get("node")), until) if until else None
+    added: RefusalsByName = {}
+    for name, message in messages.items():
+        count = refusals[name].times + 1 if name in refusals else 1
+        backoff = min(MIN_BACKOFF * 2 ** min(count - 1, 10), MAX_BACKOFF)
+        added[name] = MigrationRefusal(count, now + backoff, truncate(message, MAX_MESSAGE_CHARACTERS))
+    return {**refusals, **added}
 
 
 def select_held_claims(
@@ -137,11 +130,6 @@ def build_claims(attempt_id: str, due_migrations: Mapping[str, Resource], now: d
     }
 
 
-def abandon_claims(claims: Mapping[str, MigrationClaim]) -> ClaimsByName:
-    """Return these claims without an attempt: they occupy slots until they expire, but no attempt continues them."""
-    return {name: claim._replace(attempt=NO_ATTEMPT) for name, claim in claims.items()}
-
-
 def build_lease(claims: Mapping[str, MigrationClaim]) -> Object:
     """Build the Lease with these claims."""
     metadata = {"name": LEASE_NAME, "namespace": LEASE_NAMESPACE, "annotations": _build_annotations(claims, {})}
@@ -159,13 +147,9 @@ def build_lease_patch(
 def _build_annotations(
     claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
 ) -> dict[str, str]:
-    items_by_annotation: dict[str, Mapping[str, MigrationClaim | MigrationRefusal]] = {
-        CLAIMS_ANNOTATION: claims,
-        REFUSALS_ANNOTATION: refusals,
-    }
-    return {
-        annotation: json.dumps(
-            {name: {**item._asdict(), "until": format_micro_time(item.until)} for name, item in sorted(items.items())}
-        )
-        for annotation, items in items_by_annotation.items()
-    }
+    return {CLAIMS_ANNOTATION: _format_items(claims), REFUSALS_ANNOTATION: _format_items(refusals)}
+
+
+def _format_items(items: Mapping[str, MigrationClaim | MigrationRefusal]) -> str:
+    named = sorted(items.items())
+    return json.dumps({name: {**item._asdict(), "until": format_micro_time(item.until)} for name, item in named})

@@ -13,6 +13,8 @@ Resource = Mapping[str, Any]
 API_VERSION = "kubevirt.io/v1"
 VM_KIND = "VirtualMachine"
 VMI_KIND, MIGRATION_KIND = "VirtualMachineInstance", "VirtualMachineInstanceMigration"
+HINT_KINDS = (None, VMI_KIND, MIGRATION_KIND)
+"""Kinds of the objects that the consumed events are about; None stands for events from steps, which have no kind."""
 VMIS_PATH = f"/apis/{API_VERSION}/virtualmachineinstances"
 MIGRATIONS_PATH = f"/apis/{API_VERSION}/virtualmachineinstancemigrations"
 LIVE_MIGRATE = "LiveMigrate"
@@ -51,26 +53,27 @@ def is_migrated_by(vmi: Resource, migration: Resource) -> bool:
 
 def build_migrations_path(namespace: str) -> str:
     """Return the API path of the migrations in a namespace."""
-    return f"/apis/{API_VERSION}/namespaces/{encode_path_segment(namespace)}/virtualmachineinstancemigrations"
+    return _build_path("virtualmachineinstancemigrations", namespace)
 
 
 def build_migration_path(migration: Resource) -> str:
     """Return the API path of a migration."""
-    namespace, name = get_key(migration)
-    return f"{build_migrations_path(namespace)}/{encode_path_segment(name)}"
+    return _build_path("virtualmachineinstancemigrations", *get_key(migration))
 
 
 def build_vmi_path(namespace: str, name: str) -> str:
     """Return the API path of a VMI."""
-    namespace_path = f"/apis/{API_VERSION}/namespaces/{encode_path_segment(namespace)}"
-    return f"{namespace_path}/virtualmachineinstances/{encode_path_segment(name)}"
+    return _build_path("virtualmachineinstances", namespace, name)
 
 
 def build_vm_path(namespace: str, name: str) -> str:
     """Return the API path of a VirtualMachine."""
-    return (
-        f"/apis/{API_VERSION}/namespaces/{encode_path_segment(namespace)}/virtualmachines/{encode_path_segment(name)}"
-    )
+    return _build_path("virtualmachines", namespace, name)
+
+
+def _build_path(resource: str, namespace: str, name: str = "") -> str:
+    path = f"/apis/{API_VERSION}/namespaces/{encode_path_segment(namespace)}/{resource}"
+    return f"{path}/{encode_path_segment(name)}" if name else path
 
 
 def get_node_name(vmi: Resource) -> str:
@@ -90,17 +93,12 @@ def is_protected(vmi: Resource) -> bool:
 
 def is_stopping(vmi: Resource) -> bool:
     """Return whether the VMI has finished or is being deleted."""
-    return is_vmi_finished(vmi) or bool(vmi["metadata"].get("deletionTimestamp"))
+    return is_finished(vmi) or bool(vmi["metadata"].get("deletionTimestamp"))
 
 
 def is_running(vmi: Resource) -> bool:
     """Return whether the VMI runs and is not being deleted."""
     return (vmi.get("status") or {}).get("phase") == "Running" and not vmi["metadata"].get("deletionTimestamp")
-
-
-def is_vmi_finished(vmi: Resource) -> bool:
-    """Return whether the VMI has finished."""
-    return (vmi.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
 def get_unmigratable_reason(vmi: Resource) -> str:
@@ -130,9 +128,9 @@ def has_drain_taint(node: Node) -> bool:
     return any(is_tainted(node, taint) for taint in EVACUATION_TAINTS)
 
 
-def is_finished(migration: Resource) -> bool:
-    """Return whether the migration has ended."""
-    return (migration.get("status") or {}).get("phase") in FINISHED_PHASES
+def is_finished(obj: Resource) -> bool:
+    """Return whether the VMI or the migration has ended."""
+    return (obj.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
 def has_failed(migration: Resource) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
+from contextlib import aclosing, suppress
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -10,13 +13,16 @@ from typing import Any
 
 import yaml
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects
+from kube.certificates import objects
+from kube.certificates.objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
+from kube.client.api import Api
 from kube.client.api_errors import ApiError, Denied, Rejected
+from kube.client.list_watch import follow
 from kube.maintenance.groups import MEDIK8S
+from kube.paths import Object
 from localcluster import access
-from localcluster.admission.mounted_secret import MountedSecret
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
 from localcluster.processes import Server, Startable, reserve_port, wait_until_ready
@@ -30,6 +36,7 @@ SECRET_MANIFEST = ROOT / "manifests" / "components" / "certificates" / "rights" 
 SECRET_NAME = "validate"  # noqa: S105 - a name, not a secret
 """The name of the Secret with the serving certificate."""
 TIMEOUT_SECONDS = 30
+SECRET_KEYS = (CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY)
 
 
 class Webhook(Startable):
@@ -63,7 +70,7 @@ class Webhook(Startable):
     @property
     def ca_file(self) -> Path:
         """Return the path of the CA certificate that clients of the webhook trust."""
-        return self.directory / certificate_objects.CA_ENTRY
+        return self.directory / objects.CA_ENTRY
 
     def _start_and_wait(self) -> None:
         """Register and start the webhook; return when the API server calls it."""
@@ -99,8 +106,8 @@ class Webhook(Startable):
     def renew_certificate(self) -> None:
         """Request a renewal and issue a certificate; return when the Secret's files have been written again."""
         self.secret.updated.clear()
-        change = {"metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: "now"}}}
-        self._cluster.get_client().patch(certificate_objects.build_secrets_path(access.NAMESPACE, SECRET_NAME), change)
+        change = {"metadata": {"annotations": {objects.RENEW_ANNOTATION: "now"}}}
+        self._cluster.get_client().patch(objects.build_secrets_path(access.NAMESPACE, SECRET_NAME), change)
         self._run_renewal()
         if not self.secret.updated.wait(TIMEOUT_SECONDS):
             raise LocalClusterError(
@@ -110,7 +117,7 @@ class Webhook(Startable):
     def _add_loopback_name(self) -> None:
         """Add this host's address to the names of the certificate."""
         secret = yaml.safe_load(SECRET_MANIFEST.read_text())
-        secret["metadata"]["annotations"][certificate_objects.DNS_NAMES_ANNOTATION] += f",{LOOPBACK}"
+        secret["metadata"]["annotations"][objects.DNS_NAMES_ANNOTATION] += f",{LOOPBACK}"
         self._cluster.apply([secret], "--force-conflicts")
 
     def _run_renewal(self) -> None:
@@ -142,3 +149,75 @@ class Webhook(Startable):
         except ApiError:
             return False
         return False
+
+
+class MountedSecret(Startable):
+    """Mirrors a Secret to a directory, as a kubelet does for a volume.
+
+    Each version of the Secret is written to a new directory, and then a symlink is switched to that directory.
+
+    Args:
+        kubeconfig: The credentials for reading the Secret.
+        directory: The directory to write to.
+        namespace: The Secret's namespace.
+        name: The Secret's name.
+
+    Attributes:
+        certificates: The distinct certificates written so far, latest last.
+        updated: An event that is set after each write.
+    """
+
+    def __init__(self, kubeconfig: Path, directory: Path, namespace: str, name: str) -> None:
+        self.directory = directory
+        self.certificates: list[str] = []
+        self.updated = threading.Event()
+        self._kubeconfig, self._path, self._name = kubeconfig, objects.build_secrets_path(namespace), name
+        self._revision = 0
+        self._loop = asyncio.new_event_loop()
+        self._watch_task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _start_and_wait(self) -> None:
+        """Start to watch the Secret; `updated` is set once the first certificate is written."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for entry in SECRET_KEYS:
+            with suppress(FileExistsError):
+                (self.directory / entry).symlink_to(f"..data/{entry}")
+        self._watch_task = self._loop.create_task(self._watch_secret())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching the Secret; its files stay unchanged."""
+        if self._watch_task and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._watch_task.cancel)
+            self._thread.join()
+        self._loop.close()
+
+    def _run(self) -> None:
+        assert self._watch_task  # noqa: S101 - the task is created before the thread starts
+        self._loop.run_until_complete(asyncio.wait([self._watch_task]))
+
+    async def _watch_secret(self) -> None:
+        api = await Api.connect(str(self._kubeconfig))
+        try:
+            async with aclosing(follow(api, self._path, field_selector=f"metadata.name={self._name}")) as changes:
+                async for change in changes:
+                    if change.change_type in ("ADDED", "MODIFIED") and objects.get_current_key_pair(change.object):
+                        self._write_files(change.object)
+        finally:
+            await api.close()
+
+    def _write_files(self, secret: Object) -> None:
+        self._revision += 1
+        version_dir = self.directory / f"..{self._revision}"
+        version_dir.mkdir(exist_ok=True)
+        for entry in SECRET_KEYS:
+            access.write_secret(version_dir / entry, objects.decode_entry(secret, entry))
+        link = self.directory / "..new"
+        link.unlink(missing_ok=True)
+        link.symlink_to(version_dir.name)
+        link.replace(self.directory / "..data")
+        certificate = objects.decode_entry(secret, CERTIFICATE_ENTRY)
+        if certificate not in self.certificates:
+            self.certificates.append(certificate)
+        self.updated.set()

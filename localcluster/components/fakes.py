@@ -14,8 +14,7 @@ from localcluster.kubevirt.control_plane import KubeVirtControlPlane
 from localcluster.processes import Server, Startable, kill_all, wait_until_ready
 from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
 
-FAKES_MODULE = "tests.fakes"
-"""The fakes are test fixtures, not part of the product."""
+SIMULATORS_MODULE = "localcluster.simulators"
 FAKE_NAMES = {MUTEX: ("fake-cvo", "fake-mco"), VIRTUALIZATION: ("fake-virt",)}
 """For each component, the fakes that it needs."""
 KUBEVIRT_NODE_FAKES = ("fake-virt-handler",)
@@ -45,7 +44,7 @@ class Fakes(Startable):
         )
         environment = {**NO_PROXY_LOCAL_ENV, "KUBECONFIG": str(cluster.kubeconfig)}
         self._fake_servers = [
-            Server(name, [sys.executable, "-m", FAKES_MODULE, name], directory / f"{name}.log", environment, ROOT)
+            Server(name, [sys.executable, "-m", SIMULATORS_MODULE, name], directory / f"{name}.log", environment, ROOT)
             for component, names in names_by_component.items()
             for name in names
             if component in components

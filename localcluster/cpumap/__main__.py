@@ -1,4 +1,4 @@
-"""Generates kube/cpu/models.json, the features of each x86 CPU model, from libvirt's CPU map.
+"""Generates kube/cpu_labels/models.json, the features of each x86 CPU model, from libvirt's CPU map.
 
 The map is in libvirt's source below `src/cpu_map`, and in Debian's package `libvirt0`:
 
@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-from kube.cpu.models import MODELS_FILE
+from kube.cpu_labels.capabilities import MODELS_FILE
 from localcluster.errors import LocalClusterError
 
 SOURCE_TEMPLATE = "libvirt {version}, src/cpu_map/x86_*.xml, LGPL-2.1-or-later, https://libvirt.org"
@@ -59,7 +59,7 @@ def format_models(features_by_model: dict[str, list[str]], version: str) -> str:
 
 
 def main() -> None:
-    """Write `models.json` into the package `kube.cpu`."""
+    """Write `models.json` into the package `kube.cpu_labels`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="libvirt's directory cpu_map")
     parser.add_argument("version", help="libvirt's version, which the generated file states")

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from eventing import logs
-from eventing.event_types import shorten_type
+from eventing.events import shorten_type
 from eventing.subscriptions import parse_function_name
 from localcluster.errors import LocalClusterError
 

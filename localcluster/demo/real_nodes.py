@@ -15,6 +15,7 @@ from pathlib import Path
 from kube.paths import Object
 from kube.text_limits import format_count
 from localcluster.access import NAMESPACE
+from localcluster.addons import EVENTING_ADDON
 from localcluster.cluster import LocalCluster
 from localcluster.demo.common import (
     DemoError,
@@ -26,7 +27,7 @@ from localcluster.demo.common import (
     run_kubectl,
     show_kubectl,
 )
-from localcluster.knative import pod_install, pods
+from localcluster.knative import pod_install
 from localcluster.knative.install import EVENTING
 from localcluster.nodes import preflight, product_image
 from localcluster.nodes.real_nodes import RealNodes
@@ -69,7 +70,7 @@ def main() -> int:
     print_line(f"Knative's webhooks run on {OTHER_NODE}, since each takes a minute to terminate")
     with (
         tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-", dir=BASE_DIR) as folder,
-        pod_install.start_real_cluster(Path(folder) / "cluster", addons=(pods.EVENTING, WebhookPlacement())) as (
+        pod_install.start_real_cluster(Path(folder) / "cluster", addons=(EVENTING_ADDON, WebhookPlacement())) as (
             cluster,
             nodes,
         ),

@@ -9,21 +9,22 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kube.client.api import Api
 from kube.client.list_watch import Change, follow, merge_streams
-from kube.cpu.node_patch import MODEL_LABEL_PREFIX
+from kube.cpu_labels.node_patch import MODEL_LABEL_PREFIX
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import NODES_PATH
 from kube.paths import Object
+from kube.times import parse_time_or_none
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
-from kube.virtualization.vmis import VMIS_PATH
+from kube.virtualization.vmis import VMIS_PATH, get_node_name, is_running
 from localcluster import delivery_engines
 from localcluster.cluster import LocalCluster
 from localcluster.components.fakes import Fakes
@@ -38,7 +39,6 @@ from localcluster.demo.common import (
     show_kubectl,
 )
 from localcluster.demo.event_log import EventLogFollower
-from localcluster.demo.uptimes import Uptime, check_outcomes, describe_change, format_uptimes, read_uptime
 from localcluster.product import Product
 
 VMS_MANIFEST, CPUS_MANIFEST = (Path(__file__).with_name(name) for name in ("machines.yaml", "cpus.yaml"))
@@ -53,6 +53,8 @@ TIMEOUT_SECONDS = 60.0
 """Longest time that one part of the demo may take."""
 FUNCTION_NAME_WIDTH = 9
 """Length of the longest function name."""
+BOOTED_ANNOTATION = "fake-virt/booted"
+"""Annotation of a VMI with its boot time and its virt-launcher pod; it does not change until the VMI stops."""
 
 
 @dataclass
@@ -237,6 +239,65 @@ def _run_with_timeout(cluster: LocalCluster, watch: Callable[[Api], Coroutine[An
         client.run(asyncio.wait_for(watch(client.api), TIMEOUT_SECONDS))
     except asyncio.TimeoutError:
         raise DemoError(f"{message} within {TIMEOUT_SECONDS:.0f} s") from None
+
+
+class Uptime(NamedTuple):
+    """The node on which a virtual machine runs, and the id of its boot; both are "" while it does not run."""
+
+    node: str = ""
+    boot_id: str = ""
+
+
+Uptimes = Mapping[str, Uptime]
+"""Uptimes by the names of the virtual machines."""
+
+
+def read_uptime(instance: Object) -> Uptime:
+    """Return the uptime of a VMI."""
+    if not is_running(instance):
+        return Uptime()
+    return Uptime(get_node_name(instance), str(instance["metadata"]["annotations"][BOOTED_ANNOTATION]))
+
+
+def format_uptimes(uptimes: Uptimes, now: datetime) -> str:
+    """Return one line with the uptime and the node of every virtual machine."""
+    return "   ".join(f"{name} {_format_uptime(uptime, now)}" for name, uptime in sorted(uptimes.items()))
+
+
+def _format_uptime(uptime: Uptime, now: datetime) -> str:
+    booted = parse_time_or_none(uptime.boot_id.split()[0]) if uptime.boot_id else None
+    return f"up {max(0, int((now - booted).total_seconds()))} s on {uptime.node}" if booted else "down"
+
+
+def describe_change(before: Uptime, after: Uptime) -> str:
+    """Return a description of a virtual machine's latest change, "" if it did not change."""
+    if not after.boot_id:
+        return "is shut down" if before.boot_id else ""
+    if not before.boot_id:
+        return f"boots on {after.node}"
+    if before.boot_id != after.boot_id:
+        return f"reboots on {after.node}"
+    return f"moves from {before.node} to {after.node} without interruption" if before.node != after.node else ""
+
+
+def check_outcomes(node: str, preview: Mapping[str, str], before: Uptimes, after: Uptimes) -> Iterator[str]:
+    """Yield one line per virtual machine: the forecast and the outcome. Raises `DemoError` if they differ."""
+    for name, forecast in sorted(preview.items()):
+        was, now = before[name], after.get(name, Uptime())
+        has_moved = now.boot_id == was.boot_id and now.node not in ("", node)
+        has_restarted = now.boot_id not in ("", was.boot_id) and now.node != node
+        outcomes = {
+            MOVES: (has_moved, f"moved to {now.node} without interruption"),
+            BLOCKS: (has_moved, f"blocked until it could be migrated, then moved to {now.node} without interruption"),
+            RESTARTS: (has_restarted, f"was shut down, and started again on {now.node}"),
+            STOPS: (not now.boot_id, "was shut down, and stays down until a user starts it"),
+        }
+        has_happened, outcome = outcomes[forecast]
+        if not has_happened:
+            raise DemoError(
+                f'virtual machine "{name}": the preview forecast is {forecast}, but it was {was} and is now {now}'
+            )
+        yield f"{name:8} {forecast:9} {outcome}"
 
 
 if __name__ == "__main__":

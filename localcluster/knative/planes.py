@@ -1,27 +1,34 @@
-"""Knative Eventing as processes: its control plane, and the data plane of ingress, filter and channel."""
+"""Knative as processes: the control planes of its projects, and Eventing's data plane of ingress, filter and channel.
+
+An nginx reverse proxy replaces cluster DNS: the host name of a request selects the local port.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from string import Template
 
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
-from localcluster.knative.control_plane import CONTROL_PLANE_ENV, ControlPlane
+from localcluster.knative import install
 from localcluster.knative.fake_kubelet import FakeKubelet
-from localcluster.knative.install import EVENTING
-from localcluster.knative.proxy import Proxy
-from localcluster.processes import Server, reserve_port, wait_until_ready
+from localcluster.knative.install import EVENTING, KnativeProject
+from localcluster.processes import Server, Startable, kill_all, reserve_port, wait_until_ready
 from localcluster.programs import build
+from localcluster.programs.packages import find_program
 from localcluster.readiness import is_responding
-from localcluster.servers import LOOPBACK
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
 
 DISPATCHER_PORTS = (8080, 8443)
 """The ports that are hard-coded in the in-memory channel's dispatcher."""
 PROBE_HEADERS = {"User-Agent": "kube-probe/1"}  # The readiness endpoint responds only to kubelet probes.
 TIMEOUT_SECONDS = 60
+# High client limits for bursts, and less frequent garbage collection, since the heaps are small.
+CONTROL_PLANE_ENV = {"KUBE_API_QPS": "500", "KUBE_API_BURST": "1000", "GOGC": "400"}
+CONFIG_TEMPLATE = Path(__file__).with_name("nginx.conf")
 
 
 class KnativePlanes:
@@ -119,3 +126,86 @@ def _bind_port(listener: socket.socket, port: int) -> None:
             f"port {port} is in use, but Knative's in-memory channel requires it: stop the program that "
             f"`ss -ltnp sport = :{port}` shows, or the other cluster with DELIVERY=knative"
         ) from None
+
+
+class ControlPlane(Startable):
+    """The control planes of Knative projects on a cluster that was started with `install.APISERVER_FLAGS`.
+
+    Args:
+        directory: The directory for logs.
+        projects: The Knative projects.
+        environment: Variables that every process gets in addition to its own.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        directory: Path,
+        projects: Sequence[KnativeProject],
+        environment: Mapping[str, str] = NO_PROXY_LOCAL_ENV,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._cluster, self._projects = cluster, projects
+        variables = {**environment, **CONTROL_PLANE_ENV}
+        self._kubelets = [
+            FakeKubelet(cluster, build.ensure_programs(project.toolset), directory, variables) for project in projects
+        ]
+        self._ports = [{service: reserve_port() for service in project.webhooks} for project in projects]
+        self.servers: list[Server] = []
+
+    def install(self) -> None:
+        """Apply the manifests of all projects."""
+        for project, ports in zip(self._projects, self._ports, strict=True):
+            install.install_project(self._cluster, project, ports)
+
+    def _start_and_wait(self) -> None:
+        """Start the processes of all projects; return when their objects can be created."""
+        for project, kubelet, ports in zip(self._projects, self._kubelets, self._ports, strict=True):
+            for name in project.controllers:
+                self.servers.append(kubelet.build_server(project.namespace, name, PROFILING_PORT=str(reserve_port())))
+            for service, name in project.webhooks.items():
+                port_variables = {"WEBHOOK_PORT": str(ports[service]), "PROFILING_PORT": str(reserve_port())}
+                self.servers.append(kubelet.build_server(project.namespace, name, **port_variables))
+        for server in self.servers:
+            server.start()
+        self._wait_for_webhooks()
+
+    def stop(self) -> None:
+        """Kill all processes; none of them holds state."""
+        kill_all(self.servers)
+
+    def _wait_for_webhooks(self) -> None:
+        """Wait until the webhooks have written their certificates, and the API server calls and trusts the webhooks."""
+        has_ca_bundle = "--for=jsonpath={.webhooks[0].clientConfig.caBundle}"
+        for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+            self._cluster.kubectl("wait", kind, "--all", has_ca_bundle, f"--timeout={TIMEOUT_SECONDS}s")
+        file_arguments = [argument for project in self._projects for argument in ("-f", project.dry_run_file)]
+        dry_run = ("apply", "--dry-run=server", "-n", "default", *file_arguments)
+        wait_until_ready(
+            "Knative's admission webhooks",
+            lambda: self._cluster.kubectl(*dry_run, check=False).returncode == 0,
+            self.servers,
+            TIMEOUT_SECONDS,
+        )
+
+
+def check_nginx() -> None:
+    """Raise `LocalClusterError` if nginx, which replaces cluster DNS, is not installed."""
+    find_program("nginx")
+
+
+class Proxy:
+    """The nginx process that forwards requests to the ports of `ingress`, `filter` and `dispatcher`."""
+
+    def __init__(self, directory: Path, ports: Mapping[str, int]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        port = reserve_port()
+        self.url = f"http://{LOOPBACK}:{port}"
+        file = directory / "nginx.conf"
+        file.write_text(Template(CONFIG_TEMPLATE.read_text()).substitute(ports, directory=directory, port=port))
+        command: list[str | Path] = [find_program("nginx"), "-p", directory, "-e", "stderr", "-c", file]
+        self.server = Server("nginx", command, directory / "nginx.log")
+
+    def build_environment(self) -> dict[str, str]:
+        """Return the environment variables that make a process send its requests through this proxy."""
+        return {**NO_PROXY_LOCAL_ENV, "HTTP_PROXY": self.url, "http_proxy": self.url}

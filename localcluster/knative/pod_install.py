@@ -8,43 +8,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
 from localcluster.access import NAMESPACE
+from localcluster.addons import APISERVER_FLAGS, EVENTING_ADDON, Addon
 from localcluster.cluster import LocalCluster
-from localcluster.components.overlay import make_relative
-from localcluster.knative import pods
+from localcluster.components.overlay import ensure_overlay, make_relative
+from localcluster.components.selection import Components
 from localcluster.knative.product import EVENTING_KINDS, PLAIN_OVERLAY
 from localcluster.nodes import product_image
 from localcluster.nodes.real_nodes import RealNodes
+from localcluster.processes import Server, Startable
 from localcluster.servers import ROOT
 
 COMPONENTS_DIR = ROOT / "manifests" / "components"
 LATE_DEPLOYMENT = "validate"
 """The Deployment that is ready last: its certificate reaches its pods only at the kubelets' next sync."""
 SERVICE_KIND, SERVICES_PATH = "services.serving.knative.dev", "/apis/serving.knative.dev/v1/services"
-TIMEOUT_SECONDS = 180
-"""If a certificate is issued after its pod started, the kubelet mounts it only at its next sync, within about 90 s."""
+INGRESS_URL = "http://broker-ingress.knative-eventing.svc.cluster.local"
+TIMEOUT_SECONDS = 420
+"""If a certificate is issued after its pod started, the kubelet mounts it only at its next sync, within about 90 s.
 
-
-class Addon(Protocol):
-    """An add-on that is installed as pods next to the product; the implementations are modules."""
-
-    def write_archives(self, directory: Path) -> list[Path]:
-        """Write the add-on's images into a directory."""
-
-    def apply(self, cluster: LocalCluster) -> None:
-        """Install the add-on."""
-
-    def wait_until_ready(self, cluster: LocalCluster) -> None:
-        """Return when the add-on is ready."""
+On a slow machine on which two clusters start, Knative's pods alone need four minutes.
+"""
 
 
 @contextmanager
 def start_real_cluster(
-    directory: Path, count: int = 2, addons: Sequence[Addon] = (pods.EVENTING,)
+    directory: Path, count: int = 2, addons: Sequence[Addon] = (EVENTING_ADDON,)
 ) -> Iterator[tuple[LocalCluster, RealNodes]]:
     """Yield a cluster with `count` real nodes that are Ready, and with Knative as pods on them; stop it afterwards.
 
@@ -54,7 +47,7 @@ def start_real_cluster(
         addons: The add-ons to install, Knative first.
     """
     with (
-        LocalCluster(directory / "servers", nodes=1, flags=pods.APISERVER_FLAGS, real_nodes=count) as cluster,
+        LocalCluster(directory / "servers", nodes=1, flags=APISERVER_FLAGS, real_nodes=count) as cluster,
         start_real_nodes(cluster, count, directory / "images", addons) as real_nodes,
     ):
         yield cluster, real_nodes
@@ -67,7 +60,7 @@ def start_real_nodes(
     """Yield `count` real nodes that are Ready and have the product's image, with these add-ons as pods on them.
 
     Args:
-        cluster: A cluster that was started with `pods.APISERVER_FLAGS`.
+        cluster: A cluster that was started with `APISERVER_FLAGS`.
         count: The number of real nodes.
         directory: A directory for images, which does not exist yet.
         addons: The add-ons to install, Knative first.
@@ -134,3 +127,35 @@ def wait_until_ready(cluster: LocalCluster, *excluded: str, namespace: str = NAM
 def list_ready_kinds(cluster: LocalCluster) -> str:
     """Return Knative's kinds with a condition Ready, separated by commas; without Serving, only those of Eventing."""
     return f"{SERVICE_KIND},{EVENTING_KINDS}" if cluster.is_served(SERVICES_PATH) else EVENTING_KINDS
+
+
+class PodProduct(Startable):
+    """The product on a cluster whose real nodes run Knative; it has no processes of its own on this host.
+
+    Args:
+        cluster: A cluster with real nodes that have the product's image, and with Knative as pods.
+        directory: The directory for the overlay.
+        components: The components to install.
+        shipped_overlay: The shipped overlay.
+    """
+
+    def __init__(self, cluster: LocalCluster, directory: Path, components: Components, shipped_overlay: Path) -> None:
+        self._cluster = cluster
+        base = ensure_overlay(shipped_overlay, components, directory / "components")
+        self._overlay = write_overlay(directory / "overlay", base=base)
+        self.broker_url = f"{INGRESS_URL}/{NAMESPACE}/default"
+        self.functions_url = ""
+        self.journal = directory / "journal.db"  # This file does not exist: the journal is in the pod of `record`.
+        self.servers: Sequence[Server] = ()
+
+    def get_function_url(self, name: str) -> str:
+        """Return the address of one function, which only pods can reach."""
+        return f"http://{name}.{NAMESPACE}.svc.cluster.local"
+
+    def _start_and_wait(self) -> None:
+        """Apply the overlay; return when its Services, Triggers and Deployments are ready, except the webhook."""
+        self._cluster.kubectl("apply", "-k", self._overlay)
+        wait_until_ready(self._cluster, LATE_DEPLOYMENT)
+
+    def stop(self) -> None:
+        """Do nothing, because the pods end with their nodes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from eventing import sinks
+from eventing import endpoints
 from kube.paths import Object
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
@@ -119,7 +119,7 @@ class KnativeProduct(EngineProduct):
         overrides = {
             "PORT": str(reserve_port()),
             "PROFILING_PORT": "0",
-            sinks.TOKEN_FILE_VARIABLE: str(self._directory / TOKEN_FILE),
+            endpoints.TOKEN_FILE_VARIABLE: str(self._directory / TOKEN_FILE),
         }
         servers["podsource"] = kubelet.build_server(NAMESPACE, PODSOURCE_DEPLOYMENT, **overrides)
         servers["ping"] = kubelet.build_server(system, PING_DEPLOYMENT, **NO_PROFILING_ENV)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -63,3 +64,10 @@ def remove_cgroup(cgroup: str) -> None:
                     f"cannot remove cgroup {tree / cgroup}: end the processes in the cgroup.procs files below it"
                 )
             time.sleep(POLL_SECONDS)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove the control groups and containerd data of the cluster in this directory, whose processes have ended."""
+    remove_cgroup(get_cgroup_name(directory))
+    for folder in (directory / "nodes").glob("*/containerd"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from localcluster import access, certificates
+from localcluster import access
 
 KUBE_PROXY_USER = "system:kube-proxy"
 KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
@@ -40,7 +40,7 @@ class KubeletClientCertificate:
     def write_certificate(self) -> None:
         """Issue the certificate."""
         self.ca_file.write_text(
-            certificates.write_certificate("kubelets", [KUBELET_CLIENT_USER], self.certificate_file, self.key_file)
+            access.write_certificate("kubelets", [KUBELET_CLIENT_USER], self.certificate_file, self.key_file)
         )
 
     def build_apiserver_flags(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class EtcdCertificate:
 
     def write_certificate(self, address: str) -> None:
         """Issue the certificate for the address on which etcd listens."""
-        self.ca_file.write_text(certificates.write_certificate("etcd", [address], self.certificate_file, self.key_file))
+        self.ca_file.write_text(access.write_certificate("etcd", [address], self.certificate_file, self.key_file))
 
     def build_server_flags(self) -> Iterator[str]:
         """Yield the flags of an etcd that requires this certificate from clients and peers."""

@@ -1,4 +1,9 @@
-"""Images that contain one program, built FROM scratch as archives in the format of `docker save`, without an engine."""
+"""The images of real nodes: archives in the format of `docker save`, and a store of unpacked images.
+
+An image of one program is built FROM scratch without a container engine. On each node, unpacking the product's image
+alone would take ten seconds. The nodes can share the files, since unpacked files are never written to: a container
+writes to its own layer, and deleting an image only unlinks the files.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,37 @@ import hashlib
 import io
 import json
 import platform
+import shutil
 import subprocess
 import tarfile
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from localcluster.errors import LocalClusterError
+from localcluster.processes import Server, wait_until_ready
+from localcluster.programs.build import get_cache_dir, hold_build_lock
+
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 BIN_DIR = PurePosixPath("/bin")
+CONTAINERD_DIR = "containerd"
+"""The name of each containerd root directory, which `cleanup` removes."""
+MAX_CACHED_STORES = 2
+"""Number of the most recently used sets to keep besides the one in use; each takes up to 2 GB."""
+PARTIAL_PREFIX = "images.new-"
+"""Prefix of directories that are unfinished or are being deleted."""
+CONFIG_TEMPLATE = """version = 2
+root = "{root}"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+  address = "{folder}/socket"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder}/opt"
+"""
+TIMEOUT_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -92,3 +119,90 @@ def _build_config(image: Image, layer_digest: str) -> dict[str, Any]:
         "config": {"Cmd": [*image.command], "Env": ["PATH=/bin"], "WorkingDir": "/", "User": str(image.user)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
     }
+
+
+def install_images(archives: Iterable[Path], snapshotter: str, node_directories: Iterable[Path]) -> None:
+    """Put the images of the archives into the directory `containerd` of each node, before its containerd starts.
+
+    Raises `LocalClusterError` if containerd rejects an archive.
+    """
+    archive_files = list(archives)
+    store = get_cache_dir() / f"images-{_compute_digest(archive_files, snapshotter)}"
+    with hold_build_lock("the images of real nodes", "images.lock"):
+        if not store.exists():
+            _evict_stores()
+            _import_images(store, archive_files, snapshotter)
+        store.touch()
+        for folder in node_directories:
+            _link_store(store, folder / CONTAINERD_DIR)
+
+
+def _compute_digest(archives: list[Path], snapshotter: str) -> str:
+    """Return a digest of a set of images, from their manifests and configs, which identify the layers."""
+    digest = hashlib.sha256(snapshotter.encode())
+    for archive in archives:
+        with tarfile.open(archive) as opened:
+            for name in ("manifest.json", *_list_config_files(opened)):
+                digest.update(_read_member(opened, name))
+    return digest.hexdigest()[:12]
+
+
+def _list_config_files(archive: tarfile.TarFile) -> list[str]:
+    return [image["Config"] for image in json.loads(_read_member(archive, "manifest.json"))]
+
+
+def _read_member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    if file is None:
+        raise LocalClusterError(f"image archive {archive.name!r} has no file {name}")
+    return file.read()
+
+
+def _import_images(store: Path, archives: list[Path], snapshotter: str) -> None:
+    """Import the archives with a temporary containerd."""
+    with tempfile.TemporaryDirectory(prefix=PARTIAL_PREFIX, dir=store.parent) as name:
+        folder = Path(name)
+        (folder / "config.toml").write_text(CONFIG_TEMPLATE.format(root=folder / CONTAINERD_DIR, folder=folder))
+        command = ("unshare", "--mount", "containerd", "--config", folder / "config.toml")
+        containerd = Server("containerd", command, folder / "containerd.log")
+        call = ["ctr", "--address", str(folder / "socket"), "--namespace", "k8s.io"]
+        containerd.start()
+        try:
+            wait_until_ready("containerd", lambda: not _run_command(*call, "version"), [containerd], TIMEOUT_SECONDS)
+            for archive in archives:
+                error = _run_command(*call, "images", "import", "--snapshotter", snapshotter, str(archive))
+                if error:
+                    raise LocalClusterError(f"cannot import image archive {archive}: {error}")
+        finally:
+            containerd.stop()
+        (folder / CONTAINERD_DIR).rename(store)
+
+
+def _run_command(*command: str) -> str:
+    """Run a command; return its error message, or "" if it succeeded."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (done.stderr.strip() or f"exit status {done.returncode}") if done.returncode else ""
+
+
+def _link_store(store: Path, target: Path) -> None:
+    """Create hard links to all files of the store, for one node; copy the databases, which containerd writes to."""
+    on_same_device = store.stat().st_dev == target.parent.stat().st_dev
+    error = _run_command("cp", "--archive", *(["--link"] if on_same_device else []), str(store), str(target))
+    if error:
+        raise LocalClusterError(f"cannot copy the images of a real node to {target}: {error}")
+    for database in target.glob("*/*.db"):
+        database.unlink()
+        shutil.copy2(store / database.relative_to(target), database)
+
+
+def _evict_stores() -> None:
+    """Remove stores that were not used recently, and directories that killed processes left.
+
+    Call this function before adding a store. It renames a store before it deletes the files, so that a killed process
+    leaves no partial store under a valid name.
+    """
+    stores = sorted(get_cache_dir().glob("images-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    for folder in stores[MAX_CACHED_STORES:]:
+        folder.rename(get_cache_dir() / f"{PARTIAL_PREFIX}{folder.name}")
+    for folder in get_cache_dir().glob(f"{PARTIAL_PREFIX}*"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -10,10 +10,10 @@ from typing import Any
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
-from localcluster.nodes import cgroups, cleanup, identities, image_store, images, node_network, sandbox
+from localcluster.nodes import cgroups, identities, images, node_network, sandbox
 from localcluster.nodes.node import RealNode, detect_snapshotter
 from localcluster.nodes.node_config import PAUSE_IMAGE, NodeConfig
-from localcluster.nodes.switch import build_switch
+from localcluster.nodes.node_network import build_switch
 from localcluster.processes import Server, Startable, wait_until_ready
 from localcluster.programs import build, packages
 
@@ -72,7 +72,7 @@ class RealNodes(Startable):
         snapshotter = detect_snapshotter(self.directory / "trial")
         numbers = range(1, self._count + 1)
         self.nodes = [self._build_node(number, network, self._switch, snapshotter) for number in numbers]
-        image_store.install_images(archives, snapshotter, (node.directory for node in self.nodes))
+        images.install_images(archives, snapshotter, (node.directory for node in self.nodes))
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(RealNode.start, self.nodes))
 
@@ -106,7 +106,7 @@ class RealNodes(Startable):
             self._switch.kill()
         if self._network:
             self._network.release()
-        cleanup.remove_leftovers(self._cluster.directory)
+        cgroups.remove_leftovers(self._cluster.directory)
 
     def get_node(self, name: str) -> RealNode:
         """Return the node with this name."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from localcluster.errors import LocalClusterError
-from localcluster.programs import assets, envtest, go_install, toolchain
+from localcluster.programs import envtest, go_install
 
 MODULES_DIR = Path(__file__).parents[1]
 """The directory with one subdirectory per Go module."""
@@ -117,7 +117,7 @@ def get_target_dir(toolset: Toolset = KUBERNETES) -> Path:
     """
     prebuilt = _find_prebuilt() if toolset is KUBERNETES else None
     return (
-        assets.get_link_dir(prebuilt, _get_controllers_dir(), get_cache_dir()) if prebuilt else _get_build_dir(toolset)
+        envtest.get_link_dir(prebuilt, _get_controllers_dir(), get_cache_dir()) if prebuilt else _get_build_dir(toolset)
     )
 
 
@@ -127,7 +127,7 @@ def _find_prebuilt() -> Path | None:
     KUBEBUILDER_ASSETS takes precedence. Without this variable, the function returns the directory of an earlier
     download, unless Kubernetes was already built here.
     """
-    directory = assets.find_assets()
+    directory = envtest.find_assets()
     return (
         directory
         if directory or _get_build_dir(KUBERNETES).is_dir()
@@ -168,8 +168,8 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
     if all(get_target_dir(tools).is_dir() for tools in requested):
         return
     with hold_build_lock("the servers"):
-        if KUBERNETES in requested and not get_target_dir().is_dir() and not assets.find_assets():
-            envtest.download(toolchain.ensure_go(get_cache_dir()), get_cache_dir(), KUBERNETES_VERSION)
+        if KUBERNETES in requested and not get_target_dir().is_dir() and not envtest.find_assets():
+            envtest.download(go_install.ensure_go(get_cache_dir()), get_cache_dir(), KUBERNETES_VERSION)
         _build_toolsets(
             {
                 _get_output_dir(tools): tools
@@ -179,7 +179,7 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
         )
         prebuilt = _find_prebuilt()
         if KUBERNETES in requested and prebuilt and not get_target_dir().is_dir():
-            assets.link_programs(
+            envtest.link_programs(
                 prebuilt, _get_controllers_dir(), CONTROLLERS.programs, get_target_dir(), KUBERNETES_VERSION
             )
 
@@ -204,7 +204,7 @@ def download_module(path: str, working_dir: Path, **variables: str) -> Path:
 
     The keyword arguments are environment variables for the command. Raises `LocalClusterError` with go's reason.
     """
-    command = [str(toolchain.ensure_go(get_cache_dir())), "mod", "download", "-json", path]
+    command = [str(go_install.ensure_go(get_cache_dir())), "mod", "download", "-json", path]
     environment = go_install.build_environment(**variables)
     done = subprocess.run(command, cwd=working_dir, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -242,7 +242,7 @@ def _build_toolsets(missing_toolsets: Mapping[Path, Toolset]) -> None:
     """Build the toolsets into temporary directories, and rename these to their final names when all are complete."""
     if not missing_toolsets:
         return
-    go = toolchain.ensure_go(get_cache_dir())
+    go = go_install.ensure_go(get_cache_dir())
     # The go process of a killed build may still write to its leftover directory, so each build uses a new name.
     for leftover in get_cache_dir().glob("bin-*.new-*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,18 +1,39 @@
-"""The sources as processes: Knative's adapters for ApiServerSource and PingSource, and PodSource's container."""
+"""The sources as processes: Knative's adapters for ApiServerSource and PingSource, and PodSource's container.
+
+No controllers run here. So this module also installs the objects that the adapters and the dispatchers read, and writes
+the status fields that the controllers would write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from eventing.local import container_source
-from eventing.local.manifests import Document
+from eventing.local.manifests import YAML_LOADER, Document
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from localcluster.processes import Server
-from localcluster.rabbitmq import environment, ping
+from localcluster.programs import build
+from localcluster.rabbitmq import environment
+from localcluster.rabbitmq.environment import SYSTEM_NAMESPACE
 from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
+
+SERVICE_ACCOUNT = "pingsource-mt-adapter"
+FILES = (
+    "config/core/resources/pingsource.yaml",
+    "config/core/200-pingsource-mt-adapter-serviceaccount.yaml",
+    "config/core/roles/pingsource-mt-adapter-clusterrole.yaml",
+    "config/core/configmaps/logging.yaml",
+    "config/core/configmaps/observability.yaml",
+)
+MODULE = "knative.dev/eventing"
+CRD_FILES = ("config/core/resources/broker.yaml", "config/core/resources/trigger.yaml")
+Object = dict[str, Any]
 
 
 class SourceAdapters:
@@ -42,9 +63,9 @@ class SourceAdapters:
         return self._build_server(document, [self._programs / "apiserver_receive_adapter"], account, variables)
 
     def _build_ping_source(self, document: Document) -> Server:
-        ping.install_ping_source(self._cluster, document, self._sink_url)
+        install_ping_source(self._cluster, document, self._sink_url)
         variables = environment.build_ping_source_env(
-            str(write_account_kubeconfig(self._cluster, environment.SYSTEM_NAMESPACE, ping.SERVICE_ACCOUNT))
+            str(write_account_kubeconfig(self._cluster, environment.SYSTEM_NAMESPACE, SERVICE_ACCOUNT))
         )
         # The ping adapter is the only replica, so it needs no leader election.
         command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
@@ -62,3 +83,59 @@ class SourceAdapters:
         identity = write_account_kubeconfig(self._cluster, document.namespace, account)
         environment_variables = {**NO_PROXY_LOCAL_ENV, "KUBECONFIG": str(identity), "PROFILING_PORT": "0", **variables}
         return Server(document.name, command, self._logs / f"{document.name}.log", environment_variables, ROOT)
+
+
+def install_ping_source(cluster: LocalCluster, source: Document, sink_url: str) -> None:
+    """Apply Knative's own objects for PingSource and the product's PingSource, with a status that is ready."""
+    cluster.kubectl("create", "namespace", SYSTEM_NAMESPACE)
+    install_objects(cluster, FILES, [(source.body, _build_ping_source_status(sink_url))])
+
+
+def _build_ping_source_status(sink_url: str) -> Object:
+    """Return the status of a PingSource whose sink is resolved and whose adapter is deployed."""
+    ready = {"status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    kinds = ("Deployed", "OIDCIdentityCreated", "Ready", "SinkProvided")
+    return {"observedGeneration": 1, "sinkUri": sink_url, "conditions": [{"type": kind, **ready} for kind in kinds]}
+
+
+def install_broker_and_triggers(cluster: LocalCluster, documents: Sequence[Document], broker_url: str) -> None:
+    """Apply the product's Broker and Triggers, each with the address that its controller would publish in the status.
+
+    Args:
+        documents: The manifests, with absolute addresses of the Triggers' subscribers.
+        broker_url: The URL at which the Broker accepts events.
+    """
+    brokers_and_triggers = [document for document in documents if document.kind in ("Broker", "Trigger")]
+    objects = [(document.body, _build_status(document, broker_url)) for document in brokers_and_triggers]
+    install_objects(cluster, CRD_FILES, objects)
+
+
+def install_objects(cluster: LocalCluster, files: Sequence[str], objects: Sequence[tuple[Object, Object]]) -> None:
+    """Apply Knative's own objects from these files of its Go module, then `objects`, each with its status."""
+    module = build.download_program_module("rabbitmq", MODULE)
+    knative_objects = [item for name in files for item in _load_objects(module / name)]
+    kinds = [item["metadata"]["name"] for item in knative_objects if item["kind"] == "CustomResourceDefinition"]
+    cluster.apply(knative_objects)
+    cluster.wait_for_crds(*kinds)
+    cluster.apply([body for body, _ in objects])
+    cluster.apply([{**_build_reference(body), "status": status} for body, status in objects], "--subresource=status")
+
+
+def _build_status(document: Document, broker_url: str) -> Object:
+    if document.kind == "Broker":
+        return {"address": {"url": broker_url}}
+    return {"subscriberUri": document.require("spec.subscriber.uri", str)}
+
+
+def _load_objects(file: Path) -> Iterator[Object]:
+    for item in yaml.load_all(file.read_text(), Loader=YAML_LOADER):
+        if item and item["kind"] == "CustomResourceDefinition":
+            # One version is enough here, and the conversion webhook does not run.
+            item["spec"]["conversion"] = {"strategy": "None"}
+        if item:
+            yield item
+
+
+def _build_reference(body: Object) -> Object:
+    metadata = {key: body["metadata"][key] for key in ("name", "namespace")}
+    return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from eventing.local.manifests import Document
-from eventing.local.triggers import Trigger
+from eventing.local.manifests import Document, Trigger
 from kube.selectors import format_selector
 from localcluster.access import NAMESPACE
 from localcluster.rabbitmq import topology

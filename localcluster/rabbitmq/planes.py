@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from eventing.local.triggers import Trigger
+from eventing.local.manifests import Trigger
 from localcluster.processes import Server, is_listening, start_and_wait_for_log, wait_until_ready
 from localcluster.programs import build
 from localcluster.rabbitmq import environment, topology

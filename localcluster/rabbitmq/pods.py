@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 import shutil
 from collections.abc import Iterable
@@ -15,13 +16,13 @@ import yaml
 from eventing.local.manifests import YAML_LOADER
 from kube.certificates import key_pairs
 from kube.certificates.components import Component
+from localcluster.addons import NONROOT_UID
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install, pod_install
 from localcluster.knative.install import EVENTING, Manifest
-from localcluster.knative.program_pods import NONROOT_UID
-from localcluster.nodes import images
+from localcluster.nodes import buildah, images
+from localcluster.nodes.buildah import Buildah
 from localcluster.programs import build
-from localcluster.rabbitmq import server_image
 from localcluster.servers import ROOT
 
 NAMESPACE = "rabbitmq-system"
@@ -48,40 +49,69 @@ CPU_REQUEST_PATCH = {
 ENDPOINTS_FILE = Path(__file__).with_name("endpoints.yaml")
 CLUSTER_TEMPLATE = Path(__file__).with_name("cluster.yaml")
 TIMEOUT_SECONDS = 180
+SERVER_IMAGE = "localhost/rabbitmq/server:local"
+RABBITMQ_UID = 999
+"""The user id under which the cluster operator runs the server."""
+HOME_DIR = "/var/lib/rabbitmq"
+# Installing starts no service, since an image build runs no init system. The Erlang cookie must differ per cluster; the
+# operator provides it.
+INSTALL_SCRIPT = f"""
+groupadd --system --gid {RABBITMQ_UID} rabbitmq
+useradd --system --uid {RABBITMQ_UID} --gid rabbitmq --home-dir {HOME_DIR} rabbitmq
+apt-get -q -o APT::Sandbox::User=root update
+DEBIAN_FRONTEND=noninteractive apt-get -q -y -o APT::Sandbox::User=root install --no-install-recommends rabbitmq-server
+rm -rf /var/lib/apt/lists/* {HOME_DIR}/.erlang.cookie /etc/rabbitmq/rabbitmq-env.conf
+mkdir -p /etc/rabbitmq/conf.d
+"""
+BIN_DIR = "/usr/lib/rabbitmq/bin"
+"""The directory of the binaries; the wrapper scripts on PATH require the service's directories."""
+SERVER_ENVIRONMENT = {
+    "PATH": f"{BIN_DIR}:{buildah.SEARCH_PATH}",
+    "HOME": HOME_DIR,
+    "LANG": "C.UTF-8",
+    "RABBITMQ_LOGS": "-",
+    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",  # Idle schedulers must not spin.
+    "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the server, which then gets SIGTERM
+}
 
 
-def write_archives(directory: Path) -> list[Path]:
-    """Write an image archive for each binary into a directory; return the archives, and that of the RabbitMQ server."""
-    directory.mkdir(parents=True)
-    programs = {
-        "ingress": build.ensure_programs(build.RABBITMQ) / "ingress",
-        "dispatcher": build.ensure_programs(build.RABBITMQ) / "dispatcher",
-        "controller-broker": build.ensure_programs(build.RABBITMQ_CONTROLLER) / "broker",
-        "webhook-broker": build.ensure_programs(build.RABBITMQ_WEBHOOK) / "broker",
-        **{name: build.ensure_programs(build.RABBITMQ_OPERATORS) / name for name in OPERATOR_MODULES},
-    }
-    archives = [
-        images.write_image(_build_image(name, program), directory / f"{name}.tar") for name, program in programs.items()
-    ]
-    return [*archives, server_image.ensure_archive()]
+class RabbitmqPods:
+    """Add-on that installs RabbitMQ's operators, the image of RabbitMQ's server, and the RabbitMQ Broker."""
+
+    def write_archives(self, directory: Path) -> list[Path]:
+        """Write an image archive for each binary into a directory; return these, and that of RabbitMQ's server."""
+        directory.mkdir(parents=True)
+        programs = {
+            "ingress": build.ensure_programs(build.RABBITMQ) / "ingress",
+            "dispatcher": build.ensure_programs(build.RABBITMQ) / "dispatcher",
+            "controller-broker": build.ensure_programs(build.RABBITMQ_CONTROLLER) / "broker",
+            "webhook-broker": build.ensure_programs(build.RABBITMQ_WEBHOOK) / "broker",
+            **{name: build.ensure_programs(build.RABBITMQ_OPERATORS) / name for name in OPERATOR_MODULES},
+        }
+        archives = [
+            images.write_image(_build_image(name, program), directory / f"{name}.tar")
+            for name, program in programs.items()
+        ]
+        return [*archives, ensure_server_archive()]
+
+    def apply(self, cluster: LocalCluster) -> None:
+        """Install RabbitMQ's operators and the RabbitMQ Broker; their pods start once nodes with their images exist."""
+        for manifests in install.split_prerequisites(build_manifests(cluster)):
+            install.apply_manifests(cluster, manifests)
+
+    def wait_until_ready(self, cluster: LocalCluster) -> None:
+        """Return when all Deployments are available."""
+        for namespace in (NAMESPACE, EVENTING.namespace):
+            limit = f"--timeout={TIMEOUT_SECONDS}s"
+            cluster.kubectl("wait", "deployment", "--all", "-n", namespace, "--for=condition=Available", limit)
+
+
+RABBITMQ = RabbitmqPods()
 
 
 def _build_image(name: str, program: Path) -> images.Image:
     links = (MANAGER_PATH,) if name in OPERATOR_MODULES else ()
     return images.Image(IMAGE_NAME.format(name), program, (f"/bin/{program.name}",), links, user=NONROOT_UID)
-
-
-def apply(cluster: LocalCluster) -> None:
-    """Install RabbitMQ's operators and the RabbitMQ Broker; their pods start once nodes with their images exist."""
-    for manifests in install.split_prerequisites(build_manifests(cluster)):
-        install.apply_manifests(cluster, manifests)
-
-
-def wait_until_ready(cluster: LocalCluster) -> None:
-    """Return when all Deployments are available."""
-    for namespace in (NAMESPACE, EVENTING.namespace):
-        limit = f"--timeout={TIMEOUT_SECONDS}s"
-        cluster.kubectl("wait", "deployment", "--all", "-n", namespace, "--for=condition=Available", limit)
 
 
 def build_manifests(cluster: LocalCluster) -> list[Manifest]:
@@ -132,11 +162,26 @@ def _add_certificate(items: Iterable[Manifest]) -> Iterable[Manifest]:
         yield item
 
 
+def ensure_server_archive() -> Path:
+    """Return the image's archive in the format of `docker save`; building a new one takes a minute."""
+    digest = hashlib.sha256(f"{INSTALL_SCRIPT}{SERVER_ENVIRONMENT}".encode()).hexdigest()[:12]
+    return buildah.ensure_archive(build.get_cache_dir() / f"rabbitmq-{digest}.tar", _build_server_image)
+
+
+def _build_server_image(builder: Buildah) -> str:
+    container = builder.run("from", builder.base_image).strip()
+    builder.run("run", "--network", "host", container, "--", "sh", "-ec", INSTALL_SCRIPT)
+    options = [word for name, value in SERVER_ENVIRONMENT.items() for word in ("--env", f"{name}={value}")]
+    builder.run("config", *options, "--user", str(RABBITMQ_UID), "--cmd", f"{BIN_DIR}/rabbitmq-server", container)
+    builder.run("commit", "--rm", container, SERVER_IMAGE)
+    return SERVER_IMAGE
+
+
 def create_rabbitmq_cluster(cluster: LocalCluster, data_directory: Path) -> None:
     """Create the RabbitmqCluster of the product's Broker, with its data in a directory that all nodes can read."""
     data_directory.mkdir(mode=0o700)
-    shutil.chown(data_directory, server_image.RABBITMQ_UID)
-    text = Template(CLUSTER_TEMPLATE.read_text()).substitute(folder=data_directory, image=server_image.IMAGE)
+    shutil.chown(data_directory, RABBITMQ_UID)
+    text = Template(CLUSTER_TEMPLATE.read_text()).substitute(folder=data_directory, image=SERVER_IMAGE)
     cluster.kubectl("apply", "--server-side", "-f", "-", input=text)
 
 

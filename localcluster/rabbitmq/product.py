@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from eventing.local import manifests, triggers
+from eventing.local import manifests
 from eventing.local.manifests import Document
 from localcluster.cluster import LocalCluster
 from localcluster.components import overlay
@@ -16,7 +16,7 @@ from localcluster.components.selection import DEFAULT_COMPONENTS, Components
 from localcluster.engine_product import EngineProduct
 from localcluster.processes import reserve_port
 from localcluster.programs import build
-from localcluster.rabbitmq import knative_objects
+from localcluster.rabbitmq import adapters
 from localcluster.rabbitmq.adapters import SourceAdapters
 from localcluster.rabbitmq.planes import RabbitPlanes
 from localcluster.servers import LOOPBACK, ROOT
@@ -42,9 +42,9 @@ class RabbitProduct(EngineProduct):
         documents = self._load_documents(self.get_function_url)
         broker = next(document.name for document in documents if document.kind == "Broker")
         self.planes = RabbitPlanes(
-            directory / "rabbitmq", broker, port, triggers.parse_triggers(documents, "").values()
+            directory / "rabbitmq", broker, port, manifests.parse_triggers(documents, "").values()
         )
-        knative_objects.install_broker_and_triggers(cluster, documents, self.broker_url)
+        adapters.install_broker_and_triggers(cluster, documents, self.broker_url)
         self.adapters = SourceAdapters(
             cluster, build.ensure_programs(build.RABBITMQ), directory, self.broker_url
         ).build_servers(documents)
@@ -57,11 +57,11 @@ class RabbitProduct(EngineProduct):
 
     def route_triggers(self, get_url: Callable[[str], str]) -> None:
         """Make every Trigger call its function at the address from `get_url`; the dead letter sinks do not change."""
-        self.planes.route_triggers(triggers.parse_triggers(self._load_documents(get_url), "").values())
+        self.planes.route_triggers(manifests.parse_triggers(self._load_documents(get_url), "").values())
 
     def add_trigger(self, body: dict[str, Any]) -> None:
         """Start to serve a new Trigger, in which all addresses must be given as `uri`."""
-        (trigger,) = triggers.parse_triggers([Document(self._directory / "added", body)], "").values()
+        (trigger,) = manifests.parse_triggers([Document(self._directory / "added", body)], "").values()
         self.planes.add_trigger(trigger)
 
     def _load_documents(self, get_url: Callable[[str], str]) -> list[Document]:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from eventing.local.triggers import Trigger
+from eventing.local.manifests import Trigger
 from localcluster.access import NAMESPACE
 
 VHOST = "/"

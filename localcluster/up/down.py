@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from localcluster.errors import LocalClusterError
-from localcluster.nodes import cleanup as nodes
+from localcluster.nodes import cgroups
 from localcluster.up import state_directory
 
 STOP_TIMEOUT_SECONDS = 30.0
@@ -23,7 +23,7 @@ def stop_cluster(directory: Path) -> None:
         was_up = state_directory.is_running(directory)
         if was_up:
             _stop_processes(directory)
-        nodes.remove_leftovers(directory / state_directory.SERVERS_DIR)
+        cgroups.remove_leftovers(directory / state_directory.SERVERS_DIR)
         print("down" if was_up else "no cluster is running")
         state_directory.remove_state_files(directory)
     except PermissionError as error:

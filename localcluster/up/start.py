@@ -11,7 +11,7 @@ from localcluster.components.selection import KUBEVIRT_ITSELF
 from localcluster.errors import LocalClusterError
 from localcluster.programs import build
 from localcluster.up import state_directory
-from localcluster.up.cluster_spec import ClusterSpec
+from localcluster.up.state_directory import ClusterSpec
 
 
 def start_cluster(directory: Path, spec: ClusterSpec) -> None:

@@ -14,12 +14,13 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from localcluster.components import selection
 from localcluster.errors import LocalClusterError
+from localcluster.nodes import preflight
 from localcluster.processes import POLL_SECONDS
-from localcluster.up.cluster_spec import ClusterSpec
 from localcluster.up.restarter import ProcessRecord
 
 PID_FILE = "supervisor.pid"
@@ -247,3 +248,51 @@ def remove_previous_cluster(directory: Path) -> None:
         shutil.rmtree(folder)  # This call raises an error that names the obstacle.
     remove_state_files(directory)
     (directory / LOG_FILE).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """The specification of one cluster with the product on it.
+
+    Attributes:
+        nodes: The number of fake nodes.
+        control_planes: The number of fake nodes that are control-plane nodes.
+        engine: The engine that delivers the events.
+        components: The installed components.
+        fakes: The mode of the fakes (`SIMULATORS`), one of `selection.FAKE_MODES`.
+        real_nodes: The number of real nodes besides the fake ones.
+    """
+
+    nodes: int = 3
+    control_planes: int = 0
+    engine: str = "local"
+    components: Sequence[str] = selection.DEFAULT_COMPONENTS
+    fakes: str = selection.FAKES_OFF
+    real_nodes: int = 0
+
+    def validate(self) -> None:
+        """Raise `LocalClusterError` if parts of the specification contradict each other."""
+        if self.control_planes >= self.nodes:
+            reason = f"CONTROL_PLANES={self.control_planes} leaves no worker node of NODES={self.nodes}"
+            raise LocalClusterError(f"{reason}: increase NODES")
+        if self.real_nodes:
+            preflight.check_host()
+        selection.check_fakes(self.components, self.fakes)
+
+    def format_title(self) -> str:
+        """Return the specification as `make` variables; equal specifications have equal titles."""
+        control_planes = f" CONTROL_PLANES={self.control_planes}" if self.control_planes else ""
+        is_default = tuple(self.components) == selection.DEFAULT_COMPONENTS
+        components = "" if is_default else f" COMPONENTS={','.join(self.components)}"
+        simulators = "" if self.fakes == selection.FAKES_OFF else f" SIMULATORS={self.fakes}"
+        real = f" REAL={self.real_nodes}" if self.real_nodes else ""
+        return f"NODES={self.nodes}{control_planes} DELIVERY={self.engine}{components}{simulators}{real}"
+
+    def to_json(self) -> str:
+        """Return the specification as one command line argument."""
+        return json.dumps(asdict(self))
+
+
+def parse_spec(text: str) -> ClusterSpec:
+    """Return the specification that `ClusterSpec.to_json` wrote."""
+    return ClusterSpec(**json.loads(text))

@@ -21,8 +21,8 @@ from localcluster.components.selection import ADMISSION, FAKES_OFF, MUTEX, VIRTU
 from localcluster.product import list_trigger_and_source_manifests
 from localcluster.programs import build
 from localcluster.up import state_directory
-from localcluster.up.cluster_spec import ClusterSpec
 from localcluster.up.restarter import ProcessRecord, Restarter
+from localcluster.up.state_directory import ClusterSpec
 from localcluster.web_console import WebConsole
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from kube.client.api import Api
 from kube.client.list_watch import follow
-from kube.evictions import build_eviction, build_eviction_path
+from kube.evictions.requests import build_eviction, build_eviction_path
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, build_path, get_node_name
 from kube.nodes import build_node_path

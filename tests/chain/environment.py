@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -19,19 +18,18 @@ from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.leases import build_lease_name
 from kube.nodes import build_node_path
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from localcluster.demo.event_log import EventLogFollower
-from localcluster.processes import wait_until_ready
 from localcluster.product import Product
+from localcluster.waiting import retry_action
 from tests.functions.event_builders import build_tick
-from tests.waiting import retry_action
-from tests.workload import Workload, build_pod, start_audit
+from tests.workload import Workload, build_pod
 
 T = TypeVar("T")
 NAME_NUMBERS = itertools.count(1)
 TIMEOUT_SECONDS = 90.0
 """Maximum seconds of a wait, long enough for a busy machine."""
-COUNT_UNDELIVERED_QUERY = "SELECT count(*) FROM delivery"
 
 
 def has_succeeded(maintenance: Object) -> bool:
@@ -47,7 +45,7 @@ class ChainEnvironment:
         self.journal = journal or str(product.journal)
         self.client = SyncClient(str(cluster.kubeconfig))
         self.workload = Workload(cluster, self.client)
-        self._audit = start_audit(cluster)
+        self._audit = AuditLog(cluster.audit_log)
 
     def create_node(self, name: str = "") -> str:
         """Create a node and wait until it is Ready; return its name."""
@@ -211,12 +209,7 @@ class ChainEnvironment:
 
     def wait_until_delivered(self) -> None:
         """Wait until the delivery has no pending events."""
-        with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
-            wait_until_ready(
-                "an empty outbox",
-                lambda: outbox.execute(COUNT_UNDELIVERED_QUERY).fetchone() == (0,),
-                self.product.servers,
-            )
+        self.product.wait_until_delivered()
 
     def delete_maintenances_of(self, node_names: Collection[str]) -> None:
         """Delete the maintenances of these nodes, and wait until all are deleted."""

@@ -7,10 +7,10 @@ from contextlib import closing
 from click.testing import CliRunner, Result
 
 from console.cli import cli
-from console.operations.replay_runner import TargetOptions, TargetResolver
+from console.operations.replay_targets import TargetOptions, TargetResolver
+from eventing.extensions import EXTENSION_OF_KIND
 from eventing.journal.entries import Attempt, Entry
 from eventing.journal.store import Journal, Query
-from eventing.object_extensions import EXTENSION_OF_KIND
 from eventing.replay.function_client import find_recorded_attempt
 from kube.client.sync_client import SyncClient
 from localcluster.processes import wait_until_ready

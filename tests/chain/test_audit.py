@@ -6,10 +6,10 @@ import pytest
 
 from kube.nodes import build_node_path
 from kube.paths import Object
+from localcluster.audit_log import OWN_USER_PREFIX, AuditLog
 from tests.chain.environment import ChainEnvironment
 from tests.chain.test_not_ready import WRITTEN_RESOURCES
 from tests.proofs import proves
-from tests.workload import OWN_USER_PREFIX, start_audit
 
 # This module runs first in its group, so that the fixture's maintenances are idle for as long as possible.
 pytestmark = pytest.mark.usefixtures("finished_maintenances")
@@ -68,7 +68,7 @@ def test_maintenance_writes_only_what_drain_requires_and_leaves_node_ready(envir
     """
     node = environment.create_node()
     environment.create_pods(node, 2)
-    before, audit = environment.client.get(build_node_path(node)), start_audit(environment.cluster)
+    before, audit = environment.client.get(build_node_path(node)), AuditLog(environment.cluster.audit_log)
     path = environment.create_maintenance(node)
     environment.wait_for_state(path)
     during = environment.client.get(build_node_path(node))

@@ -51,7 +51,7 @@ def rejected_event(environment: ChainEnvironment, tmp_path: Path) -> Iterator[tu
         "RECORD": environment.product.get_function_url("record"),
         "K_SINK": environment.product.broker_url,
     }
-    original_text = "result = patch_active_node(event, client, _build_patch)"
+    original_text = "result = patch_node_of_active_maintenance(event, client, _build_patch)"
     failing_text = (
         f'from eventing.http_binding import BadEvent\n    raise BadEvent("forced failure")\n    {original_text}'
     )

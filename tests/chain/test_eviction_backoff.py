@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kube.evictions import build_eviction, build_eviction_path
+from kube.evictions.requests import build_eviction, build_eviction_path
 from kube.paths import Object
 from tests.chain.admission_policies import apply_policy
 from tests.chain.environment import ChainEnvironment

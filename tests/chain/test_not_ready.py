@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 from eventing.events import RESOURCE_UPDATED
-from kube.evictions import build_pod_path
+from kube.evictions.requests import build_pod_path
 from kube.nodes import build_node_path
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from localcluster.demo.event_log import EventLogFollower
 from tests.chain.environment import ChainEnvironment
 from tests.proofs import proves
-from tests.workload import start_audit
 
 TERMINATION_DELAY = "1h"
 """Duration of the pods' termination, longer than the test, as if the kubelet were down."""
@@ -24,7 +24,7 @@ def test_terminating_pods_on_not_ready_node_stay_pending_until_deleted(environme
     """Check that terminating pods on a NotReady node stay in `pendingPods` until they are deleted."""
     node = environment.create_node()
     pods = environment.create_pods(node, 3, delete=TERMINATION_DELAY)
-    audit = start_audit(environment.cluster)
+    audit = AuditLog(environment.cluster.audit_log)
     path = environment.create_maintenance(node)
     environment.wait_for_state(
         path, lambda maintenance: get_drain_state(maintenance) == build_pending_drain_state(pods)

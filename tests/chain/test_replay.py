@@ -22,6 +22,7 @@ from eventing.replay.object_changes import POD_KIND, find_objects
 from functions.app import FUNCTIONS
 from kube.install_lease import LEASE_NAME
 from localcluster import product as localproduct
+from localcluster.audit_log import is_dry_run
 from localcluster.cluster import LocalCluster
 from localcluster.demo.event_log import EventLogFollower
 from localcluster.processes import reserve_port
@@ -32,7 +33,6 @@ from tests.chain.journal_reading import run_command, wait_for_recorded_events
 from tests.chain.patched_functions import serve_patched_functions
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
-from tests.workload import is_dry_run
 
 DRY_RUN_OPTION = "--dry-run=server"
 

@@ -16,8 +16,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from eventing import events
 from functions.serving.tracing import ENDPOINT_VARIABLES
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from tests.chain.environment import ChainEnvironment
-from tests.receiver import ReceivedRequest, Receiver, Response
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from datetime import datetime
 import pytest
 
 from kube.paths import Object
+from localcluster.http_receiver import ReceivedRequest, Response
 from tests.chain.environment import ChainEnvironment
 from tests.eviction_webhook import build_review_response, is_probe, serve_webhook
 from tests.proofs import proves
-from tests.receiver import ReceivedRequest, Response
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from chaos.invariant_checker import InvariantChecker
-from chaos.observations import MAINTENANCES, NODES, PODS, EvictionRequest, ObjectObservation, Observation, WatchGap
+from chaos.invariant_checker import (
+    MAINTENANCES,
+    NODES,
+    PODS,
+    EvictionRequest,
+    InvariantChecker,
+    ObjectObservation,
+    Observation,
+    WatchGap,
+)
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT
 

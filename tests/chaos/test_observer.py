@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.observations import MAINTENANCES, ObjectObservation, Observation, WatchGap
+from chaos.invariant_checker import MAINTENANCES, ObjectObservation, Observation, WatchGap
 from chaos.observer import ClusterObserver, GapDetector
 from localcluster.cluster import LocalCluster
 

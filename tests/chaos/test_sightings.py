@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.observations import EvictionRequest, parse_evictions
+from chaos.invariant_checker import EvictionRequest, parse_evictions
 from localcluster.access import make_username
 
 OWN_USER = make_username("functions")

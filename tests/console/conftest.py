@@ -18,8 +18,8 @@ from kube.nodes import NODES_PATH, build_node_path
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.programs import build
+from localcluster.waiting import wait_for_object
 from tests.console.commands.workload_objects import NODE_TAINT_KEY, delete_objects
-from tests.waiting import wait_for_object
 
 RunCommand = Callable[..., Result]
 CreateNode = Callable[[], str]

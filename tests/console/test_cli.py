@@ -1,4 +1,4 @@
-"""Tests for the list of commands, and for lazy imports: a command imports only what it needs, to start fast."""
+"""Tests for the list of commands, for the exit after an error or Ctrl-C, and for lazy imports to start fast."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from console.cli import COMMANDS, cli
+from console.cli import COMMANDS, CommandGroup, import_command
+from console.operations.errors import OperationError
+from console.terminal.output import set_interrupt_note
 from tests.sources import ROOT
 
 CLIENT_MODULES = ("aiohttp", "asyncio", "kubernetes.aio.client.rest")
@@ -46,17 +49,15 @@ def test_command_list_contains_help_of_each_command(name: str) -> None:
 
     The list repeats the sentences because it does not import the commands.
     """
-    context = click.Context(cli)
-    command = cli.get_command(context, name)
+    command = import_command(name)
 
-    assert command is not None
     assert command.name == name
     assert command.get_short_help_str(200) == COMMANDS[name]
 
 
 def test_general_help_imports_no_command() -> None:
     """Check that the general help imports no command and no large library."""
-    modules = [f"console.commands.{name.replace('-', '')}" for name in COMMANDS]
+    modules = [import_command(name).callback.__module__ for name in COMMANDS]
     code = "from console.cli import cli\ncli(['--help'], standalone_mode=False)"
 
     assert list_imported_modules(code, *modules, *CLIENT_MODULES, *LARGE_LIBRARIES) == []
@@ -99,3 +100,35 @@ def test_unknown_command_is_rejected_with_suggestion() -> None:
     assert result.returncode == 2
     assert "No such command 'stat'" in result.stderr
     assert "start" in result.stderr
+
+
+def run_failing_command(error: BaseException, *, interrupt_note: str = "") -> tuple[int, str]:
+    """Run a command that raises `error`; return its exit status and stderr."""
+
+    @click.group(cls=CommandGroup)
+    def group() -> None:
+        """Group all commands."""
+
+    @group.command
+    def fail() -> None:
+        if interrupt_note:
+            set_interrupt_note(lambda: interrupt_note)
+        raise error
+
+    result = CliRunner().invoke(group, ["fail"])
+    return result.exit_code, result.stderr
+
+
+def test_ctrl_c_exits_with_130_and_reports_what_continues() -> None:
+    """Check that a command exits with 130 after Ctrl-C, and prints the note about what continues, if a note is set."""
+    assert run_failing_command(KeyboardInterrupt()) == (130, "")
+    assert run_failing_command(KeyboardInterrupt(), interrupt_note="node\x1b continues") == (
+        130,
+        "\nInterrupted: node\\x1b continues\n",
+    )
+
+
+@pytest.mark.parametrize("error_type", [OperationError, click.ClickException])
+def test_error_message_is_one_escaped_line(error_type: type[Exception]) -> None:
+    """Check that an error is one line in which control characters are escaped and markup is literal."""
+    assert run_failing_command(error_type("no node [/]\n\x1b[2J")) == (1, "Error: no node [/]\\n\\x1b[2J\n")

@@ -12,10 +12,11 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S, ApiGroup
 from kube.paths import Object
 from kube.pods import is_ready, is_terminating
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from localcluster.engine_product import EngineProduct
 from tests.e2e.histogram import FunctionDurations
-from tests.workload import AuditLog, Workload, build_pod, start_audit
+from tests.workload import Workload, build_pod
 
 WITH_ALL_COMPONENTS = ["knative+components", "rabbitmq+components"]
 """Parameters of the fixture `environment` for clusters with all components, including those off by default."""
@@ -83,7 +84,7 @@ class NodeDrains:
             self._pods_path, lambda pods: all(is_ready(pod) for pod in pods.values()), 60
         )
         self.pods = list(ready_pods.values())
-        self.audit: AuditLog = start_audit(environment.cluster)
+        self.audit: AuditLog = AuditLog(environment.cluster.audit_log)
 
     def create_maintenances(self, nodes: Iterable[str] = (), group: ApiGroup = MEDIK8S) -> None:
         """Concurrently create maintenances for the given nodes, by default for all nodes."""

@@ -15,7 +15,7 @@ import yaml
 
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install
-from localcluster.knative.control_plane import ControlPlane
+from localcluster.knative.planes import ControlPlane
 from tests.manifests.rendering import (
     INSTALL_OVERLAYS,
     MANIFESTS,

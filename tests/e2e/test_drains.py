@@ -15,12 +15,12 @@ import requests
 from eventing.events import SOURCE_PREFIX
 from kube.maintenance.groups import GROUPS, ApiGroup
 from localcluster.access import NAMESPACE
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from localcluster.knative import install
 from localcluster.knative.product import EVENTING_KINDS
 from tests.e2e.environment import E2eEnvironment
 from tests.machine_speed import is_below_scaled_limit, measure_slowdown
 from tests.proofs import proves
-from tests.receiver import ReceivedRequest, Receiver, Response
 
 pytestmark = pytest.mark.e2e
 PROBE_COUNT = 200

@@ -9,12 +9,12 @@ from contextlib import closing
 import pytest
 import requests
 
+from chaos.event_fault_proxy import NetworkFaultProxy
 from eventing.journal.store import Journal, Query
+from localcluster.http_receiver import Receiver
 from localcluster.processes import wait_until_ready
 from tests.e2e.environment import MAX_RECOVERY_SECONDS, TIMEOUT_SECONDS, E2eEnvironment, NodeDrains
-from tests.e2e.fault_proxy import NetworkFaultProxy
 from tests.machine_speed import is_below_scaled_limit
-from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("restore_product")]
 OUTAGE_SECONDS = 20.0

@@ -10,14 +10,14 @@ from click.testing import CliRunner, Result
 from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
-from console.operations.replay_runner import TargetOptions, TargetResolver
+from console.operations.replay_targets import TargetOptions, TargetResolver
 from eventing import events
 from eventing.journal.store import Journal, Query
 from eventing.replay.function_client import find_recorded_attempt, post_event
 from kube.paths import DEFAULT_NAMESPACE
+from localcluster.audit_log import AuditLog, is_dry_run
 from localcluster.processes import wait_until_ready
 from tests.e2e.environment import E2eEnvironment
-from tests.workload import is_dry_run, start_audit
 
 pytestmark = pytest.mark.e2e
 
@@ -46,7 +46,7 @@ def test_replay_uses_addresses_of_triggers(environment: E2eEnvironment) -> None:
             )
 
         wait_until_ready("the recording", is_complete, [], 10)
-    audit = start_audit(environment.cluster)
+    audit = AuditLog(environment.cluster.audit_log)
 
     result = run_command(environment, "replay", "--maintenance", uid, "--dry-run=server")
 

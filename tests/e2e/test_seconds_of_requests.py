@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from functions.serving.metrics import DURATION_BUCKETS
+from functions.serving.handler import DURATION_BUCKETS
 from tests.e2e.environment import E2eEnvironment
 from tests.machine_speed import measure_slowdown
 

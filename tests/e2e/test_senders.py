@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing import events, sinks
+from eventing import endpoints, events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.entries import Entry, Query, parse_time
 from eventing.journal.store import Journal
@@ -32,7 +32,7 @@ AUDIENCE = f"eventing.knative.dev/broker/{NAMESPACE}/default"
 TRIGGER_ACCOUNT = "taint-on-node-cordoned-oidc-eventing.knative.dev-trigger"
 """The account that Knative creates for a Trigger, and with which it publishes the replies of `taint`."""
 EXPECTED_SENDERS = {"begin", "cordon", "taint", "evict", "restore", "podsource"}
-"""The functions and sources that send events in every maintenance, if the Broker accepts all of them."""
+"""The functions and sources that send events during every maintenance, provided that the Broker accepts them."""
 TIMEOUT_SECONDS = 30.0
 
 
@@ -184,7 +184,7 @@ def test_redrive_publishes_reply_with_given_token(
     first_result = run_command(authenticating_environment, *arguments)
     file = tmp_path_factory.mktemp("token") / "token"
     file.write_text(_create_token(authenticating_environment, TRIGGER_ACCOUNT))
-    monkeypatch.setenv(sinks.TOKEN_FILE_VARIABLE, str(file))
+    monkeypatch.setenv(endpoints.TOKEN_FILE_VARIABLE, str(file))
     second_result = run_command(authenticating_environment, *arguments)
 
     assert (first_result.exit_code, "the broker rejected the reply with 401" in first_result.output) == (1, True), (

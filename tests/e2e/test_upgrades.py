@@ -8,16 +8,17 @@ from contextlib import closing
 
 import pytest
 
+from chaos.release_watcher import ReleaseWatcher
 from kube.mutex.versions import get_version
 from kube.paths import Object
 from localcluster.components.selection import ALL_COMPONENTS
 from localcluster.functions import DEFAULT_FUNCTIONS, list_functions
+from localcluster.simulators.openshift import FakeMco
+from localcluster.simulators.upgrade_objects import NEW_VERSION, OLD_VERSION
 from tests.chain.mutex import environment as runs
-from tests.chain.mutex.environment import NEW_VERSION, OLD_VERSION, get_node_and_rule
-from tests.chain.mutex.release_watcher import ReleaseWatcher
+from tests.chain.mutex.environment import get_node_and_rule
 from tests.e2e.environment import TIMEOUT_SECONDS, WITH_ALL_COMPONENTS, E2eEnvironment
 from tests.e2e.permissions import assert_permissions_as_documented
-from tests.openshift import FakeMco
 from tests.proofs import proves
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("environment", WITH_ALL_COMPONENTS, indirect=True)]

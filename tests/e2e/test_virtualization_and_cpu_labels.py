@@ -10,9 +10,11 @@ from typing import cast
 import pytest
 
 from eventing.replay.function_client import post_event
-from kube.cpu.node_patch import MANAGED_LABEL
+from kube.cpu_labels.node_patch import MANAGED_LABEL
+from localcluster.audit_log import AuditLog
 from localcluster.processes import wait_until_ready
 from localcluster.product import Product
+from localcluster.simulators.kubevirt import FakeVirt
 from tests.chain.cpu_labels import environment as labels
 from tests.chain.cpu_labels.environment import (
     HASWELL_NODES,
@@ -29,10 +31,8 @@ from tests.chain.virtualization.environment import get_blocking_details_by_pod, 
 from tests.chain.virtualization.migration_watcher import MigrationWatcher
 from tests.e2e.environment import NODE_COUNT, TIMEOUT_SECONDS, WITH_ALL_COMPONENTS, E2eEnvironment
 from tests.e2e.ticks import build_tick
-from tests.fake_virt import FakeVirt
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.workload import start_audit
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("environment", WITH_ALL_COMPONENTS, indirect=True)]
 UNMIGRATABLE_REASON = "the disk is not shared"
@@ -79,7 +79,7 @@ def test_drain_migrates_or_restarts_vms_despite_crashes(
     original_boots = virtualization_environment.wait_until_running(
         *migratable_names, *unmigratable_names, *restarted_names
     )
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     with MigrationWatcher(virtualization_environment.client) as watcher:
         path = virtualization_environment.create_maintenance(node)
         wait_until_ready(

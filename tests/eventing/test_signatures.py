@@ -10,8 +10,8 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions, to_original_event
+from eventing.extensions import add_replay_extensions
 from eventing.http_binding import decode_event, encode_binary, encode_structured
-from eventing.replay_extensions import add_replay_extensions
 from eventing.signatures import (
     KEY_VARIABLE,
     SIGNATURE_EXTENSION,

@@ -27,12 +27,12 @@ from function import WORKERS
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import Receiver
 from localcluster.processes import Server, is_listening, reserve_port, wait_until_ready
 from localcluster.programs import func_module
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
 from tests.functions.event_builders import build_added_event
-from tests.receiver import Receiver
 from tests.relay import Relay
 
 Mode = Callable[[BaseCloudEvent], HTTPMessage]

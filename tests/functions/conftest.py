@@ -12,12 +12,14 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
+from chaos.api_fault_proxy import FaultProxy
 from eventing import events
 from eventing.http_binding import INVALID_CHARACTERS, decode_event, encode_binary, encode_structured
 from eventing.journal.entries import Attempt, parse_attempts
 from functions.app import create_app
 from functions.event_data import require_data
-from functions.maintenance import due_events
+from functions.event_recorder import EVENT_RECORDER
+from functions.maintenance import observation
 from functions.record import get_journal
 from kube.client.api import Api, get_or_none
 from kube.client.sync_client import SyncClient
@@ -26,16 +28,13 @@ from kube.maintenance.groups import GROUPS
 from kube.nodes import EXCLUDE_LABEL, EXCLUDED_BEFORE_LABEL, MAINTENANCE_LABEL, NODES_PATH, build_node_path
 from kube.paths import Object
 from localcluster import access, product
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
-from localcluster.components import selection
-from localcluster.hyperconverged import crds as hyperconverged
-from localcluster.kubevirt import crds as kubevirt
-from localcluster.openshift import crds
+from localcluster.components import crds, selection
+from localcluster.http_receiver import Receiver
 from localcluster.processes import wait_until_ready
-from tests.fault_proxy import FaultProxy
 from tests.functions.event_builders import build_added_event
-from tests.receiver import Receiver
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 V = TypeVar("V")
 MAX_CONCURRENT_REQUESTS = 50
@@ -144,9 +143,7 @@ class Functions:
 def run_idle_cluster(data_dir: Path) -> Iterator[LocalCluster]:
     """Yield a cluster with all CRDs and accounts, on which only the functions that a test calls run."""
     with LocalCluster(data_dir, nodes=1) as running:
-        crds.install_crds(running)
-        kubevirt.install_crds(running)
-        hyperconverged.install_crd(running)
+        crds.install_crds(running, tuple(selection.CRD_PROJECTS))
         product.install_manifests(running, with_v1alpha1=True, components=(selection.MUTEX,))
         # Until the API server has a watch cache for a new CRD, it responds with 503 to `resourceVersion=0`.
         cached_paths = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
@@ -228,10 +225,16 @@ def proxied_functions(fault_setup: tuple[FaultProxy, Functions]) -> Functions:
     return fault_setup[1]
 
 
+@pytest.fixture(autouse=True)
+def without_recent_reports() -> None:
+    """Forget which Events this process recorded in earlier tests, so that it records them again."""
+    EVENT_RECORDER.clear()
+
+
 @pytest.fixture
 def without_in_flight_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `resync` emit events immediately, even for a maintenance whose status was written a moment ago."""
-    monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 0)
+    monkeypatch.setattr(observation, "IN_FLIGHT_SECONDS", 0)
 
 
 @pytest.fixture

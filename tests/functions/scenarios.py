@@ -14,7 +14,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.cpu_labels import label_cpu
-from functions.cpu_labels.kubernetes_events import RECENT_REPORTS
+from functions.event_recorder import EVENT_RECORDER
 from kube.budgets import build_budgets_path
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
@@ -108,14 +108,15 @@ class ScenarioWorkload(Workload):
         """Return a helper for tests of `label-cpu`, and clear the state that an earlier test left in this process."""
         for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
             cache.clear()
-        RECENT_REPORTS.clear()
+        EVENT_RECORDER.clear()
         scenario = CpuLabelScenario(self.client, self, self.functions)
         self._cleanup.callback(scenario.delete_all)
         return scenario
 
     def prepare_certificates(self) -> NamespaceCertificates:
-        """Delete the objects of earlier certificate tests, and return a helper for the product's namespace."""
+        """Return a helper for the product's namespace, and delete what earlier certificate tests left."""
         delete_test_objects(self.client)
+        EVENT_RECORDER.clear()
         self._cleanup.callback(delete_test_objects, self.client)
         self.add_compared_paths(SECRETS_PATH, CONFIG_MAPS_PATH, WEBHOOK_CONFIGURATIONS_PATH)
         return NamespaceCertificates(self.client)

@@ -22,12 +22,13 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from localcluster.processes import reserve_port
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 ROOT = Path(__file__).parents[2]
 GUNICORN_CONFIG = str(ROOT / "functions" / "gunicorn.conf.py")
@@ -208,7 +209,10 @@ def test_all_functions_are_served_only_at_function_names(functions: Functions) -
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"FUNCTION": "nonsense"}, "FUNCTION=nonsense is unknown: set it to one of begin, cordon, taint"),
+        (
+            {"FUNCTION": "nonsense"},
+            "FUNCTION=nonsense is unknown: set it to one of record, renew-certificates, label-cpu",
+        ),
         ({"JOURNAL_DAYS": "soon"}, "JOURNAL_DAYS=soon is not a number of days"),
     ],
     ids=["function", "retention"],

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
+from chaos.api_fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from functions import installs
 from functions.app import FUNCTIONS
@@ -28,13 +29,12 @@ from kube.paths import Object
 from kube.virtualization import migration_claims
 from kube.virtualization.migration_claims import LEASE_PATH
 from localcluster.cluster import LocalCluster
-from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
+from localcluster.simulators.openshift import FakeCvo
 from tests.functions.conftest import Functions, run_idle_cluster, start_fault_proxy
 from tests.functions.event_builders import build_tick
 from tests.functions.mutex.conftest import OLD_VERSION
 from tests.functions.scenarios import SCENARIOS, ScenarioWorkload
 from tests.manifests.documented_rights import read_documented_rights
-from tests.openshift import FakeCvo
 from tests.proofs import proves
 from tests.sources import list_steps
 

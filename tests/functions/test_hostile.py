@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventing.event_types import KNOWN_TYPES
-from eventing.events import ATTEMPTS_MADE, ObjectReference
+from eventing.events import ATTEMPTS_MADE, KNOWN_TYPES, ObjectReference
 from functions.app import FUNCTIONS
 from kube.client.sync_client import SyncClient
 from localcluster.cluster import LocalCluster

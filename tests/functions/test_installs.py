@@ -17,6 +17,7 @@ from kube.client.sync_client import SyncClient
 from kube.install_lease import ServiceAccount
 from kube.maintenance import objects as m
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object, build_events_path
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import (
     build_added_event,
@@ -26,7 +27,7 @@ from tests.functions.event_builders import (
     build_updated_event,
 )
 from tests.proofs import proves
-from tests.workload import Workload, start_audit, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 OWN_ACCOUNT, OTHER_ACCOUNT = (
     ServiceAccount("node-maintenance", "resync"),
@@ -95,7 +96,7 @@ def test_passive_install_writes_no_resources(
     delete_install_lease(admin_client)
     create_install_lease(admin_client, OTHER_ACCOUNT)
     monkeypatch.setattr(installs, "INSTALL_LEASE_CACHE", installs.InstallLeaseCache())
-    write_audit = start_audit(workload.local_cluster)
+    write_audit = AuditLog(workload.local_cluster.audit_log)
 
     with caplog.at_level(logging.WARNING):
         replies = {name: functions.invoke(name, event) for name, event in events_by_function.items()}

@@ -16,9 +16,10 @@ from eventing.journal.entries import build_attempts_event
 from eventing.journal.store import Attempt, Journal, Query
 from eventing.signatures import KEY_VARIABLE, sign_event
 from functions.record import JOURNAL_OPENING, get_journal
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_tick
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 ATTEMPT = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00:00Z", "seconds": 0.1, "status": 200}
 

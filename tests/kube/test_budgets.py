@@ -1,33 +1,26 @@
-"""Tests for planning evictions that disruption budgets allow, on plain dicts."""
+"""Tests for the rules of disruption budgets, on plain dicts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
-from hypothesis import given
 
 from kube.budgets import (
     BUDGETS_PATH,
-    MIGRATION_UID_LABEL,
     BlockedPod,
     build_blocked_by_budget,
     build_budget_paths,
     covers,
-    format_budget_key,
     may_evict_as_unready,
     never_allows_disruption,
-    plan_evictions,
     split_admitted_pods,
 )
 from kube.paths import Object
-from kube.pods import DrainOptions, Pod, classify_pods, format_key, is_ready, is_terminating
-from tests.kube import samples
+from kube.pods import Pod
 from tests.kube.samples import make_budget, make_pod
 
 DB_LABELS = {"app": "db"}
-PAST_TIME = "2026-01-01T00:00:00Z"
 
 
 def make_db_pod(name: str, *, ready: bool = True, phase: str = "Running") -> Object:
@@ -36,90 +29,6 @@ def make_db_pod(name: str, *, ready: bool = True, phase: str = "Running") -> Obj
 
 def get_names(pods: Iterable[Pod]) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods]
-
-
-def test_pod_that_no_budget_covers_may_be_evicted() -> None:
-    """NMO-6: a pod may be evicted if all budgets belong to another namespace or select other pods."""
-    other_budgets = [make_budget(namespace="other"), make_budget("web", selector={"matchLabels": {"app": "web"}})]
-
-    plan = plan_evictions([make_db_pod("a")], other_budgets)
-
-    assert (get_names(plan.unbudgeted), plan.queues_by_budget, plan.blocked) == (["a"], {}, [])
-
-
-def test_deletion_ignores_budgets() -> None:
-    """DRN-1a: with `disableEviction`, no budget blocks a pod."""
-    plan = plan_evictions([make_db_pod("a")], [make_budget(allowed=0)], DrainOptions(disable_eviction=True))
-
-    assert (get_names(plan.unbudgeted), plan.queues_by_budget, plan.blocked) == (["a"], {}, [])
-
-
-def test_budget_admits_as_many_pods_as_it_allows() -> None:
-    """NMO-6, X-6: if a budget allows two of four evictions, two pods are queued, and two are blocked by it."""
-    plan = plan_evictions([make_db_pod(name) for name in "abcd"], [make_budget("keep", allowed=2, healthy=4, needed=2)])
-
-    assert {name: get_names(queue) for name, queue in plan.queues_by_budget.items()} == {"ns/keep": ["a", "b"]}
-    assert [blocked.pod["name"] for blocked in plan.blocked] == ["c", "d"]
-    assert [(blocked.reason, blocked.budget, blocked.healthy, blocked.needed) for blocked in plan.blocked] == [
-        ("DisruptionBudget", "keep", 2, 2)
-    ] * 2
-    assert plan.unbudgeted == []
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected", "allows_none"),
-    [
-        ({"maxUnavailable": 0}, 3, True),
-        ({"maxUnavailable": "0%"}, 3, True),
-        ({"minAvailable": "100%"}, 3, True),
-        ({"maxUnavailable": 1}, 4, False),
-        ({"minAvailable": "50%"}, 6, False),
-        ({"minAvailable": "80%"}, 3, False),
-        ({"minAvailable": 3}, 3, False),
-        ({"minAvailable": 5}, 3, False),
-        ({"maxUnavailable": 0}, 0, False),
-    ],
-    ids=str,
-)
-def test_budget_that_never_allows_a_disruption_is_reported(
-    spec: dict[str, Any], expected: int, allows_none: bool
-) -> None:
-    """OSV-13: `allowsNone` is reported only for a budget that requires all of its pods to be healthy."""
-    budget = make_budget("keep", needed=3)
-    budget["spec"] |= spec
-    budget["status"] |= {"expectedPods": expected}
-
-    (blocked,) = plan_evictions([make_db_pod("a")], [budget]).blocked
-
-    assert blocked.as_data().get("allowsNone", False) is allows_none
-
-
-def test_pod_under_two_budgets_is_blocked() -> None:
-    """NMO-6: a pod under two budgets is blocked, and the message names both budgets and the remedy."""
-    plan = plan_evictions([make_db_pod("a")], [make_budget("one", allowed=1), make_budget("two", allowed=1)])
-
-    (blocked,) = plan.blocked
-    assert (blocked.reason, blocked.budget) == ("MultipleBudgets", "one, two")
-    assert "delete or narrow one of them" in blocked.message
-    assert (plan.unbudgeted, plan.queues_by_budget) == ([], {})
-
-
-def test_terminating_pods_are_neither_evicted_nor_blocked() -> None:
-    """NMO-6: a terminating pod is neither evicted again nor reported as blocked."""
-    plan = plan_evictions(
-        [make_pod("a", deletionTimestamp=PAST_TIME), make_pod("b", labels=DB_LABELS, deletionTimestamp=PAST_TIME)],
-        [make_budget()],
-    )
-
-    assert (plan.unbudgeted, plan.queues_by_budget, plan.blocked) == ([], {}, [])
-
-
-@pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
-def test_pod_that_is_not_running_is_evicted_without_budget_check(phase: str) -> None:
-    """NMO-6, NMO-9: the eviction subresource checks no budget for pods that are not running."""
-    plan = plan_evictions([make_db_pod("a", ready=False, phase=phase)], [make_budget()])
-
-    assert get_names(plan.unbudgeted) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -147,15 +56,6 @@ def test_unready_pods_use_no_allowed_disruption(policy: str, healthy: int, neede
     )
 
 
-def test_budget_with_an_outdated_status_admits_no_pod() -> None:
-    """NMO-6: a budget with an outdated status admits no pod; the server would respond with 429 and Retry-After."""
-    plan = plan_evictions([make_db_pod("a")], [make_budget("new", allowed=3, observed=0)])
-
-    (blocked,) = plan.blocked
-    assert (blocked.message, blocked.healthy) == ("the status of budget new is not up to date yet", None)
-    assert plan.queues_by_budget == {}
-
-
 def test_budget_without_a_status_admits_no_pod() -> None:
     """NMO-6: a budget that was created just now has no status and admits no pod."""
     new_budget = make_budget()
@@ -175,31 +75,6 @@ def test_an_empty_selector_covers_the_namespace() -> None:
     assert not covers(without_selector, make_db_pod("a"))
 
 
-@pytest.mark.parametrize(
-    ("needed", "healthy"), [(2, 1), (1, 1), (0, 0)], ids=["our budget", "KubeVirt's budget", "not yet counted"]
-)
-@pytest.mark.parametrize("policy", ["", "AlwaysAllow"])
-def test_pending_migration_target_is_blocked(needed: int, healthy: int, policy: str) -> None:
-    """DRN-9: a migration's target pod is blocked while it is pending, and treated like any other pod once it runs.
-
-    The API server would check no budget for the pending pod.
-    """
-    budget = make_budget("launcher", needed=needed, healthy=healthy, policy=policy)
-    target_pod = make_pod("target", labels={**DB_LABELS, MIGRATION_UID_LABEL: "uid"}, ready=False, phase="Pending")
-    plan = plan_evictions([target_pod], [budget])
-
-    assert (plan.unbudgeted, plan.queues_by_budget) == ([], {})
-    assert [(blocked.reason, blocked.budget) for blocked in plan.blocked] == [("Migrating", "launcher")]
-    assert plan_evictions([target_pod], []).unbudgeted == [target_pod]
-    assert plan_evictions([make_db_pod("other", ready=False, phase="Pending")], [budget]).blocked == []
-    assert (
-        plan_evictions([make_pod("target", labels={**DB_LABELS, MIGRATION_UID_LABEL: "uid"})], [budget])
-        .blocked[0]
-        .reason
-        == "DisruptionBudget"
-    )
-
-
 def test_event_data_omits_unknown_counts() -> None:
     """OSV-13: event data contains counts only if they are known."""
     identity = {"namespace": "ns", "name": "a", "uid": "u"}
@@ -210,32 +85,6 @@ def test_event_data_omits_unknown_counts() -> None:
 
     assert event_data == {**identity, "reason": "DisruptionBudget", "message": "m", "budget": "keep", **counts}
     assert event_data_without_counts == {**identity, "reason": "Error", "message": "m", "budget": ""}
-
-
-@given(samples.pod_lists, samples.budget_lists)
-def test_every_pod_that_must_leave_is_planned_once(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6: each pod that must leave and is not terminating is either `unbudgeted`, queued or blocked."""
-    leaving = classify_pods(pods).leaving
-
-    plan = plan_evictions(leaving, budgets)
-
-    queued_pods = [pod for queue in plan.queues_by_budget.values() for pod in queue]
-    blocked_keys = [f"{blocked.pod['namespace']}/{blocked.pod['name']}" for blocked in plan.blocked]
-    planned_keys = [*map(format_key, plan.unbudgeted), *map(format_key, queued_pods), *blocked_keys]
-    assert sorted(planned_keys) == sorted(format_key(pod) for pod in leaving if not is_terminating(pod))
-
-
-@given(samples.pod_lists, samples.budget_lists)
-def test_queue_never_exceeds_the_allowed_disruptions(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6, X-6: a queue has at most `disruptionsAllowed` ready pods, and none if the budget's status is outdated."""
-    plan = plan_evictions(classify_pods(pods).leaving, budgets)
-
-    for budget in budgets:
-        queue = plan.queues_by_budget.get(format_budget_key(budget), [])
-        assert sum(is_ready(pod) for pod in queue) <= max(0, budget["status"]["disruptionsAllowed"])
-        if budget["status"]["observedGeneration"] < 1:
-            assert list(queue) == []
-        assert all(covers(budget, pod) for pod in queue)
 
 
 @pytest.mark.parametrize(

@@ -49,18 +49,12 @@ def test_takeover_makes_the_account_the_holder() -> None:
 
 
 def test_message_of_passive_install_names_the_active_install() -> None:
-    """Check that the message of a passive install is recorded in one Event, which has the same name each time."""
-    event = install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT, NOW)
+    """Check that a passive install reports in an Event on the Lease which install is active."""
+    notice = install_lease.build_passive_notice(OTHER_ACCOUNT, OWN_ACCOUNT)
 
-    assert event["message"] == install_lease.build_passive_message(OTHER_ACCOUNT, OWN_ACCOUNT)
-    assert "in namespace kubevirt-hyperconverged is passive" in event["message"]
-    assert "the install in namespace node-maintenance is active" in event["message"]
-    assert event["involvedObject"]["name"] == install_lease.LEASE_NAME
-    assert (
-        event["metadata"]["name"]
-        == install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT, NOW)["metadata"]["name"]
-    )
-    assert (
-        event["metadata"]["name"]
-        != install_lease.build_passive_event(OWN_ACCOUNT, OTHER_ACCOUNT, NOW)["metadata"]["name"]
-    )
+    assert notice.message == install_lease.build_passive_message(OTHER_ACCOUNT, OWN_ACCOUNT)
+    assert "in namespace kubevirt-hyperconverged is passive" in notice.message
+    assert "the install in namespace node-maintenance is active" in notice.message
+    assert (notice.regarding["name"], notice.event_type) == (install_lease.LEASE_NAME, "Warning")
+    assert notice.event_name == install_lease.build_passive_notice(OTHER_ACCOUNT, OWN_ACCOUNT).event_name
+    assert notice.event_name != install_lease.build_passive_notice(OWN_ACCOUNT, OTHER_ACCOUNT).event_name

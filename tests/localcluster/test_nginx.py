@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from localcluster.knative.proxy import Proxy
+from localcluster.knative.planes import Proxy
 from localcluster.processes import is_listening, wait_until_ready
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from localcluster.errors import LocalClusterError
 from localcluster.up import start, state_directory
-from localcluster.up.cluster_spec import ClusterSpec
 from localcluster.up.restarter import ProcessRecord
+from localcluster.up.state_directory import ClusterSpec
 from localcluster.up.status import print_status
 
 

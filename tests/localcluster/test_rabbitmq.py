@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from eventing.local.triggers import DeliveryPolicy, Trigger
+from eventing.local.manifests import DeliveryPolicy, Trigger
 from localcluster.errors import LocalClusterError
 from localcluster.rabbitmq import environment, server, topology
 

@@ -19,7 +19,7 @@ from localcluster.errors import LocalClusterError
 from localcluster.processes import wait_until_ready
 from localcluster.programs import build
 from localcluster.up import start, state_directory, status
-from localcluster.up.cluster_spec import ClusterSpec
+from localcluster.up.state_directory import ClusterSpec
 from tests.localcluster.commands import (
     ROOT,
     build_command,
@@ -36,7 +36,8 @@ pytestmark = pytest.mark.slow
 UNPRIVILEGED_SCRIPT = """
 import os, sys
 from pathlib import Path
-from localcluster.up import cluster_spec, down, state_directory, supervisor
+from localcluster.up import down, state_directory, supervisor
+from localcluster.up import state_directory
 from localcluster.errors import LocalClusterError
 if os.geteuid() == 0:
     os.seteuid(65534)
@@ -49,7 +50,7 @@ except (LocalClusterError, OSError) as error:
 
 The script itself switches the user, because possibly only root can read Python's files.
 """
-SUPERVISE_EXPRESSION = "(lambda directory: supervisor.supervise(directory, cluster_spec.ClusterSpec()))"
+SUPERVISE_EXPRESSION = "(lambda directory: supervisor.supervise(directory, state_directory.ClusterSpec()))"
 TITLE = "NODES=2 CONTROL_PLANES=1 DELIVERY=local"
 SERVER_COUNT = 9
 """Number of processes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok and four of the product.

@@ -12,8 +12,16 @@ import pytest
 from kube.paths import Object
 from localcluster.demo import vm
 from localcluster.demo.common import DemoError, format_drain_status, run_demo
-from localcluster.demo.uptimes import Uptime, check_outcomes, describe_change, format_uptimes, read_uptime
-from localcluster.demo.vm import BLOCKED_VM, NODE_COUNT, PREVIEW
+from localcluster.demo.vm import (
+    BLOCKED_VM,
+    NODE_COUNT,
+    PREVIEW,
+    Uptime,
+    check_outcomes,
+    describe_change,
+    format_uptimes,
+    read_uptime,
+)
 from tests.localcluster.commands import ROOT
 from tests.proofs import proves
 

@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 import pytest
 import yaml
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects, key_pairs
+from kube.certificates import key_pairs, objects
 from kube.certificates.ca_injection import INJECT_ANNOTATION
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from localcluster.cluster import LocalCluster
@@ -44,14 +44,14 @@ def cert_manager_cluster(installed_cluster: LocalCluster) -> Iterator[LocalClust
 @proves("OSV-23")
 def test_api_server_keeps_all_fields_of_cert_manager_objects(cert_manager_cluster: LocalCluster) -> None:
     """Check that cert-manager's schemas accept and keep each field of the component's objects."""
-    objects = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
+    manifests = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
 
     cert_manager_cluster.kubectl(*STRICT_APPLY, COMPONENT_DIR / "certificates.yaml")
 
     get_command = ("get", "issuers.cert-manager.io,certificates.cert-manager.io", "-n", OWN_NAMESPACE, "-o", "json")
     applied = json.loads(cert_manager_cluster.kubectl(*get_command).stdout)["items"]
     specs = {(manifest["kind"], manifest["metadata"]["name"]): manifest["spec"] for manifest in applied}
-    assert specs == {(manifest["kind"], manifest["metadata"]["name"]): manifest["spec"] for manifest in objects}
+    assert specs == {(manifest["kind"], manifest["metadata"]["name"]): manifest["spec"] for manifest in manifests}
 
 
 def test_api_server_rejects_unknown_field_in_certificate(cert_manager_cluster: LocalCluster) -> None:
@@ -66,9 +66,9 @@ def test_api_server_rejects_unknown_field_in_certificate(cert_manager_cluster: L
 def test_ca_injection_annotation_names_certificate_of_cert_manager() -> None:
     """Check that the Certificate, its Secret and the webhook's CA injection annotation have the same name."""
     (configuration,) = filter_by_kind(render_overlay("plain"), "ValidatingWebhookConfiguration")
-    objects = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
+    manifests = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
     (serving_certificate,) = [
-        certificate for certificate in filter_by_kind(objects, "Certificate") if not certificate["spec"].get("isCA")
+        certificate for certificate in filter_by_kind(manifests, "Certificate") if not certificate["spec"].get("isCA")
     ]
 
     certificate_name = f"{serving_certificate['metadata']['namespace']}/{serving_certificate['metadata']['name']}"
@@ -88,10 +88,10 @@ def test_renewal_writes_nothing_if_cert_manager_manages_the_secret(cert_manager_
     signer = key_pairs.create_ca(COMPONENTS["ours"], now)
     key_pair = key_pairs.issue_serving_certificate(signer, ["validate.node-maintenance.svc"], COMPONENTS["ours"], now)
     entries = {"tls.crt": key_pair.certificate, "tls.key": key_pair.key, "ca.crt": signer.certificate}
-    metadata = {"name": "validate", "annotations": {certificate_objects.CERT_MANAGER_ANNOTATION: "validate"}}
-    secret = {"metadata": metadata, "type": "kubernetes.io/tls", "data": certificate_objects.encode_entries(entries)}
+    metadata = {"name": "validate", "annotations": {objects.CERT_MANAGER_ANNOTATION: "validate"}}
+    secret = {"metadata": metadata, "type": "kubernetes.io/tls", "data": objects.encode_entries(entries)}
     cert_manager_cluster.kubectl("delete", "secret", "validate", "-n", OWN_NAMESPACE, "--ignore-not-found")
-    client.create(certificate_objects.build_secrets_path(OWN_NAMESPACE), secret)
+    client.create(objects.build_secrets_path(OWN_NAMESPACE), secret)
     (configuration,) = filter_by_kind(render_overlay("plain"), "ValidatingWebhookConfiguration")
     cert_manager_cluster.kubectl(*STRICT_APPLY, "-", input=yaml.safe_dump(configuration))
     try:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from console.operations.dead_letter_redrive import find_broker_url
-from console.operations.replay_runner import replay_dry_run
+from console.operations.replay import replay_dry_run
 from eventing import events
 from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Entry
@@ -20,6 +20,7 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import DEFAULT_NAMESPACE
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import Receiver, Response
 from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from tests.manifests.documented_rights import Right, parse_touches
 from tests.manifests.rendering import (
@@ -31,7 +32,6 @@ from tests.manifests.rendering import (
     get_pod_templates,
     render,
 )
-from tests.receiver import Receiver, Response
 from tests.sources import parse_source
 
 RBAC_FILE = MANIFESTS / "components" / "console" / "rbac.yaml"

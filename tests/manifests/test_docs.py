@@ -14,10 +14,10 @@ import yaml
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.event_types import REFERENCE_TYPES, shorten_type
+from eventing.events import REFERENCE_TYPES, shorten_type
 from eventing.journal.store import Journal
 from functions.app import FUNCTIONS
-from kube.cpu import capabilities, node_patch
+from kube.cpu_labels import capabilities, node_patch
 from kube.mutex.objects import DEFAULT_NAMESPACE, FINALIZER, RUN_LABEL
 from kube.virtualization import virt_launcher_budgets
 from localcluster.deploy.preflight import PLACEHOLDER_IMAGE, list_objects_with_placeholder_image

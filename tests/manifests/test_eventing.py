@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from eventing import events
-from eventing.event_types import KNOWN_TYPES
-from eventing.local.manifests import YAML_LOADER
+from eventing.events import KNOWN_TYPES
+from eventing.local.manifests import PARALLELISM_ANNOTATION, YAML_LOADER, DeliveryPolicy, parse_duration
 from eventing.local.ping_source import Schedule
-from eventing.local.triggers import PARALLELISM_ANNOTATION, DeliveryPolicy, parse_duration
 from kube import selectors
 from kube.nodes import MAINTENANCE_LABEL
 from tests.manifests import trigger_checks

@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 import pytest
 import yaml
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects
+from kube.certificates import objects
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.client.sync_client import SyncClient
 from localcluster import access
@@ -49,11 +49,11 @@ def component(request: pytest.FixtureRequest, installed_cluster: LocalCluster) -
 
 @proves("OSV-23")
 def test_role_file_contains_only_role_and_role_binding(component: str) -> None:
-    objects = list(yaml.safe_load_all(read_role_file(component)))
+    manifests = list(yaml.safe_load_all(read_role_file(component)))
 
-    assert [manifest["kind"] for manifest in objects] == ["Role", "RoleBinding"]
-    assert {manifest["metadata"]["namespace"] for manifest in objects} == {NAMESPACES[component]}
-    (subject,) = objects[1]["subjects"]
+    assert [manifest["kind"] for manifest in manifests] == ["Role", "RoleBinding"]
+    assert {manifest["metadata"]["namespace"] for manifest in manifests} == {NAMESPACES[component]}
+    (subject,) = manifests[1]["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": access.NAMESPACE}
     assert COMPONENTS[component].ca_secret_name in list_writable_secrets(component)
 
@@ -70,9 +70,9 @@ def test_role_permits_writing_only_named_secrets(installed_cluster: LocalCluster
         metadata = {
             "name": name,
             "labels": {COMPONENT_LABEL: component},
-            "annotations": {certificate_objects.DNS_NAMES_ANNOTATION: f"{name}.{namespace}.svc"},
+            "annotations": {objects.DNS_NAMES_ANNOTATION: f"{name}.{namespace}.svc"},
         }
-        admin.create(certificate_objects.build_secrets_path(namespace), {"metadata": metadata})
+        admin.create(objects.build_secrets_path(namespace), {"metadata": metadata})
 
     errors_by_pass = [
         client.run(renew_all(client.api, Settings((namespace,)), datetime.now(timezone.utc))).errors for _ in range(2)
@@ -80,15 +80,15 @@ def test_role_permits_writing_only_named_secrets(installed_cluster: LocalCluster
 
     client.close()
     assert [[error.status for error in errors] for errors in errors_by_pass] == [[403], [403]]
-    assert certificate_objects.get_current_key_pair(
-        admin.get(certificate_objects.build_secrets_path(namespace, list_writable_secrets(component)[1]))
+    assert objects.get_current_key_pair(
+        admin.get(objects.build_secrets_path(namespace, list_writable_secrets(component)[1]))
     )
-    assert "data" not in admin.get(certificate_objects.build_secrets_path(namespace, "other"))
+    assert "data" not in admin.get(objects.build_secrets_path(namespace, "other"))
     expected = {right._replace(namespace=namespace) for right in read_documented_rights(ACCOUNT) if right.namespace}
     assert list_extra_rights(installed_cluster, ACCOUNT, namespace) >= expected
     readers = {
         account
-        for account in access.SERVICE_ACCOUNTS
+        for account in access.list_service_accounts()
         if any(right.resource == "secrets" for right in list_extra_rights(installed_cluster, account, namespace))
     }
     assert readers == {ACCOUNT}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eventing import events
-from eventing.local import manifests, triggers
+from eventing.local import manifests
 from eventing.podsource import watcher
 from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
@@ -45,7 +45,7 @@ def test_every_trigger_matches_an_emitted_and_consumed_type(folder: Path, tmp_pa
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
 def test_triggers_deliver_exactly_the_consumed_types(folder: Path, tmp_path: Path) -> None:
     """Check that Triggers deliver to each function exactly the event types that it consumes."""
-    parsed_triggers = triggers.parse_triggers(load_rendered(folder, tmp_path), "http://functions")
+    parsed_triggers = manifests.parse_triggers(load_rendered(folder, tmp_path), "http://functions")
     certificate_consumers = (
         {"renew-certificates": CONSUMED_TYPES["renew-certificates"]} if folder.name in CERTIFICATES_OVERLAYS else {}
     )
@@ -74,7 +74,7 @@ def test_subscriptions_match_triggers(tmp_path: Path) -> None:
     component_documents = manifests.read_documents(
         [MANIFESTS / "components" / component / "eventing.yaml" for component in optional_components]
     )
-    parsed_triggers = triggers.parse_triggers(
+    parsed_triggers = manifests.parse_triggers(
         [*load_rendered(MANIFESTS / "base", tmp_path), *component_documents], "http://functions"
     ).values()
     filters = {
@@ -96,7 +96,7 @@ def test_local_delivery_reads_same_triggers_from_every_overlay(name: str, tmp_pa
     triggers_by_directory = [
         {
             name: (trigger.attributes, trigger.subscriber_url, trigger.policy)
-            for name, trigger in triggers.parse_triggers(documents, "http://functions").items()
+            for name, trigger in manifests.parse_triggers(documents, "http://functions").items()
         }
         for documents in (
             load_rendered(MANIFESTS / "base", tmp_path),

@@ -252,7 +252,7 @@ def test_coalescing_functions_have_session_affinity() -> None:
 
     The other pod is used only while that pod is unavailable.
     """
-    expected = {name for name, function in FUNCTIONS.items() if function.pass_queue and name not in OPT_IN_STEPS} | {
+    expected = {name for name, function in FUNCTIONS.items() if function.coalescing and name not in OPT_IN_STEPS} | {
         "status"
     }
     services = filter_by_kind(render_overlay("plain"), "Service")

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from functions.app import FUNCTIONS
-from localcluster.access import SERVICE_ACCOUNTS
+from localcluster.access import list_service_accounts
 from localcluster.cluster import LocalCluster
 from tests.manifests.documented_rights import (
     MAINTENANCE_GROUPS,
@@ -124,7 +124,7 @@ def test_api_server_denies_secrets_to_other_accounts(installed_cluster: LocalClu
     verbs = ("get", "list", "watch")
     readers = {
         account
-        for account in SERVICE_ACCOUNTS
+        for account in list_service_accounts()
         if any(
             Right("", "secrets", verb, OWN_NAMESPACE)
             in request_allowed_rights(installed_cluster, account, OWN_NAMESPACE)

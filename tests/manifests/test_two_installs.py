@@ -13,13 +13,14 @@ from eventing.replay.function_client import post_event
 from kube import install_lease
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import LEASE_NAMESPACE, LEASES_PATH, build_events_path
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from localcluster.processes import wait_until_ready
 from tests.functions.event_builders import build_tick
 from tests.manifests.rendering import MANIFESTS, SKIP_SCHEMA_OPTION, install_knative_crds, render_overlay
 from tests.manifests.running_install import RunningInstall
 from tests.proofs import proves
-from tests.workload import AuditLog, build_pod, start_audit
+from tests.workload import build_pod
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +92,7 @@ def test_passive_install_takes_over_after_active_install_is_removed(
             [],
             TIMEOUT_SECONDS,
         )
-        audit = start_audit(two_install_cluster)
+        audit = AuditLog(two_install_cluster.audit_log)
         send_tick(second_install)
         drain_new_node(two_install_cluster, "drained-by-first")
         events_path, field_selector = (
@@ -123,7 +124,7 @@ def test_passive_install_takes_over_after_active_install_is_removed(
 
         first_install.stop()
         two_install_cluster.kubectl("delete", "serviceaccount", "--all", "-n", FIRST_NAMESPACE)
-        audit = start_audit(two_install_cluster)
+        audit = AuditLog(two_install_cluster.audit_log)
         send_tick(second_install)
         wait_until_ready(
             "the second install's Lease",

@@ -44,7 +44,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path
 
 STEP_TESTS = (
     "tests/functions/maintenance",
-    "tests/functions/serving/test_pass_queue.py",
+    "tests/functions/test_work_queue.py",
     "tests/functions/admission/test_quorum.py",
     "tests/functions/test_installs.py",
 )

@@ -9,8 +9,8 @@ from contextlib import aclosing, closing, contextmanager
 from kube.client.api import Api
 from kube.client.list_watch import follow
 from kube.client.sync_client import SyncClient
+from localcluster.waiting import run_until_set
 from tests.real.environment import RealNodesEnvironment
-from tests.waiting import run_until_set
 
 ExitCodes = dict[str, dict[str, int]]
 """Pod name → container name → exit code."""

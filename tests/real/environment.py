@@ -12,7 +12,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.nodes.node import RealNode
 from localcluster.nodes.node_config import PAUSE_IMAGE
 from localcluster.nodes.real_nodes import RealNodes
-from tests.waiting import wait_for_collection, wait_for_object
+from localcluster.waiting import wait_for_collection, wait_for_object
 
 IGNORE_SIGTERM_SCRIPT = "trap '' TERM; while true; do sleep 1; done"
 GRACE_SECONDS = 3

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from functions.serving.attempts import FLUSH_TIMEOUT_SECONDS
+from kube.times import parse_time
 from localcluster.access import NAMESPACE
+from localcluster.addons import PULL_SECRET_PATCH, create_pull_secret
 from localcluster.cluster import LocalCluster
 from localcluster.knative import pod_install
 from localcluster.nodes.real_nodes import RealNodes
-from localcluster.registry.pods import PULL_SECRET_PATCH, create_pull_secret
 from tests.localcluster.commands import wait_until
 from tests.machine_speed import is_below_scaled_limit
 from tests.postgresql import PostgreSQL
@@ -21,6 +23,7 @@ from tests.real.environment import RealNodesEnvironment
 from tests.relay import Relay
 
 COMPONENT_NAMES = ("console", "postgresql")
+RECORD_LABEL = "nodemaintenance.dev/function=record"
 MAX_DRAIN_SECONDS, MAX_CONSOLE_SILENT_SECONDS = 200, 60
 """Maximum duration of a drain, and maximum time without a response from the console during the drain, in seconds.
 
@@ -102,7 +105,26 @@ def assert_drain_within_limits(environment: InstalledEnvironment, result: self_d
     assert len(result.evicted) == len(set(result.evicted)) > 10
     assert is_below_scaled_limit(result.seconds, MAX_DRAIN_SECONDS)
     assert result.max_silent_seconds < MAX_CONSOLE_SILENT_SECONDS
-    assert_evictions_recorded(environment, result.evicted)
+    delay = measure_recorder_delay(environment, result)
+    if delay < FLUSH_TIMEOUT_SECONDS:
+        assert_evictions_recorded(environment, result.evicted)
+    else:
+        print(f"record was ready only {delay:.0f} s after evict was evicted: evictions may be missing (docs/sizing.md)")
+
+
+def measure_recorder_delay(environment: InstalledEnvironment, result: self_drain.DrainResult) -> float:
+    """Return the seconds from the eviction of the last `evict` pod until `record` was ready; 0 if it was ready."""
+    pods = environment.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods", label_selector=RECORD_LABEL)["items"]
+    ready_times = [
+        parse_time(condition["lastTransitionTime"])
+        for pod in pods
+        for condition in pod["status"].get("conditions", [])
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    ]
+    assert ready_times, "no pod of record is ready"
+    if result.evict_evicted_at is None:
+        return 0.0
+    return max(0.0, (min(ready_times) - result.evict_evicted_at).total_seconds())
 
 
 def assert_evictions_recorded(environment: InstalledEnvironment, evicted: Sequence[str]) -> None:

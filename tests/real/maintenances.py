@@ -8,8 +8,8 @@ from typing import Any
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S, ApiGroup
 from kube.paths import Object
+from localcluster.waiting import wait_for_object
 from tests.real.environment import RealNodesEnvironment
-from tests.waiting import wait_for_object
 
 TIMEOUT_SECONDS = 120.0
 

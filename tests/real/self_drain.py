@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
@@ -16,11 +17,12 @@ import psycopg
 from eventing import events
 from kube.maintenance import objects as m
 from kube.paths import Object
+from kube.times import parse_time
 from localcluster.access import NAMESPACE
+from localcluster.audit_log import AuditLog
 from localcluster.processes import Server
 from tests.real import maintenances
 from tests.real.environment import RealNodesEnvironment
-from tests.workload import AuditLog, start_audit
 
 POLLING_SCRIPT = """
 import sys, time, urllib.request
@@ -43,12 +45,14 @@ class DrainResult:
         evicted: The names of the evicted pods; a pod is listed once per granted eviction.
         still_running: The names of the evictable pods for which containerd still ran a container.
         max_silent_seconds: The longest time in seconds without a response from the console.
+        evict_evicted_at: The time at which a pod of `evict` was evicted last, None if none was evicted.
     """
 
     seconds: float
     evicted: Sequence[str]
     still_running: set[str]
     max_silent_seconds: float
+    evict_evicted_at: datetime | None
 
 
 def drain_and_observe(
@@ -61,7 +65,7 @@ def drain_and_observe(
     """Drain and restore a node; call `on_progress` once the drain is in progress."""
     evictable = _list_evictable_pods(environment, node)
     poller = _start_polling(environment, "console", node)
-    audit = start_audit(environment.cluster)
+    audit = AuditLog(environment.cluster.audit_log)
     started, started_at = time.monotonic(), time.time()
     try:
         maintenances.create_maintenance(environment, name, node)
@@ -74,8 +78,14 @@ def drain_and_observe(
     finally:
         poller.kill()
     maintenances.end_maintenance(environment, name, node)
+    evictions = [entry for entry in audit.list_evictions() if entry["responseStatus"]["code"] == 201]
+    own_evictions = [entry for entry in evictions if entry["objectRef"]["name"].startswith("evict-")]
     return DrainResult(
-        seconds, _list_evicted_pods(audit), still_running, _measure_longest_silence(poller.log, started_at)
+        seconds,
+        [entry["objectRef"]["name"] for entry in evictions],
+        still_running,
+        _measure_longest_silence(poller.log, started_at),
+        parse_time(own_evictions[-1]["stageTimestamp"]) if own_evictions else None,
     )
 
 
@@ -93,10 +103,12 @@ def read_evicted_pods_from_journal(journal_url: str) -> set[str]:
         event_texts = [body for (body,) in database.execute("SELECT event FROM bodies")]
         replies = [reply for (text,) in database.execute("SELECT replies FROM attempts") for reply in json.loads(text)]
     recorded_events = [*map(json.loads, event_texts), *replies]
-    event_data = (
-        event["data"] for event in recorded_events if event["type"] in (events.PODS_EVICTED, events.NODE_DRAINED)
-    )
-    batches = [data.get("evicted", []) for data in event_data]
+    evicting_events = [
+        event for event in recorded_events if event["type"] in (events.PODS_EVICTED, events.NODE_DRAINED)
+    ]
+    incomplete_events = [event for event in evicting_events if not isinstance(event["data"], dict)]
+    assert incomplete_events == []
+    batches = [event["data"].get("evicted", []) for event in evicting_events]
     return {pod["name"] for batch in batches for pod in batch}
 
 
@@ -117,10 +129,6 @@ def _list_evictable_pods(environment: RealNodesEnvironment, node: str) -> list[O
     pods = environment.client.list("/api/v1/pods", field_selector=f"spec.nodeName={node}")["items"]
     kinds = {"DaemonSet", "Node"}
     return [pod for pod in pods if not kinds & {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}]
-
-
-def _list_evicted_pods(audit: AuditLog) -> list[str]:
-    return [entry["objectRef"]["name"] for entry in audit.list_evictions() if entry["responseStatus"]["code"] == 201]
 
 
 def _start_polling(environment: RealNodesEnvironment, service: str, drained_node: str) -> Server:

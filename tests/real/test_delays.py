@@ -9,6 +9,7 @@ import pytest
 from kube.maintenance import objects as m
 from kube.paths import Object
 from kube.pods import is_ready
+from localcluster.waiting import wait_for_collection
 from tests.proofs import proves
 from tests.real import maintenances
 from tests.real.environment import (
@@ -22,7 +23,6 @@ from tests.real.environment import (
     build_workload,
     prefer_node,
 )
-from tests.waiting import wait_for_collection
 
 pytestmark = pytest.mark.real
 NODE_NAME = "real-1"

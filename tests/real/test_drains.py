@@ -13,6 +13,7 @@ import yaml
 
 from kube.paths import Object
 from kube.pods import is_ready
+from localcluster.waiting import wait_for_collection
 from tests.proofs import proves
 from tests.real import maintenances
 from tests.real.environment import (
@@ -25,7 +26,6 @@ from tests.real.environment import (
     build_pod_spec,
     build_workload,
 )
-from tests.waiting import wait_for_collection
 
 pytestmark = pytest.mark.real
 SOURCE_NODE, TARGET_NODE = "real-1", "real-2"

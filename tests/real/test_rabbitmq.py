@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.access import NAMESPACE
+from localcluster.addons import EVENTING_ADDON, SERVING_ADDONS
 from localcluster.knative import pod_install
-from localcluster.knative import pods as knative
 from localcluster.nodes import preflight
-from localcluster.rabbitmq import pods as rabbitmq
-from localcluster.serving import pods as serving
+from localcluster.rabbitmq.pods import RABBITMQ, create_rabbitmq_cluster, write_overlay
 from tests.real import maintenances
 from tests.real.environment import RealNodesEnvironment
 from tests.real.installed_environment import apply_until_accepted
@@ -24,11 +23,11 @@ def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Yield two real nodes with Knative Eventing and Serving, RabbitMQ and the product as pods."""
     preflight.check_host()
     folder = tmp_path_factory.mktemp("durable")
-    addons = (knative.EVENTING, *serving.ADDONS, rabbitmq)
+    addons = (EVENTING_ADDON, *SERVING_ADDONS, RABBITMQ)
     with pod_install.start_real_cluster(folder / "cluster", addons=addons) as (cluster, nodes):
         cluster.kubectl("create", "namespace", NAMESPACE)
-        rabbitmq.create_rabbitmq_cluster(cluster, folder / "disk")
-        overlay = rabbitmq.write_overlay(folder / "overlay")
+        create_rabbitmq_cluster(cluster, folder / "disk")
+        overlay = write_overlay(folder / "overlay")
         # The Broker's webhook sometimes misses its timeout of 2 s while all pods start.
         apply_until_accepted(cluster, overlay)
         pod_install.wait_until_ready(cluster, pod_install.LATE_DEPLOYMENT)

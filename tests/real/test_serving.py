@@ -8,17 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from functions.app import FUNCTIONS
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
 from kube.paths import Object
 from localcluster.access import NAMESPACE
+from localcluster.addons import EVENTING_ADDON, PUSHED_IMAGE_NAME, REGISTRY, SERVING_ADDONS, push_product_image
 from localcluster.cluster import FAKE_NODE_TOLERATION
-from localcluster.knative import pod_install, pods
+from localcluster.knative import pod_install
 from localcluster.nodes import preflight
 from localcluster.programs import build
-from localcluster.registry.pods import PUSHED_IMAGE_NAME, REGISTRY, push_product_image
 from localcluster.servers import ROOT
-from localcluster.serving import pods as serving
+from localcluster.waiting import wait_for_collection
 from tests.machine_speed import is_below_scaled_limit, measure_slowdown
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances, self_drain
@@ -31,7 +32,7 @@ from tests.real.installed_environment import (
     assert_drain_within_limits,
     install_product,
 )
-from tests.waiting import wait_for_collection
+from tests.sources import OPT_IN_STEPS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 OVERLAY = ROOT / "manifests" / "overlays" / "knative"
@@ -66,7 +67,7 @@ def serving_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[In
     preflight.check_host()
     build.build_all([build.NODES, build.KNATIVE, build.SERVING, build.TRAEFIK, build.REGISTRY, build.KN])
     folder = tmp_path_factory.mktemp("serving")
-    addons = (pods.EVENTING, *serving.ADDONS, REGISTRY)
+    addons = (EVENTING_ADDON, *SERVING_ADDONS, REGISTRY)
     with pod_install.start_real_cluster(folder / "cluster", addons=addons) as (cluster, nodes):
         image = push_product_image(nodes.nodes)
         with install_product(cluster, nodes, folder, OVERLAY, image, with_pull_secret=True) as environment:
@@ -104,7 +105,7 @@ def test_each_service_has_one_revision_and_second_apply_changes_nothing(
     revisions = serving_environment.client.list(REVISIONS_PATH)["items"]
     services = serving_environment.client.list(SERVICES_PATH)["items"]
 
-    assert len(services) == len(revisions) == 9
+    assert len(services) == len(revisions) == len(FUNCTIONS) - len(OPT_IN_STEPS) - 1  # `record` is a Deployment.
     digests = {status["imageDigest"] for item in revisions for status in item["status"]["containerStatuses"]}
     assert len(digests) == 1
     assert digests.pop().startswith(f"{PUSHED_IMAGE_NAME}@sha256:")

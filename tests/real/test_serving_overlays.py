@@ -10,11 +10,11 @@ import pytest
 
 from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, ApiGroup
 from localcluster.access import NAMESPACE
+from localcluster.addons import EVENTING_ADDON, SERVING_ADDONS
 from localcluster.components import crds, selection
-from localcluster.knative import pod_install, pods
+from localcluster.knative import pod_install
 from localcluster.nodes import func_image, preflight
 from localcluster.servers import ROOT
-from localcluster.serving import pods as serving
 from tests.manifests.rendering import SHARED_LABEL
 from tests.proofs import proves
 from tests.real import applied_manifests, maintenances
@@ -68,7 +68,7 @@ def serving_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNo
     """Yield two real nodes with Knative Eventing and Serving, and the CRDs of all components."""
     preflight.check_host()
     folder = tmp_path_factory.mktemp("serving-overlays")
-    addons = (pods.EVENTING, *serving.ADDONS, FuncImage())
+    addons = (EVENTING_ADDON, *SERVING_ADDONS, FuncImage())
     with pod_install.start_real_cluster(folder / "cluster", addons=addons) as (cluster, nodes):
         crds.install_crds(cluster, tuple(selection.CRD_PROJECTS))
         yield RealNodesEnvironment(cluster, nodes)

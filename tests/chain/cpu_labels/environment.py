@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -17,16 +15,16 @@ import requests
 from eventing.replay.function_client import post_event
 from kube.client.api import METADATA_ONLY
 from kube.client.sync_client import SyncClient
-from kube.cpu import capabilities, hyperconverged
-from kube.cpu.node_patch import MODEL_LABEL_PREFIX
+from kube.cpu_labels import capabilities, hyperconverged
+from kube.cpu_labels.node_patch import MODEL_LABEL_PREFIX
 from kube.nodes import NODES_PATH as COLLECTION
 from kube.paths import DEFAULT_NAMESPACE, Object
+from localcluster.audit_log import OWN_USER_PREFIX, AuditLog, is_dry_run
 from localcluster.cluster import LocalCluster
 from localcluster.engine_product import EngineProduct
 from localcluster.processes import wait_until_ready
 from localcluster.product import Product
 from tests.functions.event_builders import build_tick
-from tests.workload import OWN_USER_PREFIX, AuditLog, is_dry_run, start_audit
 
 NODE_COUNT = 1000
 NODE_NAMES = [f"node-{number}" for number in range(1, NODE_COUNT + 1)]
@@ -35,7 +33,6 @@ HASWELL_NODES, PENRYN_NODES = NODE_NAMES[:600], NODE_NAMES[600:900]
 CONFIGMAPS_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/configmaps"
 HYPERCONVERGEDS_PATH = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
 HASWELL_SELECTOR = f"{MODEL_LABEL_PREFIX}Haswell=true"
-COUNT_UNDELIVERED_QUERY = "SELECT count(*) FROM delivery"
 LOST_RESPONSE_STATUS = 504
 BUCKET_PATTERN = re.compile(r'nodemaintenance_function_seconds_bucket\{function="label-cpu",le="([^"]+)"\} (\S+)')
 
@@ -103,16 +100,11 @@ class CpuLabelsEnvironment:
     def wait_until_delivered(self) -> None:
         """Wait until the local delivery has no pending events."""
         assert isinstance(self.product, Product)
-        with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
-            wait_until_ready(
-                "an empty outbox",
-                lambda: outbox.execute(COUNT_UNDELIVERED_QUERY).fetchone() == (0,),
-                self.product.servers,
-            )
+        self.product.wait_until_delivered()
 
     def start_audit(self) -> AuditLog:
         """Return an audit log of all writes to the API server after this call."""
-        return start_audit(self.cluster)
+        return AuditLog(self.cluster.audit_log)
 
     def read_duration_buckets(self) -> dict[str, float]:
         """Return bucket limit in seconds → number of events that `label-cpu` has handled within that time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kube.cpu.node_patch import FEATURE_LABEL_PREFIX, MANAGED_LABEL
+from kube.cpu_labels.node_patch import FEATURE_LABEL_PREFIX, MANAGED_LABEL
 from localcluster.processes import wait_until_ready
 from tests.chain.cpu_labels.environment import (
     HASWELL_NODES,

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.components.selection import MUTEX
-from tests.chain.mutex.environment import OLD_VERSION, MutexEnvironment
+from localcluster.simulators.openshift import FakeMco
+from localcluster.simulators.upgrade_objects import OLD_VERSION
+from tests.chain.mutex.environment import MutexEnvironment
 from tests.chain.running_product import run_product
-from tests.openshift import FakeMco
 
 
 @pytest.fixture(scope="package")

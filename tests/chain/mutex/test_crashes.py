@@ -9,9 +9,10 @@ from random import Random
 
 import pytest
 
-from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment, get_node_and_rule
-from tests.chain.mutex.release_watcher import ReleaseWatcher
-from tests.openshift import FakeMco
+from chaos.release_watcher import ReleaseWatcher
+from localcluster.simulators.openshift import FakeMco
+from localcluster.simulators.upgrade_objects import NEW_VERSION
+from tests.chain.mutex.environment import MutexEnvironment, get_node_and_rule
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kube.mutex.node_labels import is_released
+from kube.mutex.nodes import is_released
 from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_KIND, RUN_KIND, build_path, get_condition, is_condition_true
 from kube.mutex.versions import get_version
 from kube.nodes import build_node_path
 from localcluster.processes import wait_until_ready
+from localcluster.simulators.openshift import FakeMco
+from localcluster.simulators.upgrade_objects import JOBS_PATH, NEW_VERSION, OLD_VERSION, build_job_spec
 from tests.chain.admission_policies import apply_policy, is_rejected
-from tests.chain.mutex.environment import NEW_VERSION, OLD_VERSION, MutexEnvironment, build_job_spec, get_node_and_rule
-from tests.openshift import FakeMco
+from tests.chain.mutex.environment import MutexEnvironment, get_node_and_rule
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
@@ -124,7 +125,7 @@ def test_deleted_job_halts_run(environment: MutexEnvironment) -> None:
     run, names = create_waiting_run(environment)
     advance_run_to(environment, run, "RunningJobs", names)
     (job,) = environment.list_jobs()
-    environment.request_deletion(f"{environment.jobs}/{job['metadata']['name']}")
+    environment.request_deletion(f"{JOBS_PATH}/{job['metadata']['name']}")
     run_config = environment.wait_for_step(run, "Failed")
     assert "deleted before its result was known" in get_condition(run_config, "JobRun")["message"]
     assert environment.list_labelled_nodes() == set(names)

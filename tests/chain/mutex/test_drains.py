@@ -9,18 +9,19 @@ import pytest
 
 from console.operations.maintenance_actions import end_maintenances
 from kube.maintenance.groups import MEDIK8S
-from kube.mutex.node_labels import is_released
+from kube.mutex.nodes import is_released
 from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_KIND, RUN_LABEL, build_path, get_condition
 from kube.mutex.versions import get_version
 from kube.nodes import build_node_path, is_cordoned
 from kube.paths import Object
 from localcluster import access
 from localcluster.programs.build import ensure_programs
-from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment, get_node_and_rule
-from tests.openshift import FakeMco
+from localcluster.simulators.openshift import FakeMco
+from localcluster.simulators.upgrade_objects import JOBS_PATH, NEW_VERSION
+from localcluster.waiting import wait_for_collection
+from tests.chain.mutex.environment import MutexEnvironment, get_node_and_rule
 from tests.proofs import proves
 from tests.sources import ROOT
-from tests.waiting import wait_for_collection
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def run_job_locally(environment: MutexEnvironment, node: str, job_name_prefix: s
     """Run the command of a node's Job as the Job's ServiceAccount would, then complete the Job's pod."""
     jobs_by_name = wait_for_collection(
         environment.client,
-        environment.jobs,
+        JOBS_PATH,
         lambda jobs: any(name.startswith(job_name_prefix) for name in jobs),
         labels=RUN_LABEL,
     )

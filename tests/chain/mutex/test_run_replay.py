@@ -10,11 +10,12 @@ from click.testing import CliRunner, Result
 
 from console.cli import cli
 from kube.mutex.objects import DEFAULT_NAMESPACE
+from localcluster.audit_log import AuditLog, is_dry_run
+from localcluster.simulators.openshift import FakeMco
+from localcluster.simulators.upgrade_objects import NEW_VERSION
 from tests.chain.journal_reading import wait_for_complete_recording
-from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment
-from tests.openshift import FakeMco
+from tests.chain.mutex.environment import MutexEnvironment
 from tests.proofs import proves
-from tests.workload import AuditLog, is_dry_run
 
 pytestmark = pytest.mark.slow
 

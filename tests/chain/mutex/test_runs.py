@@ -7,15 +7,16 @@ from itertools import pairwise
 
 import pytest
 
+from chaos.release_watcher import ReleaseWatcher
 from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_LABEL_PREFIX, get_condition
 from kube.mutex.pools import POOLS_PATH
 from kube.mutex.versions import get_version
 from kube.paths import Object
-from tests.chain.mutex.environment import NEW_VERSION, OLD_VERSION, MutexEnvironment, get_node_and_rule
-from tests.chain.mutex.release_watcher import ReleaseWatcher
-from tests.openshift import FakeMco
+from localcluster.audit_log import AuditLog
+from localcluster.simulators.openshift import FakeMco
+from localcluster.simulators.upgrade_objects import JOBS_PATH, NEW_VERSION, OLD_VERSION
+from tests.chain.mutex.environment import MutexEnvironment, get_node_and_rule
 from tests.proofs import proves
-from tests.workload import AuditLog
 
 DOTTED_RULE_NAME = "first.of.two"
 
@@ -99,7 +100,7 @@ def test_run_upgrades_two_pools_with_two_rules(environment: MutexEnvironment, fa
 
 def _assert_jobs_ran_in_order(environment: MutexEnvironment, names: list[str]) -> None:
     """Assert that each node's Jobs ran one at a time, in the order of the rules, with the cleanup Job last."""
-    jobs = environment.client.list(environment.jobs)["items"]
+    jobs = environment.client.list(JOBS_PATH)["items"]
     jobs.sort(key=lambda job: int(job["metadata"]["resourceVersion"]))
     started_jobs = [(*get_node_and_rule(job), job["metadata"]["name"].startswith("cleanup-")) for job in jobs]
     expected = [

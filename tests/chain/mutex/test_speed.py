@@ -13,11 +13,12 @@ from kube.mutex.objects import DEFAULT_NAMESPACE
 from kube.mutex.versions import VERSION_LABEL
 from kube.nodes import build_node_path
 from kube.paths import Object
+from localcluster.audit_log import OWN_USER_PREFIX, AuditLog
 from localcluster.processes import wait_until_ready
-from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment, build_job_spec, get_node_and_rule
+from localcluster.simulators.upgrade_objects import JOBS_PATH, NEW_VERSION, build_job_spec
+from tests.chain.mutex.environment import MutexEnvironment, get_node_and_rule
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.workload import OWN_USER_PREFIX, AuditLog
 
 pytestmark = pytest.mark.slow
 
@@ -133,7 +134,7 @@ def test_mutex_without_run_sends_no_requests_between_ticks(environment: MutexEnv
 def change_nodes_and_jobs(environment: MutexEnvironment, nodes: list[str]) -> None:
     """Change nodes and create a Job that does not belong to the product, as happens in every cluster."""
     body = {"metadata": {"name": "foreign"}, "spec": build_job_spec()}
-    environment.client.create(environment.jobs, body)
+    environment.client.create(JOBS_PATH, body)
     for count in range(10):
         for name in nodes:
             environment.client.patch(build_node_path(name), {"metadata": {"labels": {"count": str(count)}}})

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.components.selection import VIRTUALIZATION
+from localcluster.simulators.kubevirt import FakeVirt
 from tests.chain.running_product import run_product
 from tests.chain.virtualization.environment import VirtualizationEnvironment
-from tests.fake_virt import FakeVirt
 
 
 @pytest.fixture(scope="package")

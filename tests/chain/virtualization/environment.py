@@ -23,22 +23,23 @@ from kube.virtualization.vmis import (
     VMIS_PATH,
     build_migrations_path,
 )
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.chain.environment import ChainEnvironment
-from tests.chain.virtualization.migration_watcher import MigrationWatcher
-from tests.fake_kubevirt_base import (
+from localcluster.simulators.kubevirt import (
     BOOT_ANNOTATION,
     FAILING_ANNOTATION,
+    FIRST_NODE_ANNOTATION,
     HOLDING_ANNOTATION,
     NOT_MIGRATABLE_ANNOTATION,
+    VIRTUAL_MACHINES_PATH,
     build_conditions,
     get_object_path,
     get_phase,
 )
-from tests.fake_virt import FIRST_NODE_ANNOTATION, VIRTUAL_MACHINES_PATH
-from tests.waiting import wait_for_collection
-from tests.workload import AuditLog
+from localcluster.waiting import wait_for_collection
+from tests.chain.environment import ChainEnvironment
+from tests.chain.virtualization.migration_watcher import MigrationWatcher
 
 TIMEOUT_SECONDS = 180.0
 VIRT_LAUNCHER_PREFIX = "virt-launcher-"

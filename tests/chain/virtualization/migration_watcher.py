@@ -13,7 +13,7 @@ from kube.client.list_watch import follow
 from kube.client.sync_client import SyncClient
 from kube.paths import Object
 from kube.virtualization.vmis import MIGRATIONS_PATH, get_key, get_vmi_key, is_finished
-from tests.waiting import run_until_set
+from localcluster.waiting import run_until_set
 
 
 class MigrationWatcher:

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from kube.nodes import build_node_path
+from localcluster.audit_log import AuditLog
 from tests.chain.virtualization.environment import VirtualizationEnvironment
 from tests.proofs import proves
-from tests.workload import start_audit
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def test_vms_migrate_despite_crashes(restarting_environment: VirtualizationEnvir
     original_boots = environment.wait_until_running(*node_by_vm)
     for node in source_nodes:  # VMs cannot migrate to cordoned nodes, and thus not to other source nodes
         environment.client.patch(build_node_path(node), {"spec": {"unschedulable": True}})
-    evictions, finished = start_audit(environment.cluster), threading.Event()
+    evictions, finished = AuditLog(environment.cluster.audit_log), threading.Event()
     with environment.create_watcher(node_by_vm) as watcher, ThreadPoolExecutor(1) as thread:
         killer = thread.submit(kill_repeatedly, environment, finished)
         try:

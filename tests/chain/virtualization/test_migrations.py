@@ -12,6 +12,8 @@ from kube.client.api_errors import ApiError
 from kube.paths import Object
 from kube.virtualization.virt_launcher_budgets import build_budget_name
 from kube.virtualization.vmis import MIGRATIONS_PATH
+from localcluster.audit_log import OWN_USER_PREFIX, AuditLog
+from localcluster.simulators.kubevirt import get_object_path
 from tests.chain.environment import has_succeeded
 from tests.chain.virtualization.environment import (
     VirtualizationEnvironment,
@@ -20,10 +22,8 @@ from tests.chain.virtualization.environment import (
     get_node_name,
     is_running,
 )
-from tests.fake_kubevirt_base import get_object_path
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.workload import OWN_USER_PREFIX, start_audit
 
 UNMIGRATABLE_REASON = "the disk is not shared"
 RESTARTED_VMS = ("always", "rerun")
@@ -47,7 +47,7 @@ def test_drain_migrates_restarts_or_waits_for_vms(environment: VirtualizationEnv
     all_names = [*migratable_names, *unmigratable_names, *restarted_names]
     original_boots = environment.wait_until_running(*all_names)
     environment.create_pods(node, 30)
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     with environment.create_watcher() as watcher:
         path = environment.create_maintenance(node)
         blocked_maintenance = environment.wait_for_state(
@@ -144,7 +144,7 @@ def test_failed_migration_is_reported_and_retried(environment: VirtualizationEnv
     original_boots = environment.wait_until_running(name)
     other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
     environment.set_migration_failure(*other_nodes)
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     path = environment.create_maintenance(node)
     maintenance = environment.wait_for_state(
         path,
@@ -274,7 +274,7 @@ def test_deleted_migration_is_created_again(environment: VirtualizationEnvironme
     node, _ = environment.create_node(), environment.create_node()
     name = environment.create_vm("disturbed", node)
     original_boots = environment.wait_until_running(name)
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
     with environment.hold_migrations(*other_nodes):
         path = environment.create_maintenance(node)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kube.maintenance.groups import KUBEVIRT_ALPHA
 from kube.paths import Object
+from localcluster.simulators.kubevirt import get_phase
 from tests.chain.virtualization.environment import VirtualizationEnvironment, get_boot, get_node_name, is_running
-from tests.fake_kubevirt_base import get_phase
 from tests.proofs import proves
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects
-from kube.certificates.certificate_objects import PRIVATE_KEY_ENTRY
+from kube.certificates import objects
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
+from kube.certificates.objects import PRIVATE_KEY_ENTRY
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.access import UNPRIVILEGED
@@ -23,8 +23,8 @@ from tests.console.conftest import RunCommand
 from tests.proofs import proves
 
 SECRETS_PATH, CONFIGMAPS_PATH = (
-    certificate_objects.build_secrets_path(DEFAULT_NAMESPACE),
-    certificate_objects.build_configmaps_path(DEFAULT_NAMESPACE),
+    objects.build_secrets_path(DEFAULT_NAMESPACE),
+    objects.build_configmaps_path(DEFAULT_NAMESPACE),
 )
 CA_SECRET_NAME = COMPONENTS["macpool"].ca_secret_name
 
@@ -33,7 +33,7 @@ CA_SECRET_NAME = COMPONENTS["macpool"].ca_secret_name
 def client_with_certificate(served_cluster: LocalCluster) -> Iterator[SyncClient]:
     """Create a certificate of the component `macpool`, which no other test uses, and yield the API client."""
     client = served_cluster.get_client()
-    labels, names = {COMPONENT_LABEL: "macpool"}, {certificate_objects.DNS_NAMES_ANNOTATION: "pool.svc"}
+    labels, names = {COMPONENT_LABEL: "macpool"}, {objects.DNS_NAMES_ANNOTATION: "pool.svc"}
     client.create(SECRETS_PATH, {"metadata": {"name": "pool", "labels": labels, "annotations": names}})
     run_renewal(client)
     yield client
@@ -63,7 +63,7 @@ def test_certificates_are_listed_with_serial_number_dates_and_next_renewal(
     certificates = list_certificates(run_command)
     result = run_command("certificates")
 
-    key_pair = certificate_objects.get_current_key_pair(client_with_certificate.get(f"{SECRETS_PATH}/pool"))
+    key_pair = objects.get_current_key_pair(client_with_certificate.get(f"{SECRETS_PATH}/pool"))
     assert key_pair
     assert certificates.keys() == {"pool", CA_SECRET_NAME}
     assert certificates["pool"]["serial"] == f"{key_pair.parsed_certificate.serial_number:x}"
@@ -125,7 +125,7 @@ def test_must_gather_contains_certificate_dates_but_no_private_key(
         members = [(member.name, archive.extractfile(member)) for member in archive.getmembers()]
         contents = {name: content_file.read().decode() for name, content_file in members if content_file}
     keys = [
-        certificate_objects.decode_entry(client_with_certificate.get(f"{SECRETS_PATH}/{name}"), PRIVATE_KEY_ENTRY)
+        objects.decode_entry(client_with_certificate.get(f"{SECRETS_PATH}/{name}"), PRIVATE_KEY_ENTRY)
         for name in ("pool", CA_SECRET_NAME)
     ]
     assert list_certificates(run_command)["pool"]["serial"] in contents["must-gather/certificates.json"]

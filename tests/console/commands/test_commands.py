@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from console.cli import cli
-from console.terminal.param_types import Duration
+from console.terminal.options import Duration
 from localcluster.access import UNPRIVILEGED
 from tests.console.conftest import ROOT, RunCommand
 from tests.proofs import proves

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from localcluster.http_receiver import Receiver
 from localcluster.processes import reserve_port
 from tests.console.conftest import RunCommand
-from tests.receiver import Receiver
 
 UNREADABLE_JOURNALS = {
     "no file": ("{folder}/journal.db", "file does not exist yet: the function record creates it"),

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from console.operations import manual_drain
-from kube.client import eviction_batch
 from kube.client.api import JSON_PATCH
+from kube.evictions import executor
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import build_cordon_patch, build_node_path, build_taint_patch, has_maintenance_label, is_tainted
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import ReceivedRequest, Response
 from tests.console.commands.workload_objects import (
     build_budget,
     build_controller,
@@ -28,7 +29,6 @@ from tests.console.commands.workload_objects import (
 from tests.console.conftest import CreateNode, RunCommand
 from tests.eviction_webhook import build_review_response, is_probe, serve_webhook
 from tests.proofs import proves
-from tests.receiver import ReceivedRequest, Response
 
 LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher"}
 CURRENT_FLAGS = ["--delete-emptydir-data", "--ignore-daemonsets", "--force"]
@@ -260,7 +260,7 @@ def test_eviction_denied_after_end_of_batch_is_reported_and_retried(
 
     No watch event follows a late denial, because no pod has changed. The output has one line for each eviction.
     """
-    monkeypatch.setattr(eviction_batch, "RESPONSE_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "RESPONSE_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(manual_drain, "RETRY_SECONDS", 0.1)
     create_pods(installed_cluster, node_name, "bare")
     never_set, webhook_requests = threading.Event(), list[ReceivedRequest]()

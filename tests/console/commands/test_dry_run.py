@@ -14,6 +14,7 @@ from kube.pods import MIRROR_ANNOTATION
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.processes import wait_until_ready
+from localcluster.waiting import wait_for_collection
 from tests.console.commands.workload_objects import (
     build_budget,
     build_controller,
@@ -25,7 +26,6 @@ from tests.console.commands.workload_objects import (
 from tests.console.conftest import CreateNode, RunCommand
 from tests.console.permissions import grant_permissions, has_permission
 from tests.proofs import proves
-from tests.waiting import wait_for_collection
 
 MAINTAINER_RESOURCES = ("nodes", "nodemaintenances")
 

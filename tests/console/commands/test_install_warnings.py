@@ -14,8 +14,8 @@ from functools import partial
 
 import pytest
 
-from console.operations.install import stalls
-from console.operations.install.problems import CONTROLLER_MISSING
+from console.operations import install_problems
+from console.operations.install_problems import CONTROLLER_MISSING
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
@@ -24,11 +24,11 @@ from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.product import install_manifests
+from localcluster.waiting import wait_for_collection, wait_for_object
 from tests import functest
 from tests.console.conftest import RunCommand
 from tests.console.permissions import grant_permissions
 from tests.manifests.rendering import Manifest, install_knative_crds, render_overlay
-from tests.waiting import wait_for_collection, wait_for_object
 
 NODE = "node-1"
 MAINTENANCE_PATH = f"{MEDIK8S.path}/{NODE}"
@@ -45,9 +45,9 @@ DEPLOYMENT_NAMESPACE = "plain-install"
 PULL_MESSAGE = 'Back-off pulling image "registry.example/nodemaintenance:v9"'
 STARTED_WITH_SHORT_DELAY = """
 from console.cli import main
-from console.operations.install import stalls
+from console.operations import install_problems
 
-stalls.STALLED_SECONDS = 0.1
+install_problems.STALLED_SECONDS = 0.1
 main()
 """
 ReportFailure = Callable[[str, str, str], None]
@@ -87,7 +87,7 @@ def served_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCl
 @pytest.fixture
 def stalled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a maintenance count as stalled as soon as it exists."""
-    monkeypatch.setattr(stalls, "STALLED_SECONDS", 0.0)
+    monkeypatch.setattr(install_problems, "STALLED_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_status_reads_install_only_if_maintenance_is_stalled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Check that a new maintenance causes no further request, and that one without progress does."""
-    monkeypatch.setattr(stalls, "STALLED_SECONDS", 3600.0)
+    monkeypatch.setattr(install_problems, "STALLED_SECONDS", 3600.0)
     report_failure("Broker", "no channel", "ChannelMissing")
     created = maintenance["metadata"]["creationTimestamp"]
     client = served_cluster.get_client()
@@ -197,7 +197,7 @@ def test_status_names_maintenance_whose_restore_is_pending(
     drained = {"phase": "Succeeded", "lastUpdate": "2026-01-01T00:00:00Z"}
     client.run(client.api.patch(f"{MAINTENANCE_PATH}/status", {"status": drained}))
     client.run(client.api.patch(MAINTENANCE_PATH, {"metadata": {"finalizers": [FINALIZER]}}))
-    monkeypatch.setattr(stalls, "STALLED_SECONDS", 0.0)
+    monkeypatch.setattr(install_problems, "STALLED_SECONDS", 0.0)
 
     drained_result = run_command("status", NODE)
     client.delete(MAINTENANCE_PATH, uid=maintenance["metadata"]["uid"])
@@ -215,11 +215,11 @@ def test_user_without_permission_gets_one_line_only_without_status(
     """Check that one line names the missing rights, and that it is omitted if the status explains the wait."""
     client = served_cluster.get_client()
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
-    monkeypatch.setattr(stalls, "STALLED_SECONDS", 3600.0)
+    monkeypatch.setattr(install_problems, "STALLED_SECONDS", 3600.0)
     grant_permissions(client, "maintenance-viewer", ["list nodemaintenances"], subject, UNPRIVILEGED)
 
     new_result = run_command("status", user=UNPRIVILEGED)
-    monkeypatch.setattr(stalls, "STALLED_SECONDS", 0.0)
+    monkeypatch.setattr(install_problems, "STALLED_SECONDS", 0.0)
     stalled_result = run_command("status", user=UNPRIVILEGED)
     status = {"phase": "Running", "lastUpdate": maintenance["metadata"]["creationTimestamp"]}
     client.run(client.api.patch(f"{MAINTENANCE_PATH}/status", {"status": status}))

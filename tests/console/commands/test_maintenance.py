@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from console.operations.maintenance_watch import watch_maintenances
+from console.operations.maintenance_actions import watch_maintenances
 from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster

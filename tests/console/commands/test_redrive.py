@@ -11,8 +11,8 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.store import Journal
+from localcluster.http_receiver import Receiver, Response
 from tests.console.conftest import RunCommand
-from tests.receiver import Receiver, Response
 
 
 def test_second_dead_letter_of_same_event_is_skipped(

@@ -9,14 +9,20 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import cli
+from console.commands.replay import render_missing_objects, render_replay
+from console.operations.replay import ReplayResult
 from eventing import events
 from eventing.http_binding import BATCH_CONTENT_TYPE
-from eventing.journal.entries import Attempt
+from eventing.journal.entries import Attempt, Entry
 from eventing.journal.store import Journal
+from eventing.replay.function_client import FunctionResponse
+from eventing.replay.response_diff import Difference
+from localcluster.http_receiver import Receiver, Response
+from tests.console.commands.test_escaping import ESCAPED_TEXT, UNSAFE_TEXT
 from tests.console.conftest import RunCommand
-from tests.receiver import Receiver, Response
 
 MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "replayed", "uid-replayed")
 
@@ -140,3 +146,20 @@ def test_replay_with_failing_function_never_exits_with_0(
     assert run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")[:2] == (1, results)
     for key, expected in zip(list_event_ids(replay_journal), (success_status, failure_status, 2), strict=True):
         assert run_replay(run_command, receiver, replay_journal, "--id", key)[0] == expected
+
+
+@pytest.mark.parametrize("explanation", ["", UNSAFE_TEXT])
+def test_text_from_recorded_events_and_responses_is_escaped(explanation: str) -> None:
+    """X-6: Text from recorded events and responses is escaped when a replay is displayed.
+
+    Any client that may post events controls their attributes, and a function's response may repeat them.
+    """
+    event = CloudEvent({"id": UNSAFE_TEXT, "source": "/s", "type": UNSAFE_TEXT}, {})
+    difference = Difference(UNSAFE_TEXT, "cordon", UNSAFE_TEXT, UNSAFE_TEXT, [UNSAFE_TEXT], explanation)
+    current = FunctionResponse(UNSAFE_TEXT, 503, 0.1, error=UNSAFE_TEXT)
+
+    text = render_replay(ReplayResult(Entry(1, datetime.now(timezone.utc), event), None, current, [difference])).plain
+
+    assert text.count(ESCAPED_TEXT) >= 5
+    assert "\x1b" not in text + render_missing_objects([UNSAFE_TEXT]).plain
+    assert "\u202e" not in text

@@ -7,7 +7,7 @@ from typing import Any
 from kube.nodes import build_node_path
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
-from tests.waiting import wait_for_object
+from localcluster.waiting import wait_for_object
 
 NODE_TAINT_KEY = "test.nodemaintenance.dev/console"
 """Key of the taint on the nodes of these tests; only the pods that this module builds tolerate it."""

@@ -19,17 +19,17 @@ from console.operations.dead_letter_redrive import (
     build_redrive_items,
     redrive_all,
 )
-from console.operations.replay_runner import TargetOptions, TargetResolver
+from console.operations.replay_targets import TargetOptions, TargetResolver
 from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.entries import Entry
 from eventing.journal.store import Journal, Query
 from kube.client.sync_client import SyncClient
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from localcluster.processes import reserve_port
-from tests.console.operations.test_replay_runner import build_trigger
+from tests.console.operations.test_replay import build_trigger
 from tests.postgresql import PostgreSQL
-from tests.receiver import ReceivedRequest, Receiver, Response
 
 NAMESPACE = "node-maintenance"
 REDRIVE_PROGRAM = """

@@ -1,13 +1,13 @@
-"""Tests for the descriptions of ages and node states, and of what would unblock a pod."""
+"""Tests for the descriptions of ages, times and node states, and of what would unblock a pod."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from console.operations.descriptions import build_node_report, format_age, suggest_remedy
+from console.operations.descriptions import build_node_report, format_age, parse_time_or_age, suggest_remedy
 
 TAINTED_SPEC = {"taints": [{"key": "kubevirt.io/drain", "effect": "NoSchedule"}]}
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
@@ -65,3 +65,18 @@ def test_age_is_formatted_with_one_unit(since: str, expected: str) -> None:
 )
 def test_node_state_mentions_drain_taint_of_schedulable_node(spec: dict[str, Any], expected_state: str) -> None:
     assert build_node_report("node-1", {"metadata": {"name": "node-1"}, "spec": spec})["state"] == expected_state
+
+
+def test_age_is_subtracted_from_current_time() -> None:
+    """Check that an age is subtracted from the current time, and that the result has a time zone."""
+    earliest_now = datetime.now(timezone.utc)
+    parsed = parse_time_or_age("2h")
+
+    assert earliest_now <= parsed + timedelta(hours=2) <= datetime.now(timezone.utc)
+
+
+@pytest.mark.parametrize("text", ["soon", "", "999999d", "1w", "9999-12-31T23:59:59-23:59"])
+def test_error_about_invalid_time_names_valid_formats(text: str) -> None:
+    """Check that an invalid time, or an age that reaches before the year 1, is an error that names valid formats."""
+    with pytest.raises(ValueError, match="is neither an age, such as 10m"):
+        parse_time_or_age(text)

@@ -43,6 +43,7 @@ def chrome_driver() -> Iterator[Chrome]:
 def browser(chrome_driver: Chrome, site: Site) -> Browser:
     """Return the shared browser with a desktop viewport, a light theme and no cookies."""
     chrome_driver.delete_all_cookies()
+    chrome_driver.get("about:blank")  # Ends the requests of an earlier test's page, which could fail later.
     browser = Browser(chrome_driver, site.console)
     browser.emulate_display()
     browser.take_errors()

@@ -19,11 +19,11 @@ from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.journal.store import Journal, Query
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
+from localcluster.http_receiver import Receiver, Response
 from localcluster.web_console import WebConsole
 from tests.chain.environment import ChainEnvironment
 from tests.console.web.callers import VIEWER, FormSession, build_auth_header, post_confirmed, wait_for_audit_lines
 from tests.console.web.site import Site
-from tests.receiver import Receiver, Response
 
 USER_HEADER, SECRET_HEADER = "X-Forwarded-User", "X-Console-Secret"
 SECRET = "only-the-proxy-knows"  # noqa: S105 - a fake secret for these tests

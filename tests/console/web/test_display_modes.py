@@ -328,6 +328,6 @@ def create_nodes(environment: ChainEnvironment, count: int) -> None:
 def test_console_and_command_line_use_same_api_group() -> None:
     """Check that the console and the command line create maintenances in the same API group by default."""
     from console.commands.start import GROUPS
-    from console.web.maintenance_views import NEW_MAINTENANCE_GROUP
+    from console.web.callers import NEW_MAINTENANCE_GROUP
 
     assert next(iter(GROUPS.values())) is NEW_MAINTENANCE_GROUP is MEDIK8S

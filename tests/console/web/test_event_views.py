@@ -20,10 +20,10 @@ from eventing.journal.entries import Attempt, Query
 from eventing.journal.store import Journal
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
+from localcluster.http_receiver import Receiver
 from localcluster.web_console import WebConsole
 from tests.console.web.callers import get_page
 from tests.console.web.site import Browser, Site
-from tests.receiver import Receiver
 
 HIDDEN_FIELD = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from flask import Response
 
 from console.web.node_rows import (
     ROW_CHANGED,
@@ -21,6 +23,7 @@ from console.web.node_rows import (
     diff_rows,
     select_draining_maintenance,
 )
+from console.web.node_views import CHUNK_CHARACTERS, join_chunks
 from tests.kube.samples import make_maintenance
 
 READY_NODE = NodeFacts("node-1", is_ready=True, is_cordoned=False, version="", taints=())
@@ -160,3 +163,22 @@ def test_row_filter_matches_text_and_state() -> None:
     assert RowFilter("node", "blocked")(draining_row)
     assert not RowFilter("other")(draining_row)
     assert not RowFilter("", "service")(draining_row)
+
+
+def test_template_ends_when_browser_disconnects() -> None:
+    """Check that the template's generator is closed with the response, since a suspended one would keep its context."""
+    has_ended = []
+
+    def render_parts() -> Iterator[str]:
+        try:
+            yield "a" * CHUNK_CHARACTERS
+            yield "b"
+        finally:
+            has_ended.append(True)
+
+    response = Response(join_chunks(render_parts()))
+    assert next(iter(response.response)) == "a" * CHUNK_CHARACTERS
+    assert not has_ended
+    response.close()
+
+    assert has_ended

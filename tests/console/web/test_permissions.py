@@ -20,6 +20,7 @@ from kube.maintenance.groups import MEDIK8S
 from kube.mutex.objects import RULE_KIND, RUN_KIND
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
+from localcluster.http_receiver import Receiver, Response
 from localcluster.web_console import WebConsole
 from tests.chain.environment import ChainEnvironment
 from tests.console.web.callers import (
@@ -34,7 +35,6 @@ from tests.console.web.callers import (
 )
 from tests.console.web.site import Site
 from tests.proofs import proves
-from tests.receiver import Receiver, Response
 
 JOURNAL_PATHS = ("/events", "/events/1", "/events/2", "/timeline/recorded-1", "/dead-letters")
 REPLAY_PATH, REDRIVE_PATH = "/events/1/replay", "/dead-letters/redrive"

@@ -19,7 +19,7 @@ from cloudevents.core.v1.event import CloudEvent
 from flask import Flask
 from selenium.webdriver import Chrome
 
-from console.operations.maintenance_watch import list_served_groups
+from console.operations.maintenance_actions import list_served_groups
 from console.web import cluster_state
 from console.web.app import create_app
 from console.web.callers import identify_by_kubeconfig
@@ -32,12 +32,12 @@ from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S, ApiGroup
 from kube.mutex.objects import DEFAULT_NAMESPACE, RUN_KIND
 from localcluster.access import write_kubeconfig
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from localcluster.processes import wait_until_ready
 from localcluster.web_console import WebConsole
 from tests.console.commands import mutex_runs
 from tests.console.web.callers import get_page
 from tests.console.web.site import Browser, Site
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.relay import Relay
 
 pytestmark = pytest.mark.slow

@@ -110,4 +110,4 @@ def _insert_rows(
     for index in indexes:
         execute(str(CreateIndex(index).compile(dialect=dialect)))  # type: ignore[arg-type]
     execute("COMMIT")
-    execute("ANALYZE")  # PostgreSQL's autovacuum would run ANALYZE only after up to a minute.
+    execute("ANALYZE")  # PostgreSQL's autovacuum can take a minute until it runs ANALYZE.

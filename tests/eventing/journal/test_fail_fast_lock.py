@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 
 from eventing.journal.fail_fast_lock import MAX_WAITERS, FailFastLock
-from tests.receiver import TIMEOUT_SECONDS
+from localcluster.http_receiver import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,7 @@ from sqlalchemy import text
 from console.cli import cli
 from eventing import events
 from eventing.journal.database import create_database_engine
-from eventing.journal.migrations import SCHEMA_VERSION
-from eventing.journal.sizes import ATTEMPT_OVERHEAD_BYTES, EVENT_OVERHEAD_BYTES
+from eventing.journal.schema import ATTEMPT_OVERHEAD_BYTES, EVENT_OVERHEAD_BYTES, SCHEMA_VERSION
 from eventing.journal.store import Attempt, Journal, JournalError, Query
 from tests.postgresql import PostgreSQL
 
@@ -35,7 +34,7 @@ EXPECTED_BYTES = 3 * (EVENT_OVERHEAD_BYTES + 100 + 2 * len(f"0/x{events.NODE_COR
 MIGRATE_AND_WAIT_PROGRAM = """
 import signal, sys
 from eventing.journal.database import create_database_engine
-from eventing.journal.migrations import upgrade
+from eventing.journal.schema import upgrade
 with create_database_engine(sys.argv[1]).begin() as connection:
     upgrade(connection)
     print("migrated, not committed", flush=True)

@@ -17,7 +17,7 @@ from eventing.events import ObjectReference, build_event
 from eventing.journal.fail_fast_lock import MAX_WAITERS
 from eventing.journal.retention import Pruner, Retention
 from eventing.journal.store import Attempt, Journal, Query
-from tests.receiver import TIMEOUT_SECONDS
+from localcluster.http_receiver import TIMEOUT_SECONDS
 
 MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 TEST_START = datetime.now(timezone.utc)

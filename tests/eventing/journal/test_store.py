@@ -24,9 +24,8 @@ from eventing import events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.events import ObjectReference, build_event
 from eventing.http_binding import BadEvent
-from eventing.journal.batching import strip_data
 from eventing.journal.database import PRUNE_LOCK
-from eventing.journal.entries import get_object_identity
+from eventing.journal.entries import get_object_identity, strip_data
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
 from eventing.replay.redrive import awaits_redrive
 from tests.localcluster.commands import wait_until

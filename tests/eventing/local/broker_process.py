@@ -15,7 +15,7 @@ from typing import Any
 import requests
 import yaml
 
-from tests.receiver import TIMEOUT_SECONDS, Response
+from localcluster.http_receiver import TIMEOUT_SECONDS, Response
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from localcluster.http_receiver import Receiver
 from tests.eventing.local.broker_process import BrokerProcess
-from tests.receiver import Receiver
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -14,15 +14,15 @@ import pytest
 import requests
 import yaml
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from kube.certificates.components import COMPONENT_LABEL as LABEL_OF_SECRETS
 from kube.nodes import MAINTENANCE_LABEL
 from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import TIMEOUT_SECONDS, Receiver
 from tests.eventing.local.broker_process import ROOT, BrokerProcess, build_source, build_trigger
 from tests.eventing.local.tcp_relay import TcpRelay
-from tests.fault_proxy import Fault, FaultProxy
 from tests.proofs import proves
-from tests.receiver import TIMEOUT_SECONDS, Receiver
 
 StartBroker = Callable[..., BrokerProcess]
 ADD, UPDATE, DELETE = (f"dev.knative.apiserver.resource.{verb}" for verb in ("add", "update", "delete"))

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.eventing.local.broker_process import ROOT, BrokerProcess, build_event_response, build_trigger
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -13,8 +13,8 @@ import pytest
 import requests
 import yaml
 
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from tests.eventing.local.broker_process import BrokerProcess, build_binary_headers, build_event_response, build_trigger
-from tests.receiver import ReceivedRequest, Receiver, Response
 
 pytestmark = pytest.mark.slow
 

@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from eventing.local.delivery import MAX_DEAD_LETTERS_PER_SINK, MAX_REQUESTS_PER_SERVER
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.eventing.local.broker_process import (
     ROOT,
     BrokerProcess,
@@ -22,7 +23,6 @@ from tests.eventing.local.broker_process import (
     build_service_reference,
     build_trigger,
 )
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 
 StartBroker = Callable[..., BrokerProcess]
 FAST_DELIVERY = {"retry": 3, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S", "timeout": "PT5S"}

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 import requests
 
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from tests.eventing.local.broker_process import BrokerProcess, build_event_response, build_trigger
 from tests.invalid_events import UNKNOWN_MAINTENANCE, InvalidEventGenerator, Request
-from tests.receiver import ReceivedRequest, Receiver, Response
 
 StartBroker = Callable[..., BrokerProcess]
 REQUEST_COUNT = 300

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import requests
 
+from localcluster.http_receiver import Receiver
 from tests.eventing.local.broker_process import BrokerProcess, build_binary_headers, build_trigger
-from tests.receiver import Receiver
 
 StartBroker = Callable[..., BrokerProcess]
 STRUCTURED = {"content-type": "application/cloudevents+json"}

@@ -17,9 +17,8 @@ import yaml
 
 from eventing.local.container_source import ContainerCommand, ContainerSource
 from eventing.local.ping_source import Schedule
-from eventing.local.source_sink import SourceSink
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.eventing.local.broker_process import ROOT, BrokerProcess, build_source, build_trigger
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -182,7 +181,7 @@ def test_source_whose_child_process_exited_is_not_ready() -> None:
     """Check that a source whose child process has exited is not ready."""
     source = ContainerSource("child", ContainerCommand(["true"], {}))
 
-    status = asyncio.run(source._run_child(SourceSink(lambda _event: None, "http://127.0.0.1:1")))
+    status = asyncio.run(source._run_child("http://127.0.0.1:1"))
 
     assert (status, source.is_ready) == ("exit 0", False)
 

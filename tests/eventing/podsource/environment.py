@@ -11,7 +11,7 @@ from pathlib import Path
 import requests
 
 from kube.client.sync_client import SyncClient
-from kube.evictions import build_eviction, build_eviction_path
+from kube.evictions.requests import build_eviction, build_eviction_path
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import build_node_path
@@ -19,9 +19,9 @@ from kube.paths import Object
 from kube.pods import Pod
 from localcluster import access
 from localcluster.cluster import LocalCluster
+from localcluster.http_receiver import ReceivedRequest, Receiver
 from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
-from tests.receiver import ReceivedRequest, Receiver
 from tests.workload import Workload
 
 BUDGET_OPENED, PODS_GONE = "dev.nodemaintenance.budget.opened", "dev.nodemaintenance.pods.gone"

@@ -206,7 +206,7 @@ def test_no_hint_is_due_within_a_second_after_start_of_pass() -> None:
     """
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A, budget="x/known")
-    scheduler.record_pass_start(NODE_A, 20.0)
+    scheduler.expect_pass(NODE_A, 20.0)
     report_open_budget(scheduler, NODE_A, budget="x/new")
 
     assert scheduler.take_due_hints(20.9) == []
@@ -215,7 +215,7 @@ def test_no_hint_is_due_within_a_second_after_start_of_pass() -> None:
 
 def test_hint_is_due_immediately_if_budget_opens_after_eviction() -> None:
     scheduler = HintScheduler()
-    scheduler.record_pass_start(NODE_A, 20.0)
+    scheduler.expect_pass(NODE_A, 20.0)
     report_open_budget(scheduler, NODE_A)
     scheduler.record_eviction("x/b", NODE_A, 20.1)
     report_exhausted_budget(scheduler, NODE_A)
@@ -226,7 +226,7 @@ def test_hint_is_due_immediately_if_budget_opens_after_eviction() -> None:
 
 def test_hint_is_due_immediately_if_budget_opens_long_after_pass() -> None:
     scheduler = HintScheduler()
-    scheduler.record_pass_start(NODE_A, 20.0)
+    scheduler.expect_pass(NODE_A, 20.0)
     report_exhausted_budget(scheduler, NODE_A)
     assert scheduler.take_due_hints(21.0) == []
 
@@ -311,7 +311,7 @@ def test_start_of_pass_reserves_eviction_for_node() -> None:
     """Check that a pass of `evict` that has just started on a node reserves one eviction for this node."""
     scheduler = HintScheduler()
     report_open_budget(scheduler, NODE_A, NODE_B)
-    scheduler.record_pass_start(NODE_A, 0.0)
+    scheduler.expect_pass(NODE_A, 0.0)
 
     assert take_nodes_with_due_hint(scheduler, 0.5) == []
     assert scheduler.get_next_due_time(0.5) == SLOT_SECONDS
@@ -365,7 +365,7 @@ def test_hint_is_due_after_minimum_interval_if_budget_is_deleted_during_pass() -
     """
     scheduler = HintScheduler()
     report_exhausted_budget(scheduler, NODE_A)
-    scheduler.record_pass_start(NODE_A, 0.0)
+    scheduler.expect_pass(NODE_A, 0.0)
     scheduler.force_hint("x/b", NODE_A)
 
     assert scheduler.get_next_due_time(0.1) == MIN_HINT_SECONDS

@@ -16,7 +16,7 @@ from eventing.events import ObjectReference
 from eventing.http_binding import decode_event
 from eventing.podsource import sender as sender_module
 from eventing.podsource.sender import MIN_INTERVAL_SECONDS, HintSender
-from eventing.podsource.task_supervisor import TaskSupervisor
+from eventing.task_supervisor import TaskSupervisor
 from functions.event_data import require_data
 
 MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
@@ -65,10 +65,8 @@ def run_with_sender(sink: RecordingSink, send_hints: Callable[[HintSender], Awai
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         try:
-            async with (
-                TaskSupervisor() as tasks,
-                HintSender(f"http://127.0.0.1:{runner.addresses[0][1]}/", tasks) as sender,
-            ):
+            tasks = TaskSupervisor()
+            async with HintSender(f"http://127.0.0.1:{runner.addresses[0][1]}/", tasks) as sender, tasks:
                 await send_hints(sender)
         finally:
             await runner.cleanup()

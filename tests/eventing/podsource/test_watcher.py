@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from eventing.podsource.sender import HintSender
-from eventing.podsource.task_supervisor import TaskSupervisor
 from eventing.podsource.watcher import PodSource
+from eventing.task_supervisor import TaskSupervisor
 from kube.client.api import Api
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
+from localcluster.http_receiver import ReceivedRequest
 from tests.chain.test_observability import parse_documented_metrics, read_served_metrics
 from tests.eventing.podsource.environment import BUDGET_OPENED, PODS_ADDED, PODS_GONE, PodSourceEnvironment
 from tests.proofs import proves
-from tests.receiver import ReceivedRequest
 from tests.workload import build_pod
 
 X_LABELS, FREE_LABELS = {"app": "x"}, {"app": "free"}
@@ -314,10 +314,12 @@ def test_unexpected_error_in_one_task_stops_podsource(environment: PodSourceEnvi
     environment.create_maintenance(environment.workload.take_node())
 
     async def run_podsource() -> None:
-        async with TaskSupervisor() as tasks, HintSender(environment.sink.url, tasks) as sender:
+        tasks = TaskSupervisor()
+        async with HintSender(environment.sink.url, tasks) as sender, tasks:
             api = await FailingApi.connect(environment.environment["KUBECONFIG"])
             try:
-                await asyncio.wait_for(PodSource(api, sender, tasks).run(), 30)
+                PodSource(api, sender, tasks).start()
+                await asyncio.wait_for(tasks.failure, 30)
             finally:
                 await api.close()
 

@@ -16,7 +16,7 @@ from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import REDRIVE_PREFIX, Attempt, Entry
 from eventing.replay import function_client
 from eventing.replay.function_client import NotAFunction, ResponseTimeout, find_recorded_attempt, replay_event
-from tests.receiver import Receiver, Response
+from localcluster.http_receiver import Receiver, Response
 
 FIXED_TIME = datetime(2026, 1, 2, tzinfo=timezone.utc)
 MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")

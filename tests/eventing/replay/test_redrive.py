@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing import events, sinks
+from eventing import endpoints, events
 from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
 from eventing.http_binding import encode_binary
 from eventing.journal.entries import Attempt, Entry
 from eventing.replay.redrive import awaits_redrive, find_failed_function, redrive
-from tests.receiver import Receiver, Response
+from localcluster.http_receiver import Receiver, Response
 
 REPLY_EVENT = CloudEvent({"id": "2", "source": "/f", "type": "t", "datacontenttype": "application/json"}, {"n": 1})
 
@@ -72,7 +72,7 @@ def test_token_is_sent_to_broker_only(
 ) -> None:
     """X-6: The token is sent to the broker but not to the function, as in a Trigger's delivery."""
     (tmp_path / "token").write_text("identity-token\n")
-    monkeypatch.setenv(sinks.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
+    monkeypatch.setenv(endpoints.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
 
     redrive(build_dead_letter(), f"{function_and_broker.url}/cordon", f"{function_and_broker.url}/broker")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from functions.admission.watch_cache import WatchCache
 from kube.client.sync_client import SyncClient
 from kube.paths import Object
 
 
-def test_concurrent_callers_share_one_pod_list(client: SyncClient) -> None:
+def test_concurrent_callers_share_one_pod_list(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that concurrent callers for one node share a single read of its pods.
 
     A cancelled caller does not cancel the read for the other callers. A later caller, or a caller for another node,
@@ -19,15 +21,17 @@ def test_concurrent_callers_share_one_pod_list(client: SyncClient) -> None:
     async def collect_pod_lists() -> tuple[list[list[Object]], int, list[Object], list[Object]]:
         cache, may_respond, read_count = WatchCache(client.api), asyncio.Event(), 0
 
-        async def list_pods() -> list[Object]:
+        async def list_objects(_path: str, **_options: str) -> Object:
             nonlocal read_count
             read_count += 1
             number = read_count
             await may_respond.wait()
-            return [{"reading": number}]
+            return {"items": [{"reading": number}]}
 
-        callers = [asyncio.create_task(cache.share_pod_list("node-1", list_pods)) for _ in range(5)]
-        await asyncio.sleep(0)
+        monkeypatch.setattr(client.api, "list", list_objects)
+        callers = [asyncio.create_task(cache.list_pods("node-1")) for _ in range(5)]
+        while not read_count:
+            await asyncio.sleep(0)
         callers.pop(0).cancel()
         may_respond.set()
         lists = await asyncio.gather(*callers)
@@ -35,8 +39,8 @@ def test_concurrent_callers_share_one_pod_list(client: SyncClient) -> None:
         return (
             lists,
             concurrent_read_count,
-            await cache.share_pod_list("node-1", list_pods),
-            await cache.share_pod_list("node-2", list_pods),
+            await cache.list_pods("node-1"),
+            await cache.list_pods("node-2"),
         )
 
     lists, concurrent_read_count, later_list, other_list = asyncio.run(collect_pod_lists())

@@ -48,9 +48,9 @@ def stopped_webhook(webhook: Webhook, client: SyncClient) -> Iterator[None]:
 def test_stopped_webhook_blocks_nothing_and_causes_no_warnings(
     stopped_webhook: None, workload: Workload, client: SyncClient
 ) -> None:
-    """Check that a stopped webhook blocks no creation and causes no warnings.
+    """Check that objects are created without warnings while the webhook is stopped.
 
-    The API server creates even an invalid object, whose failure the functions report in its status.
+    The API server then creates even an invalid object, and the functions report the error in its status.
     """
     node = workload.take_node()
     workload.create_bare_pods(node, "bare")

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from functions.certificates.renewal_pass import PUBLISH_MARGIN, PassResult, renew_all
+from functions.certificates.renewal import PUBLISH_MARGIN, PassResult, renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects, key_pairs
+from kube.certificates import key_pairs, objects
 from kube.certificates.ca_injection import INJECT_ANNOTATION, TARGET_PATHS
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.client.api import get_or_none
@@ -24,8 +24,8 @@ from tests.functions.conftest import Functions
 from tests.workload import Workload
 
 SECRETS_PATH, CONFIG_MAPS_PATH = (
-    certificate_objects.build_secrets_path(DEFAULT_NAMESPACE),
-    certificate_objects.build_configmaps_path(DEFAULT_NAMESPACE),
+    objects.build_secrets_path(DEFAULT_NAMESPACE),
+    objects.build_configmaps_path(DEFAULT_NAMESPACE),
 )
 WEBHOOK_CONFIGURATIONS_PATH = TARGET_PATHS["ValidatingWebhookConfiguration"]
 PROPAGATION_DELAY = timedelta(minutes=10)
@@ -53,8 +53,8 @@ class NamespaceCertificates:
     def __init__(self, administrator_client: SyncClient, namespace: str = DEFAULT_NAMESPACE) -> None:
         self.administrator_client, self.namespace = administrator_client, namespace
         self.secrets_path, self.config_maps_path = (
-            certificate_objects.build_secrets_path(namespace),
-            certificate_objects.build_configmaps_path(namespace),
+            objects.build_secrets_path(namespace),
+            objects.build_configmaps_path(namespace),
         )
         self.now = datetime.now(timezone.utc).replace(microsecond=0)
 
@@ -68,7 +68,7 @@ class NamespaceCertificates:
         immutable: bool = False,
     ) -> Object:
         """Create a server's Secret with the label for which `renew-certificates` issues a certificate."""
-        merged_annotations = {certificate_objects.DNS_NAMES_ANNOTATION: f"{name}.svc,127.0.0.1", **(annotations or {})}
+        merged_annotations = {objects.DNS_NAMES_ANNOTATION: f"{name}.svc,127.0.0.1", **(annotations or {})}
         metadata = {"name": name, "labels": {COMPONENT_LABEL: component}, "annotations": merged_annotations}
         secret = {"metadata": metadata, "type": "Opaque", "data": data or {}, "immutable": immutable}
         return self.administrator_client.create(self.secrets_path, secret)
@@ -93,10 +93,10 @@ class NamespaceCertificates:
         )
 
     def request_renewal(self, name: str) -> None:
-        self.patch_secret(name, {"metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: "now"}}})
+        self.patch_secret(name, {"metadata": {"annotations": {objects.RENEW_ANNOTATION: "now"}}})
 
     def get_serial(self, name: str) -> str:
-        pair = certificate_objects.get_current_key_pair(self.get_secret(name))
+        pair = objects.get_current_key_pair(self.get_secret(name))
         return key_pairs.format_serial(pair.parsed_certificate) if pair else ""
 
     def get_bundle_configmap(self, component: str = "kubevirt") -> Object | None:
@@ -106,7 +106,7 @@ class NamespaceCertificates:
 
     def get_trusted_bundle(self, component: str = "kubevirt") -> str:
         """Return the CA bundle that clients read from the ConfigMap."""
-        return "".join(certificate_objects.parse_published_bundle(self.get_bundle_configmap(component)))
+        return "".join(objects.parse_published_bundle(self.get_bundle_configmap(component)))
 
     def create_webhook_configuration(self, name: str, secret_name: str, url: str = "") -> Object:
         """Create a webhook configuration that requests the CA bundle of the Secret `secret_name`.

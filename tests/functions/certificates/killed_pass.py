@@ -15,7 +15,7 @@ import sys
 from datetime import datetime, timedelta
 from typing import Any
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
 from kube.client.api import Api
 from kube.paths import Object

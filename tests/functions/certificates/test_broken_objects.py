@@ -22,21 +22,26 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from prometheus_client import REGISTRY
 
+from chaos.api_fault_proxy import DELAYED, NO_RESPONSE, Fault, FaultProxy
 from eventing import events
-from functions.certificates.renewal import WRITE_TIMEOUT_SECONDS
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import WRITE_TIMEOUT_SECONDS, renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects, key_pairs, lookup
+from kube.certificates import key_pairs, lookup, objects
 from kube.certificates.ca_injection import get_trusted_bundle
-from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, DNS_NAMES_ANNOTATION, PRIVATE_KEY_ENTRY
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.certificates.key_pairs import KeyPair
-from kube.certificates.kubernetes_events import NO_NAMES_REASON, NOT_RENEWED_REASON
+from kube.certificates.objects import (
+    CA_ENTRY,
+    CERTIFICATE_ENTRY,
+    DNS_NAMES_ANNOTATION,
+    NO_NAMES_REASON,
+    NOT_RENEWED_REASON,
+    PRIVATE_KEY_ENTRY,
+)
 from kube.client.api_errors import Unavailable
 from kube.client.deadline import set_deadline
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE
-from tests.fault_proxy import DELAYED, NO_RESPONSE, Fault, FaultProxy
 from tests.functions.certificates.conftest import (
     CONFIG_MAPS_PATH,
     PROPAGATION_DELAY,
@@ -70,13 +75,13 @@ def build_foreign_secret_data(certificates: NamespaceCertificates, name: str) ->
     """Build the data of another issuer's Secret: certificate, key and the certificate of the signing CA."""
     signer = key_pairs.create_ca(KUBEVIRT, certificates.now)
     pair = key_pairs.issue_serving_certificate(signer, [f"{name}.svc", "127.0.0.1"], KUBEVIRT, certificates.now)
-    return certificate_objects.encode_entries(
+    return objects.encode_entries(
         {CERTIFICATE_ENTRY: pair.certificate, PRIVATE_KEY_ENTRY: pair.key, CA_ENTRY: signer.certificate}
     )
 
 
 def get_certificate_pem(certificates: NamespaceCertificates, name: str) -> str:
-    return certificate_objects.decode_entry(certificates.get_secret(name), CERTIFICATE_ENTRY)
+    return objects.decode_entry(certificates.get_secret(name), CERTIFICATE_ENTRY)
 
 
 @proves("OSV-20")
@@ -135,9 +140,7 @@ def test_supplied_ca_with_unusual_key_type_signs_or_is_replaced(
     custom_ca = build_custom_ca(key, certificates.now)
     certificates.create_secret(
         CA_SECRET_NAME,
-        data=certificate_objects.encode_entries(
-            {CERTIFICATE_ENTRY: custom_ca.certificate, PRIVATE_KEY_ENTRY: custom_ca.key}
-        ),
+        data=objects.encode_entries({CERTIFICATE_ENTRY: custom_ca.certificate, PRIVATE_KEY_ENTRY: custom_ca.key}),
     )
     certificates.create_secret("api")
 
@@ -176,17 +179,13 @@ def test_certificate_issued_by_supplied_ca_is_trusted(client: SyncClient, certif
     custom_ca = build_custom_ca(ec.generate_private_key(ec.SECP256R1()), certificates.now)
     certificates.create_secret(
         CA_SECRET_NAME,
-        data=certificate_objects.encode_entries(
-            {CERTIFICATE_ENTRY: custom_ca.certificate, PRIVATE_KEY_ENTRY: custom_ca.key}
-        ),
+        data=objects.encode_entries({CERTIFICATE_ENTRY: custom_ca.certificate, PRIVATE_KEY_ENTRY: custom_ca.key}),
     )
     certificates.create_secret("api")
 
     certificates.run_pass_after(client)
 
-    assert can_connect(
-        certificate_objects.get_current_key_pair(certificates.get_secret("api")), certificates.get_trusted_bundle()
-    )
+    assert can_connect(objects.get_current_key_pair(certificates.get_secret("api")), certificates.get_trusted_bundle())
 
 
 def can_connect(pair: KeyPair | None, bundle: str) -> bool:
@@ -239,7 +238,7 @@ def test_requested_renewal_after_ca_loss_waits_for_propagation(
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
     assert serial_during_propagation == serial != certificates.get_serial("api")
-    assert certificate_objects.RENEW_ANNOTATION not in certificates.get_secret("api")["metadata"]["annotations"]
+    assert objects.RENEW_ANNOTATION not in certificates.get_secret("api")["metadata"]["annotations"]
 
 
 @proves("OSV-20", "OSV-22")
@@ -258,7 +257,7 @@ def test_certificate_lost_during_propagation_is_reissued_by_trusted_ca(
 
     certificates.run_pass_after(client, MINUTE)
 
-    assert certificate_objects.get_current_key_pair(certificates.get_secret("api"))
+    assert objects.get_current_key_pair(certificates.get_secret("api"))
     assert key_pairs.is_signed_by(get_certificate_pem(certificates, "api"), trusted_bundle)
 
 
@@ -279,7 +278,7 @@ def test_foreign_certificate_is_replaced_only_after_propagation(
     certificates.run_pass_after(client)
     serial_during_propagation, trusted_bundle = (
         certificates.get_serial("theirs"),
-        certificate_objects.decode_entry(certificates.get_secret("theirs"), CA_ENTRY),
+        objects.decode_entry(certificates.get_secret("theirs"), CA_ENTRY),
     )
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
@@ -298,11 +297,7 @@ def test_replaced_ca_is_published_before_it_signs(client: SyncClient, certificat
     new_ca = key_pairs.create_ca(KUBEVIRT, certificates.now)
     certificates.patch_secret(
         CA_SECRET_NAME,
-        {
-            "data": certificate_objects.encode_entries(
-                {CERTIFICATE_ENTRY: new_ca.certificate, PRIVATE_KEY_ENTRY: new_ca.key}
-            )
-        },
+        {"data": objects.encode_entries({CERTIFICATE_ENTRY: new_ca.certificate, PRIVATE_KEY_ENTRY: new_ca.key})},
     )
 
     certificates.run_pass_after(client, PROPAGATION_DELAY)
@@ -539,10 +534,10 @@ def test_future_publication_time_does_not_delay_renewal(
     publication = certificates.get_bundle_configmap()
     assert publication
     future_times = dict.fromkeys(
-        json.loads(certificate_objects.get_annotation(publication, certificate_objects.PUBLISHED_ANNOTATION)),
+        json.loads(objects.get_annotation(publication, objects.PUBLISHED_ANNOTATION)),
         "2999-01-01T00:00:00Z",
     )
-    annotations = {certificate_objects.PUBLISHED_ANNOTATION: json.dumps(future_times)}
+    annotations = {objects.PUBLISHED_ANNOTATION: json.dumps(future_times)}
     certificates.administrator_client.patch(
         f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"metadata": {"annotations": annotations}}
     )
@@ -578,11 +573,9 @@ def test_requests_for_new_ca_are_limited_by_bundle_size(
         certificates.request_renewal(CA_SECRET_NAME)
         certificates.run_pass_after(client, PROPAGATION_DELAY / 2)
 
-    assert len(certificate_objects.parse_published_bundle(certificates.get_bundle_configmap())) == 10
+    assert len(objects.parse_published_bundle(certificates.get_bundle_configmap())) == 10
     assert certificates.get_serial("api") != serial
-    assert (
-        certificate_objects.CA_ENTRY in certificates.get_events_by_reason(CA_SECRET_NAME)[NOT_RENEWED_REASON]["message"]
-    )
+    assert objects.CA_ENTRY in certificates.get_events_by_reason(CA_SECRET_NAME)[NOT_RENEWED_REASON]["message"]
 
 
 @proves("OSV-20")
@@ -603,9 +596,9 @@ def test_invalid_entry_in_secret_list_blocks_nothing(
     certificates.run_pass_after(client)
     publication = certificates.get_bundle_configmap()
     assert publication
-    status = json.dumps({**json.loads(publication["data"][certificate_objects.STATUS_ENTRY]), **entry})
+    status = json.dumps({**json.loads(publication["data"][objects.STATUS_ENTRY]), **entry})
     certificates.administrator_client.patch(
-        f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"data": {certificate_objects.STATUS_ENTRY: status}}
+        f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"data": {objects.STATUS_ENTRY: status}}
     )
     certificates.delete_and_wait(f"{SECRETS_PATH}/api")
 
@@ -628,7 +621,7 @@ def test_thousands_of_listed_secrets_delay_no_repair(
     certificates.create_secret("api")
     functions.invoke(STEP, build_tick())
     status = {f"a-{number}": {"names": names} for number in range(5000)}
-    data = {certificate_objects.STATUS_ENTRY: json.dumps({**status, "api": {"names": ["api.svc"]}})}
+    data = {objects.STATUS_ENTRY: json.dumps({**status, "api": {"names": ["api.svc"]}})}
     certificates.administrator_client.patch(f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"data": data})
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
@@ -640,10 +633,7 @@ def test_thousands_of_listed_secrets_delay_no_repair(
 
     assert repaired_serial
     assert functions.post(STEP, build_tick()).status_code == 204
-    assert (
-        certificate_objects.parse_summaries(certificates.get_bundle_configmap()).keys()
-        == certificates.list_secret_names()
-    )
+    assert objects.parse_summaries(certificates.get_bundle_configmap()).keys() == certificates.list_secret_names()
     assert len(certificates.list_secret_names()) == (lookup.MAX_SERVER_SECRETS + 1 if names else 2)
     assert (NOT_RENEWED_REASON in certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)) is bool(names)
 
@@ -939,7 +929,7 @@ def test_certificate_with_undefined_version_is_reissued(
     text = "\n".join(
         [key_pairs.PEM_BEGIN, base64.encodebytes(invalid_certificate).decode().strip(), key_pairs.PEM_END, ""]
     )
-    certificates.patch_secret("api", {"data": certificate_objects.encode_entries({CERTIFICATE_ENTRY: text})})
+    certificates.patch_secret("api", {"data": objects.encode_entries({CERTIFICATE_ENTRY: text})})
 
     assert certificates.run_pass_after(client) == []
 

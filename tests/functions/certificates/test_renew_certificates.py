@@ -12,25 +12,27 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from chaos.api_fault_proxy import FaultProxy
 from eventing import events
 from functions.certificates import renewal
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
-from kube.certificates import certificate_objects, key_pairs, lookup
+from kube.certificates import key_pairs, lookup, objects
 from kube.certificates.ca_injection import INJECT_ANNOTATION, TARGET_PATHS, get_trusted_bundle
-from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
-from kube.certificates.kubernetes_events import (
+from kube.certificates.objects import (
+    CA_ENTRY,
     CERT_MANAGER_REASON,
+    CERTIFICATE_ENTRY,
     NO_NAMES_REASON,
     NOT_RENEWED_REASON,
+    PRIVATE_KEY_ENTRY,
     RENEWED_REASON,
     UNKNOWN_COMPONENT_REASON,
 )
 from kube.client.api_errors import Conflict, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE, Object
-from tests.fault_proxy import FaultProxy
 from tests.functions.certificates.conftest import (
     CONFIG_MAPS_PATH,
     PROPAGATION_DELAY,
@@ -72,10 +74,10 @@ def test_labelled_secret_gets_trusted_certificate(functions: Functions, certific
     functions.invoke(STEP, build_tick())
 
     secret = certificates.get_secret("api")
-    certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
-    assert certificate_objects.get_current_key_pair(secret)
+    certificate = objects.decode_entry(secret, CERTIFICATE_ENTRY)
+    assert objects.get_current_key_pair(secret)
     assert key_pairs.get_subject_alt_names(certificate) == ["api.svc", "127.0.0.1"]
-    assert certificate_objects.decode_entry(secret, CA_ENTRY) == certificates.get_trusted_bundle()
+    assert objects.decode_entry(secret, CA_ENTRY) == certificates.get_trusted_bundle()
     assert key_pairs.is_signed_by(certificate, certificates.get_trusted_bundle())
     assert certificates.get_serial("api") in certificates.get_events_by_reason("api")[RENEWED_REASON]["message"]
 
@@ -94,7 +96,7 @@ def test_admission_webhook_gets_certificate_and_ca_bundle(
         "webhooks"
     ]
     assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.get_trusted_bundle("ours")
-    assert certificate_objects.get_current_key_pair(certificates.get_secret("validate"))
+    assert objects.get_current_key_pair(certificates.get_secret("validate"))
 
 
 @proves("OSV-22")
@@ -234,7 +236,7 @@ def test_tick_repairs_secret_whose_event_was_lost(
     if is_corrupt:
         certificates.patch_secret(
             "api",
-            {"data": certificate_objects.encode_entries({CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"})},
+            {"data": objects.encode_entries({CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"})},
         )
     else:
         certificates.delete_and_wait(f"{SECRETS_PATH}/api")
@@ -251,13 +253,13 @@ def test_update_event_repairs_corrupt_secret(functions: Functions, certificates:
     functions.invoke(STEP, build_tick())
     certificates.patch_secret(
         "api",
-        {"data": certificate_objects.encode_entries({CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"})},
+        {"data": objects.encode_entries({CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"})},
     )
 
     functions.invoke(STEP, build_secret_reference_event(events.REFERENCE_UPDATED, "api"))
 
     assert key_pairs.is_signed_by(
-        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY),
+        objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY),
         certificates.get_trusted_bundle(),
     )
 
@@ -321,7 +323,7 @@ def test_unlabelled_secret_is_never_written(client: SyncClient, certificates: Na
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
     assert [certificates.get_secret(name) for name in ("plain", "api")] == initial_secrets
-    assert "api" not in certificate_objects.parse_summaries(certificates.get_bundle_configmap())
+    assert "api" not in objects.parse_summaries(certificates.get_bundle_configmap())
     for name in ("plain", "api"):
         certificates.delete_and_wait(f"{SECRETS_PATH}/{name}")
 
@@ -331,8 +333,8 @@ def test_unlabelled_secret_is_never_written(client: SyncClient, certificates: Na
     ("name", "component", "annotations", "reason"),
     [
         ("strange", "teapot", {}, UNKNOWN_COMPONENT_REASON),
-        ("theirs", "kubevirt", {certificate_objects.CERT_MANAGER_ANNOTATION: "theirs"}, CERT_MANAGER_REASON),
-        ("without-names", "kubevirt", {certificate_objects.DNS_NAMES_ANNOTATION: " , "}, NO_NAMES_REASON),
+        ("theirs", "kubevirt", {objects.CERT_MANAGER_ANNOTATION: "theirs"}, CERT_MANAGER_REASON),
+        ("without-names", "kubevirt", {objects.DNS_NAMES_ANNOTATION: " , "}, NO_NAMES_REASON),
     ],
 )
 def test_unsuitable_secret_is_skipped_with_one_event(
@@ -370,20 +372,18 @@ def test_foreign_certificate_stays_trusted_until_replaced(
         PRIVATE_KEY_ENTRY: foreign_pair.key,
         CA_ENTRY: signer.certificate,
     }
-    certificates.create_secret("api", data=certificate_objects.encode_entries(entries))
+    certificates.create_secret("api", data=objects.encode_entries(entries))
 
     certificates.run_pass_after(client)
     published_bundle, served_certificate = (
         certificates.get_trusted_bundle(),
-        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY),
+        objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY),
     )
     certificates.run_pass_after(client, PROPAGATION_DELAY)
 
     assert signer.certificate in key_pairs.parse_certificates(published_bundle)
     assert served_certificate == foreign_pair.certificate
-    assert (
-        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY) != foreign_pair.certificate
-    )
+    assert objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY) != foreign_pair.certificate
     assert certificates.get_trusted_bundle() == published_bundle
 
 
@@ -402,7 +402,7 @@ def test_concurrent_passes_create_one_ca(
     if elapsed_time:
         certificates.run_pass_after(client)
         certificates.run_pass_after(client, timedelta(days=1))
-    ca_count = len(certificate_objects.parse_published_bundle(certificates.get_bundle_configmap()))
+    ca_count = len(objects.parse_published_bundle(certificates.get_bundle_configmap()))
     now = certificates.now + PROPAGATION_DELAY if elapsed_time > timedelta(days=1) else certificates.now
 
     outcomes = client.gather_all(*(renew_all(client.api, SETTINGS, now) for _ in range(4)))
@@ -416,14 +416,14 @@ def test_concurrent_passes_create_one_ca(
             break
         errors = client.run(renew_all(client.api, SETTINGS, now)).errors
     assert errors == []
-    signers = certificate_objects.parse_published_bundle(certificates.get_bundle_configmap())
+    signers = objects.parse_published_bundle(certificates.get_bundle_configmap())
     assert len(signers) == max(ca_count, 1)
     for name in ("api", "handler", "controller"):
         secret = certificates.get_secret(name)
-        certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
-        assert certificate_objects.get_current_key_pair(secret)
+        certificate = objects.decode_entry(secret, CERTIFICATE_ENTRY)
+        assert objects.get_current_key_pair(secret)
         assert any(key_pairs.is_signed_by(certificate, signer) for signer in signers)
-        assert certificate_objects.decode_entry(secret, CA_ENTRY) == "".join(signers)
+        assert objects.decode_entry(secret, CA_ENTRY) == "".join(signers)
 
 
 @proves("X-2", "OSV-20")
@@ -441,12 +441,10 @@ def test_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
     result = client.run(renew_all(client.api, SETTINGS, certificates.now, is_tick=False))
 
     assert result.errors == []
-    (signer,) = certificate_objects.parse_published_bundle(certificates.get_bundle_configmap())
-    times = certificate_objects.parse_published_times(certificates.get_bundle_configmap(), certificates.now)
+    (signer,) = objects.parse_published_bundle(certificates.get_bundle_configmap())
+    times = objects.parse_published_times(certificates.get_bundle_configmap(), certificates.now)
     assert set(times) == {key_pairs.compute_fingerprint(signer)}
-    assert key_pairs.is_signed_by(
-        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY), signer
-    )
+    assert key_pairs.is_signed_by(objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY), signer)
 
 
 def test_forbidden_webhook_configuration_is_reported_and_blocks_no_certificate(
@@ -484,7 +482,7 @@ def test_unwritable_webhook_configuration_delays_next_ca(
 
     errors = certificates.run_pass_after(client, timedelta(days=1))
     certificates.run_pass_after(client, PROPAGATION_DELAY)
-    renewed_pem = certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY)
+    renewed_pem = objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY)
     serial_with_fault = certificates.get_serial("api")
     certificates.run_pass_after(certificates.administrator_client, timedelta(0))
     certificates.run_pass_after(certificates.administrator_client, PROPAGATION_DELAY)
@@ -493,7 +491,7 @@ def test_unwritable_webhook_configuration_delays_next_ca(
     assert serial_with_fault != serial
     assert key_pairs.is_signed_by(renewed_pem, old_bundle)
     assert not key_pairs.is_signed_by(
-        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY), old_bundle
+        objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY), old_bundle
     )
 
 
@@ -516,10 +514,7 @@ def test_repeatedly_removed_bundle_is_restored_only_at_ticks(
 
     # On a busy machine, the loop may take longer than the cooldown of ten seconds.
     assert count_after_hints in (1, 2)
-    assert (
-        certificate_objects.decode_entry(certificates.get_secret("contested"), CA_ENTRY)
-        == certificates.get_trusted_bundle()
-    )
+    assert objects.decode_entry(certificates.get_secret("contested"), CA_ENTRY) == certificates.get_trusted_bundle()
 
 
 @proves("OSV-20")
@@ -532,7 +527,7 @@ def test_renew_annotation_causes_immediate_renewal(functions: Functions, certifi
     functions.invoke(STEP, build_secret_reference_event(events.REFERENCE_UPDATED, "api"))
 
     assert certificates.get_serial("api") != serial
-    assert certificate_objects.RENEW_ANNOTATION not in certificates.get_secret("api")["metadata"]["annotations"]
+    assert objects.RENEW_ANNOTATION not in certificates.get_secret("api")["metadata"]["annotations"]
 
 
 def test_unreadable_namespace_does_not_block_other_namespaces(
@@ -556,10 +551,7 @@ def test_no_key_appears_in_logs_events_or_responses(
     certificates.create_secret("api")
     certificates.create_secret("frozen", immutable=True)
     responses = [functions.post(STEP, build_tick()) for _ in range(2)]
-    keys = [
-        certificate_objects.decode_entry(certificates.get_secret(name), PRIVATE_KEY_ENTRY)
-        for name in ("api", CA_SECRET_NAME)
-    ]
+    keys = [objects.decode_entry(certificates.get_secret(name), PRIVATE_KEY_ENTRY) for name in ("api", CA_SECRET_NAME)]
     certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: base64.b64encode(keys[1].encode()).decode()}})
     responses.append(functions.post(STEP, build_secret_reference_event(events.REFERENCE_UPDATED, "api")))
 

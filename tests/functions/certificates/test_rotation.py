@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from functions.certificates.renewal_pass import renew_all
+from functions.certificates.renewal import renew_all
 from functions.certificates.settings import Settings
 from kube.certificates.components import COMPONENTS
 from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient
 from kube.paths import DEFAULT_NAMESPACE
 from localcluster import access
-from localcluster.admission.mounted_secret import MountedSecret
+from localcluster.admission.webhook import MountedSecret
 from localcluster.cluster import LocalCluster
 from tests.functions.certificates.conftest import PROPAGATION_DELAY, SETTINGS, NamespaceCertificates
 from tests.functions.certificates.tls_server import HOST, run_tls_server

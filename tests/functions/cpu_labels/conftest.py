@@ -10,19 +10,19 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
+from chaos.api_fault_proxy import FaultProxy
 from eventing import events
 from functions.cpu_labels import label_cpu
-from functions.cpu_labels.kubernetes_events import RECENT_REPORTS
 from kube.client.api import get_or_none
 from kube.client.sync_client import SyncClient
-from kube.cpu import capabilities, hyperconverged
-from kube.cpu.node_patch import MANAGED_LABEL, OWN_LABEL_PREFIXES
+from kube.cpu_labels import capabilities, hyperconverged
+from kube.cpu_labels.node_patch import MANAGED_LABEL, OWN_LABEL_PREFIXES
 from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import DEFAULT_NAMESPACE, Object
-from tests.fault_proxy import FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_resource_event, build_tick
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 CONFIG_MAPS_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/configmaps"
 HASWELL_CAPABILITIES = {"models": ["Conroe", "Haswell", "Penryn"], "cpu": "Haswell"}
@@ -151,11 +151,10 @@ def scenario_with_faults(
 
 @pytest.fixture
 def scenario(admin_client: SyncClient, workload: Workload, functions: Functions) -> Iterator[CpuLabelScenario]:
-    """Yield a `CpuLabelScenario` without page positions, rounds or recorded problems from earlier tests."""
+    """Yield a `CpuLabelScenario` without page positions or rounds from earlier tests."""
     cpu_label_scenario = CpuLabelScenario(admin_client, workload, functions)
     for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
         cache.clear()
-    RECENT_REPORTS.clear()
     yield cpu_label_scenario
     cpu_label_scenario.delete_all()
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from kube.cpu import problems
-from kube.cpu.capabilities import CAPABILITIES_LABEL
-from kube.cpu.models import ALWAYS_OBSOLETE_MODELS
-from kube.cpu.node_patch import FEATURE_LABEL_PREFIX, MANAGED_LABEL, MODEL_LABEL_PREFIX
+from kube.cpu_labels import problems
+from kube.cpu_labels.capabilities import CAPABILITIES_LABEL
+from kube.cpu_labels.hyperconverged import ALWAYS_OBSOLETE_MODELS
+from kube.cpu_labels.node_patch import FEATURE_LABEL_PREFIX, MANAGED_LABEL, MODEL_LABEL_PREFIX
 from tests.functions.cpu_labels.conftest import CpuLabelScenario
 from tests.proofs import proves
 from tests.sources import ROOT

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eventing import events
 from eventing.http_binding import encode_binary
-from functions.cpu_labels import label_cpu
+from functions.app import FUNCTIONS
 from tests.functions.cpu_labels.conftest import HASWELL_CAPABILITIES, CpuLabelScenario, build_reference_event
 from tests.functions.test_corrupted_events import JSON_VALUES, build_post_function, iterate_value_paths, replace_value
 from tests.proofs import proves
@@ -23,7 +23,9 @@ ROUND_REFERENCE = events.ObjectReference("v1", "cpu-labels", "a-round", kind="Ro
 
 
 @proves("X-1")
-@pytest.mark.parametrize("event_type", [consumed for consumed in label_cpu.CONSUMES if consumed != events.TICK])
+@pytest.mark.parametrize(
+    "event_type", [consumed for consumed in FUNCTIONS["label-cpu"].consumes if consumed != events.TICK]
+)
 def test_corrupt_event_data_does_not_crash_label_cpu(scenario: CpuLabelScenario, event_type: str) -> None:
     """X-1: `label-cpu` never crashes if any one field of the event data has an arbitrary JSON value."""
     scenario.replace_capabilities({scenario.workload.take_node(): HASWELL_CAPABILITIES})

@@ -8,16 +8,17 @@ from datetime import datetime, timezone
 
 import pytest
 
+from chaos.api_fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from functions import installs
-from functions.cpu_labels import label_cpu, label_patching
+from functions.cpu_labels import label_cpu
 from functions.event_data import require_data
 from kube import install_lease
 from kube.client.api_errors import Rejected
-from kube.cpu import hyperconverged, lookup
-from kube.cpu.models import get_model_features
-from kube.cpu.node_patch import FEATURE_LABEL_PREFIX, MANAGED_LABEL, MODEL_LABEL_PREFIX, SKIP_ANNOTATION
-from kube.cpu.problems import (
+from kube.cpu_labels import hyperconverged, lookup
+from kube.cpu_labels.capabilities import get_model_features
+from kube.cpu_labels.node_patch import FEATURE_LABEL_PREFIX, MANAGED_LABEL, MODEL_LABEL_PREFIX, SKIP_ANNOTATION
+from kube.cpu_labels.problems import (
     HYPERCONVERGED_IGNORED,
     ILLEGAL_NAME,
     MALFORMED_INPUT,
@@ -28,7 +29,7 @@ from kube.cpu.problems import (
 from kube.install_lease import ServiceAccount
 from kube.nodes import NODES_PATH
 from kube.paths import DEFAULT_NAMESPACE, LEASES_PATH
-from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
+from localcluster.audit_log import OWN_USER_PREFIX, AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.cpu_labels.conftest import (
     HASWELL_CAPABILITIES,
@@ -37,9 +38,9 @@ from tests.functions.cpu_labels.conftest import (
     list_patched_nodes,
 )
 from tests.functions.event_builders import build_tick
-from tests.kube.cpu.test_models import HASWELL_FEATURES_ABOVE_PENRYN
+from tests.kube.cpu_labels.test_models import HASWELL_FEATURES_ABOVE_PENRYN
 from tests.proofs import proves
-from tests.workload import OWN_USER_PREFIX, AuditLog, Workload, build_pod, summarize_writes
+from tests.workload import Workload, build_pod, summarize_writes
 
 FEATURES_ABOVE_PENRYN = {FEATURE_LABEL_PREFIX + name for name in (*HASWELL_FEATURES_ABOVE_PENRYN.split(), "smep")}
 LEGACY_FEATURE_LABEL = "feature.node.kubernetes.io/cpu-feature-avx"
@@ -543,8 +544,8 @@ def test_round_labels_all_nodes_of_second_page_if_each_request_has_time_for_one(
     assert all(workload.take_node() for _ in range(4))
     *_first_page, first, second, third = split_nodes_into_two_pages(scenario, monkeypatch, second_page_size=3)
     scenario.replace_capabilities({"kind": {**HASWELL_CAPABILITIES, "nodes": [first, second, third]}})
-    monkeypatch.setattr(label_patching, "BATCH_SIZE", 1)
-    monkeypatch.setattr(label_patching, "MIN_BATCH_SECONDS", 60.0)
+    monkeypatch.setattr(label_cpu, "BATCH_SIZE", 1)
+    monkeypatch.setattr(label_cpu, "MIN_BATCH_SECONDS", 60.0)
 
     scenario.run_round()
 

@@ -10,18 +10,19 @@ from eventing import events
 from functions.event_data import require_data
 from functions.installs import INSTALL_LEASE_CACHE
 from functions.maintenance import event_objects
-from kube.evictions import build_pod_path
+from kube.evictions.requests import build_pod_path
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, ApiGroup
 from kube.nodes import build_node_path
 from kube.paths import PODS_PATH
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event
 from tests.functions.maintenance.test_status import run_steps_with_status
 from tests.functions.request_hooks import count_requests, run_before_request
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 

@@ -14,10 +14,11 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import EXCLUDE_LABEL, EXCLUDED_BEFORE_LABEL, MAINTENANCE_LABEL, UNSET_VALUE
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_product_event
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 
 @proves("X-1", "NMO-3")

@@ -15,11 +15,12 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S, ApiGroup
 from kube.nodes import MAINTENANCE_LABEL, build_cordon_patch, build_node_path, is_in_maintenance
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_product_event, build_tick, build_updated_event
 from tests.functions.request_hooks import count_requests, run_before_request
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 

@@ -12,13 +12,14 @@ from functions.event_data import require_data
 from kube.maintenance.objects import build_path
 from kube.paths import Object
 from localcluster import access
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from localcluster.processes import wait_until_ready
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_product_event, build_tick
 from tests.manifests.rendering import ROOT
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait", "clean_cluster")
 

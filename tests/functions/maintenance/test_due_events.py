@@ -7,21 +7,14 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from eventing import events
-from functions.maintenance.due_events import (
-    DueEvent,
-    RequiredRead,
-    ResyncSnapshot,
-    find_due_event,
-    find_due_event_by_pods,
-    find_due_event_on_node,
-    find_orphans,
-    has_event_in_flight,
-)
+from functions.maintenance.due_events import STATES, DueEvent, State, find_due_event, find_orphans, find_state
 from functions.maintenance.metrics import MaintenanceCollector
+from functions.maintenance.observation import Observation, RequiredRead, ResyncSnapshot
 from kube.maintenance import leases
 from kube.maintenance.objects import INITIAL_COUNTS_ANNOTATION
 from kube.paths import Object
 from tests.kube.samples import DRAIN_TAINTS, NODE_IN_MAINTENANCE, make_maintenance, make_node, make_pod
+from tests.states_table import PAGE, update_page
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 FAILED_STATUS = {"phase": "Failed", "lastUpdate": "2026-01-02T03:00:00Z"}
@@ -59,6 +52,17 @@ def build_lease(maintenance: Object, age: timedelta = timedelta()) -> Object:
 
 def build_snapshot(maintenance: Object, lease: Object | None = None, node: Object | None = None) -> ResyncSnapshot:
     return ResyncSnapshot([maintenance], {"node-1": node} if node else {}, {"node-1": lease} if lease else {})
+
+
+def observe_node(maintenance: Object, node: Object | None, lease: Object | None = None) -> Observation:
+    """Return what a tick knows after it has read the node."""
+    return Observation(maintenance, build_snapshot(maintenance, lease), NOW, node)
+
+
+def observe_pods(maintenance: Object, *pods: Object) -> Observation:
+    """Return what a tick knows after it has read the pods of a node under maintenance."""
+    snapshot = build_snapshot(maintenance, build_lease(maintenance), NODE_IN_MAINTENANCE)
+    return Observation(maintenance, snapshot, NOW, pods=pods)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_find_due_event_returns_event_or_required_read(
     maintenance: Object, snapshot: ResyncSnapshot, expected: DueEvent
 ) -> None:
     """X-3: from the listed objects, `find_due_event` returns the due event, or the read that must decide."""
-    assert find_due_event(maintenance, snapshot, NOW) == expected
+    assert find_due_event(Observation(maintenance, snapshot, NOW)) == expected
 
 
 @pytest.mark.parametrize(
@@ -220,7 +224,7 @@ def test_find_due_event_on_node_returns_event_for_node_state(
     maintenance: Object, node: Object | None, lease: Object | None, expected: DueEvent
 ) -> None:
     """X-3, NMO-19: `find_due_event_on_node` returns the event that the state of the node requires."""
-    assert find_due_event_on_node(maintenance, node, lease, NOW) == expected
+    assert find_due_event(observe_node(maintenance, node, lease)) == expected
 
 
 RUNNING = make_maintenance({"phase": "Running", "lastUpdate": "2026-01-02T03:04:04Z"})
@@ -246,7 +250,7 @@ def test_only_lease_renewal_is_due_while_event_is_in_flight(
     """NMO-27a, design rule 11: while a maintenance's event is in flight, only the renewal of its lease can be due."""
     snapshot = ResyncSnapshot([maintenance] * 20, {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease} if lease else {})
 
-    assert find_due_event(maintenance, snapshot, NOW) == expected
+    assert find_due_event(Observation(maintenance, snapshot, NOW)) == expected
 
 
 def test_begin_is_due_if_owner_reference_is_missing() -> None:
@@ -254,9 +258,7 @@ def test_begin_is_due_if_owner_reference_is_missing() -> None:
     without_owner = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
 
     assert (
-        find_due_event(
-            without_owner, build_snapshot(without_owner, build_lease(without_owner), NODE_IN_MAINTENANCE), NOW
-        )
+        find_due_event(observe_node(without_owner, NODE_IN_MAINTENANCE, build_lease(without_owner)))
         == events.MAINTENANCE_PENDING
     )
 
@@ -280,30 +282,35 @@ def format_seconds_ago(seconds: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("maintenance", "queue_seconds", "is_in_flight"),
+    ("maintenance", "active_count", "is_in_flight"),
     [
-        pytest.param(build_maintenance_with_ages(100, written=0), 0, True, id="written now"),
-        pytest.param(build_maintenance_with_ages(100, written=4), 0, True, id="written four seconds ago"),
-        pytest.param(build_maintenance_with_ages(100, written=5), 0, False, id="written five seconds ago"),
+        pytest.param(build_maintenance_with_ages(100, written=0), 10, True, id="written now"),
+        pytest.param(build_maintenance_with_ages(100, written=4), 10, True, id="written four seconds ago"),
+        pytest.param(build_maintenance_with_ages(100, written=5), 10, False, id="written five seconds ago"),
         pytest.param(
-            build_maintenance_with_ages(100, written=5), 1, True, id="written five seconds ago, events queued"
+            build_maintenance_with_ages(100, written=5), 13, True, id="written five seconds ago, events queued"
         ),
-        pytest.param(build_maintenance_with_ages(100, written=6), 1, False, id="written long ago"),
-        pytest.param(build_maintenance_with_ages(100, written=-1), 9, False, id="written in the future"),
-        pytest.param(build_maintenance_with_ages(0), 0, False, id="new, few active"),
-        pytest.param(build_maintenance_with_ages(3), 9, True, id="new, many active"),
-        pytest.param(build_maintenance_with_ages(9), 9, False, id="not new"),
-        pytest.param(build_maintenance_with_ages(100, deleted=0, written=0), 0, False, id="deleted, few active"),
-        pytest.param(build_maintenance_with_ages(100, deleted=3, written=50), 9, True, id="deleted, many active"),
-        pytest.param(build_maintenance_with_ages(100, deleted=9, written=0), 9, False, id="deleted long ago"),
-        pytest.param(make_maintenance(), 9, False, id="no timestamps"),
+        pytest.param(build_maintenance_with_ages(100, written=6), 13, False, id="written long ago"),
+        pytest.param(build_maintenance_with_ages(100, written=-1), 40, False, id="written in the future"),
+        pytest.param(build_maintenance_with_ages(0), 10, False, id="new, few active"),
+        pytest.param(build_maintenance_with_ages(3), 40, True, id="new, many active"),
+        pytest.param(build_maintenance_with_ages(9), 40, False, id="not new"),
+        pytest.param(build_maintenance_with_ages(100, deleted=0, written=0), 10, False, id="deleted, few active"),
+        pytest.param(build_maintenance_with_ages(100, deleted=3, written=50), 40, True, id="deleted, many active"),
+        pytest.param(build_maintenance_with_ages(100, deleted=9, written=0), 40, False, id="deleted long ago"),
+        pytest.param(make_maintenance(), 40, False, id="no timestamps"),
     ],
 )
 def test_event_counts_as_in_flight_shortly_after_last_write(
-    maintenance: Object, queue_seconds: float, is_in_flight: bool
+    maintenance: Object, active_count: int, is_in_flight: bool
 ) -> None:
-    """Design rule 9: an event counts as in flight for five seconds plus the queueing time after the last write."""
-    assert has_event_in_flight(maintenance, NOW, queue_seconds) is is_in_flight
+    """Design rule 9: an event counts as in flight for five seconds plus the queueing time after the last write.
+
+    With 10, 13 and 40 active maintenances, the queueing time is 0, 0.9 and 9 seconds.
+    """
+    snapshot = ResyncSnapshot([make_maintenance({"phase": "Running"})] * active_count, {}, {})
+
+    assert Observation(maintenance, snapshot, NOW).is_in_flight is is_in_flight
 
 
 @pytest.mark.parametrize(
@@ -316,7 +323,9 @@ def test_deleted_maintenance_waits_for_restore(maintenance: Object, expected: Du
     now = NOW + timedelta(seconds=30)
 
     assert (
-        find_due_event(maintenance, build_snapshot(maintenance, build_lease(maintenance), NODE_IN_MAINTENANCE), now)
+        find_due_event(
+            Observation(maintenance, build_snapshot(maintenance, build_lease(maintenance), NODE_IN_MAINTENANCE), now)
+        )
         == expected
     )
 
@@ -389,7 +398,7 @@ def test_no_event_is_due_for_recreated_node() -> None:
     maintenance = make_maintenance(SUCCEEDED_STATUS)
     maintenance["metadata"]["ownerReferences"] = [{"kind": "Node", "uid": "of-the-old-node"}]
 
-    assert find_due_event_on_node(maintenance, make_node(), build_lease(maintenance), NOW) == ""
+    assert find_due_event(observe_node(maintenance, make_node(), build_lease(maintenance))) == ""
 
 
 @pytest.mark.parametrize(
@@ -423,7 +432,7 @@ def test_find_due_event_by_pods_returns_event_for_pod_states(
     maintenance: Object, pods: list[Object], expected: str
 ) -> None:
     """X-3: a pass is due if a pod may leave, or if the status does not report that the drain is complete."""
-    assert find_due_event_by_pods(maintenance, pods, NOW) == expected
+    assert find_due_event(observe_pods(maintenance, *pods)) == expected
 
 
 REPORTED_POD = {"namespace": "ns", "name": "pod", "reason": "Force", "message": "", "budget": ""}
@@ -487,7 +496,7 @@ def test_no_event_is_due_for_reported_pod_that_drain_flag_blocks(
     maintenance: Object, pods: list[Object], expected: str
 ) -> None:
     """DRN-1a, design rule 8: no pass is due for a blocked pod that the status reports, unless the spec has changed."""
-    assert find_due_event_by_pods(maintenance, pods, NOW) == expected
+    assert find_due_event(observe_pods(maintenance, *pods)) == expected
 
 
 def test_no_event_is_due_for_reported_orphaned_daemonset_pod() -> None:
@@ -495,15 +504,13 @@ def test_no_event_is_due_for_reported_orphaned_daemonset_pod() -> None:
     reported_pod = {**REPORTED_POD, "name": "agent"}
 
     assert (
-        find_due_event_by_pods(
-            build_draining_maintenance(WITHOUT_FORCE, reported_pod), [make_pod("agent", owner="DaemonSet")], NOW
+        find_due_event(
+            observe_pods(build_draining_maintenance(WITHOUT_FORCE, reported_pod), make_pod("agent", owner="DaemonSet"))
         )
         == ""
     )
     assert (
-        find_due_event_by_pods(
-            build_draining_maintenance({}, reported_pod), [make_pod("agent", owner="DaemonSet")], NOW
-        )
+        find_due_event(observe_pods(build_draining_maintenance({}, reported_pod), make_pod("agent", owner="DaemonSet")))
         == events.NODE_TAINTED
     )
 
@@ -513,10 +520,9 @@ def test_last_update_in_unexpected_format_is_tolerated(last_update: object) -> N
     """X-3: a `lastUpdate` in an unexpected format does not stop the tick."""
     maintenance = make_maintenance({"phase": "Running", "lastUpdate": last_update})
 
-    assert (
-        find_due_event(maintenance, build_snapshot(maintenance, build_lease(maintenance), NODE_IN_MAINTENANCE), NOW)
-        is RequiredRead.PODS
-    )
+    snapshot = build_snapshot(maintenance, build_lease(maintenance), NODE_IN_MAINTENANCE)
+
+    assert find_due_event(Observation(maintenance, snapshot, NOW)) is RequiredRead.PODS
 
 
 @pytest.mark.parametrize("field", ["spec", "status"])
@@ -527,6 +533,75 @@ def test_malformed_maintenance_does_not_stop_tick(field: str) -> None:
 
     MaintenanceCollector().update(snapshot.maintenances)
 
-    assert find_due_event(BEGUN, snapshot, NOW) is RequiredRead.PODS
+    assert find_due_event(Observation(BEGUN, snapshot, NOW)) is RequiredRead.PODS
     assert find_orphans(snapshot) == []
-    assert isinstance(find_due_event(malformed, snapshot, NOW), str | RequiredRead)
+    assert isinstance(find_due_event(Observation(malformed, snapshot, NOW)), str | RequiredRead)
+
+
+IN_FLIGHT = make_maintenance({**SUCCEEDED_STATUS, "lastUpdate": "2026-01-02T03:04:04Z"})
+WITHOUT_OWNER = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
+SUCCESSOR = {**FAILED, "metadata": {**FAILED["metadata"], "finalizers": BEGUN["metadata"]["finalizers"]}}
+OTHER_NODE_OWNER = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": [{"kind": "Node", "uid": "old"}]}}
+CORDONED_NODE, UNLABELLED_NODE = make_node(cordoned=True), make_node(*DRAIN_TAINTS, cordoned=True)
+TERMINATING_POD = make_pod(deletionTimestamp="2026-01-02T03:04:06Z")
+OBSERVATIONS = {
+    "events are in flight, and the Lease is due": observe_node(
+        IN_FLIGHT, make_node(), build_lease(IN_FLIGHT, OVERDUE_AGE)
+    ),
+    "events are in flight": observe_node(IN_FLIGHT, make_node(), build_lease(IN_FLIGHT)),
+    "released": observe_node(OTHER_RELEASED, make_node()),
+    "deleted": observe_node(OTHER_DELETED, make_node()),
+    "created": observe_node(NEW, make_node()),
+    "Lease lost: ": Observation(LEASE_LOST, build_snapshot(LEASE_LOST, None, NODE_IN_MAINTENANCE), NOW),
+    "Lease lost, ": observe_node(LEASE_LOST, make_node()),
+    "not begun: another": observe_node(FAILED, make_node(), FOREIGN_LEASE),
+    "begun, but another client removed the finalizer or the counts, and the node no longer": observe_node(
+        REMOVED_METADATA, None
+    ),
+    "rejected: the node does not exist": observe_node(FAILED, None),
+    "begun, and the node no longer exists": observe_node(BEGUN, None),
+    "begun, but another client removed the finalizer or the counts": observe_node(REMOVED_METADATA, make_node()),
+    "successor": observe_node(SUCCESSOR, make_node()),
+    "rejected or waiting": observe_node(FAILED, make_node()),
+    "begun, and the node was recreated": observe_node(OTHER_NODE_OWNER, make_node()),
+    "begun, and the node's Lease is missing": observe_node(BEGUN, make_node()),
+    "begun, and another client holds the node's Lease": observe_node(BEGUN, make_node(), FOREIGN_LEASE),
+    "begun, and the node's Lease is due": observe_node(BEGUN, make_node(), build_lease(BEGUN, OVERDUE_AGE)),
+    "begun, and holds the node's Lease again": observe_node(LEASE_REGAINED, make_node(), build_lease(LEASE_REGAINED)),
+    "begun, but another client removed the owner": observe_node(WITHOUT_OWNER, make_node(), build_lease(WITHOUT_OWNER)),
+    "begun, and the node is not cordoned": observe_node(BEGUN, make_node(), build_lease(BEGUN)),
+    "node cordoned and not tainted": observe_node(BEGUN, CORDONED_NODE, build_lease(BEGUN)),
+    "node cordoned and tainted, but another client removed the label": observe_node(
+        BEGUN, UNLABELLED_NODE, build_lease(BEGUN)
+    ),
+    "drained, but `lastError`": observe_pods(SUCCEEDED_WITH_ERROR),
+    "drained, and the status shows it": observe_pods(BEGUN),
+    "node cordoned and tainted, no pod left": observe_pods(make_maintenance({"phase": "Running"})),
+    "pods left, and the spec has changed": observe_pods(build_draining_maintenance(WITHOUT_FORCE), make_pod()),
+    "pods left, of which none may leave now, but": observe_pods(UNCORDONED, TERMINATING_POD),
+    "pods left, of which none may leave now: ": observe_pods(BEGUN, TERMINATING_POD),
+    "pods left that may leave now": observe_pods(BEGUN, make_pod()),
+}
+"""A sample observation of each state, by the first words of the state's name."""
+
+
+def test_each_state_has_one_sample() -> None:
+    """Design rule 11: the samples cover each state of the table once."""
+    assert len(OBSERVATIONS) == len(STATES) == len({state.name for state in STATES})
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_state_is_found(name: str) -> None:
+    """Design rule 11: each state can occur, because no earlier state of the table covers it."""
+    state = find_state(OBSERVATIONS[name])
+
+    assert isinstance(state, State)
+    assert state.name.startswith(name)
+    assert state is STATES[list(OBSERVATIONS).index(name)]
+
+
+def test_states_page_is_up_to_date() -> None:
+    """Design rule 11: docs/states.md contains the table of states that `resync` reads."""
+    page = PAGE.read_text()
+
+    assert page == update_page(page)

@@ -12,26 +12,27 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import REGISTRY
 
-from eventing import events, replay_extensions
+from chaos.api_fault_proxy import Fault, FaultProxy
+from eventing import events, extensions
 from eventing.http_binding import decode_event
 from functions.event_data import require_data
 from functions.maintenance import event_objects, evict
-from kube.budgets import plan_evictions
-from kube.client import eviction_tracker
-from kube.client.eviction_batch import evict_batch
-from kube.evictions import EvictionResult, build_pod_path
+from kube.evictions import requests as eviction_requests
+from kube.evictions.executor import EvictionOutcome, execute_plan
+from kube.evictions.planner import plan_evictions
+from kube.evictions.requests import build_pod_path
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
 from kube.paths import PODS_PATH, Object
 from kube.pods import format_key
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_product_event
 from tests.functions.request_hooks import count_requests
 from tests.kube import samples
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 
 def get_pod_names(pods: list[Any]) -> set[str]:
@@ -120,7 +121,7 @@ def test_missing_cordon_or_taint_prevents_evictions(
 
 
 @proves("X-6")
-@pytest.mark.parametrize("event_type", evict.HINT_TYPES)
+@pytest.mark.parametrize("event_type", evict.CHANGE_TYPES)
 def test_evict_ignores_hint_for_uncordoned_node(
     functions: Functions, workload: Workload, audit: AuditLog, event_type: str
 ) -> None:
@@ -278,13 +279,15 @@ def test_node_drained_event_contains_pod_list_resource_version(functions: Functi
 def test_deferred_pods_cause_another_pass_only_if_batch_evicted_pod() -> None:
     """NMO-6: pods that a batch had no time to evict are blocked, unless the batch evicted another pod."""
     deferred_pod = samples.make_pod("left")
-    with_progress, without_progress = (
-        EvictionResult(evicted=[{"uid": "u"}], deferred=[deferred_pod]),
-        EvictionResult(deferred=[deferred_pod]),
+
+    with_progress, must_continue = evict.retry_or_block(
+        EvictionOutcome(evicted=[{"uid": "u"}], deferred=[deferred_pod]), samples.make_maintenance()
+    )
+    without_progress, must_continue_without_progress = evict.retry_or_block(
+        EvictionOutcome(deferred=[deferred_pod]), samples.make_maintenance()
     )
 
-    assert evict._update_blocked_pods(with_progress, samples.make_maintenance())
-    assert not evict._update_blocked_pods(without_progress, samples.make_maintenance())
+    assert (must_continue, must_continue_without_progress) == (True, False)
     assert [pod.reason for pod in with_progress.blocked + without_progress.blocked] == ["NoTime"]
 
 
@@ -342,7 +345,7 @@ def test_conflicting_eviction_is_retried(functions: Functions, workload: Workloa
     path = build_pod_path(pod)
     workload.client.patch(path, {"metadata": {"labels": {"changed": "yes"}}})
 
-    batch = workload.client.run(evict_batch(workload.client.api, plan_evictions([pod], [])))
+    batch = workload.client.run(execute_plan(workload.client.api, plan_evictions([pod], [])))
 
     assert [evicted_pod["uid"] for evicted_pod in batch.evicted] == [pod["metadata"]["uid"]]
     assert [entry["responseStatus"]["code"] for entry in audit.list_evictions("busy")] == [409, 201]
@@ -357,11 +360,11 @@ def test_eviction_is_not_retried_after_late_conflict_response(
     """
     (pod,) = workload.create_bare_pods(workload.take_node(), "slow")
     workload.client.patch(build_pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
-    monkeypatch.setattr(eviction_tracker, "MAX_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(eviction_requests, "MAX_RETRY_SECONDS", 0.0)
 
-    batch = workload.client.run(evict_batch(workload.client.api, plan_evictions([pod], [])))
+    batch = workload.client.run(execute_plan(workload.client.api, plan_evictions([pod], [])))
     (updated_pod,) = [workload.client.get(build_pod_path(pod))]
-    second_batch = workload.client.run(evict_batch(workload.client.api, plan_evictions([updated_pod], [])))
+    second_batch = workload.client.run(execute_plan(workload.client.api, plan_evictions([updated_pod], [])))
 
     assert [blocked_pod.reason for blocked_pod in batch.blocked] == ["Changing"]
     assert [evicted_pod["uid"] for evicted_pod in second_batch.evicted] == [pod["metadata"]["uid"]]
@@ -562,7 +565,7 @@ def test_replayed_eviction_is_not_counted_in_metrics(functions: Functions, workl
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
     before = read_evicted_count()
 
-    functions.invoke("evict", replay_extensions.add_replay_extensions(tainted_event, "r", dry_run=True))
+    functions.invoke("evict", extensions.add_replay_extensions(tainted_event, "r", dry_run=True))
     replayed = read_evicted_count()
     functions.invoke("evict", tainted_event)
 

@@ -11,10 +11,10 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events
 from eventing.http_binding import decode_event, encode_binary
 from functions.event_data import require_data
-from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, _build_evicted_data, _update_blocked_pods
-from functions.maintenance.eviction_reports import PodStrategy
+from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, retry_or_block
+from functions.maintenance.eviction_reports import PodHintPolicy, build_evicted_data
 from kube.budgets import BlockedPod
-from kube.evictions import EvictionResult
+from kube.evictions.executor import EvictionOutcome
 from kube.maintenance.node_snapshot import StepSnapshot
 from kube.maintenance.status_patch import MAX_ERROR_CHARACTERS
 from kube.paths import Object
@@ -36,55 +36,59 @@ def build_maintenance_with_blocked_pod(name: str, reason: str) -> Object:
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
 def test_eviction_without_outcome_is_retried_if_another_pod_was_evicted(reason: str) -> None:
     """Check that an eviction without outcome is retried, and its pod is not blocked, if another pod was evicted."""
-    batch = EvictionResult(
-        evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", reason), build_blocked_pod("b", "Error")]
+    outcome, needs_another_pass = retry_or_block(
+        EvictionOutcome(
+            evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", reason), build_blocked_pod("b", "Error")]
+        ),
+        NEW_MAINTENANCE,
     )
 
-    assert _update_blocked_pods(batch, NEW_MAINTENANCE)
-    assert [pod.reason for pod in batch.blocked] == ["Error"]
+    assert needs_another_pass
+    assert [pod.reason for pod in outcome.blocked] == ["Error"]
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
 def test_pod_without_eviction_outcome_is_blocked_if_no_pod_was_evicted(reason: str) -> None:
     """Check that a pod whose eviction has no outcome is blocked if the batch evicted no pod."""
-    batch = EvictionResult(blocked=[build_blocked_pod("a", reason)])
+    outcome = EvictionOutcome(blocked=[build_blocked_pod("a", reason)])
 
-    assert not _update_blocked_pods(batch, NEW_MAINTENANCE)
-    assert [pod.reason for pod in batch.blocked] == [reason]
+    assert retry_or_block(outcome, NEW_MAINTENANCE) == (outcome, False)
 
 
 def test_blocked_pod_stays_blocked_if_other_pod_is_evicted() -> None:
     """Check that a blocked pod stays blocked while other pods are evicted, so that its backoff grows."""
-    batch = EvictionResult(evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", "NoAnswer")])
+    outcome = EvictionOutcome(evicted=[{"uid": "x"}], blocked=[build_blocked_pod("a", "NoAnswer")])
 
-    assert not _update_blocked_pods(batch, build_maintenance_with_blocked_pod("a", "NoAnswer"))
-    assert [pod.reason for pod in batch.blocked] == ["NoAnswer"]
+    assert retry_or_block(outcome, build_maintenance_with_blocked_pod("a", "NoAnswer")) == (outcome, False)
 
 
 def test_deferred_pod_is_retried_only_if_another_pod_left() -> None:
     """Check that a pod that a batch had no time to evict is blocked as NoTime, unless other pods have left."""
-    with_progress, without_progress = (
-        EvictionResult(already_gone=[{"uid": "x"}], deferred=[make_pod("a")]),
-        EvictionResult(deferred=[make_pod("a")]),
-    )
+    with_progress = EvictionOutcome(already_gone=[{"uid": "x"}], deferred=[make_pod("a")])
+    without_progress, needs_another_pass = retry_or_block(EvictionOutcome(deferred=[make_pod("a")]), NEW_MAINTENANCE)
 
-    assert _update_blocked_pods(with_progress, NEW_MAINTENANCE)
-    assert not _update_blocked_pods(without_progress, NEW_MAINTENANCE)
+    assert retry_or_block(with_progress, NEW_MAINTENANCE) == (with_progress, True)
+    assert not needs_another_pass
     assert [(blocked.pod["name"], blocked.reason) for blocked in without_progress.blocked] == [("a", "NoTime")]
 
 
 def test_pod_that_runs_evict_is_blocked_with_separate_message() -> None:
     """Check that the pod that runs `evict` is blocked with `OWN_POD_MESSAGE`."""
-    batch = EvictionResult(deferred=[make_pod("a"), make_pod("b")])
+    outcome, needs_another_pass = retry_or_block(
+        EvictionOutcome(deferred=[make_pod("a"), make_pod("b")]), NEW_MAINTENANCE, "b"
+    )
 
-    assert not _update_blocked_pods(batch, NEW_MAINTENANCE, "b")
-    assert [pod.message for pod in batch.blocked] == [NO_TIME_MESSAGE, OWN_POD_MESSAGE]
+    assert not needs_another_pass
+    assert [pod.message for pod in outcome.blocked] == [NO_TIME_MESSAGE, OWN_POD_MESSAGE]
 
 
 def test_eviction_in_flight_causes_no_further_pass() -> None:
     """Check that `evict` requests another pass for a deferred pod, but not for an eviction in flight."""
-    assert not _update_blocked_pods(EvictionResult(in_flight=[{"uid": "x"}]), NEW_MAINTENANCE)
-    assert _update_blocked_pods(EvictionResult(in_flight=[{"uid": "x"}], deferred=[make_pod("a")]), NEW_MAINTENANCE)
+    in_flight = EvictionOutcome(in_flight=[{"uid": "x"}])
+    with_deferred_pod = EvictionOutcome(in_flight=[{"uid": "x"}], deferred=[make_pod("a")])
+
+    assert retry_or_block(in_flight, NEW_MAINTENANCE) == (in_flight, False)
+    assert retry_or_block(with_deferred_pod, NEW_MAINTENANCE) == (with_deferred_pod, True)
 
 
 REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
@@ -106,7 +110,7 @@ def build_refusal(uid: str, message: str, **extra_fields: str) -> Object:
 
 def merge_replies(*replies: BaseCloudEvent, has_more_hints: bool = False) -> BaseCloudEvent:
     """Return the single reply that merges the replies of several batches."""
-    merged = PodStrategy().merge(HINT, [[reply] for reply in replies], has_more_hints=has_more_hints)
+    merged = PodHintPolicy().merge_replies(HINT, [[reply] for reply in replies], has_more_hints=has_more_hints)
     assert merged is not None
     (reply,) = merged
     return reply
@@ -165,10 +169,10 @@ def test_reply_omits_refusals_beyond_event_size_limit() -> None:
     ]
     long_message = "\N{PILE OF POO}" * 1024
     batches = [
-        EvictionResult(blocked=[BlockedPod(pod, "Error", long_message) for pod in part])
+        EvictionOutcome(blocked=[BlockedPod(pod, "Error", long_message) for pod in part])
         for part in (pods[:330], pods[330:])
     ]
-    first, last = (_build_evicted_data(batch, "1", "1") for batch in batches)
+    first, last = (build_evicted_data(batch, "1", "1") for batch in batches)
     refusals_with_backoff = [{**pod, "retryAfter": "2026-01-02T03:04:05Z"} for pod in first["blocked"]]
 
     single_reply = build_reply(blocked=last["blocked"], error=last["error"])
@@ -191,7 +195,7 @@ def test_refusals_in_event_are_independent_of_order() -> None:
     ]
 
     in_order, reversed_order = (
-        _build_evicted_data(EvictionResult(blocked=order), "1", "1")["blocked"] for order in (blocked, blocked[::-1])
+        build_evicted_data(EvictionOutcome(blocked=order), "1", "1")["blocked"] for order in (blocked, blocked[::-1])
     )
 
     assert in_order == reversed_order
@@ -218,7 +222,7 @@ def test_snapshot_omits_oversized_pods() -> None:
 
 def test_empty_replies_merge_into_empty_reply() -> None:
     """Design rule 8: empty replies merge into an empty reply, or into None if another pass must follow."""
-    strategy = PodStrategy()
+    policy = PodHintPolicy()
 
-    assert strategy.merge(HINT, [[], []], has_more_hints=False) == []
-    assert strategy.merge(HINT, [[], []], has_more_hints=True) is None
+    assert policy.merge_replies(HINT, [[], []], has_more_hints=False) == []
+    assert policy.merge_replies(HINT, [[], []], has_more_hints=True) is None

@@ -14,6 +14,7 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
+from chaos.api_fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from eventing.http_binding import decode_event
 from functions.event_data import require_data
@@ -22,7 +23,6 @@ from kube.maintenance import objects as m
 from kube.maintenance.status_patch import UNRESTORED_PREFIX
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions, is_transient_error, run_idle_cluster, start_fault_proxy
 from tests.functions.event_builders import build_product_event, build_updated_event
 from tests.functions.maintenance.scenarios import (
@@ -126,7 +126,10 @@ EVICTION_REASONS = {
     **dict.fromkeys(("429", "429, Retry-After"), "Busy"),
     "reset": "NoAnswer",
 }
-"""Kind of failure → reason of the blocked pod. A 429 by flow control is never reported as DisruptionBudget."""
+"""Kind of failure → reason reported for the blocked pod.
+
+A 429 from API Priority and Fairness is never reported as DisruptionBudget.
+"""
 SINGLE_READS = {("resync", "get nodes"), ("resync", "list pods")}
 """Requests by which a tick reads the state of one maintenance; their failure must not stop the other reads."""
 STEPS_WITHOUT_FAILURE_EVENT = ("status", "guard", "resync")

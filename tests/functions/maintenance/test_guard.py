@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from functions.event_data import require_data
 from functions.installs import INSTALL_LEASE_CACHE
@@ -18,7 +19,7 @@ from kube.maintenance.lookup import sort_by_age
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
 from kube.times import format_time
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import (
     build_node_deleted_event,
@@ -28,7 +29,7 @@ from tests.functions.event_builders import (
 )
 from tests.functions.request_hooks import count_requests, record_list_requests, run_before_request
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 
 def create_active_maintenance(functions: Functions, workload: Workload, node: str, group: ApiGroup = MEDIK8S) -> Object:

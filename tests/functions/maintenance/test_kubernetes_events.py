@@ -7,9 +7,10 @@ from datetime import datetime, timezone
 import pytest
 
 from eventing import events
-from functions.maintenance import event_objects
-from functions.maintenance.kubernetes_events import record_node_event
+from functions import event_recorder
+from functions.event_recorder import EventRecorder
 from kube.client.sync_client import SyncClient
+from kube.kubernetes_events import EventNotice
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.maintenance.kubernetes_events import (
@@ -20,15 +21,18 @@ from kube.maintenance.kubernetes_events import (
     REMOVE_REASON,
     SUCCEED_REASON,
     UNCORDON_REASON,
+    build_node_notice,
 )
-from kube.paths import Object
+from kube.paths import Object, build_events_path
 from kube.times import format_time
 from localcluster.access import UNPRIVILEGED
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_updated_event
 from tests.functions.maintenance.test_status import run_steps_with_status
+from tests.kube.samples import make_pod
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
@@ -195,9 +199,30 @@ def test_rejected_kubernetes_event_is_logged(workload: Workload, caplog: pytest.
     maintenance = workload.create_maintenance("n")
     unprivileged_client = SyncClient(str(workload.local_cluster.ensure_kubeconfig(UNPRIVILEGED)))
 
-    with caplog.at_level("INFO", logger=event_objects.log.name):
-        record_node_event("n", UNCORDON_REASON, "text", maintenance, unprivileged_client, event_type="Normal")
+    notice = build_node_notice("n", UNCORDON_REASON, maintenance)
+
+    with caplog.at_level("INFO", logger=event_recorder.log.name):
+        assert unprivileged_client.run(EventRecorder().record(unprivileged_client.api, [notice])) == []
     unprivileged_client.close()
 
     (line,) = [record.message for record in caplog.records]
     assert line.startswith('cannot record Event UncordonNode: events is forbidden: User "unprivileged"')
+
+
+def test_identical_notice_is_recorded_once(workload: Workload) -> None:
+    """OSV-12: a recorder writes an identical Event once; another process finds that the Event exists.
+
+    One call writes a limited number of Events, and the next call writes the remaining ones.
+    """
+    pods, api = [make_pod(f"pod-{number}", namespace=workload.namespace) for number in range(22)], workload.client.api
+    notices = [EventNotice.from_object(pod, "v1", "Pod", "Waits", "a") for pod in pods]
+    first_recorder, second_recorder = EventRecorder(), EventRecorder()
+
+    counts = [
+        len(workload.client.run(recorder.record(api, notices)))
+        for recorder in (first_recorder, first_recorder, first_recorder, second_recorder)
+    ]
+
+    assert counts == [event_recorder.MAX_EVENTS_PER_CALL, 2, 0, event_recorder.MAX_EVENTS_PER_CALL]
+    stored = workload.client.list(build_events_path(workload.namespace), field_selector="reason=Waits")["items"]
+    assert [event["count"] for event in stored] == [1] * 22

@@ -11,18 +11,18 @@ from cloudevents.core.bindings.http import HTTPMessage
 from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.http_binding import encode_binary
 from eventing.journal.entries import Attempt
 from functions.app import FUNCTIONS, create_app
 from functions.maintenance import evict
 from functions.maintenance.eviction_reports import LateEvictions
-from kube.client import eviction_batch, eviction_tracker
-from kube.evictions import build_eviction_path, build_pod_path
+from kube.evictions import executor, tracker
+from kube.evictions.requests import build_eviction_path, build_pod_path
 from kube.pods import is_terminating
+from localcluster.http_receiver import Receiver
 from tests.functions.conftest import Functions, parse_received_attempts
 from tests.functions.request_hooks import run_before_request
-from tests.receiver import Receiver
 from tests.workload import Workload
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def late_evictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
     new_late_evictions = LateEvictions()
     monkeypatch.setattr(evict, "LATE_EVICTIONS", new_late_evictions)
     monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late_replies=new_late_evictions))
-    monkeypatch.setattr(eviction_batch, "RESPONSE_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "RESPONSE_WAIT_SECONDS", 0.0)
     yield new_late_evictions
     new_late_evictions.close()
 
@@ -98,8 +98,8 @@ def test_late_evictions_are_published_after_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Check that a node's late evictions are published together after a delay if no further pass publishes them."""
-    monkeypatch.setattr(eviction_tracker, "EVICTION_TIMEOUT_SECONDS", 1.0)
-    monkeypatch.setattr(eviction_tracker, "OUTCOME_TTL_SECONDS", 0.5)
+    monkeypatch.setattr(tracker, "EVICTION_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(tracker, "OUTCOME_TTL_SECONDS", 0.5)
     node = workload.take_node()
     workload.create_bare_pods(node, "a", "b")
     message = encode_binary(functions.run_until_tainted(workload.create_maintenance(node)))
@@ -140,7 +140,7 @@ def test_replay_during_drain_does_not_report_evictions_of_drain(
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
 
     with run_before_request(functions.clusters["evict"], "POST", build_eviction_path(pod), lambda: may_evict.wait(10)):
-        for event in (tainted_event, replay_extensions.add_replay_extensions(tainted_event, "again", dry_run=False)):
+        for event in (tainted_event, extensions.add_replay_extensions(tainted_event, "again", dry_run=False)):
             message = encode_binary(event)
             evict_client.post("/evict", data=message.body, headers=message.headers)
         may_evict.set()
@@ -165,7 +165,7 @@ def test_replay_does_not_report_late_evictions_of_drain(
     tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
     message, replay_message = (
         encode_binary(tainted_event),
-        encode_binary(replay_extensions.add_replay_extensions(tainted_event, "again", dry_run=False)),
+        encode_binary(extensions.add_replay_extensions(tainted_event, "again", dry_run=False)),
     )
 
     evict_client.post("/evict", data=message.body, headers=message.headers)
@@ -208,7 +208,7 @@ def build_replay_message(functions: Functions, workload: Workload, *, dry_run: b
     node = workload.take_node()
     workload.create_bare_pods(node, "a")
     return encode_binary(
-        replay_extensions.add_replay_extensions(
+        extensions.add_replay_extensions(
             functions.run_until_tainted(workload.create_maintenance(node)), "again", dry_run=dry_run
         )
     )

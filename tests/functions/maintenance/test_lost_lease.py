@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from functions.event_data import require_data
 from kube.maintenance import leases
@@ -11,13 +12,13 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import EXCLUDE_LABEL, MAINTENANCE_LABEL, find_missing_taints, is_cordoned, is_in_maintenance
 from kube.paths import Object
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_node_deleted_event, build_tick, build_updated_event
 from tests.functions.maintenance.test_faults import parse_reply
 from tests.functions.maintenance.test_states import deliver_event_and_replies, run_all_steps
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 

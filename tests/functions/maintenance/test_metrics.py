@@ -9,12 +9,12 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 from prometheus_client import REGISTRY
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from functions.maintenance import metrics
-from functions.maintenance.eviction_reports import _count_evictions
+from functions.maintenance.eviction_reports import report_outcome
 from functions.maintenance.metrics import SNAPSHOT_TTL_SECONDS, MaintenanceCollector
 from kube.budgets import BlockedPod
-from kube.evictions import EvictionResult
+from kube.evictions.executor import EvictionOutcome
 from kube.paths import Object
 from kube.times import format_time
 from tests.functions.conftest import Functions
@@ -188,12 +188,10 @@ def test_replays_are_not_counted_in_metrics(functions: Functions, workload: Work
     assert (drains, redelivered, dead_letters) == (1, 1, 1)
     assert resync_events >= 1  # Events for the maintenances of other tests may also be due.
 
-    functions.post("resync", replay_extensions.add_replay_extensions(build_tick(), "r", dry_run=True))
+    functions.post("resync", extensions.add_replay_extensions(build_tick(), "r", dry_run=True))
     functions.post(
         "status",
-        replay_extensions.add_replay_extensions(
-            build_product_event(events.NODE_DRAINED, maintenance), "r", dry_run=False
-        ),
+        extensions.add_replay_extensions(build_product_event(events.NODE_DRAINED, maintenance), "r", dry_run=False),
     )
 
     assert read_metrics() == after
@@ -218,9 +216,10 @@ def test_evictions_are_counted_by_outcome() -> None:
     """docs/reference.md: evictions are counted by outcome: evicted, gone or blocked."""
     outcomes = ("evicted", "gone", "blocked")
     before = [read_metric("nodemaintenance_evictions_total", outcome=outcome) for outcome in outcomes]
-    pod, blocked = {"uid": "a"}, BlockedPod({"namespace": "ns", "name": "a", "uid": "a"}, "Forbidden", "why")
+    pod, maintenance = {"namespace": "ns", "name": "a", "uid": "a"}, make_maintenance()
+    outcome = EvictionOutcome(evicted=[pod], already_gone=[pod] * 2, blocked=[BlockedPod(pod, "Forbidden", "why")] * 3)
 
-    _count_evictions(EvictionResult(evicted=[pod], already_gone=[pod] * 2, blocked=[blocked] * 3))
+    report_outcome(maintenance, outcome, build_product_event(events.PODS_GONE, maintenance))
 
     after = [read_metric("nodemaintenance_evictions_total", outcome=outcome) for outcome in outcomes]
     assert [new_value - old_value for new_value, old_value in zip(after, before, strict=True)] == [1, 2, 3]

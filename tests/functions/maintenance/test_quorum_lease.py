@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 
 import pytest
 
+from chaos.api_fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from functions.event_data import require_data
 from functions.serving import handler
@@ -23,14 +24,14 @@ from kube.maintenance.groups import KUBEVIRT
 from kube.maintenance.leases import LEASES_PATH
 from kube.nodes import build_node_path
 from localcluster import access
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
-from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_updated_event
 from tests.functions.request_hooks import run_before_request
 from tests.proofs import proves
 from tests.sources import ROOT
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 QUORUM_REQUESTS = (
     *("get leases", "create leases", "patch leases"),

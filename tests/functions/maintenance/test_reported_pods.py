@@ -9,7 +9,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.http_binding import BadEvent
-from functions.maintenance.reported_pods import parse_blocked_pods
+from functions.maintenance.eviction_reports import parse_blocked_pods
 from kube.maintenance.objects import MAX_POD_COUNT
 from kube.paths import Object
 

@@ -18,11 +18,12 @@ from kube.maintenance.lookup import sort_by_age
 from kube.maintenance.status_patch import UNRESTORED_PREFIX
 from kube.nodes import EXCLUDE_LABEL, EXCLUDED_BEFORE_LABEL, MAINTENANCE_LABEL, build_node_path, is_in_maintenance
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_updated_event
 from tests.functions.request_hooks import run_before_request
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 

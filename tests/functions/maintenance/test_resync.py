@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from chaos.api_fault_proxy import Fault, FaultProxy
+from eventing import events, extensions
 from eventing.http_binding import decode_event
 from functions.event_data import require_data
 from functions.installs import INSTALL_LEASE_CACHE
-from functions.maintenance import due_events, event_objects, resync
+from functions.maintenance import event_objects, observation, resync
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import PODS_PATH, Object
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
+from localcluster.http_receiver import Receiver
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_tick, build_updated_event
 from tests.functions.request_hooks import record_list_requests
 from tests.kube.samples import NODE_IN_MAINTENANCE, make_maintenance
 from tests.proofs import proves
-from tests.receiver import Receiver
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
@@ -113,13 +113,13 @@ def test_tick_emits_nothing_for_maintenance_with_event_in_flight(
     node = workload.take_node()
     workload.create_bare_pods(node, "pod")
     maintenance = workload.create_maintenance(node)
-    monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 3600)
+    monkeypatch.setattr(observation, "IN_FLIGHT_SECONDS", 3600)
     before_begin = run_tick(functions, maintenance)
     functions.run_until_tainted(maintenance)
     functions.invoke("status", build_product_event(events.MAINTENANCE_BEGUN, maintenance))
 
     in_flight = run_tick(functions, maintenance)
-    monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 0)
+    monkeypatch.setattr(observation, "IN_FLIGHT_SECONDS", 0)
     after_flight = run_tick(functions, maintenance)
 
     assert (before_begin, in_flight, after_flight) == ([events.MAINTENANCE_PENDING], [], [events.NODE_TAINTED])
@@ -135,7 +135,7 @@ def test_tick_requests_renewal_of_due_lease_while_event_is_in_flight(
     workload.create_bare_pods(node, "pod")
     maintenance = workload.create_maintenance(node)
     functions.invoke("status", functions.run_begin(maintenance))
-    monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 3600)
+    monkeypatch.setattr(observation, "IN_FLIGHT_SECONDS", 3600)
     workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
 
     assert run_tick(functions, maintenance) == [events.MAINTENANCE_PENDING]
@@ -396,9 +396,7 @@ def test_replay_does_not_advance_rotation_of_pod_reads(
         with record_list_requests(functions.clusters["resync"].api) as requests:
             assert functions.invoke("resync", build_tick()) is None
         reads += [(request.fields, request.version) for request in requests if request.path == PODS_PATH]
-        assert (
-            functions.invoke("resync", replay_extensions.add_replay_extensions(build_tick(), "r", dry_run=True)) is None
-        )
+        assert functions.invoke("resync", extensions.add_replay_extensions(build_tick(), "r", dry_run=True)) is None
 
     assert len(reads) == 6
     assert {fields.rpartition("=")[2] for fields, _ in reads[:2]} == nodes
@@ -432,18 +430,14 @@ def test_malformed_maintenance_is_logged(caplog: pytest.LogCaptureFixture) -> No
     malformed, now = make_maintenance({"phase": "Running"}), datetime.now(timezone.utc)
     lease = leases.build_lease("node-1", malformed, now)
     lease["spec"]["renewTime"] = "soon"
-    lists = due_events.ResyncSnapshot([malformed], {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease})
-
-    async def fail_read() -> due_events.DueEvent:
-        raise ValueError("'soon' is not an RFC 3339 time")
+    snapshot = observation.ResyncSnapshot([malformed], {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease})
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        due_event = resync._try_find_due_event(malformed, lists, now)
-        read_result = asyncio.run(resync._try_read(malformed, fail_read()))
+        due_event = resync._try_find_due_event(observation.Observation(malformed, snapshot, now))
 
-    assert (due_event, read_result) == ("", (malformed, ""))
-    errors = [vars(record)["fields"]["error"] for record in caplog.records]
-    assert [("does not match" in error, "RFC 3339" in error) for error in errors] == [(True, False), (False, True)]
+    assert due_event == ""
+    (error,) = [vars(record)["fields"]["error"] for record in caplog.records]
+    assert "does not match" in error
 
 
 @pytest.mark.usefixtures("clean_cluster")

@@ -1,6 +1,6 @@
 """Tests that a tick continues a maintenance from every state in which its next event was lost (rule 11).
 
-The cases are rows of the tables in docs/states.md.
+The states are rows of `due_events.STATES`, which docs/states.md prints.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from collections.abc import Callable
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from eventing.subscriptions import list_subscribers
-from functions.installs import INSTALL_LEASE_CACHE
+from functions.installs import INSTALL_LEASE_CACHE, is_active_install
+from functions.maintenance.due_events import STATES
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
 from kube.nodes import MAINTENANCE_LABEL, is_cordoned, is_in_maintenance
 from kube.paths import Object
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_tick, build_updated_event
 from tests.functions.request_hooks import count_requests
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
@@ -165,34 +167,95 @@ def create_maintenance_before_node(functions: Functions, workload: Workload) -> 
     return maintenance
 
 
+def create_maintenance_without_owner(functions: Functions, workload: Workload) -> Object:
+    maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
+    workload.client.patch(m.build_path(maintenance), {"metadata": {"ownerReferences": None}})
+    return maintenance
+
+
+def create_maintenance_with_due_lease(functions: Functions, workload: Workload) -> Object:
+    node = workload.take_node()
+    maintenance = run_all_steps(functions, workload.create_maintenance(node))
+    workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": EXPIRED_RENEW_TIME}})
+    return maintenance
+
+
+def create_maintenance_with_counted_renewal_failure(functions: Functions, workload: Workload) -> Object:
+    """Create a drained maintenance that holds its lease, and whose status counts a failed renewal."""
+    maintenance = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
+    workload.client.patch(f"{m.build_path(maintenance)}/status", {"status": {"errorOnLeaseCount": 1}})
+    return maintenance
+
+
+CreateMaintenance = Callable[[Functions, Workload], Object]
+COMPLETED_STATES: dict[str, list[tuple[CreateMaintenance, int]]] = {
+    "created": [(create_new_maintenance, 5)],
+    "rejected or waiting": [(create_maintenance_before_node, 5), (create_maintenance_blocked_by_foreign_lease, 5)],
+    "successor": [(create_successor_maintenance, 5)],
+    "begun, but another client removed the finalizer or the counts": [(create_maintenance_without_metadata, 4)],
+    "begun, and the node's Lease is missing": [(create_maintenance_without_lease, 1)],
+    "begun, and the node's Lease is due": [(create_maintenance_with_due_lease, 1)],
+    "begun, and holds the node's Lease again": [(create_maintenance_with_counted_renewal_failure, 5)],
+    "begun, but another client removed the owner": [(create_maintenance_without_owner, 4)],
+    "begun, and the node is not cordoned": [
+        (create_begun_maintenance, 4),
+        (create_maintenance_with_uncordoned_node, 3),
+    ],
+    "node cordoned and not tainted": [
+        (create_maintenance_with_cordoned_node, 4),
+        (create_maintenance_with_untainted_node, 3),
+    ],
+    "node cordoned and tainted, but another client removed": [(create_maintenance_with_unlabelled_node, 3)],
+    "drained, but `lastError`": [(create_maintenance_with_outdated_error, 5)],
+    "node cordoned and tainted, no pod left": [
+        (create_maintenance_with_tainted_node, 2),
+        (create_maintenance_without_remaining_pods, 2),
+        (create_maintenance_with_lost_drained_event, 2),
+    ],
+}
+"""First words of a state's name → functions that create a maintenance in this state, and drop the event that ends it.
+
+The number is the maximum number of events after the tick until the maintenance is complete.
+"""
+DELETED_STATE = "deleted"
+STATES_OF_OTHER_TESTS = (
+    "events are in flight, and the Lease is due",  # test_resync.py
+    "Lease lost: ",  # test_lost_lease.py
+    "begun, but another client removed the finalizer or the counts, and the node no longer exists",  # test_resync.py
+    "begun, and another client holds the node's Lease",  # test_lost_lease.py
+    "pods left, and the spec has changed",  # test_drain.py
+    "pods left, of which none may leave now, but",  # test_resync.py
+    "pods left that may leave now",  # below
+)
+
+
+def get_due_event(first_words: str) -> str:
+    """Return the event that a tick emits for the first state whose name starts with these words."""
+    return next(state.due_event for state in STATES if state.name.startswith(first_words))
+
+
+def test_each_state_with_due_event_is_tested() -> None:
+    """Design rule 11: a test loses the event of each state for which a tick emits an event."""
+    tested = (*COMPLETED_STATES, DELETED_STATE, *STATES_OF_OTHER_TESTS)
+
+    untested = [state.name for state in STATES if state.due_event and not state.name.startswith(tested)]
+
+    assert untested == []
+    assert all(get_due_event(first_words) for first_words in tested)
+
+
 @pytest.mark.slow
 @proves("X-3")
 @pytest.mark.parametrize(
-    ("create_maintenance", "event_type", "max_events"),
+    ("state", "create_maintenance", "max_events"),
     [
-        (create_new_maintenance, events.MAINTENANCE_PENDING, 5),
-        (create_maintenance_before_node, events.MAINTENANCE_PENDING, 5),
-        (create_maintenance_blocked_by_foreign_lease, events.MAINTENANCE_PENDING, 5),
-        (create_successor_maintenance, events.MAINTENANCE_PENDING, 5),
-        (create_maintenance_without_metadata, events.MAINTENANCE_PENDING, 4),
-        (create_maintenance_without_lease, events.MAINTENANCE_PENDING, 1),
-        (create_maintenance_with_outdated_error, events.MAINTENANCE_PENDING, 5),
-        (create_begun_maintenance, events.NODE_DRIFTED, 4),
-        (create_maintenance_with_cordoned_node, events.NODE_DRIFTED, 4),
-        (create_maintenance_with_uncordoned_node, events.NODE_DRIFTED, 3),
-        (create_maintenance_with_untainted_node, events.NODE_DRIFTED, 3),
-        (create_maintenance_with_unlabelled_node, events.NODE_DRIFTED, 3),
-        (create_maintenance_with_tainted_node, events.NODE_TAINTED, 2),
-        (create_maintenance_without_remaining_pods, events.NODE_TAINTED, 2),
-        (create_maintenance_with_lost_drained_event, events.NODE_TAINTED, 2),
+        pytest.param(state, create_maintenance, max_events, id=create_maintenance.__name__)
+        for state, cases in COMPLETED_STATES.items()
+        for create_maintenance, max_events in cases
     ],
 )
 def test_tick_completes_maintenance(
-    functions: Functions,
-    workload: Workload,
-    create_maintenance: Callable[[Functions, Workload], Object],
-    event_type: str,
-    max_events: int,
+    functions: Functions, workload: Workload, state: str, create_maintenance: CreateMaintenance, max_events: int
 ) -> None:
     """Design rule 11, X-3: the event that a tick emits completes the maintenance, and later ticks emit nothing.
 
@@ -205,7 +268,7 @@ def test_tick_completes_maintenance(
         reply = functions.invoke("resync", build_tick())
 
     assert reply is not None
-    assert reply.get_type() == event_type
+    assert reply.get_type() == get_due_event(state)
     assert requests.total() <= LISTS_PER_TICK + 1
     assert deliver_event_and_replies(functions, reply).total() <= max_events
     maintenance = workload.read_maintenance(maintenance)
@@ -309,22 +372,21 @@ def create_deleted_maintenance_with_deleted_node(functions: Functions, workload:
         create_deleted_maintenance_with_deleted_node,
     ],
 )
-def test_tick_restores_node(
-    functions: Functions, workload: Workload, create_maintenance: Callable[[Functions, Workload], Object]
-) -> None:
+def test_tick_restores_node(functions: Functions, workload: Workload, create_maintenance: CreateMaintenance) -> None:
     """Design rule 11, X-5: a tick's event restores the node and releases the lease; later ticks emit nothing.
 
     The test first caches the account of `resync` and that its install is active, so that the tick reads neither.
     """
     maintenance = create_maintenance(functions, workload)
     name = m.get_node_name(maintenance)
+    assert is_active_install(functions.clusters["resync"])  # Reads the install Lease, which is then cached.
     INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])
     INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
     with count_requests(functions.clusters["resync"].api) as requests:
         restore_event = functions.invoke("resync", build_tick())
 
     assert restore_event is not None
-    assert restore_event.get_type() == events.MAINTENANCE_RESTORE_PENDING
+    assert restore_event.get_type() == get_due_event(DELETED_STATE)
     assert requests.total() == LISTS_PER_TICK
     assert deliver_event_and_replies(functions, restore_event).total() <= 2
     for node in workload.client.list("/api/v1/nodes", field_selector=f"metadata.name={name}")["items"]:

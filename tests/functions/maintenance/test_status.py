@@ -7,11 +7,12 @@ import threading
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from functions.event_data import require_data
 from functions.installs import INSTALL_LEASE_CACHE
 from functions.maintenance import event_objects
-from kube.evictions import build_pod_path
+from kube.evictions.requests import build_pod_path
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, ApiGroup
@@ -19,7 +20,7 @@ from kube.maintenance.kubernetes_events import CORDON_REASON, EVENTS_PATH
 from kube.maintenance.status_patch import UNRESTORED_PREFIX
 from kube.nodes import build_node_path
 from kube.paths import PODS_PATH, Object
-from tests.fault_proxy import Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import (
     build_added_event,
@@ -29,7 +30,7 @@ from tests.functions.event_builders import (
 )
 from tests.functions.request_hooks import count_requests, record_list_requests
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 

@@ -11,10 +11,11 @@ from functions.maintenance import event_objects
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import GROUPS, KUBEVIRT, ApiGroup
 from kube.nodes import UNSCHEDULABLE_TAINT
+from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
 from tests.functions.conftest import Functions
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 

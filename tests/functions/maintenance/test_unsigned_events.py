@@ -9,16 +9,17 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.http_binding import BATCH_CONTENT_TYPE, STRUCTURED_CONTENT_TYPE, decode_event, encode_binary
 from eventing.journal.entries import Attempt, build_attempts_event, parse_time
 from eventing.journal.store import Query
 from eventing.signatures import KEY_VARIABLE, SIGNATURE_EXTENSION, has_valid_signature, sign_event
 from functions.event_data import require_data
 from functions.record import get_journal
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_added_event, build_product_event, build_updated_event
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +90,7 @@ def remove_replay_extensions(response: TestResponse) -> BaseCloudEvent:
     attributes = {
         name: value
         for name, value in reply_event.items()
-        if name not in (replay_extensions.REPLAY_EXTENSION, replay_extensions.DRY_RUN_EXTENSION)
+        if name not in (extensions.REPLAY_EXTENSION, extensions.DRY_RUN_EXTENSION)
     }
     return decode_event({"content-type": STRUCTURED_CONTENT_TYPE}, json.dumps(attributes).encode())
 
@@ -107,9 +108,7 @@ def test_dry_run_replies_are_unsigned(functions: Functions, workload: Workload, 
     response = post_replay(
         functions,
         step,
-        replay_extensions.add_replay_extensions(
-            build_product_event(EVENT_TYPES[step], maintenance), "r1", dry_run=True
-        ),
+        extensions.add_replay_extensions(build_product_event(EVENT_TYPES[step], maintenance), "r1", dry_run=True),
     )
     assert response.status_code == 200
 
@@ -128,7 +127,7 @@ def test_replay_requires_signature_and_signs_replies(functions: Functions, workl
     tainted_event = functions.run_until_tainted(maintenance)
 
     unsigned, signed = (
-        post_replay(functions, "evict", replay_extensions.add_replay_extensions(event, "r1", dry_run=False))
+        post_replay(functions, "evict", extensions.add_replay_extensions(event, "r1", dry_run=False))
         for event in (build_product_event(events.NODE_TAINTED, maintenance), tainted_event)
     )
 
@@ -184,8 +183,7 @@ def test_future_resource_version_is_not_awaited(functions: Functions, workload: 
     hint = build_product_event(events.PODS_GONE, maintenance, data={"podsVersion": "9" * 18})
 
     responses = [
-        functions.post("evict", event)
-        for event in (hint, replay_extensions.add_replay_extensions(hint, "r1", dry_run=True))
+        functions.post("evict", event) for event in (hint, extensions.add_replay_extensions(hint, "r1", dry_run=True))
     ]
 
     assert [response.status_code for response in responses] == [403, 204]

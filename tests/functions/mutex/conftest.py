@@ -32,11 +32,12 @@ from kube.mutex.objects import (
 from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
 from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
+from localcluster.simulators.openshift import FakeCvo, build_pool
+from localcluster.waiting import wait_for_collection, wait_for_object
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_resource_event, build_tick
-from tests.openshift import FakeCvo, build_pool
-from tests.waiting import wait_for_collection, wait_for_object
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 OLD_VERSION, NEW_VERSION = "4.15.9", "4.16.4"
 BEFORE_JOBS = ("check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes", "edit-pools")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from kube.mutex import pools
-from kube.mutex.node_labels import is_released
+from kube.mutex.nodes import is_released
 from kube.mutex.objects import RULE_LABEL_PREFIX, get_condition
 from kube.mutex.versions import VERSION_LABEL
-from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import NEW_VERSION, UpgradeScenario
 from tests.proofs import proves

@@ -11,10 +11,10 @@ from kube.client.api import JSON_PATCH
 from kube.client.api_errors import Rejected
 from kube.mutex.objects import RULE_KIND, RULE_LABEL_PREFIX, get_condition
 from kube.paths import Object
+from localcluster.audit_log import AuditLog, is_dry_run
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import CONTAINER, UpgradeScenario, build_job_spec, build_rule_spec
 from tests.proofs import proves
-from tests.workload import AuditLog, is_dry_run
 
 INVALID_RULE_SPECS: tuple[tuple[str, Object, str], ...] = (
     ("unknown field", {"jobSpec": {**build_job_spec(), "tempalte": {}}}, "strict decoding error"),

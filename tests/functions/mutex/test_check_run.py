@@ -10,10 +10,10 @@ from kube.mutex import pools
 from kube.mutex.objects import RULE_KIND, RUN_KIND, build_object_path, get_condition
 from kube.mutex.versions import WORKER_LABEL
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import UpgradeScenario, build_rule_spec
 from tests.proofs import proves
-from tests.workload import AuditLog
 
 
 def check_run(upgrade: UpgradeScenario, run_config: Object | None = None) -> tuple[str, str]:

@@ -10,11 +10,11 @@ from kube.mutex import pools
 from kube.mutex.objects import TARGET_KIND, get_condition
 from kube.mutex.versions import WORKER_LABEL
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
+from localcluster.simulators.openshift import build_pool
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import UpgradeScenario
-from tests.openshift import build_pool
 from tests.proofs import proves
-from tests.workload import AuditLog
 
 
 def check_target(upgrade: UpgradeScenario, target: Object) -> Object:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from chaos.api_fault_proxy import NO_RESPONSE, FaultProxy
 from eventing import events
 from functions.event_data import require_data
 from kube.mutex import pools
 from kube.mutex.objects import RULE_LABEL_PREFIX, RUN_KIND, build_object_path, get_condition, has_finalizer
 from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
 from kube.nodes import build_node_path
-from tests.fault_proxy import NO_RESPONSE, FaultProxy
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import OLD_VERSION, UpgradeScenario
 from tests.proofs import proves

@@ -10,9 +10,9 @@ from kube.mutex.objects import build_object_path, get_condition
 from kube.mutex.pools import CLUSTER_VERSIONS_PATH
 from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from tests.functions.mutex.conftest import NEW_VERSION, OLD_VERSION, UpgradeScenario
 from tests.proofs import proves
-from tests.workload import AuditLog
 
 
 def detect_upgrade(upgrade: UpgradeScenario) -> tuple[str, dict[str, str]]:

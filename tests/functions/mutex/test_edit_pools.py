@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from functions.serving.handler import API_DEADLINE_SECONDS
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, get_condition
 from kube.selectors import matches
-from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario

@@ -6,17 +6,18 @@ from math import inf
 
 import pytest
 
+from chaos.api_fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from functions.mutex import label_nodes
 from kube.mutex.objects import RULE_LABEL_PREFIX, RUN_LABEL, build_object_path, get_condition
 from kube.mutex.pools import CLUSTER_VERSIONS_PATH
 from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
-from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import NEW_VERSION, OLD_VERSION, UpgradeScenario
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 RULE_NODE_LABEL = f"{RULE_LABEL_PREFIX}only.node-upgrade-mutex-operator"
 MAX_DELIVERIES = 20

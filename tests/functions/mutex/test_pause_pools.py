@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from chaos.api_fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from functions.serving.handler import API_DEADLINE_SECONDS
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, build_object_path, get_condition
-from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario
 from tests.proofs import proves
-from tests.workload import AuditLog
 
 STEPS_UNTIL_CLAIM = ("check-run", "detect-upgrade", "claim-pools")
 

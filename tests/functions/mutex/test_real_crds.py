@@ -18,9 +18,9 @@ from kube.client.api_errors import ApiError
 from kube.mutex.pools import CLUSTER_VERSIONS_PATH
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
+from localcluster.simulators.openshift import build_pool
 from tests.functions.mutex.conftest import UpgradeScenario
 from tests.functions.mutex.test_detect_upgrade import write_status
-from tests.openshift import build_pool
 from tests.proofs import proves
 from tests.sources import ROOT
 

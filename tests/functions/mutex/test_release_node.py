@@ -8,7 +8,7 @@ from eventing import events
 from kube.client.api_errors import Rejected
 from kube.maintenance.objects import REQUESTER_ANNOTATION
 from kube.mutex import pools
-from kube.mutex.node_labels import get_run_id, is_released
+from kube.mutex.nodes import get_run_id, is_released
 from kube.mutex.objects import (
     DEFAULT_NAMESPACE,
     RUN_KIND,
@@ -20,10 +20,11 @@ from kube.mutex.objects import (
 )
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
 from tests.functions.event_builders import build_resource_event
 from tests.functions.mutex.conftest import UpgradeScenario
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 REPAIR_BY_CHANGE = {"paused": ("pause-pools", events.POOLS_CLAIMED), "edited": ("edit-pools", events.NODES_LABELLED)}
 """Change of a pool that another client undid → the step that repeats it, and the event that triggers the step."""

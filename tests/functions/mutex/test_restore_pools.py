@@ -7,21 +7,21 @@ from collections.abc import Callable
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
+from chaos.api_fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from eventing import events
 from eventing.events import ObjectReference
 from functions.mutex import resync_runs
 from functions.serving.handler import API_DEADLINE_SECONDS
 from kube.mutex import run_record
-from kube.mutex.node_labels import get_run_id, is_released
+from kube.mutex.nodes import get_run_id, is_released
 from kube.mutex.objects import RUN_KIND, RUN_LABEL, build_object_path, get_condition, has_finalizer
 from kube.mutex.pools import POOLS_PATH, build_pool_path, get_claim_uid
 from kube.mutex.run_record import Stage
 from kube.mutex.versions import WORKER_LABEL
 from kube.paths import Object
-from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
+from localcluster.simulators.openshift import build_pool
 from tests.functions.conftest import MAX_DELIVERIES, Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario
-from tests.openshift import build_pool
 from tests.proofs import proves
 
 
@@ -84,7 +84,7 @@ def test_run_deleted_between_nodes_restores_pools_and_nodes(
     The two tested stages of a run are very short, so a deletion rarely falls into one of them.
     """
     advance(upgrade)
-    assert run_record.compute_stage(upgrade.read_object(upgrade.run_config), lambda rule: True) is stage
+    assert run_record.compute_stage(upgrade.read_object(upgrade.run_config)) is stage
     upgrade.administrator_client.run(
         upgrade.administrator_client.api.request("DELETE", build_object_path(upgrade.run_config))
     )
@@ -575,7 +575,7 @@ def test_rejected_pool_write_of_deleted_run_does_not_block_other_pools(
     upgrade.advance_to_jobs()
     delete_run_config_without_finalizer(upgrade)
     orphan_event = get_restore_events_by_orphaned_node(upgrade)[upgrade.nodes[0]]
-    fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 3" else None)
+    fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 2" else None)
     assert proxied_functions.invoke("restore-pools", orphan_event) is None
     fault_proxy.stop_faults()
 

@@ -8,9 +8,9 @@ import pytest
 
 from eventing import events
 from eventing.events import ObjectReference
-from functions.mutex import resync_runs
+from functions.app import FUNCTIONS
 from kube.maintenance.objects import build_path as build_maintenance_path
-from kube.mutex.node_labels import is_released
+from kube.mutex.nodes import is_released
 from kube.mutex.objects import (
     DEFAULT_NAMESPACE,
     MAX_MESSAGE_CHARACTERS,
@@ -24,12 +24,13 @@ from kube.mutex.pools import POOLS_PATH, build_pool_path, get_claim_uid
 from kube.mutex.versions import WORKER_LABEL
 from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
+from localcluster.audit_log import AuditLog
+from localcluster.simulators.openshift import build_pool
 from tests.functions.event_builders import build_resource_event, build_tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario, build_rule_spec
-from tests.functions.serving.test_pass_queue import TIMEOUT_SECONDS, ControlledStep
-from tests.openshift import build_pool
+from tests.functions.test_work_queue import TIMEOUT_SECONDS, ControlledStep
 from tests.proofs import proves
-from tests.workload import AuditLog, Workload
+from tests.workload import Workload
 
 RULE_NODE_LABEL = f"{RULE_LABEL_PREFIX}only.{DEFAULT_NAMESPACE}"
 NEXT_EVENT_BY_LAST_STEP = dict(
@@ -194,7 +195,7 @@ def test_event_during_tick_pass_does_not_change_ticks_reply(upgrade: UpgradeScen
 
     The event gets its own pass, which emits fewer events than the tick's pass.
     """
-    controlled_step = ControlledStep(resync_runs.PASS_STRATEGY)
+    controlled_step = ControlledStep(FUNCTIONS["resync-runs"].coalescing)
     tick_reply = controlled_step.post(build_tick())
     controlled_step.wait_for_pass()
     hint_reply = controlled_step.post(

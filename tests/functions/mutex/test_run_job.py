@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from chaos.api_fault_proxy import Fault, FaultProxy
 from eventing import events
 from kube.mutex import jobs, pools
 from kube.mutex.jobs import build_jobs_path
@@ -20,7 +21,6 @@ from kube.mutex.objects import (
 )
 from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
-from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import CONTAINER, NEW_VERSION, UpgradeScenario, build_job_spec, build_rule_spec
 from tests.proofs import proves

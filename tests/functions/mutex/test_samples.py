@@ -13,8 +13,8 @@ from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_KIND, RUN_KIND, TARGET_KI
 from kube.mutex.pools import build_pool_path
 from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
 from localcluster.cluster import LocalCluster
+from localcluster.simulators.openshift import build_pool
 from tests.functions.mutex.conftest import UpgradeScenario
-from tests.openshift import build_pool
 from tests.proofs import proves
 from tests.sources import ROOT
 

@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eventing import events
 from eventing.dead_letters import parse_dead_letter
@@ -23,12 +25,13 @@ from functions.serving.attempts import (
     MAX_QUEUED_ATTEMPT_BYTES,
     MAX_QUEUED_ATTEMPTS,
     MAX_QUEUED_DEAD_LETTERS,
+    BoundedQueue,
     OngoingAttempt,
     Publisher,
 )
+from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.functions.conftest import Functions, parse_received_attempts
 from tests.functions.event_builders import build_added_event, build_tick
-from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.workload import Workload
 
 DISCARD_URL = "http://127.0.0.1:9"
@@ -443,3 +446,32 @@ def test_attempt_added_during_retry_of_last_dead_letter_is_published(attempts_re
     kinds = [request.headers["ce-type"] for request in attempts_receiver.requests]
     assert kinds[:2] == [build_tick().get_type()] * 2
     assert events.ATTEMPTS_MADE in kinds
+
+
+QUEUE_ITEMS, QUEUE_BYTES = 5, 100
+
+
+@given(st.lists(st.integers(0, 150), max_size=30))
+def test_queue_keeps_newest_items_within_limits(sizes: list[int]) -> None:
+    """X-6: The queue holds as many of the newest items as fit, and returns the number of dropped items."""
+    queue: BoundedQueue[int] = BoundedQueue(QUEUE_ITEMS, QUEUE_BYTES)
+
+    dropped = sum(queue.append(number, size) for number, size in enumerate(sizes))
+    remaining = queue.take(len(sizes))
+
+    assert dropped + len(remaining) == len(sizes)
+    assert remaining == list(range(dropped, len(sizes)))
+    assert len(remaining) <= QUEUE_ITEMS
+    assert sum(sizes[number] for number in remaining) <= QUEUE_BYTES
+    if dropped:
+        assert len(remaining) == QUEUE_ITEMS or sum(sizes[dropped - 1 :]) > QUEUE_BYTES
+
+
+def test_bytes_of_removed_items_do_not_count() -> None:
+    """X-6: The bytes of a removed item do not count towards the queue's size limit."""
+    queue: BoundedQueue[str] = BoundedQueue(QUEUE_ITEMS, QUEUE_BYTES)
+    queue.append("first", 60)
+
+    assert queue.take(1) == ["first"]
+    assert queue.append("second", 90) == 0
+    assert (queue.take(9), len(queue)) == (["second"], 0)

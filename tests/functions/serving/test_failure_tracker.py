@@ -8,17 +8,18 @@ from typing import cast
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.events import ObjectReference
 from functions.event_data import require_data
 from functions.failures import Retry, raise_retry
 from functions.maintenance.event_objects import build_step_failed
 from functions.serving import failure_tracker
 from functions.serving.failure_tracker import MAX_TRACKED_EVENTS, FailureTracker
-from functions.serving.function import FailureHandler, Function, invoke
+from functions.serving.function_runner import FunctionRunner
+from functions.steps import FailureHandler, Function
 from kube.client.sync_client import SyncClient
 from tests.functions.event_builders import build_resource_event
-from tests.functions.serving.test_pass_queue import FIRST_MAINTENANCE, OTHER_MAINTENANCE, build_hint
+from tests.functions.test_work_queue import FIRST_MAINTENANCE, OTHER_MAINTENANCE, build_hint
 from tests.kube.samples import make_maintenance
 
 NO_CLIENT = cast("SyncClient", None)
@@ -45,19 +46,19 @@ def build_drift_event(
     return events.build_event(event_type, "resync", maintenance_reference, node, seed=f"{number}{node}")
 
 
-def build_function(on_failure: FailureHandler = build_step_failed) -> Function:
-    return Function("cordon", fail_with_retry, (), (), on_failure=on_failure)
+def build_runner(on_failure: FailureHandler = build_step_failed) -> FunctionRunner:
+    return FunctionRunner(Function("cordon", fail_with_retry, (), (), on_failure=on_failure))
 
 
 def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> None:
     """X-6: A step raises `Retry` for half a minute, and then returns its failure event with the error."""
-    step, event = build_function(), build_hint()
+    runner, event = build_runner(), build_hint()
     for clock[0] in (0.0, 15.0, 29.9):
         with pytest.raises(Retry):
-            invoke(step, event, NO_CLIENT)
+            runner.invoke(event, NO_CLIENT)
     clock[0] = 30.0
 
-    (failure_event,) = invoke(step, event, NO_CLIENT)
+    (failure_event,) = runner.invoke(event, NO_CLIENT)
 
     assert (failure_event.get_type(), require_data(failure_event)["error"]) == (events.MAINTENANCE_STEP_FAILED, "busy")
 
@@ -136,11 +137,11 @@ def test_success_restarts_failure_age(clock: list[float]) -> None:
     def fail_every_other_time(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         return fail_with_retry(event, client) if next(outcomes) else []
 
-    step = Function("cordon", fail_every_other_time, (), (), on_failure=build_step_failed)
+    runner = FunctionRunner(Function("cordon", fail_every_other_time, (), (), on_failure=build_step_failed))
     for clock[0] in (0.0, 60.0):
         with pytest.raises(Retry):
-            invoke(step, build_hint(), NO_CLIENT)
-        assert invoke(step, build_hint(), NO_CLIENT) == []
+            runner.invoke(build_hint(), NO_CLIENT)
+        assert runner.invoke(build_hint(), NO_CLIENT) == []
 
 
 def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -> None:
@@ -149,16 +150,16 @@ def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -
     `status` has no failure event, because it must write the facts in its event. A replay must have the same result as
     the original event.
     """
-    replay, step_function, step = (
-        replay_extensions.add_replay_extensions(build_hint(), "replay-1", dry_run=False),
-        build_function(raise_retry),
-        build_function(),
+    replay, runner_without_failure_event, runner = (
+        extensions.add_replay_extensions(build_hint(), "replay-1", dry_run=False),
+        build_runner(raise_retry),
+        build_runner(),
     )
     for clock[0] in (0.0, 60.0):
         with pytest.raises(Retry):
-            invoke(step_function, build_hint(), NO_CLIENT)
+            runner_without_failure_event.invoke(build_hint(), NO_CLIENT)
         with pytest.raises(Retry):
-            invoke(step, replay, NO_CLIENT)
+            runner.invoke(replay, NO_CLIENT)
 
 
 def test_tracker_forgets_oldest_events_beyond_limit(clock: list[float]) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientConnectorError, ClientSession, TCPConnector, web
 
-from functions.serving.certificate import ReloadingCertificate
-from functions.serving.https_server import serve_https
+from functions.serving.https_server import ReloadingCertificate, serve_https
 from tests.functions.certificate_authority import CertificateAuthority
 from tests.proofs import proves
 

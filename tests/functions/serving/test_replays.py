@@ -11,7 +11,7 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
-from eventing import events, replay_extensions
+from eventing import events, extensions
 from eventing.http_binding import BATCH_CONTENT_TYPE, encode_binary
 from eventing.journal.entries import Query
 from eventing.logs import JsonFormatter
@@ -19,6 +19,7 @@ from functions.record import get_journal
 from kube.maintenance.objects import build_path
 from kube.nodes import is_cordoned
 from kube.paths import Object
+from localcluster.audit_log import OWN_USER_PREFIX, AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import (
     build_added_event,
@@ -27,7 +28,7 @@ from tests.functions.event_builders import (
     build_tick,
     build_updated_event,
 )
-from tests.workload import OWN_USER_PREFIX, AuditLog, Workload, summarize_writes
+from tests.workload import Workload, summarize_writes
 
 DRY_RUN_EXTENSIONS = {"replay": "r1", "dryrun": "All"}
 Prepare = Callable[[Functions, Workload, str], BaseCloudEvent]
@@ -249,14 +250,12 @@ def test_log_lines_of_replay_contain_replay_extensions(
 def test_reply_inherits_replay_extensions(workload: Workload) -> None:
     """X-2: A reply to a replay is itself marked as a replay."""
     maintenance = workload.create_maintenance("nowhere")
-    cause = replay_extensions.add_replay_extensions(
-        build_product_event(events.NODE_TAINTED, maintenance), "r1", dry_run=True
-    )
+    cause = extensions.add_replay_extensions(build_product_event(events.NODE_TAINTED, maintenance), "r1", dry_run=True)
 
     response = events.build_event(
         events.NODE_DRAINED, "evict", events.ObjectReference.from_object(maintenance), "nowhere", cause=cause
     )
 
-    assert replay_extensions.get_replay_extensions(response) == DRY_RUN_EXTENSIONS
-    assert replay_extensions.is_replay(response)
-    assert not replay_extensions.is_replay(build_product_event(events.NODE_TAINTED, maintenance))
+    assert extensions.get_replay_extensions(response) == DRY_RUN_EXTENSIONS
+    assert extensions.is_replay(response)
+    assert not extensions.is_replay(build_product_event(events.NODE_TAINTED, maintenance))

@@ -15,6 +15,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.function_server import FunctionConfig, build_function_server
 from localcluster.processes import Server, reserve_port, wait_until_ready
 from localcluster.servers import ROOT
+from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +85,25 @@ def test_incomplete_requests_time_out(idle_cluster: LocalCluster, tmp_path: Path
         start_time = time.monotonic()
         assert _is_alive(port)
         assert 0.5 < time.monotonic() - start_time < MAX_SHUTDOWN_SECONDS
+
+
+@proves("X-6")
+def test_event_with_incomplete_body_is_not_processed(idle_cluster: LocalCluster, tmp_path: Path) -> None:
+    """Check that an event whose sender ends before the body is complete gets a 503, by which a proxy sends it again.
+
+    gunicorn hands over the part of the body that has arrived.
+    """
+    head = "POST /cordon HTTP/1.1\r\nHost: cordon\r\nContent-Type: application/json\r\nContent-Length: 40\r\n"
+    attributes = "ce-specversion: 1.0\r\nce-id: 1\r\nce-source: test\r\nce-type: maintenance.begun\r\n"
+    with (
+        run_function_server(idle_cluster, tmp_path) as (_, port),
+        socket.create_connection(("127.0.0.1", port)) as connection,
+    ):
+        connection.sendall(f'{head}{attributes}\r\n{{"node": "node-1"'.encode())
+        connection.shutdown(socket.SHUT_WR)
+        response = connection.makefile("rb").readline()
+
+    assert b" 503 " in response
 
 
 def _is_alive(port: int) -> bool:

@@ -12,8 +12,8 @@ from kube.nodes import build_node_path
 from kube.paths import Object
 from kube.virtualization.migration_claims import LEASE_PATH
 from kube.virtualization.vmis import MIGRATIONS_PATH, VMIS_PATH
+from localcluster.waiting import wait_for_collection
 from tests.kubevirt import get_instances_path, get_migrations_path
-from tests.waiting import wait_for_collection
 from tests.workload import Workload
 
 KUBEVIRT_DRAIN_TAINT = {"key": "kubevirt.io/drain", "value": "draining", "effect": "NoSchedule"}

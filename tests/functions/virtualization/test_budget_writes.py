@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from functions.virtualization.budget_writes import RESERVED_SECONDS, WRITE_TIMEOUT_SECONDS, BudgetWriter
+from functions.virtualization.protect import RESERVED_SECONDS, WRITE_TIMEOUT_SECONDS, BudgetWriter
 from kube.client.deadline import get_seconds_left, set_deadline
 
 PASS_SECONDS = 1.6

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from chaos.api_fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from functions import installs
 from functions.event_data import require_data
 from functions.round_robin import RoundRobin
@@ -18,7 +19,6 @@ from kube.paths import Object
 from kube.virtualization.lookup import MAX_SINGLE_NODE_READS
 from kube.virtualization.migration_claims import LEASE_PATH, REFUSALS_ANNOTATION
 from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
-from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_tick
 from tests.functions.test_installs import OTHER_ACCOUNT, create_install_lease, delete_install_lease

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 
 import pytest
 
+from chaos.api_fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from kube.virtualization.migration_claims import LEASE_PATH, NO_ATTEMPT, parse_claims, parse_refusals
-from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_tick
 from tests.functions.virtualization.conftest import VmiScenario

@@ -13,13 +13,14 @@ from kube.client.deadline import get_seconds_left
 from kube.paths import LEASES_PATH, Object
 from kube.virtualization.evacuation import MAX_KEPT_MIGRATIONS
 from kube.virtualization.migration_claims import CLAIM_DURATION, LEASE_PATH, MigrationClaim, build_lease, parse_claims
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_tick
 from tests.functions.request_hooks import run_before_request
 from tests.functions.virtualization.conftest import VmiScenario
 from tests.kubevirt import MIGRATABLE, NOT_MIGRATABLE, build_migration, build_vmi, get_migrations_path, patch_vmi_status
 from tests.proofs import proves
-from tests.workload import AuditLog, summarize_writes
+from tests.workload import summarize_writes
 
 MEDIK8S_DRAIN_TAINT: Object = {"key": "medik8s.io/drain", "effect": "NoSchedule"}
 

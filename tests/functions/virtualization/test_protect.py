@@ -9,6 +9,7 @@ from functions.event_data import require_data
 from kube.budgets import CREATED_BY_LABEL, MIGRATION_UID_LABEL, build_budgets_path
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import Object, build_events_path
+from localcluster.audit_log import AuditLog
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_tick
 from tests.functions.virtualization.conftest import VmiScenario
@@ -22,7 +23,7 @@ from tests.kubevirt import (
     patch_vmi_status,
 )
 from tests.proofs import proves
-from tests.workload import Workload, build_pod, start_audit
+from tests.workload import Workload, build_pod
 
 GARBAGE_COLLECTION_TIMEOUT_SECONDS = 60.0
 """Timeout for garbage collection: the collector discovers new kinds only every 30 s, and then lists their objects."""
@@ -148,7 +149,7 @@ def test_eviction_requests_evacuation_if_kubevirt_ignores_taint(
     path = f"{build_budgets_path(workload.namespace)}/theirs"
     workload.wait_for_object(path, lambda budget: bool(budget and budget.get("status", {}).get("currentHealthy") == 1))
     install_kubevirt(vmi_scenario)
-    evictions = start_audit(workload.local_cluster)
+    evictions = AuditLog(workload.local_cluster.audit_log)
     tainted_event = functions.run_until_tainted(workload.create_maintenance(node, group=MEDIK8S))
 
     reason, message = run_protect_and_evict(functions)

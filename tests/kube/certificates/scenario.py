@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kube.certificates import certificate_objects, key_pairs
+from kube.certificates import key_pairs, objects
 from kube.certificates.ca_injection import parse_source_secret
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
-from kube.certificates.planning import plan_next_write
-from kube.certificates.state import ComponentState
-from kube.certificates.writes import Write
+from kube.certificates.objects import ComponentState
+from kube.certificates.planning import Write, plan_next_write
 from kube.paths import Object
 
 START_TIME = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -37,12 +36,12 @@ class CertificateScenario:
     def add_server(self, name: str, dns_names: str = "", data: dict[str, str] | None = None) -> None:
         metadata = {
             "labels": {COMPONENT_LABEL: self.component.name},
-            "annotations": {certificate_objects.DNS_NAMES_ANNOTATION: dns_names or f"{name}.svc"},
+            "annotations": {objects.DNS_NAMES_ANNOTATION: dns_names or f"{name}.svc"},
         }
         self.put_object(
             "Secret",
             name,
-            {"metadata": metadata, "type": "Opaque", "data": certificate_objects.encode_entries(data or {})},
+            {"metadata": metadata, "type": "Opaque", "data": objects.encode_entries(data or {})},
         )
 
     def put_object(self, kind: str, name: str, manifest: Object) -> None:
@@ -54,7 +53,7 @@ class CertificateScenario:
         secrets = {name: manifest for (kind, name), manifest in self.objects.items() if kind == "Secret"}
         ca_secret = secrets.pop(self.component.ca_secret_name, None)
         publication = self.objects.get(("ConfigMap", self.component.bundle_configmap_name))
-        summaries = certificate_objects.parse_summaries(publication)
+        summaries = objects.parse_summaries(publication)
         deleted_secrets = [
             summaries[name] for name in summaries if name not in (*secrets, self.component.ca_secret_name)
         ]
@@ -100,19 +99,17 @@ class CertificateScenario:
         return self.objects["Secret", name]
 
     def get_serial(self, name: str) -> str:
-        pair = certificate_objects.get_current_key_pair(self.get_secret(name))
+        pair = objects.get_current_key_pair(self.get_secret(name))
         assert pair
         return key_pairs.format_serial(pair.parsed_certificate)
 
     def get_certificate(self, name: str) -> str:
         """Return the certificate that a server presents."""
-        return certificate_objects.decode_entry(self.get_secret(name), certificate_objects.CERTIFICATE_ENTRY)
+        return objects.decode_entry(self.get_secret(name), objects.CERTIFICATE_ENTRY)
 
     def list_trusted_cas(self) -> list[str]:
         """Return the CA certificates that clients read."""
-        return certificate_objects.parse_published_bundle(
-            self.objects.get(("ConfigMap", self.component.bundle_configmap_name))
-        )
+        return objects.parse_published_bundle(self.objects.get(("ConfigMap", self.component.bundle_configmap_name)))
 
     def is_trusted(self, name: str, bundle: list[str] | None = None) -> bool:
         """Return whether a client trusts a server, with the published CA bundle or with an earlier `bundle`."""

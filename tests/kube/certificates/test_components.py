@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from kube.certificates import key_pairs
-from kube.certificates.components import COMPONENTS, parse_strict_time_or_none, round_up_to_second
-from kube.times import format_time
+from kube.certificates.components import COMPONENTS
+from kube.certificates.planning import round_up_to_second
 from tests.kube.certificates.scenario import CertificateScenario
 from tests.proofs import proves
 
@@ -80,14 +80,3 @@ def test_time_is_rounded_up_to_a_whole_second(micros: int, second: int) -> None:
     time = datetime(2026, 1, 1, 0, 0, 7, micros, tzinfo=timezone.utc)
 
     assert round_up_to_second(time) == time.replace(second=second, microsecond=0)
-
-
-@pytest.mark.parametrize("text", ["", "soon", "2026-13-01T00:00:00Z", "2026-01-01", None, 5])
-def test_invalid_time_is_parsed_as_none(text: object) -> None:
-    assert parse_strict_time_or_none(text) is None
-
-
-def test_formatted_time_is_parsed_back() -> None:
-    time = datetime(2026, 2, 28, 23, 59, 59, tzinfo=timezone.utc)
-
-    assert parse_strict_time_or_none(format_time(time)) == time

@@ -7,18 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from kube.certificates import certificate_objects, key_pairs
+from kube.certificates import key_pairs, objects
 from kube.certificates.ca_injection import INJECT_ANNOTATION, has_bundle
-from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
 from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
-from kube.certificates.planning import plan_next_write
-from kube.certificates.writes import (
+from kube.certificates.objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
+from kube.certificates.planning import (
     BUNDLE_INJECTED,
     BUNDLE_PUBLISHED,
     CA_ACTIVATED,
     CA_CREATED,
     CERTIFICATE_ISSUED,
     STATUS_UPDATED,
+    plan_next_write,
 )
 from tests.kube.certificates.scenario import NAMESPACE, PROPAGATION_DELAY, CertificateScenario
 from tests.proofs import proves
@@ -51,9 +51,7 @@ def test_first_writes_create_the_ca_and_issue_all_certificates() -> None:
     assert reasons == [CA_CREATED, BUNDLE_PUBLISHED, CA_ACTIVATED, CERTIFICATE_ISSUED, STATUS_UPDATED]
     assert scenario.is_trusted("api")
     assert key_pairs.get_subject_alt_names(scenario.get_certificate("api")) == ["api.svc"]
-    assert certificate_objects.decode_entry(scenario.get_secret("api"), CA_ENTRY) == "".join(
-        scenario.list_trusted_cas()
-    )
+    assert objects.decode_entry(scenario.get_secret("api"), CA_ENTRY) == "".join(scenario.list_trusted_cas())
 
 
 @proves("X-3")
@@ -100,7 +98,7 @@ def test_two_rotations_within_one_waiting_period_keep_both_old_cas(scenario: Cer
     first_bundle = scenario.list_trusted_cas()
 
     for _ in range(2):
-        scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {certificate_objects.RENEW_ANNOTATION: "now"}
+        scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {objects.RENEW_ANNOTATION: "now"}
         scenario.apply_all_writes()
         scenario.now += PROPAGATION_DELAY / 2
     second_bundle = scenario.list_trusted_cas()
@@ -111,9 +109,7 @@ def test_two_rotations_within_one_waiting_period_keep_both_old_cas(scenario: Cer
     assert set(first_bundle) < set(second_bundle)
     assert scenario.list_trusted_cas() == second_bundle
     assert scenario.is_trusted("api", second_bundle)
-    assert certificate_objects.RENEW_ANNOTATION not in scenario.get_secret(ca_secret_name)["metadata"].get(
-        "annotations", {}
-    )
+    assert objects.RENEW_ANNOTATION not in scenario.get_secret(ca_secret_name)["metadata"].get("annotations", {})
 
 
 @proves("OSV-22")
@@ -212,15 +208,13 @@ def test_unwritable_server_secret_without_the_next_ca_ends_the_waiting_period(sc
     scenario.now += timedelta(days=1)
     scenario.apply_all_writes()
     (newest_ca, *older_cas) = scenario.list_trusted_cas()
-    scenario.get_secret("api")["data"] |= certificate_objects.encode_entries({CA_ENTRY: "".join(older_cas)})
+    scenario.get_secret("api")["data"] |= objects.encode_entries({CA_ENTRY: "".join(older_cas)})
     scenario.unwritable.add(("Secret", "api"))
     scenario.are_targets_unknown = True
     scenario.apply_all_writes()
     publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
 
-    assert key_pairs.compute_fingerprint(newest_ca) not in certificate_objects.parse_published_times(
-        publication, scenario.now
-    )
+    assert key_pairs.compute_fingerprint(newest_ca) not in objects.parse_published_times(publication, scenario.now)
 
 
 @proves("OSV-20")
@@ -236,7 +230,7 @@ def test_corrupt_certificate_is_reissued_immediately_by_the_same_ca(
     scenario: CertificateScenario, corrupt_entries: dict[str, str]
 ) -> None:
     trusted_cas, other_serial = scenario.list_trusted_cas(), scenario.get_serial("handler")
-    scenario.get_secret("api")["data"] = certificate_objects.encode_entries(corrupt_entries)
+    scenario.get_secret("api")["data"] = objects.encode_entries(corrupt_entries)
 
     reasons = [write.reason for write in scenario.apply_writes()]
 
@@ -251,7 +245,7 @@ def test_private_key_of_another_certificate_is_replaced(scenario: CertificateSce
 
     scenario.apply_all_writes()
 
-    assert certificate_objects.get_current_key_pair(scenario.get_secret("api"))
+    assert objects.get_current_key_pair(scenario.get_secret("api"))
 
 
 @proves("OSV-20")
@@ -275,7 +269,7 @@ def test_lost_ca_is_replaced_without_breaking_clients(scenario: CertificateScena
     if loss == "gone":
         del scenario.objects["Secret", scenario.component.ca_secret_name]
     else:
-        scenario.get_secret(scenario.component.ca_secret_name)["data"] = certificate_objects.encode_entries(
+        scenario.get_secret(scenario.component.ca_secret_name)["data"] = objects.encode_entries(
             {CERTIFICATE_ENTRY: "garbage"}
         )
 
@@ -311,7 +305,7 @@ def test_certificate_of_another_issuer_is_trusted_until_replaced() -> None:
     own_scenario.add_server(
         "api",
         data={
-            entry: certificate_objects.decode_entry(other_scenario.get_secret("api"), entry)
+            entry: objects.decode_entry(other_scenario.get_secret("api"), entry)
             for entry in (CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY)
         },
     )
@@ -350,7 +344,7 @@ def test_cas_added_to_the_configmap_are_not_trusted(scenario: CertificateScenari
     other_scenario.apply_all_writes()
     old_cas = scenario.list_trusted_cas()
     publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
-    publication["data"][certificate_objects.BUNDLE_ENTRY] += "".join(other_scenario.list_trusted_cas())
+    publication["data"][objects.BUNDLE_ENTRY] += "".join(other_scenario.list_trusted_cas())
 
     scenario.apply_all_writes()
 
@@ -360,7 +354,7 @@ def test_cas_added_to_the_configmap_are_not_trusted(scenario: CertificateScenari
 @proves("OSV-20")
 def test_renew_annotation_issues_one_new_certificate(scenario: CertificateScenario) -> None:
     api_serial, handler_serial = scenario.get_serial("api"), scenario.get_serial("handler")
-    scenario.get_secret("api")["metadata"]["annotations"][certificate_objects.RENEW_ANNOTATION] = "now"
+    scenario.get_secret("api")["metadata"]["annotations"][objects.RENEW_ANNOTATION] = "now"
 
     scenario.apply_all_writes()
     later_writes = scenario.apply_all_writes()
@@ -368,15 +362,11 @@ def test_renew_annotation_issues_one_new_certificate(scenario: CertificateScenar
     assert scenario.get_serial("api") != api_serial
     assert scenario.get_serial("handler") == handler_serial
     assert later_writes == []
-    assert scenario.get_secret("api")["metadata"]["annotations"] == {
-        certificate_objects.DNS_NAMES_ANNOTATION: "api.svc"
-    }
+    assert scenario.get_secret("api")["metadata"]["annotations"] == {objects.DNS_NAMES_ANNOTATION: "api.svc"}
 
 
 def test_changed_dns_names_issue_a_new_certificate(scenario: CertificateScenario) -> None:
-    scenario.get_secret("api")["metadata"]["annotations"][certificate_objects.DNS_NAMES_ANNOTATION] = (
-        "api.svc, 127.0.0.1"
-    )
+    scenario.get_secret("api")["metadata"]["annotations"][objects.DNS_NAMES_ANNOTATION] = "api.svc, 127.0.0.1"
 
     scenario.apply_all_writes()
 
@@ -390,7 +380,7 @@ def test_secret_without_dns_names_does_not_stop_other_servers() -> None:
     scenario.apply_all_writes()
 
     assert scenario.is_trusted("api")
-    assert certificate_objects.get_current_key_pair(scenario.get_secret("without-names")) is None
+    assert objects.get_current_key_pair(scenario.get_secret("without-names")) is None
 
 
 @proves("OSV-20", "OSV-22")
@@ -437,7 +427,7 @@ def test_clients_trust_all_servers_between_any_two_writes(component: str) -> Non
 
 def test_status_contains_names_and_dates_but_no_private_key(scenario: CertificateScenario) -> None:
     publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
-    status = json.loads(publication["data"][certificate_objects.STATUS_ENTRY])
+    status = json.loads(publication["data"][objects.STATUS_ENTRY])
 
     assert status.keys() == {"api", "handler", scenario.component.ca_secret_name}
     assert status["api"]["serial"] == scenario.get_serial("api")
@@ -448,7 +438,7 @@ def test_status_contains_names_and_dates_but_no_private_key(scenario: Certificat
 def test_repr_contains_no_private_key(scenario: CertificateScenario) -> None:
     scenario.now += timedelta(days=1)
     write = plan_next_write(scenario.build_state(), scenario.now, PROPAGATION_DELAY)
-    pair = certificate_objects.get_current_key_pair(scenario.get_secret("api"))
+    pair = objects.get_current_key_pair(scenario.get_secret("api"))
 
     assert write is not None
     assert pair is not None
@@ -463,7 +453,7 @@ def test_ca_removed_from_its_secret_is_no_longer_trusted(scenario: CertificateSc
     At that time, every server has a certificate issued by another CA.
     """
     ca_secret_name, (removed_ca,) = scenario.component.ca_secret_name, scenario.list_trusted_cas()
-    scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {certificate_objects.RENEW_ANNOTATION: "now"}
+    scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {objects.RENEW_ANNOTATION: "now"}
     scenario.apply_all_writes()
     scenario.now += PROPAGATION_DELAY
     scenario.apply_all_writes()

@@ -22,7 +22,7 @@ from kube.client.api_errors import Unavailable
 from kube.client.config import Configuration, find_proxy
 from kube.nodes import NODES_PATH
 from kube.paths import Object
-from localcluster import certificates
+from localcluster import access
 from localcluster.cluster import LocalCluster
 
 PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY")
@@ -175,7 +175,7 @@ def mutual_tls_pems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     """Return a certificate and key in PEM, for server and client; temporary files go to the directory `temporary`."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    certificates.write_serving_certificate(tmp_path / "cert", tmp_path / "key")
+    access.write_serving_certificate(tmp_path / "cert", tmp_path / "key")
     return {"client-certificate": (tmp_path / "cert").read_text(), "client-key": (tmp_path / "key").read_text()}
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kube.budgets import plan_evictions
 from kube.client.api_errors import Unavailable
 from kube.client.deadline import set_deadline
-from kube.client.eviction_batch import evict_batch
 from kube.client.sync_client import SyncClient
+from kube.evictions.executor import execute_plan
+from kube.evictions.planner import plan_evictions
 from tests.kube.samples import make_pod
 
 
@@ -57,12 +57,12 @@ def test_unanswered_eviction_stays_in_flight_for_the_next_batch(unresponsive_cli
 
     for _ in range(2):
         with set_deadline(0.2):
-            result = unresponsive_client.run(evict_batch(unresponsive_client.api, plan_evictions([pod], [])))
+            result = unresponsive_client.run(execute_plan(unresponsive_client.api, plan_evictions([pod], [])))
         assert (result.evicted, result.blocked, result.deferred) == ([], [], [])
         assert [pod["name"] for pod in result.in_flight] == ["a"]
 
-    with set_deadline(0.05), pytest.raises(Unavailable, match="no time left for evictions"):
-        unresponsive_client.run(evict_batch(unresponsive_client.api, plan_evictions([make_pod("b")], [])))
+    with set_deadline(0.09), pytest.raises(Unavailable, match="no time left for evictions"):
+        unresponsive_client.run(execute_plan(unresponsive_client.api, plan_evictions([make_pod("b")], [])))
 
 
 def test_no_request_is_sent_after_the_deadline(unresponsive_client: SyncClient) -> None:

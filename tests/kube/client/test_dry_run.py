@@ -8,15 +8,17 @@ import pytest
 
 from kube.client.api import JSON_PATCH
 from kube.client.sync_client import SyncClient
-from kube.evictions import build_eviction, build_eviction_path, build_pod_path
+from kube.evictions.requests import build_eviction, build_eviction_path, build_pod_path
+from kube.kubernetes_events import build_event
 from kube.maintenance import kubernetes_events, leases
 from kube.maintenance import objects as m
 from kube.nodes import build_cordon_patch, build_node_path
 from kube.paths import Object
 from kube.times import parse_time
+from localcluster.audit_log import AuditLog, is_dry_run
 from localcluster.cluster import LocalCluster
 from tests.kube.samples import make_maintenance
-from tests.workload import Workload, is_dry_run, start_audit
+from tests.workload import Workload
 
 WriteFunction = Callable[[SyncClient, Workload, str], tuple[str, Object]]
 UNIQUE_ERROR_TEXT = "error text of the dry-run test"
@@ -71,7 +73,7 @@ def test_dry_run_write_changes_nothing(
 ) -> None:
     """X-2: a dry-run write succeeds, leaves the object unchanged, and is logged as a dry run in the audit log."""
     node = workload.take_node()
-    audit = start_audit(workload.local_cluster)
+    audit = AuditLog(workload.local_cluster.audit_log)
 
     path, _ = write_object(admin_client.with_dry_run(), workload, node)
 
@@ -95,7 +97,7 @@ def test_dry_run_creation_stores_nothing(workload: Workload, admin_client: SyncC
     body = (
         lease
         if path == leases.LEASES_PATH
-        else kubernetes_events.build_node_event(node, "Test", "text", maintenance, now)
+        else build_event(kubernetes_events.build_node_notice(node, "Test", maintenance, "text"), now)
     )
 
     created = admin_client.with_dry_run().create(path, body)

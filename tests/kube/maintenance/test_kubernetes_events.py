@@ -5,22 +5,28 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
-from kube.kubernetes_events import MAX_NAME_CHARACTERS
+from kube.kubernetes_events import MAX_NAME_CHARACTERS, EventNotice, build_event, build_increment_patch
 from kube.maintenance.kubernetes_events import (
     CORDON_REASON,
     EVENT_MESSAGES,
     FAIL_REASON,
     SUCCEED_REASON,
-    build_event_selector,
-    build_increment_patch,
-    build_maintenance_events,
-    build_node_event,
+    build_node_notice,
+    build_progress_notices,
 )
 from kube.paths import Object
 from kube.times import format_time
-from tests.kube.samples import make_maintenance
+from tests.kube.samples import make_maintenance, make_pod
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def build_node_event(name: str, reason: str, message: str, now: datetime = NOW) -> Object:
+    return build_event(build_node_notice(name, reason, make_maintenance(), message), now)
+
+
+def build_maintenance_events(reason: str, detail: str, maintenance: Object) -> list[Object]:
+    return [build_event(notice, NOW) for notice in build_progress_notices(reason, maintenance, detail)]
 
 
 def get_name(event: Object) -> str:
@@ -29,7 +35,7 @@ def get_name(event: Object) -> str:
 
 def test_node_event_has_the_kubelets_form() -> None:
     """OSV-12: an Event about a node is Normal, in namespace default, and has the node's name in place of its uid."""
-    event = build_node_event("node-1", CORDON_REASON, "message", make_maintenance(), NOW)
+    event = build_node_event("node-1", CORDON_REASON, "message")
 
     assert event["metadata"]["namespace"] == "default"
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
@@ -39,7 +45,7 @@ def test_node_event_has_the_kubelets_form() -> None:
 
 def test_maintenance_event_has_all_fields() -> None:
     """OSV-12, NMO-27: a maintenance's Event has its uid and count 1; its name is the maintenance's name and a hash."""
-    maintenance_event, _ = build_maintenance_events(FAIL_REASON, "why", make_maintenance(), NOW)
+    maintenance_event, _ = build_maintenance_events(FAIL_REASON, "why", make_maintenance())
     name = maintenance_event["metadata"].pop("name")
 
     involved_object = {
@@ -62,26 +68,20 @@ def test_maintenance_event_has_all_fields() -> None:
         "count": 1,
     }
     assert re.fullmatch(r"nm\.[0-9a-f]{16}", name)
-    node = build_node_event("node-1", FAIL_REASON, "why", make_maintenance(), NOW)
-    assert (
-        build_event_selector("node-1", FAIL_REASON, make_maintenance()) == f"metadata.name={node['metadata']['name']}"
-    )
 
 
 def test_repeated_event_has_the_same_name() -> None:
     """OSV-12, X-2: the name of an Event depends on maintenance, object and reason, not on message and time."""
-    first_event = build_node_event("node-1", "A", "message", make_maintenance(), NOW)
+    first_event = build_node_event("node-1", "A", "message")
 
-    assert get_name(build_node_event("node-1", "A", "new message", make_maintenance(), NOW)) == get_name(first_event)
-    assert get_name(build_node_event("node-1", "B", "message", make_maintenance(), NOW)) != get_name(first_event)
-    assert get_name(
-        build_node_event("node-1", "A", "message", make_maintenance(), NOW + timedelta(seconds=1))
-    ) == get_name(first_event)
+    assert get_name(build_node_event("node-1", "A", "new message")) == get_name(first_event)
+    assert get_name(build_node_event("node-1", "B", "message")) != get_name(first_event)
+    assert get_name(build_node_event("node-1", "A", "message", NOW + timedelta(seconds=1))) == get_name(first_event)
 
 
 def test_repeated_event_increases_the_count() -> None:
     """OSV-12: a repeated Event increases the count and replaces only the message and the last timestamp."""
-    later_event = build_node_event("node-1", "A", "new message", make_maintenance(), NOW + timedelta(seconds=1))
+    later_event = build_node_event("node-1", "A", "new message", NOW + timedelta(seconds=1))
 
     patch = build_increment_patch({"count": 2, "firstTimestamp": format_time(NOW)}, later_event)
 
@@ -95,14 +95,14 @@ def test_maintenance_and_node_each_get_an_event() -> None:
     """
     maintenance = make_maintenance()
 
-    maintenance_event, node_event = build_maintenance_events(FAIL_REASON, "why", maintenance, NOW)
+    maintenance_event, node_event = build_maintenance_events(FAIL_REASON, "why", maintenance)
 
     assert maintenance_event["involvedObject"]["uid"] == maintenance["metadata"]["uid"]
     assert node_event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
     assert {(event["type"], event["message"]) for event in (maintenance_event, node_event)} == {
         ("Warning", "Failed a node maintenance: why")
     }
-    assert len(build_maintenance_events(FAIL_REASON, "why", {**maintenance, "spec": {}}, NOW)) == 1
+    assert len(build_maintenance_events(FAIL_REASON, "why", {**maintenance, "spec": {}})) == 1
 
 
 def test_long_name_and_message_give_a_valid_event() -> None:
@@ -112,7 +112,7 @@ def test_long_name_and_message_give_a_valid_event() -> None:
     """
     name = "a" * (MAX_NAME_CHARACTERS - 1) + "-b.example.com"
 
-    event = build_node_event(name, "R", "x" * 10_000, make_maintenance(), NOW)
+    event = build_node_event(name, "R", "x" * 10_000)
 
     assert get_name(event).startswith("a" * (MAX_NAME_CHARACTERS - 1) + ".")
     assert len(get_name(event)) <= 253
@@ -122,7 +122,7 @@ def test_long_name_and_message_give_a_valid_event() -> None:
 
 def test_success_event_is_normal_and_names_the_object() -> None:
     """NMO-27: an Event names the object and the reason, has type Normal if nothing failed, and starts with count 1."""
-    maintenance_event, node_event = build_maintenance_events(SUCCEED_REASON, "", make_maintenance(), NOW)
+    maintenance_event, node_event = build_maintenance_events(SUCCEED_REASON, "", make_maintenance())
 
     involved_object = {
         "apiVersion": make_maintenance()["apiVersion"],
@@ -140,3 +140,14 @@ def test_success_event_is_normal_and_names_the_object() -> None:
         assert event["firstTimestamp"] == event["lastTimestamp"] == format_time(NOW)
         assert event["count"] == 1
     assert build_increment_patch({}, maintenance_event)["count"] == 2
+
+
+def test_notice_without_series_has_an_event_for_each_message() -> None:
+    """OSV-12: without a series, the Event's name depends on object, reason and message; the Event is a Warning."""
+    notice, same, other = (
+        EventNotice.from_object(make_pod(), "v1", "Pod", "Waits", message) for message in ("a", "a", "b")
+    )
+
+    assert notice.event_name == same.event_name != other.event_name
+    assert build_event(notice, NOW)["metadata"]["namespace"] == "ns"
+    assert build_event(notice, NOW)["type"] == "Warning"

@@ -10,10 +10,16 @@ import pytest
 from kube.client.api_errors import Denied, NotFound, Unavailable
 from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import GROUPS, KUBEVIRT_ALPHA
-from kube.maintenance.lookup import collect_group_lists, list_maintenances, list_undeleted_maintenances
+from kube.maintenance.lookup import (
+    collect_group_lists,
+    find_orphan_uids,
+    list_maintenances,
+    list_undeleted_maintenances,
+)
 from kube.paths import Object
 from localcluster.access import make_username
 from localcluster.cluster import LocalCluster
+from tests.kube import samples
 from tests.proofs import proves
 from tests.workload import Workload
 
@@ -90,3 +96,16 @@ def test_denied_is_raised_if_all_groups_refuse(installed_cluster: LocalCluster) 
     with pytest.raises(Denied, match="cannot list resource"):
         client.run(list_undeleted_maintenances(client.api, "a-node"))
     client.close()
+
+
+def test_daemonset_pod_without_daemonset_is_found_as_orphan(
+    installed_cluster: LocalCluster, admin_client: SyncClient
+) -> None:
+    """NMO-7: only a DaemonSet pod whose DaemonSet does not exist is an orphan."""
+    workload = Workload(installed_cluster, admin_client)
+    owned_pod = workload.create_daemonset("agent", "node-1")
+    orphan = samples.make_pod("orphan", namespace=workload.namespace, owner="DaemonSet")
+
+    assert admin_client.run(find_orphan_uids(admin_client.api, [owned_pod, orphan, samples.make_pod("bare")])) == {
+        orphan["metadata"]["uid"]
+    }

@@ -122,7 +122,7 @@ def test_invalid_spec_or_status_counts_as_empty(field: str, invalid_value: objec
 
 
 def test_begin_patch_sets_only_what_is_missing() -> None:
-    """X-2: the begin patch is empty if finalizer, owner and counts are set, and otherwise sets what is missing."""
+    """X-2: the patch of `begin` sets finalizer, owner and pod counts, each only if it is missing."""
     maintenance = make_maintenance()
     assert m.build_begin_patch(maintenance, make_node(), POD_COUNTS) == {}
 

@@ -177,7 +177,7 @@ def test_event_without_blocked_pods_keeps_the_error() -> None:
     assert "lastError" not in get_patched_status(maintenance, make_pod("a"), status_input=StatusInput(blocked=[]))
 
 
-def test_since_field_of_blocked_pod_is_kept_for_the_same_reason() -> None:
+def test_since_field_of_blocked_pod_is_kept_while_reason_is_unchanged() -> None:
     """NMO-12: `since` of a blocked pod is kept while the reason stays the same, and reset if the reason changes."""
     blocked_pod = {
         "namespace": "ns",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kube.mutex import node_labels, run_changes, run_record
+from kube.mutex import nodes, run_record
 from kube.mutex.jobs import CLEANUP, MAIN, format_job_key
 from kube.mutex.objects import Condition, Reference, build_rule_label, build_status_patch, merge_conditions
 from kube.mutex.run_record import DueJob, Stage
@@ -78,7 +78,7 @@ UPGRADED_NODE = {**RELEASED_NODE, "upgradedAt": NOW_TEXT}
 )
 def test_stage_is_derived_from_the_record(run: Object, stage: Stage) -> None:
     """Check that the stage is derived from the record, whose nodes are upgraded one after another."""
-    assert run_record.compute_stage(run, has_cleanup) is stage
+    assert run_record.compute_stage(run) is stage
 
 
 @proves("MUT-40", "MUT-46")
@@ -96,7 +96,7 @@ def test_jobs_follow_the_rules_and_then_cleanup_jobs() -> None:
 def test_run_waits_for_created_cleanup_job_that_its_rule_no_longer_defines() -> None:
     """Check that the run waits for a created cleanup Job that its rule no longer defines, but does not retry it."""
     created_job = {format_job_key(CLEANUP, RULES[1]): {"attempt": 1, "name": "j", "uid": "u"}}
-    failure_change = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
+    failure_change = run_record.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
     run = make_run(
         {**UPGRADED_NODE, "jobs": {**make_completed_jobs(MAIN, *RULES), **created_job}},
         **EDITED_RECORD,
@@ -105,7 +105,7 @@ def test_run_waits_for_created_cleanup_job_that_its_rule_no_longer_defines() -> 
     record = run["status"]["record"]
     assert run_record.find_due_job(record, "n1", lambda _rule: False) == DueJob(CLEANUP, RULES[1])
 
-    resumed = run_changes.apply_merge_patch(record, run_changes.build_resume_change(run, lambda _rule: False, NOW))
+    resumed = run_record.apply_merge_patch(record, run_record.build_resume_change(run, lambda _rule: False, NOW))
     assert run_record.find_due_job(resumed, "n1", lambda _rule: False) is None
 
 
@@ -115,17 +115,17 @@ def test_run_is_resumed_by_spec_change_or_retry_annotation() -> None:
 
     The failed Job gets another attempt, and a released node gets more time.
     """
-    failure_change = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
+    failure_change = run_record.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
     run = make_run(NODE_WITH_BEGUN_JOB, **EDITED_RECORD, **failure_change)
     assert not run_record.is_resume_requested(run)
     run["metadata"]["annotations"] = {"nodemaintenance.dev/retry": "1"}
     assert run_record.is_resume_requested(run)
     assert run_record.is_resume_requested({**run, "metadata": {**run["metadata"], "generation": 4, "annotations": {}}})
-    change = run_changes.build_resume_change(run, has_cleanup, NOW)
+    change = run_record.build_resume_change(run, has_cleanup, NOW)
     assert change["failure"] is None
     assert change["nodes"]["n1"]["jobs"][format_job_key(MAIN, RULES[0])]["attempt"] == 2
-    failure = run_changes.build_failure_change(make_run(), "await-version", "m", node_name="n1", now=NOW)
-    resume_change = run_changes.build_resume_change(
+    failure = run_record.build_failure_change(make_run(), "await-version", "m", node_name="n1", now=NOW)
+    resume_change = run_record.build_resume_change(
         make_run(RELEASED_NODE, **EDITED_RECORD, **failure), has_cleanup, NOW
     )
     assert resume_change["nodes"] == {"n1": {"releasedAt": NOW_TEXT}}
@@ -142,9 +142,9 @@ def test_only_the_failed_job_gets_another_attempt(node_record: Object, job_name:
     run = make_run(
         node_record,
         **EDITED_RECORD,
-        **run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name=job_name, now=NOW),
+        **run_record.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name=job_name, now=NOW),
     )
-    assert run_changes.build_resume_change(run, has_cleanup, NOW) == {"failure": None}
+    assert run_record.build_resume_change(run, has_cleanup, NOW) == {"failure": None}
 
 
 @proves("MUT-40")
@@ -156,7 +156,7 @@ def test_record_of_a_large_run_fits_into_etcd() -> None:
     """
     rules = [Reference("openshift-upgrade-checks", f"rule-{number}-for-all-workers") for number in range(5)]
     keys = [format_job_key(kind, rule) for kind in (MAIN, CLEANUP) for rule in rules]
-    job_record = dict.fromkeys(run_changes.JOB_FIELDS, "openshift-upgrade-checks-and-what-else-is-known")
+    job_record = dict.fromkeys(run_record.JOB_FIELDS, "openshift-upgrade-checks-and-what-else-is-known")
     names = [f"{pool}-{number:04}.region.example.com" for pool in ("worker", "infra") for number in range(500)]
     run = make_run(order=names, nodes={name: {"uid": "ae6a4a3b-5a0d-4f8e-a8a1-3a6b1c2d3e4f"} for name in names})
     record = run["status"]["record"]
@@ -166,9 +166,7 @@ def test_record_of_a_large_run_fits_into_etcd() -> None:
             "releasedAt": NOW_TEXT,
             "upgradedAt": NOW_TEXT,
         }
-        record = run_changes.apply_merge_patch(
-            record, run_changes.build_node_done_change(record, name, "cleanedAt", NOW)
-        )
+        record = run_record.apply_merge_patch(record, run_record.build_node_done_change(record, name, "cleanedAt", NOW))
         record["nodes"] = dict(sorted(record["nodes"].items()))
     assert len(json.dumps(record)) < 2**19
     assert [name for name in names if record["nodes"][name].get("jobs")] == names[-50:]
@@ -178,7 +176,7 @@ def test_record_of_a_large_run_fits_into_etcd() -> None:
 def test_printer_columns_show_the_changed_record() -> None:
     """Check that step, progress and Job are computed from the record after the change."""
     change = {"nodes": {"n1": {"jobs": {format_job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
-    printed_fields = run_changes.build_printed_fields(make_run(**EDITED_RECORD), change, has_cleanup)
+    printed_fields = run_record.build_printed_fields(make_run(**EDITED_RECORD), change, has_cleanup)
     assert printed_fields == {"step": "RunningJobs", "progress": "1 of 2: n1", "job": "a-1"}
 
 
@@ -204,15 +202,15 @@ def test_rule_labels_are_removed_only_from_nodes_of_the_run() -> None:
             "labels": {**gate_labels, "nodemaintenance.dev/mutex-run": "uid-1"},
         }
     }
-    patch = node_labels.build_release_patch(node, "uid-1")
+    patch = nodes.build_release_patch(node, "uid-1")
     assert [operation["op"] for operation in patch] == ["test", "remove", "remove"]
-    assert node_labels.build_release_patch(node, "uid-2") == []
-    assert node_labels.is_gated(node, "uid-1", RULES)
-    assert not node_labels.is_gated(node, "uid-2", RULES)
-    assert node_labels.build_gate_patch(node, "uid-1", RULES) == []
+    assert nodes.build_release_patch(node, "uid-2") == []
+    assert nodes.is_gated(node, "uid-1", RULES)
+    assert not nodes.is_gated(node, "uid-2", RULES)
+    assert nodes.build_gate_patch(node, "uid-1", RULES) == []
     unlabelled_node = {"metadata": {"name": "n", "resourceVersion": "5"}}
-    assert [operation["op"] for operation in node_labels.build_gate_patch(unlabelled_node, "uid-1", RULES)] == [
+    assert [operation["op"] for operation in nodes.build_gate_patch(unlabelled_node, "uid-1", RULES)] == [
         "test",
         "add",
     ]
-    assert len(node_labels.build_label_removal_patch(node, "uid-1")) == 4
+    assert len(nodes.build_label_removal_patch(node, "uid-1")) == 4

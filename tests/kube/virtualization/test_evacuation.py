@@ -10,7 +10,7 @@ import pytest
 
 from kube.paths import Object
 from kube.times import format_time
-from kube.virtualization.evacuation import EvacuationPlan, MigrationSlots, build_next_migration_name, plan_evacuation
+from kube.virtualization.evacuation import EvacuationPlan, MigrationHistory, MigrationSlots, plan_evacuation
 from kube.virtualization.migration_claims import CLAIM_DURATION, MigrationClaim, MigrationRefusal
 from kube.virtualization.vmis import build_migration, has_drain_taint
 from tests.proofs import proves
@@ -267,7 +267,7 @@ def test_failed_migration_is_retried_after_a_growing_backoff(failure_count: int,
 
 @proves("DRN-9")
 def test_migration_failures_before_a_success_do_not_count() -> None:
-    """Check that only failures since the last success count, because earlier failures belong to another drain."""
+    """Check that only failures after the last successful migration count; older ones belong to an earlier drain."""
     phases = ("Failed", "Failed", "Failed", "Succeeded", "Failed")
     migrations = [make_migration(f"evacuation-u-x-{number}", "x", phase) for number, phase in enumerate(phases, 1)]
     before_retry, at_retry = NOW + timedelta(seconds=9), NOW + timedelta(seconds=10)
@@ -336,7 +336,7 @@ def test_migrations_of_another_uid_are_not_counted() -> None:
     """Check that the number in the next migration's name depends only on migrations named after the VMI's uid."""
     earlier_migration = make_migration("evacuation-u-other-7", "x", "Failed")
 
-    assert build_next_migration_name(make_vmi("x"), [earlier_migration]) == "evacuation-u-x-1"
+    assert MigrationHistory(make_vmi("x"), [earlier_migration]).next_name == "evacuation-u-x-1"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "9999999999"])

@@ -241,7 +241,7 @@ def test_migration_of_an_earlier_vmi_is_ignored() -> None:
 
 @proves("DRN-10")
 def test_every_reason_is_valid_in_a_budget() -> None:
-    """Check that a drain accepts every reason of a VMI that waits for KubeVirt from a budget's annotations."""
+    """Check that a drain accepts, in a budget's annotations, every reason why a VMI waits for KubeVirt."""
     waits = [
         get_wait(make_vmi("x")),
         get_wait(make_vmi("x"), make_migration("m", "x")),

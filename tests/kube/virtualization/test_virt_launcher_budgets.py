@@ -9,8 +9,8 @@ from kube.budgets import (
     MAX_WAIT_MESSAGE_CHARACTERS,
     WAIT_ANNOTATION_PREFIX,
     parse_wait_reason,
-    plan_evictions,
 )
+from kube.evictions.planner import plan_evictions
 from kube.paths import Object
 from kube.virtualization import virt_launcher_budgets as budgets
 from kube.virtualization.evacuation import MAX_MESSAGE_CHARACTERS, Wait

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.components.selection import VIRTUALIZATION
-from localcluster.kubevirt.api import VirtApi
-from localcluster.kubevirt.controller import VirtController
+from localcluster.kubevirt.control_plane import VirtApi, VirtController
 from tests.chain.running_product import run_product
 from tests.chain.virtualization.with_kubevirt.environment import KUBEVIRT_CONFIGURATION, KubeVirtEnvironment
 

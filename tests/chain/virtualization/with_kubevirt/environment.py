@@ -14,14 +14,13 @@ from kube.virtualization.kubevirt_evacuation import PENDING_PHASES
 from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
 from kube.virtualization.vmis import API_VERSION, LIVE_MIGRATE, MIGRATIONS_PATH, build_migrations_path
 from localcluster.cluster import LocalCluster
-from localcluster.kubevirt.api import VirtApi
-from localcluster.kubevirt.controller import VirtController
+from localcluster.kubevirt.control_plane import VirtApi, VirtController
 from localcluster.product import Product
+from localcluster.simulators.kubevirt import NOT_MIGRATABLE_ANNOTATION, format_now
+from localcluster.simulators.virt_handler import HEARTBEAT_ANNOTATION, FakeVirtHandler, is_schedulable
+from localcluster.waiting import retry_action
 from tests.chain.virtualization.environment import VirtualizationEnvironment
 from tests.chain.virtualization.migration_watcher import MigrationWatcher
-from tests.fake_kubevirt_base import NOT_MIGRATABLE_ANNOTATION, format_now
-from tests.fake_virt_handler import HEARTBEAT_ANNOTATION, FakeVirtHandler, is_schedulable
-from tests.waiting import retry_action
 
 T = TypeVar("T")
 TAINT_KEY = "medik8s.io/drain"

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from kube.virtualization.vmis import build_migrations_path
+from localcluster.audit_log import AuditLog
+from localcluster.waiting import wait_for_collection
 from tests.chain.virtualization.environment import get_blocking_details_by_pod, get_boot, get_node_name, is_running
 from tests.chain.virtualization.test_migrations import do_all_messages_contain, list_node_names
 from tests.chain.virtualization.with_kubevirt.environment import KubeVirtEnvironment
 from tests.chain.virtualization.with_kubevirt.test_passive import is_only_blocked_by
 from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.waiting import wait_for_collection
-from tests.workload import start_audit
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def test_vmi_without_vm_is_shut_down(environment: KubeVirtEnvironment) -> None:
     """Check that a drain shuts down a VMI without a VM and completes, while KubeVirt keeps the VMI in phase Failed."""
     node, _ = environment.create_node(), environment.create_node()
     environment.wait_until_running(environment.create_vmi("ownerless", node))
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     maintenance = environment.wait_for_state(environment.create_maintenance(node))
     assert get_blocking_details_by_pod(maintenance) == {}
     ended = environment.wait_for_vmis(lambda vmis: not is_running(vmis["ownerless"]))
@@ -83,7 +83,7 @@ def test_deleted_migration_does_not_shut_down_vm(environment: KubeVirtEnvironmen
     """
     node, _ = environment.create_node(), environment.create_node()
     environment.wait_until_running(environment.create_vm("disturbed", node))
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     with environment.api, environment.hold_migrations(*(name for name in list_node_names(environment) if name != node)):
         path = environment.create_maintenance(node)
         environment.delete_migration(environment.wait_for_running_migrations("disturbed")["disturbed"])
@@ -105,7 +105,7 @@ def test_vm_deleted_during_migration_does_not_delay_drain(environment: KubeVirtE
     original_boots = environment.wait_until_running(
         environment.create_vm("deleted", node), environment.create_vm("left", node)
     )
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     with environment.hold_migrations(*(name for name in list_node_names(environment) if name != node)):
         path = environment.create_maintenance(node)
         environment.wait_for_running_migrations("deleted", "left")

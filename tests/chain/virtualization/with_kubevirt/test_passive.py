@@ -10,12 +10,12 @@ from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
 from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
 from kube.virtualization.vmis import LIVE_MIGRATE_IF_POSSIBLE, MIGRATIONS_PATH
+from localcluster.audit_log import AuditLog
+from localcluster.waiting import wait_for_collection
 from tests.chain.virtualization.environment import TIMEOUT_SECONDS, get_blocking_details_by_pod, get_node_name
 from tests.chain.virtualization.test_migrations import list_node_names
 from tests.chain.virtualization.with_kubevirt.environment import TAINT_KEY, KubeVirtEnvironment
 from tests.proofs import proves
-from tests.waiting import wait_for_collection
-from tests.workload import start_audit
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def test_kubevirt_migrates_vmi_whose_eviction_is_rejected(environment: KubeVirtE
         migrate_if_possible_vm,
         environment.create_vm("stuck", node, unmigratable_reason="no disk"),
     )
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     with environment.configure_kubevirt({}), environment.api:
         path = environment.create_maintenance(node)
         environment.wait_for_state(
@@ -93,7 +93,7 @@ def test_failed_migration_is_reported_and_retried_by_kubevirt(environment: KubeV
     original_boots = environment.wait_until_running(environment.create_vm("unlucky", node))
     other_nodes = [node_name for node_name in list_node_names(environment) if node_name != node]
     environment.set_migration_failure(*other_nodes)
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     path = environment.create_maintenance(node)
     environment.wait_for_state(
         path, lambda maintenance: is_only_blocked_by(maintenance, "MigrationFailed", "failed once")
@@ -125,7 +125,7 @@ def test_vm_always_has_budget_while_kubevirt_is_reinstalled(environment: KubeVir
     """
     node, _ = environment.create_node(), environment.create_node()
     original_boots = environment.wait_until_running(environment.create_vm("between", node))
-    evictions = start_audit(environment.cluster)
+    evictions = AuditLog(environment.cluster.audit_log)
     budget_counts: list[int] = []
 
     def has_only_kubevirt_budgets(budgets: dict[str, Object]) -> bool:

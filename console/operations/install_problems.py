@@ -1,0 +1,198 @@
+"""Finds stalled maintenances and the objects of an install that are not ready, and formats warnings. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from kube.maintenance.objects import (
+    FAILED,
+    Maintenance,
+    MaintenanceT,
+    get_condition,
+    get_phase,
+    get_status,
+    is_deleting,
+    is_released,
+    is_reported_drained,
+)
+from kube.paths import Object
+from kube.selectors import matches
+from kube.text_limits import format_count, truncate
+from kube.times import parse_time, parse_time_or_none
+
+STALLED_SECONDS = 10.0
+"""Seconds without a status or a change of it after which the functions may be down; a function starts in a few."""
+PRODUCT_SELECTOR = {"matchLabels": {"app.kubernetes.io/part-of": "node-maintenance"}}
+"""Label selector of the product's own pods."""
+DEPLOYMENT, KNATIVE_SERVICE, BROKER = "Deployment", "Knative Service", "Broker"
+KIND_BY_RESOURCE = {
+    "services": KNATIVE_SERVICE,
+    "deployments": DEPLOYMENT,
+    "brokers": BROKER,
+    "triggers": "Trigger",
+    "apiserversources": "ApiServerSource",
+    "pingsources": "PingSource",
+    "containersources": "ContainerSource",
+    "sinkbindings": "SinkBinding",
+}
+"""Resource name → kind that a warning names; these kinds are checked, in this order."""
+COMPONENT_LABEL, FUNCTION_COMPONENT = "app.kubernetes.io/component", "function"
+"""Label of the Deployments in the product's manifests, and its value for the functions."""
+CONTROLLER_MISSING = "no controller has set its status: check that Knative's controllers run"
+MAX_MESSAGE_CHARACTERS = 400
+"""Maximum length of a condition's message in a warning; it contains an image's name and the registry's response."""
+MAX_WARNINGS, MAX_NAMES = 6, 3
+"""Maximum number of warnings, and of objects that one warning names."""
+REVISION_PREFIX = re.compile(r'Revision (?:"[^"]*"|creation) failed with message: ')
+"""Start of the message that Knative Serving builds from a Revision's message."""
+CLIENT_PORT = re.compile(r":\d+(?=->)")
+"""The client's port in an error of a connection, such as `10.0.0.3:41234->10.0.0.10:53`: it differs in each message."""
+
+
+class Problem(NamedTuple):
+    """An object of the install that is not ready, with the reason in one line."""
+
+    kind: str
+    name: str
+    message: str
+
+
+def select_stalled(maintenances: Iterable[MaintenanceT], now: datetime) -> list[MaintenanceT]:
+    """Return the maintenances that wait for a function, whose status has not changed for `STALLED_SECONDS`."""
+    return [maintenance for maintenance in maintenances if _is_stalled(maintenance, now)]
+
+
+def _is_stalled(maintenance: Maintenance, now: datetime) -> bool:
+    metadata = maintenance["metadata"]
+    if is_deleting(maintenance):
+        waiting, since = not is_released(maintenance), parse_time(metadata["deletionTimestamp"])
+    else:
+        waiting = get_phase(maintenance) != FAILED and not is_reported_drained(maintenance)
+        last_update = parse_time_or_none(get_status(maintenance).get("lastUpdate"))
+        since = last_update or parse_time(metadata["creationTimestamp"])
+    return waiting and (now - since).total_seconds() >= STALLED_SECONDS
+
+
+def find_problems(objects: Mapping[str, Iterable[Object]], pods: Sequence[Object] = ()) -> list[Problem]:
+    """Return the objects that are not ready.
+
+    An object is omitted if it only waits for another object that is not ready: a Trigger for its function or its
+    Broker, a source for its Broker.
+
+    In: the objects by resource name, and the pods, whose state explains why a Deployment has no available pod.
+    """
+    messages = {
+        (kind, obj["metadata"]["name"]): (message, _list_dependencies(obj))
+        for resource, kind in KIND_BY_RESOURCE.items()
+        for obj in objects.get(resource, ())
+        if (message := _explain_unavailable(obj, pods) if kind == DEPLOYMENT else _explain_unready(obj))
+    }
+    return [
+        Problem(kind, name, message)
+        for (kind, name), (message, dependencies) in messages.items()
+        if not messages.keys() & dependencies
+    ]
+
+
+def has_functions(objects: Mapping[str, Iterable[Object]]) -> bool:
+    """Return whether the objects include a Knative Service, or a Deployment of a function."""
+    return any(objects["services"]) or any(
+        _get_labels(deployment).get(COMPONENT_LABEL) == FUNCTION_COMPONENT and _is_product_deployment(deployment)
+        for deployment in objects["deployments"]
+    )
+
+
+def _list_dependencies(obj: Object) -> set[tuple[str, str]]:
+    """Return the kinds and names of the objects without which this Trigger or source cannot be ready."""
+    spec = obj.get("spec") or {}
+    function, sink = ((spec.get(field) or {}).get("ref") or {} for field in ("subscriber", "sink"))
+    dependencies = {
+        (BROKER, spec.get("broker")),
+        (KNATIVE_SERVICE, function.get("name")),
+        (sink.get("kind"), sink.get("name")),
+    }
+    return {(kind, name) for kind, name in dependencies if kind and name}
+
+
+def _explain_unready(obj: Object) -> str:
+    """Return why a Knative object is not ready, or "" if it is ready or its controller has not finished."""
+    condition = get_condition(obj, "Ready")
+    if not condition:
+        return CONTROLLER_MISSING
+    if condition["status"] == "True":
+        return ""
+    message = condition.get("message") or condition.get("reason") or ""
+    return _shorten(message or ("the condition Ready is False" if condition["status"] == "False" else ""))
+
+
+def _explain_unavailable(deployment: Object, pods: Iterable[Object]) -> str:
+    """Return why a Deployment of the product has no available pod, or "" if it has one.
+
+    The best explanation is that of a pod, then that of the ReplicaSet, which cannot create a pod.
+    """
+    condition = get_condition(deployment, "Available")
+    if (
+        not _is_product_deployment(deployment)
+        or (deployment.get("status") or {}).get("availableReplicas")
+        or condition.get("status", "True") == "True"
+    ):
+        return ""
+    own_pods = [pod for pod in pods if matches(deployment["spec"]["selector"], _get_labels(pod))]
+    failure = get_condition(deployment, "ReplicaFailure")
+    messages = (*map(_explain_waiting_pod, own_pods), failure.get("message"), condition.get("message"))
+    return _shorten(next(filter(None, messages), "it has no available pod"))
+
+
+def _is_product_deployment(deployment: Object) -> bool:
+    """Return whether the product's manifests contain the Deployment.
+
+    Deployments that Knative creates for a Knative Service or a source do not count, because that object has the reason.
+    """
+    return COMPONENT_LABEL in _get_labels(deployment) and matches(
+        PRODUCT_SELECTOR, _get_labels(deployment["spec"]["template"])
+    )
+
+
+def _explain_waiting_pod(pod: Object) -> str:
+    """Return why a container of the pod does not start or the pod is not scheduled, or "" if neither applies."""
+    status = pod.get("status") or {}
+    for container in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") == "CrashLoopBackOff":  # Its message contains the pod's name and uid.
+            return f'container "{container["name"]}" exits again and again: read its logs'
+        if waiting.get("message"):
+            return str(waiting["message"])
+    scheduled = get_condition(pod, "PodScheduled")
+    return str(scheduled.get("message") or "") if scheduled.get("status") == "False" else ""
+
+
+def _get_labels(obj: Object) -> Mapping[str, str]:
+    return (obj.get("metadata") or {}).get("labels") or {}
+
+
+def _shorten(message: str) -> str:
+    """Return the message in one bounded line, without the parts that differ between objects with the same problem."""
+    text = CLIENT_PORT.sub("", REVISION_PREFIX.sub("", " ".join(message.split()), count=1))
+    return truncate(text.removesuffix("."), MAX_MESSAGE_CHARACTERS)
+
+
+def format_problems(problems: Iterable[Problem]) -> list[str]:
+    """Return one line per kind and message, with the names of all objects that it applies to."""
+    names_by_problem: dict[tuple[str, str], list[str]] = {}
+    for problem in problems:
+        names_by_problem.setdefault((problem.kind, problem.message), []).append(problem.name)
+    lines = [_format_group(kind, names, message) for (kind, message), names in names_by_problem.items()]
+    omitted = sum(map(len, [*names_by_problem.values()][MAX_WARNINGS:]))
+    note = f"{format_count(omitted, 'other object')} of the install {'is' if omitted == 1 else 'are'} not ready"
+    return [*lines[:MAX_WARNINGS], *([note] if omitted else [])]
+
+
+def _format_group(kind: str, names: Sequence[str], message: str) -> str:
+    state = "available" if kind == DEPLOYMENT else "ready"
+    if len(names) == 1:
+        return f"{kind} {names[0]} is not {state}: {message}"
+    shown = names if len(names) <= MAX_NAMES else [*names[: MAX_NAMES - 1], f"{len(names) - MAX_NAMES + 1} others"]
+    return f"{kind}s {', '.join(shown[:-1])} and {shown[-1]} are not {state}: {message}"

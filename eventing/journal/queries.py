@@ -1,0 +1,157 @@
+"""Builds the SQL statements that read the journal, identical for SQLite and PostgreSQL. Used by `store`.
+
+A list of many events must take bounded memory. Parsed data takes up to twenty times its size, and anyone who can post
+events could post several events of a few MiB. A list therefore reads all attributes, but limited data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from sqlalchemy import ColumnElement, Row, Select, exists, func, literal_column, or_, select, union_all
+
+from eventing.events import FAILURE_TYPES
+from eventing.journal.entries import REDRIVE_PREFIX, Query
+from eventing.journal.schema import ATTEMPT_SIZE, ATTEMPTS, BODIES, EVENTS, IS_DEAD_LETTER, IS_FAILED_ATTEMPT
+
+MAX_SEQ = 2**63 - 1
+"""The largest value of a `seq` column."""
+HEAD_CHARACTERS = 4096
+"""Number of characters to read from the start of each event (its head); few events are longer."""
+BODY_CAPACITY_CHARACTERS = 4 * 1024 * 1024
+"""Maximum total size of the events longer than `HEAD_CHARACTERS` that a list includes in full, in characters."""
+DATA_PATTERN = re.compile(r', "data(_base64)?": ')
+"""Matches the start of the data in an event written by the journal; quotes in attributes are escaped."""
+
+
+def select_events(query: Query, body_column: ColumnElement[str] = BODIES.c.event) -> Select[int, float, str]:
+    """Build the query that returns number, arrival and body of each selected event, ordered by number."""
+    seq = EVENTS.c.seq
+    selected = select(seq, EVENTS.c.arrived).where(*_build_conditions(query))
+    if query.limit:
+        selected = selected.order_by(seq.desc() if query.keep_newest else seq).limit(query.limit)
+    rows = selected.subquery()
+    joined = rows.join(BODIES, BODIES.c.seq == rows.c.seq)
+    return select(rows.c.seq, rows.c.arrived, body_column).select_from(joined).order_by(rows.c.seq)
+
+
+def _build_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
+    if query.node:
+        yield EVENTS.c.node == query.node
+    if query.maintenance:
+        yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
+    if query.has_object:
+        yield EVENTS.c.maintenance != literal_column("''")
+    filters = ((EVENTS.c.type, query.types), (EVENTS.c.seq, query.seqs), (EVENTS.c.id, query.ids))
+    yield from (column.in_(values) for column, values in filters if values)
+    yield from _build_time_conditions(query)
+    if query.dead_letters_only:
+        yield IS_DEAD_LETTER
+    if query.awaiting_redrive:
+        yield ~_build_redriven_condition()
+    if query.failed:
+        yield EVENTS.c.seq.in_(_select_failed_events())
+    if query.after_seq:
+        yield EVENTS.c.seq > min(query.after_seq, MAX_SEQ)
+
+
+def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions on arrival, with bounds on `seq` that the database finds with the index on arrival.
+
+    Without these bounds a search in the order of `seq` reads every event up to that time. The bounds alone are not
+    enough, because an import may append old events after new ones. Queries for few events need no bounds. `+ 0` keeps
+    both databases from computing the bounds by reading the events in the order of `seq`.
+    """
+    seq, arrived = EVENTS.c.seq, EVENTS.c.arrived
+    is_selective = query.failed or query.dead_letters_only or query.ids or query.seqs
+    if query.since:
+        since_condition = arrived >= query.since.timestamp()
+        first_seq = select(func.min(seq + 0)).where(since_condition).scalar_subquery()
+        yield since_condition if is_selective else since_condition & (seq >= first_seq)
+    if query.until:
+        until_condition = arrived < query.until.timestamp()
+        last_seq = select(func.max(seq + 0)).where(until_condition).scalar_subquery()
+        yield until_condition if is_selective else until_condition & (seq <= last_seq)
+
+
+def _build_redriven_condition() -> ColumnElement[bool]:
+    """Build the condition that a dead letter was redriven successfully.
+
+    The last path segment of the dead letter's destination must be the function that accepted the dead letter.
+    """
+    address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
+    is_accepted = ATTEMPTS.c.replay.startswith(REDRIVE_PREFIX) & (ATTEMPTS.c.status < 400)
+    is_destination = func.substr(address, func.length(address) - func.length(name)) == "/" + name
+    return exists().where(
+        ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source, is_accepted, is_destination
+    )
+
+
+def _select_failed_events() -> Select[int]:
+    """Build the query that returns the numbers of failed events.
+
+    The query starts from the failures, because there are few of them, regardless of the other conditions.
+    """
+    attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
+    selections = (
+        select(EVENTS.c.seq).where(EVENTS.c.type.in_(FAILURE_TYPES)),
+        select(EVENTS.c.seq).where(IS_DEAD_LETTER),
+        select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT),
+    )
+    return select(union_all(*selections).subquery().c.seq)
+
+
+def select_event_heads(query: Query) -> Select[Any]:
+    """Build the query that returns each event's number, arrival time, head, size, source, id and type, by number."""
+    selected = select_events(query, func.substr(BODIES.c.event, 1, HEAD_CHARACTERS).label("head")).subquery()
+    columns = (EVENTS.c.size, EVENTS.c.source, EVENTS.c.id, EVENTS.c.type)
+    return select(selected, *columns).join(EVENTS, EVENTS.c.seq == selected.c.seq).order_by(selected.c.seq)
+
+
+def choose_long_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
+    """Return the numbers of the long events that fit into `capacity` together, in the order of the rows.
+
+    An event is long if it exceeds `HEAD_CHARACTERS`.
+    """
+    numbers = []
+    for row in rows:
+        if HEAD_CHARACTERS < row.size <= capacity:
+            numbers.append(row.seq)
+            capacity -= row.size
+    return numbers
+
+
+def select_bodies(seqs: Sequence[int]) -> Select[int, str]:
+    """Build the query that returns the number and body of the events with the numbers `seqs`."""
+    return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(seqs))
+
+
+def select_sizes(query: Query) -> Select[int, int]:
+    """Build the query that returns the number of each selected event, and its size including its attempts.
+
+    The rows are in order of arrival, which may differ from the order of the numbers.
+    """
+    selected = select_events(query, BODIES.c.seq.label("body")).subquery()
+    attempts_size = select(func.coalesce(func.sum(ATTEMPT_SIZE), 0)).where(
+        ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source
+    )
+    size = EVENTS.c.size + attempts_size.scalar_subquery()
+    joined = select(EVENTS.c.seq, size).join(selected, EVENTS.c.seq == selected.c.seq)
+    return joined.order_by(EVENTS.c.arrived, EVENTS.c.seq)
+
+
+def parse_event_head(row: Row[Any]) -> BaseCloudEvent:
+    """Build the event from its first `HEAD_CHARACTERS` characters; a longer event has no data.
+
+    If the attributes alone are longer than the head, the event has only id, source and type.
+    """
+    if row.size <= HEAD_CHARACTERS:
+        return JSONFormat().read(None, row.head)
+    if match := DATA_PATTERN.search(row.head):
+        return JSONFormat().read(None, row.head[: match.start()] + "}")
+    return CloudEvent({"id": row.id, "source": row.source, "type": row.type})

@@ -1,0 +1,92 @@
+"""Writes Kubernetes Events for all components, on a best-effort basis and at a limited rate."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, MutableMapping
+from datetime import datetime, timezone
+from itertools import islice
+from weakref import WeakKeyDictionary
+
+from kube.client.api import Api, gather_all
+from kube.client.api_errors import ApiError, Conflict
+from kube.kubernetes_events import EventNotice, build_event, build_increment_patch
+from kube.paths import Object, build_events_path
+
+MAX_EVENTS_PER_CALL = 20
+"""Maximum number of Events that one call of `record` writes; later calls write the remaining ones."""
+REPEAT_SECONDS = 600.0
+"""Minimum seconds between two identical reports by this process; the API server keeps Events for longer."""
+log = logging.getLogger("functions")
+
+
+class EventRecorder:
+    """Recorder of Kubernetes Events that remembers, per API client, what it recorded recently.
+
+    An API error is logged and not raised, since a failed Event must not fail the step that records it.
+    """
+
+    def __init__(self) -> None:
+        self._reported_at: MutableMapping[Api, dict[str, float]] = WeakKeyDictionary()
+
+    async def record(self, api: Api, notices: Iterable[EventNotice]) -> list[EventNotice]:
+        """Write the Events concurrently, and return the notices whose Events were written or existed before.
+
+        A notice without a series is skipped if this process tried to record it recently. So Events whose writes hang
+        or are refused take neither the time nor the places of other Events at each call.
+        """
+        recent = self._get_recent(api)
+        named = {f"{notice.namespace}/{notice.event_name}": notice for notice in notices}
+        new = {name: notice for name, notice in named.items() if notice.series or name not in recent}
+        selected, now = dict(islice(new.items(), MAX_EVENTS_PER_CALL)), datetime.now(timezone.utc)
+        recent.update({name: time.monotonic() for name, notice in selected.items() if not notice.series})
+        are_written = await gather_all(*(_try_write(api, notice, now) for notice in selected.values()))
+        return [notice for notice, is_written in zip(selected.values(), are_written, strict=True) if is_written]
+
+    def should_report(self, api: Api, key: str) -> bool:
+        """Return whether `key` was not reported recently, and mark it as reported."""
+        recent = self._get_recent(api)
+        is_new = key not in recent
+        if is_new:
+            recent[key] = time.monotonic()
+        return is_new
+
+    def _get_recent(self, api: Api) -> dict[str, float]:
+        """Return what was reported recently, with the times, after removing older entries."""
+        reported_at, now = self._reported_at.setdefault(api, {}), time.monotonic()
+        for key, time_reported in list(reported_at.items()):  # Another thread may change the dictionary meanwhile.
+            if now - time_reported >= REPEAT_SECONDS:
+                reported_at.pop(key, None)
+        return reported_at
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self._reported_at.clear()
+
+
+EVENT_RECORDER = EventRecorder()
+
+
+async def _try_write(api: Api, notice: EventNotice, now: datetime) -> bool:
+    """Write the Event, and return whether that succeeded; an API error is logged together with the notice's message."""
+    try:
+        await _write(api, build_event(notice, now), is_counted=bool(notice.series))
+    except ApiError as error:
+        fields = {**notice.log_fields, "message": notice.message}
+        log.warning("cannot record Event %s: %s", notice.reason, error.message, extra={"fields": fields})
+        return False
+    return True
+
+
+async def _write(api: Api, event: Object, *, is_counted: bool) -> None:
+    """Create the Event; if it exists, increment its count (OSV-12) if `is_counted`, else leave it unchanged."""
+    name, path = event["metadata"]["name"], build_events_path(event["metadata"]["namespace"])
+    try:
+        await api.create(path, event)
+    except Conflict:
+        if not is_counted:
+            return
+        existing = await api.list(path, field_selector=f"metadata.name={name}")
+        for item in existing["items"]:
+            await api.patch(f"{path}/{name}", build_increment_patch(item, event))

@@ -1,0 +1,100 @@
+"""Computes a node's CPU labels and the patch that sets them (OSV-30, OSV-33, OSV-36, OSV-39). Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kube.cpu_labels.capabilities import Capability
+from kube.cpu_labels.hyperconverged import CpuModelSettings
+from kube.cpu_labels.problems import SKIP_NODE_IGNORED, Problem
+from kube.paths import Object
+
+Node = Mapping[str, Any]
+MODEL_LABEL_PREFIX = "cpu-model.node.kubevirt.io/"
+FEATURE_LABEL_PREFIX = "cpu-feature.node.kubevirt.io/"
+LEGACY_LABEL_PREFIXES = ("feature.node.kubernetes.io/cpu-model-", "feature.node.kubernetes.io/cpu-feature-")
+"""Prefixes of the model and feature labels in KubeVirt's first format.
+
+The prefixes `cpu-model.` and `cpu-cpuid.` belong to node-feature-discovery.
+"""
+OWN_LABEL_PREFIXES = (MODEL_LABEL_PREFIX, FEATURE_LABEL_PREFIX, *LEGACY_LABEL_PREFIXES)
+MANAGED_LABEL = "nodemaintenance.dev/cpu-labels"
+"""Label that marks every node with CPU labels from this project.
+
+The label identifies these nodes when no ConfigMap describes their capabilities any more.
+"""
+TRUE = "true"
+SKIP_ANNOTATION = "node-labeller.kubevirt.io/skip-node"
+
+
+def compute_desired_labels(capability: Capability, settings: CpuModelSettings) -> dict[str, str]:
+    """Return the labels of a node with this capability.
+
+    These are the models that are not obsolete, and the features that the minimum model lacks.
+    """
+    models = capability.models - settings.obsolete_models
+    features = capability.features - settings.base_features
+    named = [*(MODEL_LABEL_PREFIX + name for name in models), *(FEATURE_LABEL_PREFIX + name for name in features)]
+    return dict.fromkeys([MANAGED_LABEL, *sorted(named)], TRUE)
+
+
+def is_skipped(node: Node) -> bool:
+    """Return whether the skip annotation is true, so that the node's labels must not change (C29)."""
+    return _get_skip_annotation(node) == TRUE
+
+
+def find_skip_problem(node: Node) -> Problem | None:
+    """Return a problem if the skip annotation is neither true nor false; such a node is labelled."""
+    value = _get_skip_annotation(node)
+    if value in (None, TRUE, "false"):
+        return None
+    remedy = f'set "{TRUE}" to keep the labels unchanged, or remove the annotation'
+    message = (
+        f'metadata.annotations["{SKIP_ANNOTATION}"] is "{value}" instead of "true" or "false", '
+        f"so the node is labelled: {remedy}"
+    )
+    return Problem.from_object(node, "v1", "Node", SKIP_NODE_IGNORED, message)
+
+
+def has_managed_label(node: Node) -> bool:
+    """Return whether the node carries CPU labels from this project."""
+    return MANAGED_LABEL in _get_labels(node)
+
+
+def build_labels_patch(node: Node, desired: Mapping[str, str]) -> list[Object]:
+    """Build the JSON patch that sets these labels and removes our other CPU labels, [] if nothing would change.
+
+    The patch changes nothing else on the node. The API server rejects it if the node changed since it was read, because
+    that change may have added the skip annotation.
+    """
+    labels = _get_labels(node)
+    stale = [
+        name
+        for name in labels
+        if name not in desired and (name.startswith(OWN_LABEL_PREFIXES) or name == MANAGED_LABEL)
+    ]
+    changed = {name: value for name, value in desired.items() if labels.get(name) != value}
+    if not (stale or changed):
+        return []
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]}
+    if not labels:
+        return [test, {"op": "add", "path": "/metadata/labels", "value": changed}]
+    removals = ({"op": "remove", "path": _build_label_path(name)} for name in stale)
+    additions = (
+        {"op": "replace" if name in labels else "add", "path": _build_label_path(name), "value": value}
+        for name, value in changed.items()
+    )
+    return [test, *removals, *additions]
+
+
+def _get_labels(node: Node) -> Mapping[str, str]:
+    return node["metadata"].get("labels") or {}
+
+
+def _get_skip_annotation(node: Node) -> str | None:
+    return (node["metadata"].get("annotations") or {}).get(SKIP_ANNOTATION)
+
+
+def _build_label_path(name: str) -> str:
+    return "/metadata/labels/" + name.replace("/", "~1")

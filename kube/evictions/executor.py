@@ -1,0 +1,281 @@
+"""Executes eviction plans without waiting for pods to terminate (NMO-6).
+
+Pods without a budget are evicted concurrently. Evictions under different budgets are also concurrent.
+
+A pass may execute several plans within `PASS_SECONDS`, while the budgets that held pods back allow further evictions.
+Ten evictions under one budget then take only the time that their replacement pods need to become ready. If the pass
+ended after the first plan, the other pods would wait for the next event. The pass for that event would read the
+maintenance, node and pods again and cause another status write.
+
+The end of an execution does not cancel the evictions that it sent. The API server may already have counted an evicted
+pod against its budget. If that pod then stayed, it would use up one allowed disruption for two minutes. The eviction
+continues, and the next pass collects its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from kube.budgets import (
+    BlockedPod,
+    Budget,
+    build_blocked_by_budget,
+    build_budget_paths,
+    build_object_reference,
+    format_budget_key,
+)
+from kube.client.api import Api, gather_all
+from kube.client.api_errors import ApiError, Unavailable
+from kube.client.deadline import get_seconds_left, set_deadline
+from kube.client.paging import ListResult
+from kube.evictions.planner import EvictionPlan, plan_evictions
+from kube.evictions.requests import BUDGET_REASON, Removal
+from kube.evictions.tracker import EvictionTracker, InFlightEviction, LateReporter
+from kube.pods import Pod, get_uid
+from kube.resource_versions import find_oldest
+
+PASS_SECONDS = 1.0
+"""Seconds after which a pass starts no further eviction; the next pass evicts the remaining pods."""
+REPLY_MARGIN_SECONDS = 0.1
+"""Seconds that a pass reserves for its work after the evictions."""
+RESPONSE_WAIT_SECONDS = 0.6
+"""Seconds for which a pass waits for its last responses.
+
+This time covers one sleep of the API server after a conflict (0.5 s), but not two. The next pass collects a later
+response.
+"""
+SLOW_EVICTION_SECONDS = 5.0
+"""Seconds after which an eviction without a response is reported as blocked; before that, it counts as in flight."""
+NO_ANSWER_MESSAGE = "no response to the eviction request yet: an admission webhook may be slow"
+MIN_REPLAN_SECONDS = 0.25
+"""Minimum duration of an execution after which the budgets are read again; a shorter execution is the last one.
+
+In less time, no replacement pod can become ready, so a budget that allows one disruption would be read again for each
+pod. The pods lose no time, because PodSource reports when the budget allows evictions again.
+"""
+
+
+@dataclass(frozen=True)
+class EvictionOutcome:
+    """Outcome of one pass, of one plan, or of a part of it; outcomes can be added.
+
+    Attributes:
+        evicted: Pods whose eviction was granted, as `{namespace, name, uid}`.
+        already_gone: Pods that were already deleted, or evicted by another pass.
+        blocked: Pods that cannot be evicted now, with the reason.
+        in_flight: Pods whose eviction was sent but not answered yet, or was granted after its pass ended. The next pass
+            collects the outcome.
+        deferred: Pods that the pass had no time to evict; the next pass may evict them immediately.
+    """
+
+    evicted: list[dict[str, str]] = field(default_factory=list)
+    already_gone: list[dict[str, str]] = field(default_factory=list)
+    blocked: list[BlockedPod] = field(default_factory=list)
+    in_flight: list[dict[str, str]] = field(default_factory=list)
+    deferred: list[Pod] = field(default_factory=list)
+
+    def __add__(self, other: EvictionOutcome) -> EvictionOutcome:
+        """Return the outcome of both parts."""
+        return EvictionOutcome(
+            self.evicted + other.evicted,
+            self.already_gone + other.already_gone,
+            self.blocked + other.blocked,
+            self.in_flight + other.in_flight,
+            self.deferred + other.deferred,
+        )
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Whose plans are executed; the defaults are those of a drain without a NodeMaintenance.
+
+    Attributes:
+        node_name: Node of the maintenance. The outcome includes the node's evictions that were granted after earlier
+            passes ended.
+        own_pod_name: Name of the pod that this process runs in. It is evicted alone, after all earlier evictions from
+            any node are answered and reported, because an exiting process cannot report their outcomes.
+        is_replay: Ignore the evictions that other passes sent.
+        report_late: Function that takes the pods whose eviction is granted after the pass has ended, if no later pass
+            collects them.
+    """
+
+    node_name: str = ""
+    own_pod_name: str = ""
+    is_replay: bool = False
+    report_late: LateReporter | None = None
+
+    def is_own_pod(self, pod: Pod) -> bool:
+        """Return whether this process runs in the pod."""
+        return bool(pod["metadata"]["name"] == self.own_pod_name)
+
+
+DEFAULT_EXECUTION_OPTIONS = ExecutionOptions()
+
+
+async def execute_with_replanning(api: Api, plan: EvictionPlan, options: ExecutionOptions) -> EvictionOutcome:
+    """Execute the plan, and then plans for waiting pods whose budgets allow their eviction within `PASS_SECONDS`.
+
+    The pod that this process runs in is evicted by the first plan or not at all. Raises `Unavailable` like
+    `execute_plan`, but only for the first plan. If a later plan fails, its pods are left to the next event.
+    """
+    planned_at, deadline = time.monotonic(), time.monotonic() + PASS_SECONDS
+    outcome = latest = await execute_plan(api, plan, options)
+    while waiting := _find_pods_to_replan(plan, latest, options):
+        now = time.monotonic()
+        if now - planned_at < MIN_REPLAN_SECONDS or now >= deadline:
+            break
+        planned_at = now
+        try:
+            with set_deadline(min(deadline - now, get_seconds_left())):
+                budgets = await list_covering_budgets(api, waiting)
+            plan = plan_evictions(waiting, budgets.items, plan.options)
+            if not plan.admitted:
+                break
+            latest = await execute_plan(api, plan, options, deadline - time.monotonic())
+        except ApiError:
+            break
+        uids = set(map(get_uid, waiting))
+        outcome = replace(outcome, blocked=[item for item in outcome.blocked if item.pod["uid"] not in uids]) + latest
+    return outcome
+
+
+def _find_pods_to_replan(plan: EvictionPlan, outcome: EvictionOutcome, options: ExecutionOptions) -> list[Pod]:
+    """Return the pods that a budget held back although it allowed the eviction of other pods.
+
+    The result is empty if the execution deferred a pod or evicted none. Pods of a budget that refused an eviction of
+    the plan are excluded (design rule 9), and so is the pod that this process runs in.
+    """
+    if outcome.deferred or not outcome.evicted:
+        return []
+    refused_uids = {item.pod["uid"] for item in outcome.blocked if item.reason == BUDGET_REASON}
+    queues = [queue for queue in plan.queues if refused_uids.isdisjoint(map(get_uid, queue.admitted))]
+    return [pod for queue in queues for pod in queue.waiting if not options.is_own_pod(pod)]
+
+
+async def execute_plan(
+    api: Api,
+    plan: EvictionPlan,
+    options: ExecutionOptions = DEFAULT_EXECUTION_OPTIONS,
+    max_seconds: float = PASS_SECONDS,
+) -> EvictionOutcome:
+    """Evict the pods of the plan: concurrently without a budget, one after another within each budget.
+
+    No eviction is sent after `max_seconds`. Raises `Unavailable` if the pass has no time left for evictions, because
+    the API server is slow.
+    """
+    seconds_left, started = get_seconds_left() - REPLY_MARGIN_SECONDS, time.monotonic()
+    if seconds_left <= 0:
+        raise Unavailable(0, "no time left for evictions: the API server is slow")
+    tracker = EvictionTracker.for_client(api)
+    outcome = EvictionOutcome(blocked=plan.blocked)
+    if options.is_replay:
+        sent_before = [build_object_reference(pod) for pod in plan.admitted if tracker.has_sent(pod)]
+        plan, outcome = plan.select(lambda pod: not tracker.has_sent(pod)), replace(outcome, in_flight=sent_before)
+    executor = _PlanExecutor(
+        tracker, plan, options.report_late, started + min(max_seconds, seconds_left), started + seconds_left
+    )
+    outcome += await executor.evict(lambda pod: not options.is_own_pod(pod))
+    if not options.is_replay:
+        outcome += EvictionOutcome(evicted=tracker.collect_granted_on_node(options.node_name))
+    is_node_waiting = tracker.has_unanswered_evictions(options.node_name)
+    if outcome.evicted or outcome.already_gone or (tracker.has_recent_evictions() and not is_node_waiting):
+        return outcome + EvictionOutcome(deferred=list(filter(options.is_own_pod, plan.admitted)))
+    # While evictions from this node have no response, an immediate pass would find the same state.
+    return outcome if is_node_waiting else outcome + await executor.evict(options.is_own_pod)
+
+
+@dataclass(frozen=True)
+class _PlanExecutor:
+    """Sends the evictions of one plan.
+
+    Attributes:
+        send_deadline: Time after which no eviction is sent, by `time.monotonic()`.
+        response_deadline: Time after which no response is awaited, by `time.monotonic()`.
+    """
+
+    tracker: EvictionTracker
+    plan: EvictionPlan
+    report_late: LateReporter | None
+    send_deadline: float
+    response_deadline: float
+
+    async def evict(self, predicate: Callable[[Pod], bool]) -> EvictionOutcome:
+        """Evict the pods of the plan that `predicate` accepts."""
+        plan = self.plan.select(predicate)
+        outcomes = await gather_all(
+            *(self._evict_queue([pod], None) for pod in plan.unbudgeted),
+            *(self._evict_queue(queue.admitted, queue.budget) for queue in plan.queues),
+        )
+        return sum(outcomes, EvictionOutcome())
+
+    async def _evict_queue(self, pods: Sequence[Pod], budget: Budget | None) -> EvictionOutcome:
+        """Send one eviction after another until the time runs out or the budget refuses one, then await the responses.
+
+        If earlier evictions without a response prevent any new eviction, the remaining pods are left to the next event.
+        """
+        started, key = time.monotonic(), format_budget_key(budget) if budget else ""
+        granted = [build_object_reference(pod) for pod in pods if self.tracker.was_recently_granted(pod)]
+        pending = [pod for pod in pods if not self.tracker.was_recently_granted(pod)]
+        sent, deferred = await self._send(pending, key)
+        if sent:
+            seconds = min(RESPONSE_WAIT_SECONDS, self.response_deadline - time.monotonic())
+            await asyncio.wait({eviction.task for eviction in sent}, timeout=max(0.0, seconds))
+        outcome = sum(map(self._collect, sent), EvictionOutcome(in_flight=granted))
+        if budget and any(item.reason == BUDGET_REASON for item in outcome.blocked):
+            return outcome + EvictionOutcome(blocked=[build_blocked_by_budget(budget, pod) for pod in deferred])
+        has_sent_new = any(eviction.sent_at >= started for eviction in sent)
+        if self.tracker.limiter.has_unanswered(key) and not has_sent_new:
+            return outcome
+        return outcome + EvictionOutcome(deferred=deferred)
+
+    async def _send(self, pods: Sequence[Pod], budget_key: str) -> tuple[list[InFlightEviction], list[Pod]]:
+        """Return the evictions in flight, including new ones, and the pods whose eviction could not be sent.
+
+        Evictions in flight come first. The other evictions are sent in random order, because two processes that both
+        started with the first pod would conflict at every pod.
+        """
+        sent: list[InFlightEviction] = []
+        remaining = deque(sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent, reverse=True))
+        while remaining and not any(eviction.is_refused(BUDGET_REASON) for eviction in sent):
+            eviction = await self.tracker.send_once(
+                remaining[0], self.send_deadline, budget_key, self.plan.options, self.report_late
+            )
+            if eviction is None:
+                break
+            remaining.popleft()
+            sent.append(eviction)
+        return sent, [*remaining]
+
+    def _collect(self, eviction: InFlightEviction) -> EvictionOutcome:
+        """Return the outcome for one pod; an eviction without a response counts as blocked only if it is slow."""
+        pod, outcome = eviction.pod_reference, eviction.outcome
+        if outcome is None:
+            if time.monotonic() - eviction.sent_at < SLOW_EVICTION_SECONDS:
+                return EvictionOutcome(in_flight=[pod])
+            outcome = BlockedPod(pod, "NoAnswer", NO_ANSWER_MESSAGE)
+        else:
+            self.tracker.mark_collected(pod["uid"])
+        if isinstance(outcome, BlockedPod):
+            return EvictionOutcome(blocked=[self.plan.expected_refusals.get(pod["uid"], outcome)])
+        is_evicted = outcome is Removal.EVICTED
+        return EvictionOutcome(evicted=[pod]) if is_evicted else EvictionOutcome(already_gone=[pod])
+
+
+async def list_covering_budgets(api: Api, pods: Iterable[Pod], resource_version: str = "0") -> ListResult:
+    """Return the budgets in the namespaces of these pods, in a state at least as new as `resource_version`.
+
+    The result's version is that of the oldest list.
+    """
+    lists = await gather_all(*(api.list(path, resource_version=resource_version) for path in build_budget_paths(pods)))
+    items = [budget for budget_list in lists for budget in budget_list["items"]]
+    return ListResult(items, find_oldest(str(budget_list["metadata"]["resourceVersion"]) for budget_list in lists))
+
+
+async def collect_late_evictions(api: Api, node_name: str) -> list[dict[str, str]]:
+    """Return the node's pods whose eviction was granted after its pass had ended, if no plan is left to execute."""
+    return EvictionTracker.for_client(api).collect_granted_on_node(node_name)

@@ -1,0 +1,114 @@
+"""Decides which pods to evict now, given the disruption budgets. Pure functions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from kube.budgets import (
+    WAITS_FOR_KUBEVIRT,
+    BlockedPod,
+    Budget,
+    build_blocked_by_budget,
+    build_blocked_by_several_budgets,
+    covers,
+    format_budget_key,
+    split_admitted_pods,
+)
+from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, is_ready, is_terminating
+
+
+@dataclass(frozen=True)
+class BudgetQueue:
+    """The pods under one budget, to evict one after another: concurrent evictions would conflict in the API server.
+
+    Attributes:
+        budget: The budget that covers the pods.
+        admitted: Pods that the budget allows to be evicted now.
+        waiting: Pods that may be evicted once the budget allows more evictions.
+    """
+
+    budget: Budget
+    admitted: list[Pod]
+    waiting: list[Pod] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """Return `namespace/name` of the budget."""
+        return format_budget_key(self.budget)
+
+
+@dataclass(frozen=True)
+class EvictionPlan:
+    """The evictions that one pass may send.
+
+    Attributes:
+        unbudgeted: Pods that no budget covers; they are evicted concurrently.
+        queues: The budgets that admit pods, with their pods.
+        blocked: Pods that are not evicted now.
+        expected_refusals: Pods in `queues` whose eviction only requests an evacuation, by uid: virt-api denies the
+            eviction of a virt-launcher pod, but makes KubeVirt migrate the VMI. Without virt-api, the pod's budget
+            refuses the eviction, which then has no effect. Either way, the pod stays blocked for the reason given here.
+        options: The grace period, and whether pods are deleted instead of evicted.
+    """
+
+    unbudgeted: list[Pod] = field(default_factory=list)
+    queues: list[BudgetQueue] = field(default_factory=list)
+    blocked: list[BlockedPod] = field(default_factory=list)
+    expected_refusals: dict[str, BlockedPod] = field(default_factory=dict)
+    options: DrainOptions = DEFAULT_DRAIN_OPTIONS
+
+    @property
+    def admitted(self) -> list[Pod]:
+        """Return all pods that the plan evicts."""
+        return [*self.unbudgeted, *(pod for queue in self.queues for pod in queue.admitted)]
+
+    def select(self, predicate: Callable[[Pod], bool]) -> EvictionPlan:
+        """Return the plan with its evictions limited to the pods that `predicate` accepts."""
+        queues = [replace(queue, admitted=list(filter(predicate, queue.admitted))) for queue in self.queues]
+        return replace(
+            self,
+            unbudgeted=list(filter(predicate, self.unbudgeted)),
+            queues=[queue for queue in queues if queue.admitted],
+        )
+
+
+def plan_evictions(
+    leaving_pods: Iterable[Pod],
+    budgets: Iterable[Budget],
+    options: DrainOptions = DEFAULT_DRAIN_OPTIONS,
+    is_evacuation_due: Callable[[BlockedPod], bool] = lambda _blocked_pod: False,
+) -> EvictionPlan:
+    """Decide which pods may be evicted now.
+
+    Terminating pods are leaving already and do not appear in the plan. Deletions (`disable_eviction`) ignore budgets.
+    `is_evacuation_due` decides for a pod that waits for KubeVirt whether to request its VMI's evacuation now.
+    """
+    budgets_by_key = {} if options.disable_eviction else {format_budget_key(budget): budget for budget in budgets}
+    plan = EvictionPlan(options=options)
+    pods_by_budget: dict[str, list[Pod]] = defaultdict(list)
+    waiting: list[tuple[Pod, BlockedPod]] = []
+    for pod in leaving_pods:
+        if is_terminating(pod):
+            continue
+        covering = [key for key, budget in budgets_by_key.items() if covers(budget, pod)]
+        if not covering:
+            plan.unbudgeted.append(pod)
+        elif len(covering) > 1:
+            waiting.append((pod, build_blocked_by_several_budgets(pod, [budgets_by_key[key] for key in covering])))
+        else:
+            pods_by_budget[covering[0]].append(pod)
+    for key, pods in pods_by_budget.items():
+        queue = BudgetQueue(budgets_by_key[key], *split_admitted_pods(budgets_by_key[key], pods))
+        if queue.admitted:
+            plan.queues.append(queue)
+        going_ready = sum(map(is_ready, queue.admitted))
+        waiting.extend((pod, build_blocked_by_budget(queue.budget, pod, going_ready)) for pod in queue.waiting)
+    for pod, blocked_pod in waiting:
+        if blocked_pod.reason == WAITS_FOR_KUBEVIRT and is_evacuation_due(blocked_pod):
+            plan.queues.append(BudgetQueue(budgets_by_key[blocked_pod.budget_key], [pod]))
+            plan.expected_refusals[blocked_pod.pod["uid"]] = blocked_pod
+        else:
+            plan.blocked.append(blocked_pod)
+    return plan

@@ -1,0 +1,219 @@
+"""Tracks the evictions in flight; an eviction continues until its response, even if no pass awaits it.
+
+A pass collects the responses to its evictions, and the late responses to earlier evictions of its node. If no pass
+collects a granted eviction, the tracker reports it to the pass that sent it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+from kube.budgets import BlockedPod, build_object_reference
+from kube.client.api import Api
+from kube.client.api_errors import ApiError
+from kube.client.deadline import set_deadline
+from kube.evictions.limiters import EvictionLimiter
+from kube.evictions.requests import Removal, interpret_error, send_eviction
+from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_node_name, get_uid
+
+LateReporter: TypeAlias = Callable[[list[dict[str, str]]], None]
+"""Function that takes the pods `{namespace, name, uid}` of a pass's granted evictions that no pass collected."""
+EVICTION_TIMEOUT_SECONDS = 30.0
+"""Time limit for an eviction: an admission webhook may take 10 s by default, and there are up to three attempts."""
+OUTCOME_TTL_SECONDS = 60.0
+"""Seconds for which an outcome that no pass has collected is kept, after the eviction's time limit.
+
+After the outcome is dropped, the next pass reads the pod's current state.
+"""
+GRANTED_TTL_SECONDS = 2.0
+"""Seconds for which a granted eviction is remembered, because a cached list may be older than the eviction."""
+RECENT_SECONDS = 5.0
+"""Seconds for which the eviction of this process's own pod waits for the outcomes of evictions from other nodes."""
+SHUTDOWN_WAIT_SECONDS = 2.0
+"""Maximum seconds for which an exiting process waits for the responses to its evictions.
+
+A response takes milliseconds unless an admission webhook is slow.
+"""
+RETRIABLE_REASONS = ("DisruptionBudget", "MultipleBudgets", "Busy", "Changing")
+"""Refusals after which another attempt may succeed, for example because the budget admits the pod again.
+
+Refusals by a webhook or a policy are kept until they are reported. If every pass resent these evictions, a slow
+webhook's refusal would never be reported.
+"""
+MAX_BACKOFF_SECONDS = 10.0
+"""Maximum pause in seconds that a busy API server can request; the next pass retries after the pause."""
+
+
+@dataclass(frozen=True)
+class InFlightEviction:
+    """An eviction that was sent and whose outcome no pass has collected.
+
+    Attributes:
+        task: The request, whose result is the outcome.
+        sent_at: Time of sending by `time.monotonic()`.
+        expiry_timer: Timer that drops this record.
+        pod_reference: The pod as `{namespace, name, uid}`.
+        node_name: Name of the pod's node.
+        report_late: Reporter of the pass that sent the eviction, None if late evictions need no report.
+    """
+
+    task: asyncio.Task[Removal | BlockedPod]
+    sent_at: float
+    expiry_timer: asyncio.TimerHandle
+    pod_reference: dict[str, str]
+    node_name: str
+    report_late: LateReporter | None
+
+    @property
+    def outcome(self) -> Removal | BlockedPod | None:
+        """Return the outcome, or None if the eviction has no response yet."""
+        return self.task.result() if self.task.done() else None
+
+    def is_refused(self, *reasons: str) -> bool:
+        """Return whether the eviction was refused for one of these reasons."""
+        return isinstance(self.outcome, BlockedPod) and self.outcome.reason in reasons
+
+
+class EvictionTracker:
+    """Tracker of the evictions sent through one API client; `for_client` returns the client's tracker.
+
+    Attributes:
+        limiter: The limits that each eviction waits for.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._evictions: dict[str, InFlightEviction] = {}
+        self._granted_uids: set[str] = set()
+        self.limiter = EvictionLimiter(is_dry_run=api.is_dry_run)
+
+    @classmethod
+    def for_client(cls, api: Api) -> EvictionTracker:
+        """Return the client's tracker; a dry-run client gets a separate one for each plan."""
+        if api.is_dry_run:
+            return cls(api)
+        if api not in _trackers:
+            _trackers[api] = cls(api)
+        return _trackers[api]
+
+    async def send_once(
+        self,
+        pod: Pod,
+        deadline: float,
+        budget_key: str = "",
+        options: DrainOptions = DEFAULT_DRAIN_OPTIONS,
+        report_late: LateReporter | None = None,
+    ) -> InFlightEviction | None:
+        """Return the pod's eviction in flight, or send a new one; return None if it cannot start before `deadline`.
+
+        `budget_key` is `namespace/name` of the pod's budget, "" if it has none. The options may turn the eviction into
+        a deletion (DRN-1a).
+        """
+        uid = get_uid(pod)
+        if self.has_sent(pod):
+            return self._evictions[uid]
+        limiter = await self.limiter.acquire(get_node_name(pod), budget_key, deadline)
+        if limiter is None:
+            return None
+        self._drop_record(uid)
+        ttl_seconds = EVICTION_TIMEOUT_SECONDS + OUTCOME_TTL_SECONDS
+        self._evictions[uid] = InFlightEviction(
+            asyncio.create_task(self._evict(pod, options, has_budget=bool(budget_key)), name=f"eviction of {uid}"),
+            time.monotonic(),
+            # The timer refers to the pod by uid only, so that thousands of timers keep no outcomes in memory.
+            asyncio.get_running_loop().call_later(ttl_seconds, self._on_expiry, uid),
+            build_object_reference(pod),
+            get_node_name(pod),
+            report_late,
+        )
+        limiter.track(self._evictions[uid].task)
+        return self._evictions[uid]
+
+    async def _evict(self, pod: Pod, options: DrainOptions, *, has_budget: bool) -> Removal | BlockedPod:
+        """Evict the pod, and return the outcome; a busy API server pauses all evictions."""
+        with set_deadline(EVICTION_TIMEOUT_SECONDS):
+            try:
+                return await send_eviction(self._api, pod, options, has_budget=has_budget)
+            except ApiError as error:
+                refusal = interpret_error(pod, error, options)
+                if refusal.reason == "Busy":
+                    retry_after = (error.body.get("details") or {}).get("retryAfterSeconds") or 1
+                    self.limiter.back_off(min(float(retry_after), MAX_BACKOFF_SECONDS))
+                return refusal
+
+    def has_sent(self, pod: Pod) -> bool:
+        """Return whether the pod's eviction is in flight or has an outcome that is still valid."""
+        eviction = self._evictions.get(get_uid(pod))
+        return eviction is not None and not eviction.is_refused(*RETRIABLE_REASONS)
+
+    def was_recently_granted(self, pod: Pod) -> bool:
+        """Return whether a pass collected the pod's granted eviction in the last `GRANTED_TTL_SECONDS`."""
+        return get_uid(pod) in self._granted_uids
+
+    def has_unanswered_evictions(self, node_name: str) -> bool:
+        """Return whether any eviction from this node has no response yet."""
+        return any(sent.node_name == node_name and not sent.task.done() for sent in self._evictions.values())
+
+    def has_recent_evictions(self) -> bool:
+        """Return whether any eviction of the last `RECENT_SECONDS` is unanswered, or granted but not collected."""
+        earliest = time.monotonic() - RECENT_SECONDS
+        return any(
+            sent.sent_at > earliest and sent.outcome in (None, Removal.EVICTED) for sent in self._evictions.values()
+        )
+
+    def mark_collected(self, pod_uid: str) -> None:
+        """Drop the record of an eviction whose outcome a pass has collected; remember a granted eviction briefly."""
+        sent = self._drop_record(pod_uid)
+        if sent and sent.outcome is Removal.EVICTED:
+            self._granted_uids.add(pod_uid)
+            asyncio.get_running_loop().call_later(GRANTED_TTL_SECONDS, self._granted_uids.discard, pod_uid)
+
+    def _collect_granted(self, is_selected: Callable[[InFlightEviction], bool]) -> list[dict[str, str]]:
+        """Return the pods of the selected granted evictions that no pass has collected, and mark them as collected."""
+        granted = [
+            sent.pod_reference
+            for sent in self._evictions.values()
+            if sent.outcome is Removal.EVICTED and is_selected(sent)
+        ]
+        for pod in granted:
+            self.mark_collected(pod["uid"])
+        return granted
+
+    def collect_granted_on_node(self, node_name: str) -> list[dict[str, str]]:
+        """Return the pods of the node's granted evictions that no pass has collected, and mark them as collected."""
+        return self._collect_granted(lambda sent: sent.node_name == node_name)
+
+    async def report_all_late(self) -> None:
+        """Report all granted evictions that no pass has collected, because the process exits.
+
+        The function first waits up to `SHUTDOWN_WAIT_SECONDS` for the evictions in flight.
+        """
+        if tasks := [sent.task for sent in self._evictions.values()]:
+            await asyncio.wait(tasks, timeout=SHUTDOWN_WAIT_SECONDS)
+        for report_late in {sent.report_late for sent in self._evictions.values()}:
+            self._report_late(report_late)
+
+    def _report_late(self, report_late: LateReporter | None) -> None:
+        """Report the granted evictions of one pass, and mark them as collected."""
+        if report_late and (pods := self._collect_granted(lambda sent: sent.report_late is report_late)):
+            report_late(pods)
+
+    def _on_expiry(self, pod_uid: str) -> None:
+        """Drop an eviction whose outcome no pass collected; if it was granted, report it and others of its pass."""
+        self._report_late(self._evictions[pod_uid].report_late)
+        self._drop_record(pod_uid)
+
+    def _drop_record(self, pod_uid: str) -> InFlightEviction | None:
+        """Remove and return the pod's record, and cancel its timer."""
+        sent = self._evictions.pop(pod_uid, None)
+        if sent:
+            sent.expiry_timer.cancel()
+        return sent
+
+
+_trackers: WeakKeyDictionary[Api, EvictionTracker] = WeakKeyDictionary()

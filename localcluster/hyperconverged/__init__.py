@@ -1,1 +1,0 @@
-"""The kind HyperConverged on a local cluster, with the fields that the CPU labels need."""

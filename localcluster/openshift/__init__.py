@@ -1,1 +1,0 @@
-"""The OpenShift kinds that the upgrade mutex needs, and that a plain Kubernetes cluster lacks."""

@@ -1,1 +1,0 @@
-"""Knative Serving on real nodes, with Traefik as its networking layer."""

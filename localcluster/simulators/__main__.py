@@ -1,0 +1,130 @@
+"""`python -m localcluster.simulators CONTROLLER` simulates a controller of OpenShift or KubeVirt.
+
+The controller works on the cluster of `$KUBECONFIG`.
+
+`fake-cvo` creates the ClusterVersion and upgrades the control plane to the desired version. `fake-mco` creates the two
+default pools and upgrades nodes. It also labels each node as a worker with its version, which node-feature-discovery
+does on a real cluster. `fake-virt` starts, migrates and restarts virtual machines. `fake-virt-handler` does the work of
+KubeVirt's virt-handlers next to the real KubeVirt control plane. Each controller keeps no state outside the
+cluster, so it can be killed and restarted at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+from kube.client.api_errors import Conflict, NotFound
+from kube.client.list_watch import follow
+from kube.client.sync_client import SyncClient
+from kube.mutex.pools import CLUSTER_VERSIONS_PATH, POOLS_PATH
+from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
+from kube.nodes import NODES_PATH, build_node_path
+from kube.paths import Object
+from localcluster.components.fakes import UNVERSIONED_SELECTOR
+from localcluster.simulators.kubevirt import FakeKubeVirtController, FakeVirt
+from localcluster.simulators.openshift import MASTER, FakeCvo, FakeMco, build_pool
+from localcluster.simulators.virt_handler import FakeVirtHandler
+
+FIRST_VERSION = "4.15.9"
+"""The version at which the cluster is installed."""
+CONTROL_PLANE_SECONDS = 2.0
+"""Duration of a control-plane upgrade."""
+MIN_INTERVAL_SECONDS = 0.5
+"""Minimum interval between two reconciliations of fake-mco, fake-virt and fake-virt-handler."""
+
+
+def main() -> None:
+    """Run the simulated controller that the command line selects until the process is stopped."""
+    fakes = {
+        "fake-cvo": run_fake_cvo,
+        "fake-mco": run_fake_mco,
+        "fake-virt": run_fake_virt,
+        "fake-virt-handler": run_fake_virt_handler,
+    }
+    if len(sys.argv) != 2 or sys.argv[1] not in fakes:
+        raise SystemExit(f"error: name one of {', '.join(fakes)}")
+    fakes[sys.argv[1]](SyncClient())
+
+
+def run_fake_cvo(client: SyncClient) -> None:
+    """Install the first version, then apply each desired version."""
+    cvo = FakeCvo(client)
+    try:
+        client.get(f"{CLUSTER_VERSIONS_PATH}/version")
+    except NotFound:
+        cvo.install(FIRST_VERSION)
+    for cluster_version in iter_changes(client, CLUSTER_VERSIONS_PATH):
+        if next_version := get_next_state(cluster_version):
+            if next_version[1] == "Completed":
+                time.sleep(CONTROL_PLANE_SECONDS)
+            cvo.write_status(*next_version)
+
+
+def get_next_state(cluster_version: Object) -> tuple[str, str] | None:
+    """Return the next version and state in a ClusterVersion's history, or None if the history is up to date.
+
+    The state of a desired version is first Partial, then Completed.
+    """
+    history = cluster_version.get("status", {}).get("history")
+    if not history:
+        return FIRST_VERSION, "Completed"
+    desired = cluster_version["spec"].get("desiredUpdate", {}).get("version")
+    if desired and desired != history[0]["version"]:
+        return desired, "Partial"
+    return (history[0]["version"], "Completed") if history[0]["state"] == "Partial" else None
+
+
+def run_fake_mco(client: SyncClient) -> None:
+    """Create the pools, then label and upgrade nodes."""
+    next(
+        cluster_version
+        for cluster_version in iter_changes(client, CLUSTER_VERSIONS_PATH)
+        if cluster_version.get("status", {}).get("history")
+    )
+    for body in (
+        build_pool(MASTER, {"node-role.kubernetes.io/control-plane": ""}),
+        build_pool("worker", {WORKER_LABEL: ""}),
+    ):
+        try:
+            client.create(POOLS_PATH, body)
+        except Conflict:  # An earlier process has created the pool.
+            continue
+    with FakeMco(client, MIN_INTERVAL_SECONDS):
+        for node in iter_changes(client, NODES_PATH, UNVERSIONED_SELECTOR):
+            current_version = client.get(f"{CLUSTER_VERSIONS_PATH}/version")["status"]["history"][0]["version"]
+            labels = {WORKER_LABEL: "", VERSION_LABEL: current_version}
+            client.patch(build_node_path(node["metadata"]["name"]), {"metadata": {"labels": labels}})
+
+
+def run_fake_virt(client: SyncClient) -> None:
+    """Simulate KubeVirt's control plane and nodes."""
+    run_fake(FakeVirt(client, MIN_INTERVAL_SECONDS))
+
+
+def run_fake_virt_handler(client: SyncClient) -> None:
+    """Simulate KubeVirt's virt-handlers."""
+    run_fake(FakeVirtHandler(client, MIN_INTERVAL_SECONDS))
+
+
+def run_fake(fake: FakeKubeVirtController) -> None:
+    """Run a simulated controller and print its errors."""
+    with fake as controller:
+        while True:
+            time.sleep(MIN_INTERVAL_SECONDS)
+            while controller.errors:
+                print(controller.errors.pop(0), file=sys.stderr, flush=True)
+
+
+def iter_changes(client: SyncClient, path: str, labels: str = "") -> Iterator[Object]:
+    """Yield each object of a collection, and again whenever it changes."""
+    changes = follow(client.api, path, label_selector=labels)
+    while True:
+        change = client.run(changes.__anext__())
+        if change.change_type in ("ADDED", "MODIFIED"):
+            yield change.object
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""*fake-mco* and *fake-cvo* simulate the parts of OpenShift that an upgrade run depends on.
+
+`fake-mco` upgrades a node whose pool is not paused: after a delay it writes the version label. Like the real operator,
+it prefers a node's custom pool over the pool `worker`, and never upgrades a node of a paused pool. The real operator
+needs minutes to render the configuration of a new version, and an upgrade run pauses the pools in that time. `fake-mco`
+therefore also waits before the first upgrade to a version. `localcluster.simulators` runs both as processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from kube.client.sync_client import SyncClient
+from kube.mutex.pools import CLUSTER_VERSIONS_PATH, POOLS_PATH
+from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
+from kube.nodes import NODES_PATH, build_node_path
+from kube.paths import Object
+from kube.selectors import matches
+from localcluster.simulators.controller import FakeController
+
+MASTER = "master"
+IMAGE = "quay.io/openshift-release-dev/ocp-release"
+RENDER_SECONDS = 2.0
+EPOCH = "1970-01-01T00:00:00Z"
+
+
+def build_pool(name: str, labels: Mapping[str, str], expressions: list[Object] | None = None) -> Object:
+    """Build a MachineConfigPool that selects nodes with these labels."""
+    selector: Object = {"matchLabels": dict(labels), **({"matchExpressions": expressions} if expressions else {})}
+    roles = {"matchLabels": {"machineconfiguration.openshift.io/role": "worker"}}
+    return {
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfigPool",
+        "metadata": {"name": name},
+        "spec": {"machineConfigSelector": roles, "nodeSelector": selector, "paused": False},
+    }
+
+
+class FakeCvo:
+    """A fake cluster-version-operator, which writes the ClusterVersion."""
+
+    def __init__(self, client: SyncClient) -> None:
+        self._admin = client
+
+    def install(self, version: str) -> None:
+        """Create the ClusterVersion with this version and without a desired update."""
+        body = {
+            "apiVersion": "config.openshift.io/v1",
+            "kind": "ClusterVersion",
+            "metadata": {"name": "version"},
+            "spec": {"clusterID": "00000000-0000-4000-8000-000000000000"},
+        }
+        self._admin.create(CLUSTER_VERSIONS_PATH, body)
+        self.write_status(version, "Completed")
+
+    def set_desired_version(self, version: str, state: str = "Completed", reached_version: str = "") -> None:
+        """Set the desired version, and report the control plane as upgraded to it or, if `state` is Partial, upgrading.
+
+        If `reached_version` is set, the status reports this version instead of the desired one.
+        """
+        spec = {"desiredUpdate": {"version": version} if version else None}
+        self._admin.patch(f"{CLUSTER_VERSIONS_PATH}/version", {"spec": spec})
+        self.write_status(reached_version or version, state)
+
+    def write_status(self, version: str, state: str) -> None:
+        """Write the control plane's version and the state of its upgrade to the status."""
+        update = {"state": state, "version": version, "image": IMAGE, "startedTime": EPOCH, "verified": True}
+        completion_time = EPOCH if state == "Completed" else None
+        status = {
+            "history": [{**update, "completionTime": completion_time}],
+            "desired": {"version": version, "image": IMAGE},
+            "observedGeneration": 1,
+            "versionHash": "x",
+            "availableUpdates": None,
+        }
+        path = f"{CLUSTER_VERSIONS_PATH}/version"
+        body = {**self._admin.get(path), "status": status}  # A patch cannot write the nulls that the schema requires.
+        self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=body))
+
+
+class FakeMco(FakeController):
+    """A thread that upgrades nodes while its `with` block runs; `upgraded` lists their names in upgrade order."""
+
+    watched: ClassVar[Mapping[str, str]] = {CLUSTER_VERSIONS_PATH: "", POOLS_PATH: "", NODES_PATH: WORKER_LABEL}
+
+    def __init__(self, client: SyncClient, min_interval_seconds: float = 0.05) -> None:
+        super().__init__(client, min_interval_seconds)
+        self._skipped_nodes: set[str] = set()
+        self._rendered_at: dict[str, float] = {}
+        self.upgraded: list[str] = []
+
+    def skip_nodes(self, *names: str) -> None:
+        """Do not upgrade these nodes, even if their pools are not paused; each call replaces the previous names."""
+        self._skipped_nodes = set(names)
+        self._changed.set()
+
+    def reconcile(self) -> None:
+        """Upgrade the nodes whose pools are not paused, as machine-config-daemons do."""
+        desired_version = get_reached_version(self._admin.get(f"{CLUSTER_VERSIONS_PATH}/version"))
+        if not desired_version:
+            return
+        rendered_at = self._rendered_at.setdefault(desired_version, time.monotonic() + RENDER_SECONDS)
+        if (seconds_left := rendered_at - time.monotonic()) > 0:
+            self._idle_seconds = seconds_left
+            return
+        pools = self._admin.list(POOLS_PATH, resource_version="0")["items"]
+        for node in self._admin.list(NODES_PATH, label_selector=WORKER_LABEL, resource_version="0")["items"]:
+            name, labels = node["metadata"]["name"], node["metadata"]["labels"]
+            if labels.get(VERSION_LABEL) == desired_version or name in self._skipped_nodes:
+                continue
+            current_labels = self._admin.get(build_node_path(name))["metadata"]["labels"]
+            if may_upgrade(current_labels, pools):
+                self._admin.patch(build_node_path(name), {"metadata": {"labels": {VERSION_LABEL: desired_version}}})
+                self.upgraded.append(name)
+
+
+def get_reached_version(cluster_version: Object) -> str:
+    """Return the desired version if the control plane has reached it, otherwise ""."""
+    desired_version = str(cluster_version["spec"].get("desiredUpdate", {}).get("version", ""))
+    latest_update = (cluster_version.get("status", {}).get("history") or [{}])[0]
+    return (
+        desired_version
+        if (latest_update.get("version"), latest_update.get("state")) == (desired_version, "Completed")
+        else ""
+    )
+
+
+def may_upgrade(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:
+    """Return whether the node's pools are unpaused; the pool `worker` counts only if the node has no custom pool."""
+    selecting_pools = [pool for pool in pools if matches(pool["spec"].get("nodeSelector"), labels)]
+    effective_pools = [pool for pool in selecting_pools if pool["metadata"]["name"] != "worker"] or selecting_pools
+    return bool(effective_pools) and not any(pool["spec"].get("paused") for pool in effective_pools)

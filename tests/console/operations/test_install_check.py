@@ -1,0 +1,19 @@
+"""Tests for the read of an install on a real API server without Knative."""
+
+from __future__ import annotations
+
+from console.operations.install_check import InstallReport, read_install
+from localcluster.cluster import LocalCluster
+
+
+def test_missing_api_groups_of_knative_are_not_an_error(installed_cluster: LocalCluster) -> None:
+    """Check that a cluster without Knative has no problems, and that the note names the namespace without functions."""
+    client = installed_cluster.get_client()
+
+    report = client.run(read_install(client.api, "node-maintenance"))
+
+    assert report == InstallReport(
+        [],
+        'no functions found in namespace "node-maintenance": if they run in another namespace, '
+        "name it with --namespace",
+    )

@@ -1,0 +1,627 @@
+"""Tests for the pass queue: it runs one pass per node at a time, coalesces hints and loses no hint (design rule 8)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import cast
+
+import pytest
+from cloudevents.core.base import BaseCloudEvent
+
+from eventing import events, extensions
+from eventing.events import ObjectReference
+from eventing.http_binding import BadEvent
+from functions import work_queue
+from functions.app import FUNCTIONS
+from functions.event_data import require_data
+from functions.failures import Failed, Retry
+from functions.maintenance.event_objects import build_step_failed
+from functions.maintenance.eviction_reports import PodHintPolicy
+from functions.serving.function_runner import FunctionRunner
+from functions.steps import Function, Step
+from functions.work_queue import HintPolicy, Replies, WorkKey
+from kube.client.sync_client import SyncClient
+from tests.functions.event_builders import build_node_updated_event, build_tick
+from tests.proofs import proves
+
+TIMEOUT_SECONDS = 30.0
+NO_CLIENT = cast("SyncClient", None)
+"""Placeholder client; the steps in these tests send no API requests."""
+FIRST_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "first", "uid-1")
+OTHER_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "other", "uid-2")
+
+
+def build_hint(number: int = 0, maintenance: ObjectReference = FIRST_MAINTENANCE, **data: str) -> BaseCloudEvent:
+    return events.build_event(events.BUDGET_OPENED, "test", maintenance, "node-1", seed=f"{number}{data}", data=data)
+
+
+def build_node_hint(version: int) -> BaseCloudEvent:
+    return build_node_updated_event({"metadata": {"name": "node-1", "resourceVersion": str(version)}})
+
+
+def build_evicted_reply(event: BaseCloudEvent, *pods: str, maintenance: ObjectReference = FIRST_MAINTENANCE) -> Replies:
+    data = {"evicted": [{"uid": pod} for pod in pods], "podsVersion": require_data(event).get("podsVersion") or "1"}
+    return [events.build_event(events.PODS_EVICTED, "evict", maintenance, "node-1", cause=event, data=data)]
+
+
+def build_runner(step: Step, policy: HintPolicy | None = None) -> FunctionRunner:
+    return FunctionRunner(
+        Function("evict", step, (), (), on_failure=build_step_failed, coalescing=policy or PodHintPolicy())
+    )
+
+
+class ControlledStep:
+    """A step whose passes each wait until the test sets their outcome."""
+
+    def __init__(self, policy: HintPolicy | None = None) -> None:
+        self.runner = build_runner(self._step, policy)
+        self.events_seen: list[BaseCloudEvent] = []
+        self._began = threading.Semaphore(0)
+        self._outcomes: list[Future[Callable[[BaseCloudEvent], Replies]]] = []
+        self._threads = ThreadPoolExecutor(8)
+
+    def _step(self, event: BaseCloudEvent, _client: SyncClient) -> Replies:
+        outcome: Future[Callable[[BaseCloudEvent], Replies]] = Future()
+        self.events_seen.append(event)
+        self._outcomes.append(outcome)
+        self._began.release()
+        return outcome.result(TIMEOUT_SECONDS)(event)
+
+    def post(self, event: BaseCloudEvent) -> Future[Replies]:
+        return self._threads.submit(self.runner.invoke, event, NO_CLIENT)
+
+    def wait_for_pass(self) -> None:
+        assert self._began.acquire(timeout=TIMEOUT_SECONDS)
+
+    def release_wait(self, _reply: Future[Replies]) -> None:
+        """Release a waiting `wait_for_pass` when a response arrives without a pass."""
+        self._began.release()
+
+    def reach_second_pass(self, outcome: Callable[[BaseCloudEvent], Replies]) -> Future[Replies]:
+        """Post a hint, post a second hint during the first pass, and wait until the second pass starts.
+
+        Return the response to the first hint.
+        """
+        answer = self.post(build_hint())
+        self.wait_for_pass()
+        self.post(build_hint(1)).result(TIMEOUT_SECONDS)
+        self.finish_pass(outcome)
+        self.wait_for_pass()
+        return answer
+
+    def finish_pass(self, outcome: Callable[[BaseCloudEvent], Replies], number: int = -1) -> None:
+        self._outcomes[number].set_result(outcome)
+
+
+@pytest.fixture
+def controlled_step() -> ControlledStep:
+    """Return a step whose passes the test controls."""
+    return ControlledStep()
+
+
+def build_failing_outcome(error: Exception) -> Callable[[BaseCloudEvent], Replies]:
+    def outcome(_event: BaseCloudEvent) -> Replies:
+        raise error
+
+    return outcome
+
+
+def list_evicted_uids(reply: BaseCloudEvent) -> list[str]:
+    return [pod["uid"] for pod in require_data(reply)["evicted"]]
+
+
+def requests_another_pass(replies: Replies) -> bool:
+    return bool(replies[0].get_extension("more"))
+
+
+def test_only_functions_that_consume_hints_coalesce() -> None:
+    """Check that a function coalesces its events only if they are hints.
+
+    The events that `status`, `record` and `restore` consume carry facts. `begin`, `cordon` and `taint` perform one
+    action per event.
+    """
+    coalescing = {name for name, function in FUNCTIONS.items() if function.coalescing}
+    opt_in_functions = {"resync-runs", "migrate", "protect", "label-cpu"}
+    assert coalescing == {"evict", "guard", "resync", "renew-certificates", *opt_in_functions}
+
+
+def test_hints_during_pass_cause_one_further_pass(controlled_step: ControlledStep) -> None:
+    """Check that hints during a pass are acknowledged immediately and cause a single further pass.
+
+    The event of that pass contains the newest version of each kind of object in the hints.
+    """
+    answer = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    coalesced = [
+        controlled_step.post(build_hint(1, podsVersion="9", budgetsVersion="30")),
+        controlled_step.post(build_hint(2, podsVersion="12", budgetsVersion="8")),
+        controlled_step.post(build_hint(3)),
+    ]
+    assert [reply.result(TIMEOUT_SECONDS) for reply in coalesced] == [[], [], []]
+
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a", "b"))
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "c"))
+
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert list_evicted_uids(reply) == ["a", "b", "c"]
+    assert not requests_another_pass([reply])
+    assert reply.get_extension("cause") == controlled_step.events_seen[0].get_id()
+    data = require_data(controlled_step.events_seen[1])
+    assert (data["podsVersion"], data["budgetsVersion"]) == ("12", "30")
+    assert len(controlled_step.events_seen) == 2
+
+
+def test_reply_requests_pass_for_hint_during_second_pass(controlled_step: ControlledStep) -> None:
+    """Check that the reply requests a further pass for a hint during the second pass.
+
+    The queue does not run a third pass, which would delay the reply.
+    """
+    answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
+    assert controlled_step.post(build_hint(2)).result(TIMEOUT_SECONDS) == []
+
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "b"))
+
+    assert requests_another_pass(answer.result(TIMEOUT_SECONDS))
+    assert len(controlled_step.events_seen) == 2
+    again = controlled_step.post(build_hint(3))  # This hint starts a new pass, because the first request has ended.
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(build_evicted_reply)
+    assert not requests_another_pass(again.result(TIMEOUT_SECONDS))
+
+
+def test_redelivery_during_pass_of_same_event_is_not_coalesced(controlled_step: ControlledStep) -> None:
+    """Check that an event redelivered during its own pass raises `Retry`.
+
+    An empty response, which a coalesced event gets, would acknowledge the event although the reply of its pass may be
+    lost. After the end of the pass, the redelivered event causes another pass.
+    """
+    event = build_hint()
+    answer = controlled_step.post(event)
+    controlled_step.wait_for_pass()
+
+    with pytest.raises(Retry, match="the pass of this event is still in progress"):
+        controlled_step.post(event).result(TIMEOUT_SECONDS)
+
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
+    assert list_evicted_uids(answer.result(TIMEOUT_SECONDS)[0]) == ["a"]
+    assert causes_pass(controlled_step, event)
+
+
+def build_pods_gone_event(
+    number: int, version: str, maintenance: ObjectReference = FIRST_MAINTENANCE
+) -> BaseCloudEvent:
+    return events.build_event(
+        events.PODS_GONE, "test", maintenance, "node-1", seed=str(number), data={"podsVersion": version}
+    )
+
+
+def causes_pass(
+    step: ControlledStep, event: BaseCloudEvent, outcome: Callable[[BaseCloudEvent], Replies] = build_evicted_reply
+) -> bool:
+    """Return whether the event causes a pass; `outcome` is the outcome of that pass."""
+    before, answer = len(step.events_seen), step.post(event)
+    answer.add_done_callback(step.release_wait)
+    step.wait_for_pass()  # This wait also ends when a response arrives.
+    if len(step.events_seen) == before:
+        assert answer.result(TIMEOUT_SECONDS) == []
+        return False
+    step.finish_pass(outcome)
+    step.wait_for_pass()  # This wait ends when the response arrives.
+    return True
+
+
+def test_hint_about_state_read_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
+    """Check that a hint about a state that the last pass has already read causes no pass.
+
+    A broker that keeps order delivers such hints after the pass. A newer hint, or a hint about another object, causes
+    a pass.
+    """
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+
+    assert not causes_pass(controlled_step, build_pods_gone_event(2, "9"))
+    assert not causes_pass(controlled_step, build_pods_gone_event(3, "12"))
+    assert causes_pass(
+        controlled_step,
+        build_pods_gone_event(4, "9", OTHER_MAINTENANCE),
+        lambda event: build_evicted_reply(event, maintenance=OTHER_MAINTENANCE),
+    )
+    assert causes_pass(controlled_step, build_pods_gone_event(5, "13"))
+    assert not causes_pass(controlled_step, build_pods_gone_event(6, "13"))
+
+
+def test_redelivered_event_causes_another_pass(controlled_step: ControlledStep) -> None:
+    """Check that a redelivered event causes another pass, because the reply with the first pass's results was lost."""
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+
+
+def test_hint_with_unread_version_causes_pass(controlled_step: ControlledStep) -> None:
+    """Check that a hint with a version that the last pass did not read causes a pass.
+
+    The last pass of this test read no budgets. An event that requests another batch always causes a pass.
+    """
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+
+    assert causes_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
+    assert causes_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
+    assert causes_pass(controlled_step, build_evicted_reply(build_hint(3, podsVersion="9"))[0])
+
+
+def build_outcome_with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
+    """Return the outcome of a pass that has read the budgets at this version."""
+    return lambda event: [
+        events.merge_data(reply, {"budgetsVersion": version}) for reply in build_evicted_reply(event, "a")
+    ]
+
+
+def build_budget_opened_event(number: int, pods_version: str, budgets_version: str) -> BaseCloudEvent:
+    if not pods_version:
+        return build_hint(number, budgetsVersion=budgets_version)
+    return build_hint(number, podsVersion=pods_version, budgetsVersion=budgets_version)
+
+
+def test_budget_opened_about_state_read_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
+    """Design rule 8: A `budget.opened` event causes no pass if the last pass has read the same pods and budgets.
+
+    PodSource often emits `budget.opened` at the same time as `pods.gone`. A newer `budget.opened` causes a pass.
+    """
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
+
+    assert not causes_pass(controlled_step, build_budget_opened_event(2, "12", "30"))
+    assert not causes_pass(controlled_step, build_budget_opened_event(3, "9", "28"))
+    assert causes_pass(controlled_step, build_budget_opened_event(4, "12", "31"), build_outcome_with_budgets("31"))
+    assert causes_pass(controlled_step, build_budget_opened_event(5, "13", "31"), build_outcome_with_budgets("31"))
+
+
+def test_repeated_budget_opened_causes_pass(controlled_step: ControlledStep) -> None:
+    """Design rule 8: A repeated `budget.opened` event, which contains no version of the pods, always causes a pass.
+
+    PodSource repeats the event only if no pass has acted on it, whatever the last pass has read.
+    """
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"), build_outcome_with_budgets("30"))
+
+    assert causes_pass(controlled_step, build_budget_opened_event(2, "", "30"), build_outcome_with_budgets("30"))
+
+
+@pytest.mark.parametrize("outcome", [Retry("busy"), Failed("forbidden"), None], ids=["retry", "failed", "nothing"])
+def test_hint_causes_pass_after_failed_or_empty_pass(
+    controlled_step: ControlledStep, outcome: Exception | None
+) -> None:
+    """Check that a hint causes a pass if the last pass failed or had no replies, whatever that pass has read.
+
+    A pass has no replies if the maintenance is not active.
+    """
+    assert causes_pass(
+        controlled_step, build_pods_gone_event(1, "12"), build_failing_outcome(outcome) if outcome else lambda _: []
+    )
+    assert causes_pass(controlled_step, build_pods_gone_event(2, "9"))
+
+
+@pytest.fixture
+def single_remembered_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit the number of remembered passes to one."""
+    monkeypatch.setattr(work_queue, "MAX_REMEMBERED_KEYS", 1)
+
+
+@pytest.mark.usefixtures("single_remembered_pass")
+def test_remembered_passes_are_limited(controlled_step: ControlledStep) -> None:
+    """Check that the queue forgets the oldest pass beyond the limit, which only causes an additional pass."""
+    assert causes_pass(controlled_step, build_pods_gone_event(1, "12"))
+    assert causes_pass(
+        controlled_step,
+        build_pods_gone_event(2, "12", OTHER_MAINTENANCE),
+        lambda event: build_evicted_reply(event, maintenance=OTHER_MAINTENANCE),
+    )
+
+    assert not causes_pass(controlled_step, build_pods_gone_event(3, "12", OTHER_MAINTENANCE))
+    assert causes_pass(controlled_step, build_pods_gone_event(4, "12"))
+
+
+@pytest.mark.parametrize("error", [Retry("busy"), Failed("forbidden")], ids=["retry", "failed"])
+def test_reply_keeps_evictions_of_first_pass_if_second_fails(controlled_step: ControlledStep, error: Exception) -> None:
+    """Check that the reply contains the first pass's evictions and requests another pass if the second pass fails."""
+    answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
+
+    controlled_step.finish_pass(build_failing_outcome(error))
+
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert reply.get_type() == events.PODS_EVICTED
+    assert list_evicted_uids(reply) == ["a"]
+    assert requests_another_pass([reply])
+
+
+def test_redelivery_repeats_failed_first_pass(controlled_step: ControlledStep) -> None:
+    """Check that the redelivered event repeats a failed first pass, which also covers the coalesced hints."""
+    answer = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    controlled_step.post(build_hint(1)).result(TIMEOUT_SECONDS)
+    controlled_step.finish_pass(build_failing_outcome(Retry("no answer")))
+    with pytest.raises(Retry, match="no answer"):
+        answer.result(TIMEOUT_SECONDS)
+
+    again = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
+
+    assert list_evicted_uids(again.result(TIMEOUT_SECONDS)[0]) == ["a"]
+
+
+def test_coalesced_hint_causes_pass_after_permanent_failure_of_first_pass(controlled_step: ControlledStep) -> None:
+    """Check that a coalesced hint causes a second pass even if the first pass ends with `Failed`.
+
+    `Failed` leads to a reply, so the broker does not redeliver the event.
+    """
+    answer = controlled_step.reach_second_pass(build_failing_outcome(Failed("forbidden")))
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
+
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert (reply.get_type(), list_evicted_uids(reply)) == (events.PODS_EVICTED, ["a"])
+
+
+def test_third_pass_runs_if_reply_cannot_request_another_pass(controlled_step: ControlledStep) -> None:
+    """Check that a third pass runs for a hint during the second pass, if the reply cannot request another pass.
+
+    In this test, the first two passes have no replies, because the maintenance has not begun. The last hint reports
+    that the maintenance has begun.
+    """
+    answer = controlled_step.post(build_hint())
+    for number in (1, 2):
+        controlled_step.wait_for_pass()
+        controlled_step.post(build_hint(number)).result(TIMEOUT_SECONDS)
+        controlled_step.finish_pass(lambda _event: [])
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
+
+    assert list_evicted_uids(answer.result(TIMEOUT_SECONDS)[0]) == ["a"]
+
+
+def test_reply_keeps_pod_in_backoff_from_first_pass(controlled_step: ControlledStep) -> None:
+    """Check that the reply keeps a pod that the first pass put in backoff because a policy rejected its eviction.
+
+    The second pass did not try that pod. For pods blocked by a budget, the second pass has newer results.
+    """
+    pod_in_backoff = {
+        "uid": "a",
+        "reason": "Error",
+        "message": "a policy says no",
+        "retryAfter": "2026-01-02T03:04:05Z",
+    }
+    blocked = {"uid": "b", "reason": "DisruptionBudget", "message": "budget"}
+    answer = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    controlled_step.post(build_hint(1)).result(TIMEOUT_SECONDS)
+    data = {"blocked": [pod_in_backoff, blocked], "error": "two reasons"}
+    controlled_step.finish_pass(
+        lambda event: [events.build_event(events.PODS_EVICTED, "evict", FIRST_MAINTENANCE, "n", cause=event, data=data)]
+    )
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "b"))
+
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert require_data(reply)["blocked"] == [pod_in_backoff]
+    assert require_data(reply)["error"] == "a policy says no"
+
+
+def test_failed_third_pass_keeps_evictions(controlled_step: ControlledStep) -> None:
+    """Check that the reply contains the first pass's evictions if the third pass fails.
+
+    The second pass found the node drained. The reply requests another pass.
+    """
+    answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
+    controlled_step.post(build_hint(2)).result(TIMEOUT_SECONDS)
+    controlled_step.finish_pass(
+        lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
+    )
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(build_failing_outcome(Retry("busy")))
+
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert (list_evicted_uids(reply), requests_another_pass([reply])) == (["a"], True)
+
+
+@pytest.mark.parametrize("error", [Retry("no time"), BadEvent("invalid hint")])
+def test_reply_to_redelivered_event_contains_changes_if_next_pass_failed(error: Exception) -> None:
+    """Design rule 11: If the next pass fails, the reply to the redelivery contains the changes of the first pass.
+
+    A repeated pass of `guard` would not report the same changes again.
+    """
+    step = ControlledStep(FUNCTIONS["guard"].coalescing)
+    first, second = build_node_hint(1), build_node_hint(2)
+    answer = step.post(first)
+    step.wait_for_pass()
+    step.post(second).result(TIMEOUT_SECONDS)
+    step.finish_pass(lambda event: build_evicted_reply(event, "a"))
+    step.wait_for_pass()
+    step.finish_pass(build_failing_outcome(error))
+    with pytest.raises(Retry):
+        answer.result(TIMEOUT_SECONDS)
+
+    again = step.post(first)
+    step.wait_for_pass()
+    step.finish_pass(lambda event: build_evicted_reply(event, "b", maintenance=OTHER_MAINTENANCE))
+
+    assert [list_evicted_uids(reply) for reply in again.result(TIMEOUT_SECONDS)] == [["a"], ["b"]]
+
+
+def test_redelivered_event_does_not_return_earlier_node_drained(controlled_step: ControlledStep) -> None:
+    """Check that the response to a redelivered event does not contain `node.drained` from an earlier failed request.
+
+    The earlier result may be outdated, so the repeated pass reports the current state.
+    """
+    answer = controlled_step.reach_second_pass(
+        lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
+    )
+    controlled_step.finish_pass(build_failing_outcome(Retry("busy")))
+    with pytest.raises(Retry):
+        answer.result(TIMEOUT_SECONDS)
+
+    again = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda _event: [])
+
+    assert again.result(TIMEOUT_SECONDS) == []
+
+
+def test_passes_per_request_are_limited() -> None:
+    """Design rule 11: A request runs a limited number of passes, and a hint during the last pass raises `Retry`.
+
+    The replies of `guard` cannot request another pass, so the broker redelivers the hint.
+    """
+    step = ControlledStep(FUNCTIONS["guard"].coalescing)
+    hints = [build_node_hint(number) for number in range(work_queue.MAX_PASSES_PER_REQUEST + 1)]
+    answer = step.post(hints[0])
+    for number in range(1, work_queue.MAX_PASSES_PER_REQUEST):
+        step.wait_for_pass()
+        step.post(hints[number]).result(TIMEOUT_SECONDS)
+        step.finish_pass(lambda _event: [])
+    step.wait_for_pass()
+
+    with pytest.raises(Retry):
+        step.post(hints[-1]).result(TIMEOUT_SECONDS)
+    step.finish_pass(lambda event: build_evicted_reply(event, "a"))
+
+    assert list_evicted_uids(answer.result(TIMEOUT_SECONDS)[0]) == ["a"]
+    again = step.post(hints[-1])
+    step.wait_for_pass()
+    step.finish_pass(lambda event: build_evicted_reply(event, "b"))
+    assert list_evicted_uids(again.result(TIMEOUT_SECONDS)[0]) == ["b"]
+
+
+def test_newest_coalesced_node_is_used() -> None:
+    """Check that a pass uses the newest Node of several coalesced hints.
+
+    Hints arrive out of order, and an older hint may contain the node's state before it was uncordoned.
+    """
+    nodes = [
+        build_node_updated_event({"metadata": {"name": "node-1", "resourceVersion": version}})
+        for version in ("8", "11", "9")
+    ]
+
+    guard_policy, resync_policy = FUNCTIONS["guard"].coalescing, FUNCTIONS["resync"].coalescing
+    assert guard_policy is not None
+    assert guard_policy.merge_hints(nodes) is nodes[1]
+    assert resync_policy is not None
+    assert resync_policy.merge_hints([build_tick(), last := build_tick()]) is last
+
+
+def test_node_drained_in_second_pass_lists_evictions_of_first_pass(controlled_step: ControlledStep) -> None:
+    answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
+    controlled_step.finish_pass(
+        lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
+    )
+
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert (reply.get_type(), list_evicted_uids(reply)) == (events.NODE_DRAINED, ["a"])
+
+
+def test_passes_for_one_node_run_one_after_another(controlled_step: ControlledStep) -> None:
+    """Check that a hint about another maintenance of the same node is not coalesced, but waits for the current pass."""
+    first = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    other_reply = controlled_step.post(build_hint(maintenance=OTHER_MAINTENANCE))
+    coalesced = controlled_step.post(build_hint(1))
+    assert coalesced.result(TIMEOUT_SECONDS) == []
+    controlled_step.finish_pass(build_evicted_reply)
+    controlled_step.wait_for_pass()
+    assert len(controlled_step.events_seen) == 2
+    controlled_step.finish_pass(build_evicted_reply)
+    assert first.result(TIMEOUT_SECONDS)
+
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "theirs", maintenance=OTHER_MAINTENANCE))
+
+    assert list_evicted_uids(other_reply.result(TIMEOUT_SECONDS)[0]) == ["theirs"]
+    assert require_data(controlled_step.events_seen[2])["maintenance"]["uid"] == OTHER_MAINTENANCE.uid
+
+
+@pytest.mark.parametrize("dry_run", [True, False], ids=["dry-run", "without-dry-run"])
+def test_replay_neither_coalesces_nor_is_coalesced(controlled_step: ControlledStep, dry_run: bool) -> None:
+    """Check that a replay coalesces no hints and is not coalesced.
+
+    The client that replays an event needs that event's own replies, and other events must not wait for a replay.
+    """
+    running_reply = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    replay = controlled_step.post(extensions.add_replay_extensions(build_hint(1), "replay-1", dry_run=dry_run))
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "replayed"))
+    assert list_evicted_uids(replay.result(TIMEOUT_SECONDS)[0]) == ["replayed"]
+
+    controlled_step._outcomes[0].set_result(lambda event: build_evicted_reply(event, "happened"))
+
+    assert list_evicted_uids(running_reply.result(TIMEOUT_SECONDS)[0]) == ["happened"]
+    assert len(controlled_step.events_seen) == 2
+
+
+def test_no_concurrent_hint_is_lost() -> None:
+    """Check that each of 1000 concurrent events is followed by a pass of the step or by a reply that requests one."""
+    changes, passes_seen = [0], [0]
+    lock = threading.Lock()
+
+    def step(event: BaseCloudEvent, _client: SyncClient) -> Replies:
+        with lock:
+            passes_seen[0] = changes[0]
+        return build_evicted_reply(event)
+
+    runner = build_runner(step)
+
+    def post_change(number: int) -> Replies:
+        with lock:
+            changes[0] += 1
+        return runner.invoke(build_hint(number), NO_CLIENT)
+
+    with ThreadPoolExecutor(8) as threads:
+        for first in range(0, 1000, 8):
+            answers = list(threads.map(post_change, range(first, first + 8)))
+            assert passes_seen[0] == changes[0] or any(requests_another_pass(replies) for replies in answers if replies)
+
+
+def build_change_reply(node: str) -> BaseCloudEvent:
+    """Build the reply of a pass that changed something on this node."""
+    return events.build_event(
+        events.VIRT_LAUNCHERS_WAIT_CHANGED, "protect", FIRST_MAINTENANCE, node, cause=build_tick(), seed=node
+    )
+
+
+@proves("X-2")
+def test_change_replies_of_all_passes_are_merged() -> None:
+    """Check that the replies of all passes are merged, and that a repeated reply appears once."""
+    policy = HintPolicy(lambda _event: WorkKey("here"))
+    passes = [[build_change_reply("a")], [build_change_reply("b"), build_change_reply("a")], []]
+
+    replies = policy.merge_replies(build_tick(), passes, has_more_hints=False)
+    assert replies is not None
+    assert [reply.get_extension("node") for reply in replies] == ["a", "b"]
+    assert policy.merge_replies(build_tick(), passes, has_more_hints=True) is None
+
+
+@proves("X-2")
+def test_replies_about_runs_with_same_name_are_kept() -> None:
+    """Check that replies about runs with the same name in different namespaces are all returned."""
+    policy = HintPolicy(lambda _event: WorkKey("here"))
+    runs = [
+        events.ObjectReference("upgrade.example/v1", "nightly", f"uid-{namespace}", namespace, "MutexRunConfig")
+        for namespace in ("a", "b")
+    ]
+    due: list[BaseCloudEvent] = [
+        events.build_event(events.POOLS_CLAIMED, "resync-runs", run, cause=build_tick()) for run in runs
+    ]
+
+    assert policy.merge_replies(build_tick(), [due], has_more_hints=False) == due
+
+
+@pytest.mark.parametrize("tainted_first", [True, False])
+def test_merged_hint_keeps_type_node_tainted(tainted_first: bool) -> None:
+    """Check that `node.tainted` stays the type of a merged hint, and that the hint has the newest versions.
+
+    Only `node.tainted` makes `evict` report a drifted node.
+    """
+    tainted = events.build_event(events.NODE_TAINTED, "taint", FIRST_MAINTENANCE, "node-1")
+    hints = [tainted, build_pods_gone_event(1, "12")] if tainted_first else [build_pods_gone_event(1, "12"), tainted]
+
+    merged = PodHintPolicy().merge_hints(hints)
+
+    assert (merged.get_type(), require_data(merged)["podsVersion"]) == (events.NODE_TAINTED, "12")

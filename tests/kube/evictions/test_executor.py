@@ -1,0 +1,430 @@
+"""Tests of executing eviction plans against a real API server, including evictions that it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from kube.budgets import BlockedPod, build_object_reference
+from kube.client.api_errors import Unavailable
+from kube.client.paging import ListResult
+from kube.client.sync_client import SyncClient
+from kube.evictions import executor, tracker
+from kube.evictions.executor import EvictionOutcome, ExecutionOptions, execute_plan, execute_with_replanning
+from kube.evictions.limiters import CONGESTION_THRESHOLD
+from kube.evictions.planner import BudgetQueue, EvictionPlan, plan_evictions
+from kube.evictions.requests import Removal
+from kube.evictions.tracker import EvictionTracker
+from kube.paths import Object
+from kube.pods import Pod
+from localcluster.audit_log import AuditLog
+from localcluster.cluster import LocalCluster
+from tests.functions.request_hooks import count_requests
+from tests.kube import samples
+from tests.workload import Workload
+
+
+@pytest.fixture
+def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workload:
+    """Return a workload in its own namespace, with pods on node-1 or on a node without other pods.
+
+    Some tests need such a node: a batch also reports its node's late evictions, for example of the previous test.
+    """
+    return Workload(installed_cluster, admin_client)
+
+
+def run_batch(client: SyncClient, *pods: Object, max_seconds: float = 1.0) -> EvictionOutcome:
+    return client.run(execute_plan(client.api, EvictionPlan(unbudgeted=list(pods)), max_seconds=max_seconds))
+
+
+def test_pod_refused_with_429_by_its_budget_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6, X-6: a pod refused with 429 is blocked, with the budget's name and the API server's message."""
+    (pod,) = workload.create_bare_pods("node-1", "a", labels={"app": "db"})
+    workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
+
+    (blocked,) = run_batch(admin_client, pod).blocked
+
+    assert (blocked.reason, blocked.budget) == ("DisruptionBudget", "keep-all")
+    assert blocked.message == "The disruption budget keep-all needs 1 healthy pods and has 1 currently"
+
+
+def test_pod_refused_with_500_under_two_budgets_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6: a pod under two budgets, refused with 500, is blocked with the reason; another pod is evicted."""
+    budgeted_pod, unbudgeted_pod = (
+        workload.create_bare_pods("node-1", "twice", labels={"app": "db"})[0],
+        workload.create_bare_pods("node-1", "free")[0],
+    )
+    for name in ("one", "two"):
+        workload.create_budget(name, {"app": "db"}, 0, expected_healthy=1)
+
+    result = run_batch(admin_client, budgeted_pod, unbudgeted_pod)
+
+    assert [blocked_pod.reason for blocked_pod in result.blocked] == ["MultipleBudgets"]
+    assert [evicted_pod["name"] for evicted_pod in result.evicted] == ["free"]
+
+
+def test_refusal_that_concerns_one_pod_does_not_stop_the_queue(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6: after a refusal that concerns only one pod, the batch still evicts the other pods under the budget."""
+    (refused_pod,) = workload.create_bare_pods("node-1", "refused", labels={"app": "db", "also": "yes"})
+    other_pods = workload.create_bare_pods("node-1", "b", "c", labels={"app": "db"})
+    budget = workload.create_budget("one", {"app": "db"}, 0, expected_healthy=3)
+    workload.create_budget("two", {"also": "yes"}, 0, expected_healthy=1)
+    plan = EvictionPlan(queues=[BudgetQueue(budget, [refused_pod, *other_pods])])
+
+    result = admin_client.run(execute_plan(admin_client.api, plan))
+
+    assert [(blocked_pod.pod["name"], blocked_pod.reason) for blocked_pod in result.blocked] == [
+        ("refused", "MultipleBudgets")
+    ]
+    assert {evicted_pod["name"] for evicted_pod in [*result.evicted, *result.in_flight]} == {"b", "c"}
+
+
+def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6, X-6: after a budget refuses a pod, the batch blocks the pods still queued without further requests."""
+    audit = AuditLog(workload.local_cluster.audit_log)
+    pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abcdefghij", labels={"app": "db"})]
+    budget = workload.create_budget("keep-all", {"app": "db"}, 10, expected_healthy=10)
+    plan = EvictionPlan(queues=[BudgetQueue(budget, pods)])
+
+    result = admin_client.run(execute_plan(admin_client.api, plan))
+
+    assert {blocked_pod.pod["name"] for blocked_pod in result.blocked} == set("abcdefghij")
+    assert {blocked_pod.reason for blocked_pod in result.blocked} == {"DisruptionBudget"}
+    assert len(audit.list_evictions()) < 10
+
+
+def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin_client: SyncClient) -> None:
+    """Design rule 9: a batch that can send no eviction reports no deferred pod, so that no pass follows immediately."""
+    audit = AuditLog(workload.local_cluster.audit_log)
+    pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+    queue = BudgetQueue(workload.create_budget("some", {"app": "db"}, 0, expected_healthy=3), pods)
+    plan = EvictionPlan(queues=[queue])
+
+    async def evict_while_evictions_are_unanswered() -> EvictionOutcome:
+        pacer = EvictionTracker.for_client(admin_client.api).limiter.get_pacer(queue.key)
+        unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CONGESTION_THRESHOLD + 2)]
+        for task in unanswered_tasks:
+            pacer.track(task)
+        batch = await execute_plan(admin_client.api, plan)
+        for task in unanswered_tasks:
+            task.cancel()
+        return batch
+
+    first_result = admin_client.run(evict_while_evictions_are_unanswered())
+    evictions = audit.list_evictions()
+    second_result = admin_client.run(execute_plan(admin_client.api, plan))
+
+    assert (first_result, evictions) == (EvictionOutcome(), [])
+    assert second_result.evicted
+
+
+def test_expected_refusal_is_reported_instead_of_actual_one(workload: Workload, admin_client: SyncClient) -> None:
+    """DRN-10: the refusal of an evacuation request does not replace the reason why the pod waits."""
+    (pod,) = workload.create_bare_pods("node-1", "launcher", labels={"app": "vm"})
+    budget = workload.create_budget("vm", {"app": "vm"}, 1, expected_healthy=1)
+    expected = BlockedPod(build_object_reference(pod), "WaitsForKubeVirt", "waits", "vm")
+    plan = EvictionPlan(queues=[BudgetQueue(budget, [pod])], expected_refusals={expected.pod["uid"]: expected})
+
+    assert admin_client.run(execute_plan(admin_client.api, plan)) == EvictionOutcome(blocked=[expected])
+
+
+@pytest.mark.parametrize("pod_name", ["missing", "replaced"])
+def test_missing_or_replaced_pod_counts_as_gone(workload: Workload, admin_client: SyncClient, pod_name: str) -> None:
+    """NMO-6: a pod whose eviction gets a 404 is gone, and the uid precondition protects a new pod of the same name."""
+    pod = samples.make_pod(pod_name, namespace=workload.namespace)
+    if pod_name == "replaced":
+        workload.create_bare_pods("node-1", pod_name)
+
+    result = run_batch(admin_client, pod)
+
+    assert [evicted_pod["name"] for evicted_pod in result.already_gone] == [pod_name]
+    assert result.blocked == []
+    if pod_name == "replaced":
+        new_pod = admin_client.get(f"/api/v1/namespaces/{workload.namespace}/pods/{pod_name}")
+        assert "deletionTimestamp" not in new_pod["metadata"]
+
+
+def test_batch_without_time_defers_its_pods(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6: after its time is up, a batch sends no eviction and reports the remaining pods as deferred."""
+    pods = workload.create_bare_pods("node-1", "a", "b")
+
+    result = run_batch(admin_client, *pods, max_seconds=-1)
+
+    assert (result.evicted, result.deferred) == ([], pods)
+
+
+def test_pods_of_an_outdated_list_are_not_evicted_twice(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-2: pods that an outdated cached list still shows are not evicted a second time."""
+    # A minute is longer than the batches of this test take, even on a slow machine.
+    monkeypatch.setattr(tracker, "GRANTED_TTL_SECONDS", 60.0)
+    audit = AuditLog(workload.local_cluster.audit_log)
+    bare_pods = workload.create_bare_pods("node-1", "bare")
+    db_pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", "a", "b", labels={"app": "db"})]
+    budget = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=2)
+    plan = EvictionPlan(unbudgeted=[*bare_pods], queues=[BudgetQueue(budget, db_pods)])
+
+    evicted: list[str] = []
+    while len(evicted) < 3:  # A slow API server may respond during a later batch.
+        evicted += [
+            evicted_pod["name"] for evicted_pod in admin_client.run(execute_plan(admin_client.api, plan)).evicted
+        ]
+    last_result = admin_client.run(execute_plan(admin_client.api, plan))
+
+    assert sorted(evicted) == ["a", "b", "bare"]
+    assert (last_result.evicted, last_result.deferred) == ([], [])
+    assert {evicted_pod["name"] for evicted_pod in last_result.in_flight} == {"bare", "a", "b"}
+    assert [entry["responseStatus"]["code"] for entry in audit.list_evictions()].count(201) == 3
+
+
+@pytest.mark.slow
+def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-17: an eviction granted after its batch is reported once, by the node's next batch.
+
+    At that time the pod is terminating, so no plan contains it.
+    """
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "slow")
+
+    async def run_three_batches() -> list[EvictionOutcome]:
+        await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), pod)
+        nodes = ("node-2", node, node)
+        return [
+            await execute_plan(admin_client.api, EvictionPlan(), ExecutionOptions(node_name)) for node_name in nodes
+        ]
+
+    assert [
+        [evicted_pod["name"] for evicted_pod in batch.evicted] for batch in admin_client.run(run_three_batches())
+    ] == [
+        [],
+        ["slow"],
+        [],
+    ]
+
+
+@pytest.mark.slow
+def test_late_eviction_is_reported_without_a_further_batch(workload: Workload, admin_client: SyncClient) -> None:
+    """Check that the late evictions of a drained node are reported although no further batch starts for that node."""
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "slow")
+
+    async def evict_and_take_outcomes() -> list[dict[str, str]]:
+        await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), pod)
+        return EvictionTracker.for_client(admin_client.api).collect_granted_on_node(node)
+
+    assert [evicted_pod["name"] for evicted_pod in admin_client.run(evict_and_take_outcomes())] == ["slow"]
+
+
+@pytest.mark.slow
+def test_replay_batch_ignores_evictions_of_other_batches(workload: Workload, admin_client: SyncClient) -> None:
+    """Check that a replay's batch neither repeats a drain's evictions nor takes their outcomes."""
+    node = workload.take_node()
+    slow_pod, other_pod = workload.create_bare_pods(node, "slow", "other")
+
+    async def run_two_batches() -> list[EvictionOutcome]:
+        await _send_and_wait_for_response(EvictionTracker.for_client(admin_client.api), slow_pod)
+        plan = EvictionPlan(unbudgeted=[slow_pod, other_pod])
+        own_result = await execute_plan(admin_client.api, plan, ExecutionOptions(node, is_replay=True))
+        return [own_result, await execute_plan(admin_client.api, EvictionPlan(), ExecutionOptions(node))]
+
+    own_result, next_result = admin_client.run(run_two_batches())
+    assert "slow" in [evicted_pod["name"] for evicted_pod in own_result.in_flight]
+    assert [evicted_pod["name"] for evicted_pod in own_result.evicted] in (["other"], [])
+    assert "slow" in [evicted_pod["name"] for evicted_pod in next_result.evicted]
+
+
+async def _send_and_wait_for_response(eviction_tracker: EvictionTracker, pod: Mapping[str, Any]) -> None:
+    eviction = await eviction_tracker.send_once(pod, time.monotonic() + 1)
+    assert eviction is not None
+    await eviction.task
+
+
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_pod_of_the_process_is_evicted_last(workload: Workload, admin_client: SyncClient, has_budget: bool) -> None:
+    """Check that the process's own pod is evicted last: an exiting process cannot report other evictions' outcomes."""
+    node, labels = workload.take_node(), {"app": "evict"}
+    (own_pod,) = workload.create_bare_pods(node, "own", labels=labels)
+    other_pods = workload.create_bare_pods(node, "a", "b")
+    budget = workload.create_budget("evict", labels, 0, expected_healthy=1)
+    unbudgeted: list[Pod] = [] if has_budget else [own_pod]
+    queues = [BudgetQueue(budget, [own_pod])] if has_budget else []
+    plan, options = EvictionPlan(unbudgeted=[*unbudgeted, *other_pods], queues=queues), ExecutionOptions(node, "own")
+    evicted_names: list[str] = []
+    while len(evicted_names) < 2:  # A slow API server may respond during a later batch.
+        result = admin_client.run(execute_plan(admin_client.api, plan, options))
+        evicted_names += [evicted_pod["name"] for evicted_pod in result.evicted]
+        assert result.deferred == [own_pod] or not result.evicted
+    own_plan, last_result = (
+        EvictionPlan(unbudgeted=unbudgeted, queues=queues),
+        EvictionOutcome(deferred=[own_pod]),
+    )
+    while last_result.deferred:  # An eviction of the previous test may still be in flight.
+        last_result = admin_client.run(execute_plan(admin_client.api, own_plan, options))
+
+    assert sorted(evicted_names) == ["a", "b"]
+    assert [evicted_pod["name"] for evicted_pod in [*last_result.evicted, *last_result.in_flight]] == ["own"]
+
+
+def test_pod_of_the_process_waits_for_evictions_in_flight(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the process's own pod is not reported as deferred: an immediate pass would find the same state."""
+    node = workload.take_node()
+    own_pod, other_pod = workload.create_bare_pods(node, "own", "other")
+    # No eviction gets a response before the batch ends.
+    monkeypatch.setattr(tracker, "send_eviction", lambda *_, **__: asyncio.sleep(1, Removal.EVICTED))
+
+    async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
+        await EvictionTracker.for_client(admin_client.api).send_once(other_pod, time.monotonic() + 1)
+        return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), ExecutionOptions(node, "own"))
+
+    assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome()
+
+
+def test_pod_of_the_process_is_deferred_by_evictions_on_other_nodes(
+    workload: Workload, admin_client: SyncClient
+) -> None:
+    """Check that the process's own pod is reported as deferred: other nodes' events start no pass for this node."""
+    (own_pod,), (other_pod,) = workload.create_bare_pods("node-3", "own"), workload.create_bare_pods("node-2", "other")
+
+    async def evict_with_an_eviction_in_flight() -> EvictionOutcome:
+        await EvictionTracker.for_client(admin_client.api).send_once(other_pod, time.monotonic() + 1)
+        options = ExecutionOptions("node-3", "own")
+        return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), options)
+
+    assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome(deferred=[own_pod])
+
+
+def create_budget_with_stale_status(workload: Workload, healthy: int, disruptions_allowed: int) -> Object:
+    """Create a budget that admits all its pods, and return it with a status that admits only `disruptions_allowed`."""
+    budget = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=healthy)
+    return {**budget, "status": {**budget["status"], "disruptionsAllowed": disruptions_allowed}}
+
+
+def run_batches(
+    client: SyncClient, pods: Sequence[Pod], budget: Object, own_pod_name: str = ""
+) -> tuple[EvictionOutcome, int]:
+    """Run eviction batches, and return their result and the number of requests that read budgets."""
+    with count_requests(client.api) as requests:
+        options = ExecutionOptions(own_pod_name=own_pod_name)
+        result = client.run(execute_with_replanning(client.api, plan_evictions(pods, [budget]), options))
+    return result, sum(count for request, count in requests.items() if "poddisruptionbudgets" in request)
+
+
+def get_sorted_names(pods: Iterable[Mapping[str, str]]) -> list[str]:
+    return sorted(pod["name"] for pod in pods)
+
+
+def test_newly_admitted_pods_are_evicted_in_the_same_pass(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a pass also evicts newly admitted pods: one list request saves another pass and a status write."""
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+
+    result, read_count = run_batches(
+        admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1)
+    )
+
+    assert get_sorted_names([*result.evicted, *result.in_flight]) == ["a", "b", "c"]
+    assert (result.blocked, result.deferred, read_count) == ([], [], 1)
+
+
+def test_budgets_are_not_read_again_after_short_batch(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a short batch reads no budgets: no replacement pod is ready yet, and each pod would need a request."""
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 60.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+
+    result, read_count = run_batches(
+        admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1)
+    )
+
+    assert (len(result.evicted) + len(result.in_flight), len(result.blocked), read_count) == (1, 2, 0)
+
+
+def test_pass_ends_if_the_budget_admits_no_more_pods(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Design rule 3: the pass ends if the budget admits no more pods, and reports each waiting pod as blocked once."""
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+    budget = workload.create_budget("some", {"app": "db"}, 2, expected_healthy=3)
+
+    result, read_count = run_batches(admin_client, pods, budget)
+
+    assert (len(result.evicted) + len(result.in_flight), read_count) == (1, 1)
+    assert len({blocked_pod.pod["name"] for blocked_pod in result.blocked}) == len(result.blocked) == 2
+    assert {blocked_pod.reason for blocked_pod in result.blocked} == {"DisruptionBudget"}
+
+
+def test_refusal_of_an_admitted_pod_ends_the_pass(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Design rule 9: the pass ends if the API server refuses an eviction that the plan admitted."""
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+    budget = workload.create_budget("some", {"app": "db"}, 3, expected_healthy=3)
+    outdated_budget = {**budget, "status": {**budget["status"], "disruptionsAllowed": 1}}
+
+    result, read_count = run_batches(admin_client, pods, outdated_budget)
+
+    assert (result.evicted, len(result.blocked), read_count) == ([], 3, 0)
+
+
+def test_pod_of_the_process_is_in_no_later_batch(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the process's own pod waits for the next pass: an exiting process could not report the outcomes."""
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", "a", "own", labels={"app": "db"})]
+
+    result, _ = run_batches(
+        admin_client, pods, create_budget_with_stale_status(workload, 2, disruptions_allowed=1), own_pod_name="own"
+    )
+
+    assert get_sorted_names([*result.evicted, *result.in_flight]) == ["a"]
+    assert get_sorted_names(blocked_pod.pod for blocked_pod in result.blocked) == ["own"]
+
+
+def test_outcomes_are_kept_if_budgets_cannot_be_read_again(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that evicted pods are reported even if budgets cannot be read again; other pods wait for the next event."""
+
+    async def raise_unavailable(*_: object) -> ListResult:
+        raise Unavailable(503, "the server is busy")
+
+    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "list_covering_budgets", raise_unavailable)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+
+    result, _ = run_batches(admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1))
+
+    assert (len(result.evicted) + len(result.in_flight), len(result.blocked)) == (1, 2)
+
+
+class WeakReferablePod(dict[str, Any]):
+    """A pod dict that supports weak references, so that a test can check whether it is still in memory."""
+
+
+def test_pod_is_freed_when_its_outcome_is_recorded(workload: Workload, admin_client: SyncClient) -> None:
+    """NMO-6: an evicted pod is freed from memory once its outcome is recorded, because a drain evicts thousands."""
+    pod = WeakReferablePod(workload.create_bare_pods("node-1", "a")[0])
+    reference, name = weakref.ref(pod), f"eviction of {pod['metadata']['uid']}"
+
+    result = run_batch(admin_client, pod)
+    del pod
+    gc.collect()
+
+    assert [evicted_pod["name"] for evicted_pod in result.evicted] == ["a"]
+    assert reference() is None
+    assert not [task for task in gc.get_objects() if isinstance(task, asyncio.Task) and task.get_name() == name]
