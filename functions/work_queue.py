@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
+from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
 from functions.bounded_cache import BoundedCache
 from functions.event_data import get_metadata
@@ -40,7 +41,7 @@ MAX_PASSES_PER_REQUEST = 4
 
 A hint that arrives during the last pass is rejected and redelivered.
 """
-IDENTIFYING_EXTENSIONS = ("maintenance", "run", "rule", "target", "node")
+IDENTIFYING_EXTENSIONS = (*EXTENSION_OF_KIND.values(), "node")
 """The extensions that identify the object of a reply: objects in different namespaces may have the same name."""
 MIN_PASS_SECONDS = 0.7
 """Minimum seconds for a pass; with less time left, the pass would achieve nothing.
