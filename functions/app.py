@@ -14,33 +14,26 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from eventing import logs
 from eventing.http_binding import MAX_BODY_BYTES
 from eventing.journal.retention import Retention
-from functions import record  # noqa: F401 - the import of a step's module registers the step
+
+# isort: off
+# The import of a step's module registers the step. The reference page and messages list the steps in this order.
+from functions.maintenance import begin, cordon, taint, evict, status, restore, guard, resync  # noqa: F401
 from functions.certificates import renew_certificates  # noqa: F401
-from functions.certificates.settings import Settings
+from functions.mutex import check_rule, check_target, check_run, detect_upgrade, claim_pools, pause_pools  # noqa: F401
+from functions.mutex import label_nodes, edit_pools, run_job, release_node, await_version, restore_pools  # noqa: F401
+from functions.mutex import resync_runs  # noqa: F401
+from functions.virtualization import migrate, protect  # noqa: F401
 from functions.cpu_labels import label_cpu  # noqa: F401
-from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint  # noqa: F401
-from functions.mutex import (  # noqa: F401
-    await_version,
-    check_rule,
-    check_run,
-    check_target,
-    claim_pools,
-    detect_upgrade,
-    edit_pools,
-    label_nodes,
-    pause_pools,
-    release_node,
-    restore_pools,
-    resync_runs,
-    run_job,
-)
+from functions import record  # noqa: F401
+# isort: on
+
+from functions.certificates.settings import Settings
 from functions.mutex.active_run import parse_upgrade_timeout
 from functions.serving.attempts import Publisher
 from functions.serving.handler import build_view
 from functions.serving.responses import build_text_response
 from functions.serving.tracing import AttemptTracer, is_tracing_enabled
 from functions.steps import REGISTERED_FUNCTIONS, Function
-from functions.virtualization import migrate, protect  # noqa: F401
 from functions.virtualization.migrate import parse_migration_slots
 from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient

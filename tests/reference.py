@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 import eventing.podsource.metrics
 import functions.admission.endpoints
+import functions.app
 import functions.certificates.metrics
 import functions.installs
 import functions.maintenance.metrics
@@ -24,7 +25,6 @@ import functions.serving.https_server
 from eventing import events
 from eventing.events import shorten_type
 from eventing.local.delivery import DeliveryMetrics
-from functions.app import FUNCTIONS
 from functions.failures import raise_retry
 from functions.steps import Function
 from tests.manifests.documented_rights import SOURCE_BY_ACCOUNT, Right, read_documented_rights
@@ -117,7 +117,7 @@ METRIC_SOURCES: dict[str, tuple[object, ...]] = {
 
 def render_page() -> str:
     """Return the text of docs/reference.md."""
-    lines = [PAGE_HEAD, FUNCTIONS_HEAD, *map(_render_function, FUNCTIONS.values())]
+    lines = [PAGE_HEAD, FUNCTIONS_HEAD, *map(_render_function, functions.app.FUNCTIONS.values())]
     meanings = EXTERNAL_TYPES | events.TYPE_DESCRIPTIONS
     lines += ["", EVENTS_HEAD, *(_render_event_type(event_type, meaning) for event_type, meaning in meanings.items())]
     lines += ["", PERMISSIONS_HEAD]
@@ -156,12 +156,18 @@ def _list_emitted_types(function: Function) -> list[str]:
 
 
 def _render_event_type(event_type: str, meaning: str) -> str:
-    emitters = [f"`{function.name}`" for function in FUNCTIONS.values() if event_type in _list_emitted_types(function)]
+    emitters = [
+        f"`{function.name}`"
+        for function in functions.app.FUNCTIONS.values()
+        if event_type in _list_emitted_types(function)
+    ]
     if event_type in HINT_TYPES:
         emitters.append("PodSource")
     if event_type in EXTERNAL_TYPES:
         emitters.append("PingSource" if event_type == events.TICK else "ApiServerSource")
-    consumers = [f"`{function.name}`" for function in FUNCTIONS.values() if event_type in function.consumes]
+    consumers = [
+        f"`{function.name}`" for function in functions.app.FUNCTIONS.values() if event_type in function.consumes
+    ]
     return f"| `{shorten_type(event_type)}` | {meaning} | {', '.join(emitters)} | {', '.join(consumers)} |"
 
 

@@ -211,7 +211,7 @@ def test_all_functions_are_served_only_at_function_names(functions: Functions) -
     [
         (
             {"FUNCTION": "nonsense"},
-            "FUNCTION=nonsense is unknown: set it to one of record, renew-certificates, label-cpu",
+            "FUNCTION=nonsense is unknown: set it to one of begin, cordon, taint",
         ),
         ({"JOURNAL_DAYS": "soon"}, "JOURNAL_DAYS=soon is not a number of days"),
     ],
