@@ -44,7 +44,7 @@ from kube.evictions.executor import (
     EvictionOutcome,
     ExecutionOptions,
     collect_late_evictions,
-    execute_with_replanning,
+    execute_plan,
     list_covering_budgets,
 )
 from kube.evictions.planner import EvictionPlan, plan_evictions
@@ -232,7 +232,7 @@ class EvictionPass:
             extensions.is_replay(self.event),
             None if is_dry_run else LATE_EVICTIONS.build_reporter(self.event, self.maintenance),
         )
-        outcome = await execute_with_replanning(self.client.api, plan, options)
+        outcome = await execute_plan(self.client.api, plan, options)
         if outcome.in_flight and not is_dry_run:
             LATE_EVICTIONS.track_client(self.client)
         return outcome

@@ -25,7 +25,7 @@ from functions.installs import is_active_install
 from functions.maintenance import metrics
 from functions.maintenance.event_objects import log_about, parse_reference, read_maintenance
 from functions.maintenance.eviction_reports import parse_blocked_pods, parse_snapshot
-from functions.maintenance.status_writes import StatusWrite, StatusWriteCache, WriteBatcher
+from functions.maintenance.status_writes import WriteBatcher
 from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
@@ -65,15 +65,7 @@ class StatusUpdate(NamedTuple):
     snapshot: StepSnapshot | None
 
 
-class NodeState(NamedTuple):
-    """The node and its pods, and the resourceVersion of the pods, or "" if the node may be newer than the pods."""
-
-    snapshot: NodeSnapshot
-    pods_version: str
-
-
 STATUS_BATCHER = WriteBatcher[StatusUpdate]()
-STATUS_WRITE_CACHE = StatusWriteCache()
 
 
 @step("status", consumes=events.TYPES_BY_FLAG["progress"], emits=(), requires_signature=True)
@@ -103,26 +95,20 @@ def _write_status(updates: Sequence[StatusUpdate], client: SyncClient) -> None:
         maintenance = read_maintenance(event, client)
         if maintenance is None:
             return
-        patch, pods = _build_patch(maintenance, updates, client)
+        patch = _build_patch(maintenance, updates, client)
         if not patch:
             return
         try:
-            written = client.patch(f"{m.build_path(maintenance)}/status", patch)
+            client.patch(f"{m.build_path(maintenance)}/status", patch)
         except Conflict:
             continue
         except NotFound:
             return
         if not extensions.is_replay(event):
             metrics.observe_status_write(maintenance, patch["status"], datetime.now(timezone.utc))
-            STATUS_WRITE_CACHE.record(parse_reference(event).uid, _build_status_write(maintenance, written, pods))
         _record_changes(maintenance, patch["status"], client)
         return
     raise Retry("other clients keep changing the status")
-
-
-def _build_status_write(before: m.Maintenance, after: m.Maintenance, pods_version: str) -> StatusWrite:
-    read, written = (item["metadata"]["resourceVersion"] for item in (before, after))
-    return StatusWrite(read, written, pods_version)
 
 
 def build_status_input(event: BaseCloudEvent) -> StatusInput:
@@ -149,23 +135,21 @@ def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def _build_patch(
-    maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
-) -> tuple[Object | None, str]:
-    """Return the status patch, and the resourceVersion of the pods that it describes (see `NodeState`).
+def _build_patch(maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient) -> Object | None:
+    """Return the status patch, or None if only the status's timestamp would change.
 
     Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
     """
     inputs, now = [update.status_input for update in updates], datetime.now(timezone.utc)
-    snapshot, pods_version = _read_node_state(maintenance, updates, client)
+    snapshot = _read_state(maintenance, updates, client)
     patch = build_status_patch(maintenance, snapshot, inputs, now)
     if patch and m.get_phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
         current_pods = client.run(list_pods_on_node(client.api, m.get_node_name(maintenance))).items
-        return build_status_patch(maintenance, replace(snapshot, pods=current_pods), inputs, now), ""
-    return patch, pods_version
+        return build_status_patch(maintenance, replace(snapshot, pods=current_pods), inputs, now)
+    return patch
 
 
-def _read_node_state(maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient) -> NodeState:
+def _read_state(maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient) -> NodeSnapshot:
     """Return the state of the node; read only what the events do not prove.
 
     A valid snapshot that lists the remaining pods proves everything. If only the cordon is proven, the pods are read; a
@@ -173,31 +157,25 @@ def _read_node_state(maintenance: m.Maintenance, updates: Sequence[StatusUpdate]
     """
     step_snapshot = _find_valid_snapshot(maintenance, updates)
     if step_snapshot and step_snapshot.leaving:
-        snapshot = NodeSnapshot(step_snapshot.is_cordoned_and_tainted, leaving=step_snapshot.leaving)
-        return NodeState(snapshot, updates[0].pods_version)
+        return NodeSnapshot(step_snapshot.is_cordoned_and_tainted, leaving=step_snapshot.leaving)
     name, version = m.get_node_name(maintenance), find_newest(update.pods_version for update in updates) or "0"
     listing = list_pods_on_node(client.api, name, version)
     if _is_cordon_proven(maintenance, step_snapshot, updates):
-        listed = client.run(listing)
-        return NodeState(NodeSnapshot(is_cordoned_and_tainted=True, pods=listed.items), listed.resource_version)
+        return NodeSnapshot(is_cordoned_and_tainted=True, pods=client.run(listing).items)
     node, listed = client.gather_all(get_or_none(client.api.get(build_node_path(name))), listing)
-    return NodeState(NodeSnapshot.from_node(maintenance, node, listed.items), "")
+    return NodeSnapshot.from_node(maintenance, node, listed.items)
 
 
 def _find_valid_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUpdate]) -> StepSnapshot | None:
-    """Return the snapshot of a single event's step if it still describes the maintenance, else None.
+    """Return the snapshot of a single event's step if the maintenance has not changed since, else None.
 
-    A status write by this process does not invalidate a snapshot whose pods are at least as new. The function also
-    returns None for a replay, and for a succeeded maintenance, since only a new read may revoke its success.
+    The function also returns None for a replay, and for a succeeded maintenance, since only a new read may revoke its
+    success.
     """
-    update, metadata = updates[0], maintenance["metadata"]
+    update, version = updates[0], maintenance["metadata"]["resourceVersion"]
     if len(updates) > 1 or update.snapshot is None or extensions.is_replay(update.event):
         return None
-    if m.get_phase(maintenance) == m.SUCCEEDED:
-        return None
-    is_current = STATUS_WRITE_CACHE.is_current(
-        metadata["uid"], update.snapshot.maintenance_version, metadata["resourceVersion"], update.pods_version
-    )
+    is_current = update.snapshot.maintenance_version == version and m.get_phase(maintenance) != m.SUCCEEDED
     return update.snapshot if is_current else None
 
 

@@ -2,11 +2,6 @@
 
 Pods without a budget are evicted concurrently. Evictions under different budgets are also concurrent.
 
-A pass may execute several plans within `PASS_SECONDS`, while the budgets that held pods back allow further evictions.
-Ten evictions under one budget then take only the time that their replacement pods need to become ready. If the pass
-ended after the first plan, the other pods would wait for the next event. The pass for that event would read the
-maintenance, node and pods again and cause another status write.
-
 The end of an execution does not cancel the evictions that it sent. The API server may already have counted an evicted
 pod against its budget. If that pod then stayed, it would use up one allowed disruption for two minutes. The eviction
 continues, and the next pass collects its outcome.
@@ -30,13 +25,13 @@ from kube.budgets import (
     format_budget_key,
 )
 from kube.client.api import Api, gather_all
-from kube.client.api_errors import ApiError, Unavailable
-from kube.client.deadline import get_seconds_left, set_deadline
+from kube.client.api_errors import Unavailable
+from kube.client.deadline import get_seconds_left
 from kube.client.paging import ListResult
-from kube.evictions.planner import EvictionPlan, plan_evictions
+from kube.evictions.planner import EvictionPlan
 from kube.evictions.requests import BUDGET_REASON, Removal
 from kube.evictions.tracker import EvictionTracker, InFlightEviction, LateReporter
-from kube.pods import Pod, get_uid
+from kube.pods import Pod
 from kube.resource_versions import find_oldest
 
 PASS_SECONDS = 1.0
@@ -52,12 +47,6 @@ response.
 SLOW_EVICTION_SECONDS = 5.0
 """Seconds after which an eviction without a response is reported as blocked; before that, it counts as in flight."""
 NO_ANSWER_MESSAGE = "no response to the eviction request yet: an admission webhook may be slow"
-MIN_REPLAN_SECONDS = 0.25
-"""Minimum duration of an execution after which the budgets are read again; a shorter execution is the last one.
-
-In less time, no replacement pod can become ready, so a budget that allows one disruption would be read again for each
-pod. The pods lose no time, because PodSource reports when the budget allows evictions again.
-"""
 
 
 @dataclass(frozen=True)
@@ -115,46 +104,6 @@ class ExecutionOptions:
 
 
 DEFAULT_EXECUTION_OPTIONS = ExecutionOptions()
-
-
-async def execute_with_replanning(api: Api, plan: EvictionPlan, options: ExecutionOptions) -> EvictionOutcome:
-    """Execute the plan, and then plans for waiting pods whose budgets allow their eviction within `PASS_SECONDS`.
-
-    The pod that this process runs in is evicted by the first plan or not at all. Raises `Unavailable` like
-    `execute_plan`, but only for the first plan. If a later plan fails, its pods are left to the next event.
-    """
-    planned_at, deadline = time.monotonic(), time.monotonic() + PASS_SECONDS
-    outcome = latest = await execute_plan(api, plan, options)
-    while waiting := _find_pods_to_replan(plan, latest, options):
-        now = time.monotonic()
-        if now - planned_at < MIN_REPLAN_SECONDS or now >= deadline:
-            break
-        planned_at = now
-        try:
-            with set_deadline(min(deadline - now, get_seconds_left())):
-                budgets = await list_covering_budgets(api, waiting)
-            plan = plan_evictions(waiting, budgets.items, plan.options)
-            if not plan.admitted:
-                break
-            latest = await execute_plan(api, plan, options, deadline - time.monotonic())
-        except ApiError:
-            break
-        uids = set(map(get_uid, waiting))
-        outcome = replace(outcome, blocked=[item for item in outcome.blocked if item.pod["uid"] not in uids]) + latest
-    return outcome
-
-
-def _find_pods_to_replan(plan: EvictionPlan, outcome: EvictionOutcome, options: ExecutionOptions) -> list[Pod]:
-    """Return the pods that a budget held back although it allowed the eviction of other pods.
-
-    The result is empty if the execution deferred a pod or evicted none. Pods of a budget that refused an eviction of
-    the plan are excluded (design rule 9), and so is the pod that this process runs in.
-    """
-    if outcome.deferred or not outcome.evicted:
-        return []
-    refused_uids = {item.pod["uid"] for item in outcome.blocked if item.reason == BUDGET_REASON}
-    queues = [queue for queue in plan.queues if refused_uids.isdisjoint(map(get_uid, queue.admitted))]
-    return [pod for queue in queues for pod in queue.waiting if not options.is_own_pod(pod)]
 
 
 async def execute_plan(

@@ -465,39 +465,6 @@ def test_outdated_event_snapshot_is_ignored(functions: Functions, workload: Work
     workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/b", {"metadata": {"finalizers": None}})
 
 
-@pytest.mark.parametrize("is_written_by_other_client", [False, True], ids=["no other write", "write of another client"])
-def test_event_snapshot_is_used_if_only_this_process_wrote_status_afterwards(
-    functions: Functions, workload: Workload, is_written_by_other_client: bool
-) -> None:
-    """Check that `status` uses an event's snapshot if only this process has written the status after the snapshot.
-
-    In that case, `status` sends only two requests. A write of another client makes the snapshot outdated (X-2).
-    """
-    INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])
-    node, api = workload.take_node(), functions.clusters["status"].api
-    workload.create_bare_pods(node, "a", "b", finalizers=("example.com/hold",))
-    maintenance = workload.create_maintenance(node)
-    begun_event = functions.run_begin(maintenance)
-    late_event = functions.invoke("evict", functions.run_until_tainted(maintenance))
-    assert late_event is not None
-    functions.invoke("status", begun_event)
-    if is_written_by_other_client:
-        workload.client.patch(m.build_path(maintenance), {"metadata": {"annotations": {"somebody": "else"}}})
-
-    with count_requests(api) as requests:
-        functions.invoke("status", late_event)
-
-    assert sum(count for request, count in requests.items() if "/events" not in request) == (
-        4 if is_written_by_other_client else 2
-    )
-    assert workload.read_maintenance(maintenance)["status"]["pendingPods"] == ["a", "b"]
-    assert get_conditions(workload.read_maintenance(maintenance))["Cordoned"] == ("True", "Cordoned")
-    for name in ("a", "b"):
-        workload.client.patch(
-            f"/api/v1/namespaces/{workload.namespace}/pods/{name}", {"metadata": {"finalizers": None}}
-        )
-
-
 def test_status_does_not_read_node_for_pods_gone(functions: Functions, workload: Workload) -> None:
     """Check that `status` sends three requests for `pods.gone`, and does not read the node, which `guard` watches."""
     INSTALL_LEASE_CACHE.confirm(functions.clusters["status"])

@@ -6,26 +6,23 @@ import asyncio
 import gc
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from kube.budgets import BlockedPod, build_object_reference
-from kube.client.api_errors import Unavailable
-from kube.client.paging import ListResult
 from kube.client.sync_client import SyncClient
-from kube.evictions import executor, tracker
-from kube.evictions.executor import EvictionOutcome, ExecutionOptions, execute_plan, execute_with_replanning
+from kube.evictions import tracker
+from kube.evictions.executor import EvictionOutcome, ExecutionOptions, execute_plan
 from kube.evictions.limiters import CONGESTION_THRESHOLD
-from kube.evictions.planner import BudgetQueue, EvictionPlan, plan_evictions
+from kube.evictions.planner import BudgetQueue, EvictionPlan
 from kube.evictions.requests import Removal
 from kube.evictions.tracker import EvictionTracker
 from kube.paths import Object
 from kube.pods import Pod
 from localcluster.audit_log import AuditLog
 from localcluster.cluster import LocalCluster
-from tests.functions.request_hooks import count_requests
 from tests.kube import samples
 from tests.workload import Workload
 
@@ -300,116 +297,6 @@ def test_pod_of_the_process_is_deferred_by_evictions_on_other_nodes(
         return await execute_plan(admin_client.api, EvictionPlan(unbudgeted=[own_pod]), options)
 
     assert admin_client.run(evict_with_an_eviction_in_flight()) == EvictionOutcome(deferred=[own_pod])
-
-
-def create_budget_with_stale_status(workload: Workload, healthy: int, disruptions_allowed: int) -> Object:
-    """Create a budget that admits all its pods, and return it with a status that admits only `disruptions_allowed`."""
-    budget = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=healthy)
-    return {**budget, "status": {**budget["status"], "disruptionsAllowed": disruptions_allowed}}
-
-
-def run_batches(
-    client: SyncClient, pods: Sequence[Pod], budget: Object, own_pod_name: str = ""
-) -> tuple[EvictionOutcome, int]:
-    """Run eviction batches, and return their result and the number of requests that read budgets."""
-    with count_requests(client.api) as requests:
-        options = ExecutionOptions(own_pod_name=own_pod_name)
-        result = client.run(execute_with_replanning(client.api, plan_evictions(pods, [budget]), options))
-    return result, sum(count for request, count in requests.items() if "poddisruptionbudgets" in request)
-
-
-def get_sorted_names(pods: Iterable[Mapping[str, str]]) -> list[str]:
-    return sorted(pod["name"] for pod in pods)
-
-
-def test_newly_admitted_pods_are_evicted_in_the_same_pass(
-    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Check that a pass also evicts newly admitted pods: one list request saves another pass and a status write."""
-    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
-    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
-
-    result, read_count = run_batches(
-        admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1)
-    )
-
-    assert get_sorted_names([*result.evicted, *result.in_flight]) == ["a", "b", "c"]
-    assert (result.blocked, result.deferred, read_count) == ([], [], 1)
-
-
-def test_budgets_are_not_read_again_after_short_batch(
-    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Check that a short batch reads no budgets: no replacement pod is ready yet, and each pod would need a request."""
-    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 60.0)
-    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
-
-    result, read_count = run_batches(
-        admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1)
-    )
-
-    assert (len(result.evicted) + len(result.in_flight), len(result.blocked), read_count) == (1, 2, 0)
-
-
-def test_pass_ends_if_the_budget_admits_no_more_pods(
-    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Design rule 3: the pass ends if the budget admits no more pods, and reports each waiting pod as blocked once."""
-    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
-    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
-    budget = workload.create_budget("some", {"app": "db"}, 2, expected_healthy=3)
-
-    result, read_count = run_batches(admin_client, pods, budget)
-
-    assert (len(result.evicted) + len(result.in_flight), read_count) == (1, 1)
-    assert len({blocked_pod.pod["name"] for blocked_pod in result.blocked}) == len(result.blocked) == 2
-    assert {blocked_pod.reason for blocked_pod in result.blocked} == {"DisruptionBudget"}
-
-
-def test_refusal_of_an_admitted_pod_ends_the_pass(
-    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Design rule 9: the pass ends if the API server refuses an eviction that the plan admitted."""
-    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
-    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
-    budget = workload.create_budget("some", {"app": "db"}, 3, expected_healthy=3)
-    outdated_budget = {**budget, "status": {**budget["status"], "disruptionsAllowed": 1}}
-
-    result, read_count = run_batches(admin_client, pods, outdated_budget)
-
-    assert (result.evicted, len(result.blocked), read_count) == ([], 3, 0)
-
-
-def test_pod_of_the_process_is_in_no_later_batch(
-    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Check that the process's own pod waits for the next pass: an exiting process could not report the outcomes."""
-    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
-    pods: list[Pod] = [*workload.create_bare_pods("node-1", "a", "own", labels={"app": "db"})]
-
-    result, _ = run_batches(
-        admin_client, pods, create_budget_with_stale_status(workload, 2, disruptions_allowed=1), own_pod_name="own"
-    )
-
-    assert get_sorted_names([*result.evicted, *result.in_flight]) == ["a"]
-    assert get_sorted_names(blocked_pod.pod for blocked_pod in result.blocked) == ["own"]
-
-
-def test_outcomes_are_kept_if_budgets_cannot_be_read_again(
-    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Check that evicted pods are reported even if budgets cannot be read again; other pods wait for the next event."""
-
-    async def raise_unavailable(*_: object) -> ListResult:
-        raise Unavailable(503, "the server is busy")
-
-    monkeypatch.setattr(executor, "MIN_REPLAN_SECONDS", 0.0)
-    monkeypatch.setattr(executor, "list_covering_budgets", raise_unavailable)
-    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
-
-    result, _ = run_batches(admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1))
-
-    assert (len(result.evicted) + len(result.in_flight), len(result.blocked)) == (1, 2)
 
 
 class WeakReferablePod(dict[str, Any]):
