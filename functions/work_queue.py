@@ -33,7 +33,7 @@ Replies = list[BaseCloudEvent]
 ResourceVersions = Mapping[str, str]
 """The resourceVersions that a pass has seen, keyed by their field names in event data."""
 MAX_REMEMBERED_KEYS = 1000
-"""Maximum number of keys whose last pass, or whose unsent replies, are remembered."""
+"""Maximum number of keys whose last pass is remembered."""
 PASSES_PER_REQUEST = 2
 """Maximum number of passes in one request, if the reply can request another pass."""
 MAX_PASSES_PER_REQUEST = 4
@@ -87,10 +87,6 @@ class HintPolicy:
         """Return whether a pass that has seen `versions` makes a pass for the hint unnecessary."""
         return False
 
-    def select_unrepeated_replies(self, replies: Replies) -> Replies:
-        """Return the replies that no later pass would return again: if they cannot be sent, the next response does."""
-        return replies
-
     def merge_replies(
         self, _event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
     ) -> Replies | None:
@@ -109,10 +105,6 @@ class LatestStatePolicy(HintPolicy):
 
     A later pass repeats each reply of an earlier pass that is still due.
     """
-
-    def select_unrepeated_replies(self, _replies: Replies) -> Replies:
-        """Return no reply."""
-        return []
 
     def merge_replies(
         self, _event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
@@ -154,50 +146,34 @@ class WorkQueue:
         self._running: dict[WorkKey, RunningKey] = {}
         self._busy_serial_keys: set[str] = set()
         self._last_seen = BoundedCache[WorkKey, SeenState](MAX_REMEMBERED_KEYS)
-        self._unsent_replies = BoundedCache[WorkKey, Replies](MAX_REMEMBERED_KEYS)
 
     def handle_hint(self, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]) -> Replies:
         """Run the passes for a hint and return their replies; none if another pass handles the hint.
 
-        If the passes fail after making changes, the next pass for the same key reports these changes. Raises `Retry` if
-        the serial key is busy for too long, or if the passes end without a reply.
+        Raises `Retry` if the serial key is busy for too long, or if the passes end without a reply.
         """
         running = self._start_or_coalesce(self._policy.build_key(event), event)
         if running is None:
             return []
-        with self._changed:
-            earlier_replies = self._unsent_replies.pop(running.key, [])
-        passes = [earlier_replies] if earlier_replies else []
         try:
-            replies = self._run_until_clean(running, event, run_pass, passes)
+            replies = self._run_until_clean(running, event, run_pass)
             seen = SeenState(running.event_id, self._policy.read_versions(replies))
             with self._changed:
                 self._last_seen[running.key] = seen
             return replies
-        except BaseException:
-            select = self._policy.select_unrepeated_replies
-            if unrepeated := [reply for pass_replies in passes for reply in select(pass_replies)]:
-                with self._changed:
-                    self._unsent_replies[running.key] = unrepeated
-            raise
         finally:
             with self._changed:
                 self._release(running)
 
     def _run_until_clean(
-        self,
-        running: RunningKey,
-        event: BaseCloudEvent,
-        run_pass: Callable[[BaseCloudEvent], Replies],
-        passes: list[Replies],
+        self, running: RunningKey, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]
     ) -> Replies:
-        """Run passes until the key is clean or a limit is reached; append their replies to `passes`, and merge them."""
-        first = len(passes)
-        passes.append(run_pass(event))
-        while hints := self._take_hints(running, event, passes, len(passes) - first):
+        """Run passes until the key is clean or a limit is reached, and merge their replies."""
+        passes = [run_pass(event)]
+        while hints := self._take_hints(running, event, passes):
             final_replies = self._policy.merge_replies(event, passes, has_more_hints=True)
             if final_replies is not None and (
-                len(passes) - first >= PASSES_PER_REQUEST or not has_seconds_left(MIN_PASS_SECONDS)
+                len(passes) >= PASSES_PER_REQUEST or not has_seconds_left(MIN_PASS_SECONDS)
             ):
                 return final_replies
             try:
@@ -244,14 +220,14 @@ class WorkQueue:
             return running
 
     def _take_hints(
-        self, running: RunningKey, event: BaseCloudEvent, passes: list[Replies], pass_count: int
+        self, running: RunningKey, event: BaseCloudEvent, passes: Sequence[Replies]
     ) -> list[BaseCloudEvent]:
         """Return the hints that arrived during the last pass; if there are none, release the key under the same lock.
 
         No hint can therefore be lost in between. If the reply cannot request another pass, the last pass of a request
         coalesces no hints: the broker redelivers the hints that arrive during that pass.
         """
-        is_limit_reached = pass_count + 1 >= MAX_PASSES_PER_REQUEST or not has_seconds_left(MIN_PASS_SECONDS)
+        is_limit_reached = len(passes) + 1 >= MAX_PASSES_PER_REQUEST or not has_seconds_left(MIN_PASS_SECONDS)
         is_last = is_limit_reached and self._policy.merge_replies(event, passes, has_more_hints=True) is None
         with self._changed:
             hints, running.hints, running.is_last_pass = running.hints, [], is_last

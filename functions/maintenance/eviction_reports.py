@@ -104,13 +104,6 @@ class PodHintPolicy(HintPolicy):
             is_at_least_as_new(versions.get(name, ""), parse_resource_version(hint, name)) for name in names
         )
 
-    def select_unrepeated_replies(self, _replies: Replies) -> Replies:
-        """Return no replies, because the next reply supersedes a `node.drained` or a failure.
-
-        `merge_replies` returns the evictions in a reply flagged `more`, so they are not lost either.
-        """
-        return []
-
     def merge_replies(
         self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
     ) -> Replies | None:

@@ -12,7 +12,6 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, extensions
 from eventing.events import ObjectReference
-from eventing.http_binding import BadEvent
 from functions import work_queue
 from functions.app import FUNCTIONS
 from functions.event_data import require_data
@@ -420,49 +419,6 @@ def test_failed_third_pass_keeps_evictions(controlled_step: ControlledStep) -> N
 
     (reply,) = answer.result(TIMEOUT_SECONDS)
     assert (list_evicted_uids(reply), requests_another_pass([reply])) == (["a"], True)
-
-
-@pytest.mark.parametrize("error", [Retry("no time"), BadEvent("invalid hint")])
-def test_reply_to_redelivered_event_contains_changes_if_next_pass_failed(error: Exception) -> None:
-    """Design rule 11: If the next pass fails, the reply to the redelivery contains the changes of the first pass.
-
-    A repeated pass of `guard` would not report the same changes again.
-    """
-    step = ControlledStep(FUNCTIONS["guard"].coalescing)
-    first, second = build_node_hint(1), build_node_hint(2)
-    answer = step.post(first)
-    step.wait_for_pass()
-    step.post(second).result(TIMEOUT_SECONDS)
-    step.finish_pass(lambda event: build_evicted_reply(event, "a"))
-    step.wait_for_pass()
-    step.finish_pass(build_failing_outcome(error))
-    with pytest.raises(Retry):
-        answer.result(TIMEOUT_SECONDS)
-
-    again = step.post(first)
-    step.wait_for_pass()
-    step.finish_pass(lambda event: build_evicted_reply(event, "b", maintenance=OTHER_MAINTENANCE))
-
-    assert [list_evicted_uids(reply) for reply in again.result(TIMEOUT_SECONDS)] == [["a"], ["b"]]
-
-
-def test_redelivered_event_does_not_return_earlier_node_drained(controlled_step: ControlledStep) -> None:
-    """Check that the response to a redelivered event does not contain `node.drained` from an earlier failed request.
-
-    The earlier result may be outdated, so the repeated pass reports the current state.
-    """
-    answer = controlled_step.reach_second_pass(
-        lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
-    )
-    controlled_step.finish_pass(build_failing_outcome(Retry("busy")))
-    with pytest.raises(Retry):
-        answer.result(TIMEOUT_SECONDS)
-
-    again = controlled_step.post(build_hint())
-    controlled_step.wait_for_pass()
-    controlled_step.finish_pass(lambda _event: [])
-
-    assert again.result(TIMEOUT_SECONDS) == []
 
 
 def test_passes_per_request_are_limited() -> None:
