@@ -3,9 +3,8 @@
 `RateLimiter` limits the evictions per second. The API server may have its own rate limit (429 with `Retry-After`). All
 evictions then pause, because that limit applies to all of them.
 
-`ConcurrencyLimiter` limits the evictions in flight of pods without a budget, and adapts to the response times. An API
-server without spare CPU responds more slowly the more requests it gets. That delays every client, first of all the
-other steps of this project.
+`ConcurrencyLimiter` limits the evictions in flight of pods without a budget. The more requests an API server without
+spare CPU gets, the more slowly it responds to every client, first of all to the other steps of this project.
 
 Under one budget, evictions start one after another, whichever node or pass they are for (`StartPacer`). Concurrent
 evictions would conflict: the API server reads the budget, writes its count, and sleeps half a second if another
@@ -24,7 +23,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -38,40 +36,14 @@ START_INTERVAL_SECONDS = (0.1, 0.15)
 
 The delay is random, so that two processes do not stay synchronized.
 """
-LATENCY_FACTOR = 1.5
-"""An unanswered eviction delays the next eviction by this multiple of the usual response time.
+MAX_UNANSWERED = 5
+"""Maximum number of evictions under one budget that have no response.
 
-If all responses are slow, a missing response is probably not due to the API server's sleep after a conflict.
+In measurements with one and two processes on a busy machine, a maximum of two or three allowed too few concurrent
+evictions. Without a maximum, too many evictions slept in the API server.
 """
-CONGESTION_THRESHOLD, CONGESTION_DELAY_SECONDS = 5, 1.0
-"""Number of unanswered evictions that delay the next eviction by `CONGESTION_DELAY_SECONDS`.
-
-Each further unanswered eviction doubles the delay. During the delay, the API server answers the evictions that sleep
-after a conflict. An eviction that takes longer waits for an admission webhook, and should not delay all other evictions
-indefinitely.
-
-In measurements with one and two processes on a busy machine, a threshold of two or three allowed too few concurrent
-evictions. Without a threshold, too many evictions slept in the API server.
-"""
-COLLISION_SECONDS = 0.45
-"""Response time from which a response includes the API server's sleep of 0.45 to 0.5 s after a conflict."""
-MAX_SAMPLES = 16
-"""Number of recent responses from which the usual response time is computed."""
-MAX_CONCURRENCY, MIN_CONCURRENCY = 60, 8
-"""Upper and lower bound of the limit on evictions in flight.
-
-The upper bound leaves connections for all other requests, and the lower bound keeps a small API server busy.
-"""
-SLOW_RANGE_SECONDS = (0.4, 2.0)
-"""Bounds in seconds of a slow response; an idle API server takes a tenth of a second.
-
-A response above the upper bound waited for an admission webhook and is ignored.
-"""
-DECREASE_FACTOR, INCREASE_STEP = 0.95, 0.25
-"""Factor on the limit of `ConcurrencyLimiter` after a slow response, and increment after a fast response.
-
-If a fifth of the responses are slow, a limit of about 20 stays constant.
-"""
+MAX_CONCURRENCY = 60
+"""Maximum number of evictions in flight of pods without a budget; the other requests need connections, too."""
 
 
 class FairLimiter:
@@ -174,17 +146,6 @@ def parse_evictions_per_second(environment: Mapping[str, str]) -> float:
     return rate
 
 
-def compute_delay(min_seconds: float, median_seconds: float, unanswered_count: int) -> float:
-    """Return the seconds between the start of the last eviction and the start of the next eviction.
-
-    `min_seconds` is the minimum, `median_seconds` the usual response time, and `unanswered_count` the number of
-    evictions without a response.
-    """
-    if unanswered_count >= CONGESTION_THRESHOLD:
-        return math.ldexp(CONGESTION_DELAY_SECONDS, unanswered_count - CONGESTION_THRESHOLD)
-    return max(min_seconds, LATENCY_FACTOR * median_seconds)
-
-
 class ConcurrencyLimiter(FairLimiter):
     """Limits the evictions in flight of pods without a budget; after a grant, call `track` or `release`.
 
@@ -193,59 +154,30 @@ class ConcurrencyLimiter(FairLimiter):
     ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_CONCURRENCY) -> None:
         super().__init__()
-        self.limit = float(MAX_CONCURRENCY)
-        self._in_flight = 0
+        self._limit, self._in_flight = limit, 0
 
     def track(self, task: asyncio.Task[Any]) -> None:
         """Use the slot for an eviction that has started; `task` ends when the API server responds."""
-        task.add_done_callback(partial(self._on_response, time.monotonic()))
+        task.add_done_callback(lambda _: self.release())
 
     def release(self) -> None:
         """Free a slot, after a response or without having started an eviction."""
         self._in_flight -= 1
         self._grant_turns()
 
-    def record_latency(self, seconds: float) -> None:
-        """Adapt the limit to the duration of a response."""
-        if seconds < SLOW_RANGE_SECONDS[0]:
-            self.limit = min(MAX_CONCURRENCY, self.limit + INCREASE_STEP)
-        elif seconds < SLOW_RANGE_SECONDS[1]:
-            self.limit = max(MIN_CONCURRENCY, self.limit * DECREASE_FACTOR)
-
-    def _on_response(self, started: float, _task: asyncio.Task[Any]) -> None:
-        self.record_latency(time.monotonic() - started)
-        self.release()
-
     def _has_turn(self) -> bool:
-        return self._in_flight < int(self.limit)
+        return self._in_flight < self._limit
 
     def _take_turn(self) -> None:
         self._in_flight += 1
 
 
-class MedianLatency:
-    """The usual response time without the API server's sleep: the median of recent responses."""
-
-    def __init__(self) -> None:
-        self._samples: deque[float] = deque(maxlen=MAX_SAMPLES)
-
-    def record(self, seconds: float) -> None:
-        """Record the duration of a response."""
-        if seconds < COLLISION_SECONDS:
-            self._samples.append(seconds)
-
-    def compute_median(self) -> float:
-        """Return the usual response time, or 0 if none is known yet."""
-        return sorted(self._samples)[len(self._samples) // 2] if self._samples else 0.0
-
-
 class StartPacer:
     """Spaces the starts of this process's evictions under one budget. Each event loop needs its own pacer."""
 
-    def __init__(self, latency: MedianLatency) -> None:
-        self._latency = latency
+    def __init__(self) -> None:
         self._unanswered: set[asyncio.Task[Any]] = set()
         self._last_task: asyncio.Task[Any] | None = None
         self._last_started = -math.inf
@@ -270,18 +202,14 @@ class StartPacer:
         self._last_task, self._last_started = task, time.monotonic()
         self._min_interval = random.uniform(*START_INTERVAL_SECONDS)  # noqa: S311 - jitter needs no secure randomness
         self._unanswered.add(task)
-        task.add_done_callback(partial(self._on_response, self._last_started))
-
-    def _on_response(self, started: float, task: asyncio.Task[Any]) -> None:
-        self._unanswered.discard(task)
-        self._latency.record(time.monotonic() - started)
+        task.add_done_callback(self._unanswered.discard)
 
     def _compute_next_start(self) -> float:
+        if len(self._unanswered) >= MAX_UNANSWERED:
+            return math.inf
         if self._last_task is None or self._last_task.done():
             return -math.inf
-        return self._last_started + compute_delay(
-            self._min_interval, self._latency.compute_median(), len(self._unanswered)
-        )
+        return self._last_started + self._min_interval
 
 
 class EvictionLimiter:
@@ -295,7 +223,6 @@ class EvictionLimiter:
         self._is_dry_run = is_dry_run
         self._rate_limiter = RateLimiter(parse_evictions_per_second(os.environ))
         self._concurrency_limiter = ConcurrencyLimiter()
-        self._latency = MedianLatency()
         self._pacers: WeakValueDictionary[str, StartPacer] = WeakValueDictionary()
 
     async def acquire(self, node_name: str, budget_key: str, deadline: float) -> ConcurrencyLimiter | StartPacer | None:
@@ -334,5 +261,5 @@ class EvictionLimiter:
         """Return the pacer of the budget's evictions; it exists while an eviction without a response refers to it."""
         pacer = self._pacers.get(budget_key)
         if pacer is None:
-            pacer = self._pacers[budget_key] = StartPacer(self._latency)
+            pacer = self._pacers[budget_key] = StartPacer()
         return pacer

@@ -15,7 +15,7 @@ from kube.budgets import BlockedPod, build_object_reference
 from kube.client.sync_client import SyncClient
 from kube.evictions import tracker
 from kube.evictions.executor import EvictionOutcome, ExecutionOptions, execute_plan
-from kube.evictions.limiters import CONGESTION_THRESHOLD
+from kube.evictions.limiters import MAX_UNANSWERED
 from kube.evictions.planner import BudgetQueue, EvictionPlan
 from kube.evictions.requests import Removal
 from kube.evictions.tracker import EvictionTracker
@@ -105,7 +105,7 @@ def test_batch_that_can_send_no_eviction_defers_no_pod(workload: Workload, admin
 
     async def evict_while_evictions_are_unanswered() -> EvictionOutcome:
         pacer = EvictionTracker.for_client(admin_client.api).limiter.get_pacer(queue.key)
-        unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CONGESTION_THRESHOLD + 2)]
+        unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(MAX_UNANSWERED)]
         for task in unanswered_tasks:
             pacer.track(task)
         batch = await execute_plan(admin_client.api, plan)

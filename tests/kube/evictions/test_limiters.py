@@ -11,15 +11,10 @@ from typing import Any
 import pytest
 
 from kube.evictions.limiters import (
-    MAX_CONCURRENCY,
-    MIN_CONCURRENCY,
-    SLOW_RANGE_SECONDS,
     START_INTERVAL_SECONDS,
     ConcurrencyLimiter,
-    MedianLatency,
     RateLimiter,
     StartPacer,
-    compute_delay,
     parse_evictions_per_second,
 )
 
@@ -131,45 +126,9 @@ def test_rate_is_read_from_the_environment(environment: dict[str, str], expected
     assert parse_evictions_per_second(environment) == expected
 
 
-def make_latency(*seconds: float) -> MedianLatency:
-    """Return a `MedianLatency` that has recorded these response times."""
-    latency = MedianLatency()
-    for response_seconds in seconds:
-        latency.record(response_seconds)
-    return latency
-
-
-@pytest.mark.parametrize(
-    ("median_seconds", "unanswered_count", "expected_seconds"),
-    [
-        pytest.param(0.0, 1, 0.12, id="one unanswered eviction"),
-        pytest.param(0.02, 1, 0.12, id="one unanswered eviction, quick responses"),
-        pytest.param(0.3, 1, 0.45, id="one unanswered eviction, slow responses"),
-        pytest.param(0.0, 4, 0.12, id="four unanswered evictions"),
-        pytest.param(0.0, 5, 1.0, id="five unanswered evictions"),
-        pytest.param(0.4, 5, 1.0, id="five unanswered evictions, slow responses"),
-        pytest.param(0.0, 7, 4.0, id="seven unanswered"),
-    ],
-)
-def test_delay_grows_with_unanswered_evictions(
-    median_seconds: float, unanswered_count: int, expected_seconds: float
-) -> None:
-    """Design rule 9: the delay grows with the unanswered evictions, with each of which a new one may conflict."""
-    assert compute_delay(0.12, median_seconds, unanswered_count) == pytest.approx(expected_seconds)
-
-
-def test_median_latency_ignores_responses_delayed_by_conflicts() -> None:
-    """Check that responses are ignored if the API server slept after a conflict, even if they are the majority."""
-    assert make_latency(0.1, 0.7, 0.12, 0.9, 1.4, 0.8, 0.11, 0.6).compute_median() == 0.11
-    assert make_latency(*[0.4] * 16, *[0.1] * 16).compute_median() == 0.1
-    assert make_latency(3.0, 0.6).compute_median() == 0.0
-
-
-async def _measure_start_times(
-    count: int, response_seconds: float, latency: MedianLatency | None = None
-) -> list[float]:
+async def _measure_start_times(count: int, response_seconds: float) -> list[float]:
     """Return the start times of `count` evictions, each of which gets its response after `response_seconds`."""
-    pacer, start_times, tasks = StartPacer(latency or MedianLatency()), [], []
+    pacer, start_times, tasks = StartPacer(), [], []
     for _ in range(count):
         assert await pacer.wait_turn(time.monotonic() + 10)
         start_times.append(time.monotonic())
@@ -191,29 +150,20 @@ def test_response_lets_the_next_eviction_start_immediately() -> None:
     )
 
 
-def test_sixth_eviction_waits_for_five_unanswered_evictions() -> None:
-    """Check that five unanswered evictions start quickly, and the sixth after the API server's sleep on a conflict."""
-    *short_intervals, last_interval = _compute_intervals(run_in_loop(_measure_start_times(6, response_seconds=60)))
+def test_sixth_eviction_waits_for_one_of_five_responses() -> None:
+    """Design rule 9: five unanswered evictions start quickly; the sixth starts when the first of them is answered."""
+    *short_intervals, last_interval = _compute_intervals(run_in_loop(_measure_start_times(6, response_seconds=2)))
 
     assert len(short_intervals) == 4
     assert all(MIN_INTERVAL_SECONDS <= seconds < 1 for seconds in short_intervals)
-    assert last_interval >= 1
-
-
-def test_slow_responses_delay_the_next_eviction() -> None:
-    """Check that the next eviction waits for the usual response time: on a slow server, late responses are normal."""
-    intervals = _compute_intervals(
-        run_in_loop(_measure_start_times(4, response_seconds=0.25, latency=make_latency(*[0.25] * 16)))
-    )
-
-    assert all(seconds >= 0.24 for seconds in intervals)
+    assert sum(short_intervals) + last_interval >= 2
 
 
 def test_wait_turn_returns_false_after_the_deadline() -> None:
     """Check that the wait returns False after the deadline, while an eviction is still unanswered."""
 
     async def wait_until_deadline() -> tuple[bool, bool]:
-        pacer, unanswered_task = StartPacer(MedianLatency()), asyncio.create_task(asyncio.sleep(60))
+        pacer, unanswered_task = StartPacer(), asyncio.create_task(asyncio.sleep(60))
         pacer.track(unanswered_task)
         has_turn = await pacer.wait_turn(time.monotonic() + MIN_INTERVAL_SECONDS / 2)
         has_unanswered = pacer.has_unanswered
@@ -227,7 +177,7 @@ def test_nodes_share_the_queue_of_a_budget() -> None:
     """Check that the evictions of two nodes under one budget start sequentially, like the evictions of one node."""
 
     async def measure_start_times_of_two_nodes() -> list[float]:
-        pacer, start_times, tasks = StartPacer(MedianLatency()), [], []
+        pacer, start_times, tasks = StartPacer(), [], []
 
         async def start_two_evictions() -> None:
             for _ in range(2):
@@ -242,29 +192,8 @@ def test_nodes_share_the_queue_of_a_budget() -> None:
     assert all(seconds >= 0.04 for seconds in _compute_intervals(run_in_loop(measure_start_times_of_two_nodes())))
 
 
-def test_concurrency_limit_adapts_to_response_times() -> None:
-    """Check that the limit stays between a minimum, for small API servers, and the number of eviction connections."""
-    limiter = ConcurrencyLimiter()
-    for _ in range(MAX_CONCURRENCY):
-        limiter.record_latency(SLOW_RANGE_SECONDS[0])
-    assert limiter.limit == MIN_CONCURRENCY
-
-    for _ in range(4 * MAX_CONCURRENCY):
-        limiter.record_latency(0.1)
-    assert limiter.limit == MAX_CONCURRENCY
-
-
-def test_webhook_delay_does_not_change_the_concurrency_limit() -> None:
-    limiter = ConcurrencyLimiter()
-
-    limiter.record_latency(SLOW_RANGE_SECONDS[1])
-
-    assert limiter.limit == MAX_CONCURRENCY
-
-
 async def _acquire_slots_with_limit_of_one(first_response: asyncio.Future[None]) -> list[bool]:
-    limiter = ConcurrencyLimiter()
-    limiter.limit = 1
+    limiter = ConcurrencyLimiter(limit=1)
     assert await limiter.acquire("a", time.monotonic() + 1)
     limiter.track(asyncio.ensure_future(_await_future(first_response)))
     is_acquired_in_time = await limiter.acquire("a", time.monotonic() + 0.05)
@@ -291,8 +220,7 @@ def test_slot_granted_at_the_timeout_is_not_lost() -> None:
     """Check that a slot granted at the timeout is kept; since Python 3.12, `asyncio.wait_for` would drop it."""
 
     async def acquire_slot_at_timeout() -> tuple[bool, bool]:
-        limiter = ConcurrencyLimiter()
-        limiter.limit = 1
+        limiter = ConcurrencyLimiter(limit=1)
         assert await limiter.acquire("a", time.monotonic() + 1)
         asyncio.get_running_loop().call_later(0.01, limiter.release)
         waiting_task = asyncio.create_task(limiter.acquire("b", time.monotonic() + 0.02))
@@ -307,8 +235,7 @@ def test_slot_granted_at_the_timeout_is_not_lost() -> None:
 
 
 async def _get_slot_order_with_limit_of_one(*nodes: str) -> list[str]:
-    limiter, order = ConcurrencyLimiter(), []
-    limiter.limit = 1
+    limiter, order = ConcurrencyLimiter(limit=1), []
 
     async def acquire_and_release(node: str) -> None:
         assert await limiter.acquire(node, time.monotonic() + 10)
