@@ -19,7 +19,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from eventing import dead_letters
-from eventing.events import KNOWN_TYPES, TICK
+from eventing.events import KNOWN_TYPES
 from eventing.local.envelope import Envelope, PostResult, post_envelope
 from eventing.local.manifests import Trigger
 from eventing.local.outbox import Failure, Outbox, PendingDelivery
@@ -164,30 +164,9 @@ class Delivery:
 
     def _enqueue_accepted(self, event: Envelope, deliveries: list[PendingDelivery]) -> None:
         event_type = event.get_attribute("type") or ""
-        if event_type == TICK:
-            self._drop_superseded_ticks(event, deliveries)
         self._metrics.accepted.labels(event_type if event_type in self._known_types else OTHER_TYPE_LABEL).inc()
         log("accepted", logging.INFO, **event.build_log_fields(), triggers=len(deliveries))
         self._enqueue(deliveries)
-
-    def _drop_superseded_ticks(self, event: Envelope, deliveries: Iterable[PendingDelivery]) -> None:
-        """Acknowledge earlier, equal ticks that still wait for the same subscribers, because the new one replaces them.
-
-        Otherwise a server that was unresponsive for several minutes would have to handle all of them, one after
-        another. Triggers without a filter for ticks, such as that for `record`, get every tick.
-        """
-        for tick in deliveries:
-            queue, trigger = self._queues.get(self._get_queue_key(tick), deque()), self._triggers[tick.trigger]
-            if trigger.attributes.get("type") != TICK:
-                continue
-            waiting = [pending for pending in list(queue)[1:] if pending.trigger == tick.trigger]
-            for earlier in (
-                pending for pending in waiting if self._outbox.read_event(pending.sequence).is_equivalent(event)
-            ):
-                queue.remove(earlier)
-                self._outbox.acknowledge(earlier)
-                self._metrics.queued.dec()
-                log("dropped: a later tick replaces it", logging.INFO, trigger=trigger.name, sequence=earlier.sequence)
 
     def _enqueue(self, deliveries: Iterable[PendingDelivery]) -> None:
         for pending in deliveries:

@@ -73,10 +73,6 @@ class Envelope:
         attributes = {name: self.get_attribute(name) for name in ("id", "type", "source", "subject", "node")}
         return {name: value for name, value in attributes.items() if value}
 
-    def is_equivalent(self, other: Envelope) -> bool:
-        """Return whether the other event differs at most in id, time and trace."""
-        return self.body == other.body and _omit_volatile_headers(self.headers) == _omit_volatile_headers(other.headers)
-
     def with_extensions(self, extensions: Mapping[str, str]) -> Envelope:
         """Return the event with additional extensions."""
         added = {f"ce-{name}": quote(value, safe=SAFE_CHARACTERS) for name, value in extensions.items()}
@@ -85,10 +81,6 @@ class Envelope:
 
 EmitEvent = Callable[[Envelope], None]
 """Function that stores an event before it returns."""
-
-
-def _omit_volatile_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name not in ("ce-id", "ce-time", f"ce-{TRACE_EXTENSION}")}
 
 
 def parse_envelope(headers: Mapping[str, str], body: bytes) -> Envelope:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import select
 import sys
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
@@ -17,7 +16,7 @@ import yaml
 
 from eventing.local.container_source import ContainerCommand, ContainerSource
 from eventing.local.ping_source import Schedule
-from localcluster.http_receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
+from localcluster.http_receiver import ReceivedRequest, Receiver, Response
 from tests.eventing.local.broker_process import ROOT, BrokerProcess, build_source, build_trigger
 
 StartBroker = Callable[..., BrokerProcess]
@@ -120,31 +119,6 @@ def test_ticks_do_not_queue_up_during_retries(receiver: Receiver, start_broker: 
     assert len(first_attempt_times) == 4
     assert all(1.5 < after - before < 2.5 for before, after in pairwise(first_attempt_times))
     assert [line["id"] for line in broker.find_log_lines(msg="dropped", trigger="f")] == list(tick_ids)[:3]
-
-
-@pytest.mark.slow
-def test_pending_ticks_are_replaced_by_newer_ones(receiver: Receiver, start_broker: StartBroker) -> None:
-    """Check that pending ticks for a hanging server are replaced by newer ones, and that other events are not dropped.
-
-    A subscriber that does not hang receives each tick.
-    """
-    may_respond = threading.Event()
-    receiver.answers["/f"] = lambda _: Response() if may_respond.wait(TIMEOUT_SECONDS) else Response(503)
-    ping = build_source("PingSource", "tick", schedule="* * * * * *", contentType="application/json", data="{}")
-    slow_delivery = {"retry": 0, "timeout": "PT30S"}
-    broker = start_broker(
-        ping, build_trigger("f", type="dev.knative.sources.ping", delivery=slow_delivery), build_trigger("all")
-    )
-
-    receiver.wait_for_requests("/all", 3)
-    broker.post(b"{}", id="forged", type="dev.knative.sources.ping", source="/another-client", subject=PING_SOURCE_PATH)
-    ticks = [tick.id for tick in receiver.wait_for_requests("/all", 6) if tick.id != "forged"]
-    may_respond.set()
-    delivered_ids = [request.id for request in receiver.wait_for_requests("/f", 3)]
-
-    assert delivered_ids[:2] == [ticks[0], "forged"]
-    assert not {*ticks[1:3]} & {*delivered_ids}
-    assert len(broker.find_log_lines(msg="dropped: a later tick replaces it", trigger="f")) >= 2
 
 
 def test_container_source_runs_a_child_process(receiver: Receiver, start_broker: StartBroker) -> None:
