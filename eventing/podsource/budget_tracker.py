@@ -90,10 +90,6 @@ class BudgetTracker:
         for key in self._list_selecting_budgets(pod):
             self._scheduler.record_pod_gone(key, node.name)
 
-    def expect_pass(self, node: DrainingNode, now: float) -> None:
-        """Record that `evict` is about to start a pass over the node, so that the node needs no hints for now."""
-        self._scheduler.expect_pass(node.name, now)
-
     def drop_node(self, node: DrainingNode) -> None:
         """Forget a node whose watch has ended."""
         self._scheduler.drop_node(node.name)

@@ -63,17 +63,17 @@ class HintState(Enum):
 class HintEvent(Enum):
     """What may change a `HintState`."""
 
-    START_EXPECTED = "an event was emitted that makes `evict` start a pass, usually a hint"
+    HINTED = "a hint was sent"
     POD_EVICTED = "a pod became terminating"
     POD_GONE = "a pod no longer exists"
     BUDGET_OPENED = "the budget admits evictions, and did not before"
 
 
 TRANSITIONS = {
-    (HintState.ANSWERED, HintEvent.START_EXPECTED): HintState.UNANSWERED,
+    (HintState.ANSWERED, HintEvent.HINTED): HintState.UNANSWERED,
     (HintState.UNANSWERED, HintEvent.POD_EVICTED): HintState.ANSWERED,
     (HintState.UNANSWERED, HintEvent.POD_GONE): HintState.POD_LEFT,
-    (HintState.POD_LEFT, HintEvent.START_EXPECTED): HintState.UNANSWERED,
+    (HintState.POD_LEFT, HintEvent.HINTED): HintState.UNANSWERED,
     (HintState.POD_LEFT, HintEvent.POD_EVICTED): HintState.ANSWERED,
     (HintState.POD_LEFT, HintEvent.BUDGET_OPENED): HintState.ANSWERED,
 }
@@ -138,11 +138,11 @@ class HintHistory:
         if not self.is_open:
             self.quiet_until = -math.inf
 
-    def expect_pass(self, now: float, *, is_hinted: bool) -> None:
-        """Record an event that makes `evict` start a pass, a hint or not; without hints before, it counts as one."""
-        self.hinted_at = now
-        self.unanswered_hints = self.unanswered_hints + 1 if is_hinted else max(self.unanswered_hints, 1)
-        self.apply(HintEvent.START_EXPECTED)
+    def record_hint(self, now: float) -> None:
+        """Record that a hint was sent."""
+        self.hinted_at, self.is_forced = now, False
+        self.unanswered_hints += 1
+        self.apply(HintEvent.HINTED)
 
     def record_eviction(self, now: float) -> None:
         """Record that a pod became terminating; the same pass may evict more pods."""
@@ -159,7 +159,6 @@ class HintScheduler:
     def __init__(self) -> None:
         self._histories: dict[str, dict[str, HintHistory]] = {}
         self._allowed_disruptions: dict[str, int] = {}
-        self._pass_times: dict[str, float] = {}
         self._next_due: dict[str, float] = {}
         """Budget → cached result of `_compute_next_due_time`, since there are many budgets and pods change often."""
 
@@ -171,12 +170,6 @@ class HintScheduler:
         if capacity is not None or node in self._histories.get(budget, {}):
             self._get_history(budget, node).update_capacity(capacity or NO_CAPACITY)
             self._allowed_disruptions[budget] = allowed
-
-    def expect_pass(self, node: str, now: float) -> None:
-        """Record an event that makes `evict` start a pass over the node; it counts as a hint about each budget."""
-        self._pass_times[node] = now
-        for budget in [budget for budget, histories in self._histories.items() if node in histories]:
-            self._get_history(budget, node).expect_pass(now, is_hinted=False)
 
     def record_eviction(self, budget: str, node: str, now: float) -> None:
         """Record that a pod that the budget covers became terminating on the node."""
@@ -199,7 +192,6 @@ class HintScheduler:
 
     def drop_node(self, node: str) -> None:
         """Forget a node whose watch has ended."""
-        self._pass_times.pop(node, None)
         for budget in list(self._histories):
             if self._histories[budget].pop(node, None):
                 self._next_due.pop(budget, None)
@@ -237,8 +229,8 @@ class HintScheduler:
             if slots <= 0 and not (history.is_forced or history.capacity.uncounted):
                 continue
             slots -= history.capacity.counted
-            repeats, history.is_forced = history.unanswered_hints, False
-            history.expect_pass(now, is_hinted=True)
+            repeats = history.unanswered_hints
+            history.record_hint(now)
             yield DueHint(budget, node, repeats)
 
     def _count_free_slots(self, budget: str, now: float) -> int:
@@ -258,9 +250,4 @@ class HintScheduler:
     def _get_history(self, budget: str, node: str) -> HintHistory:
         """Return the history of the hints about this budget to this node, for an update; create it if missing."""
         self._next_due.pop(budget, None)
-        histories = self._histories.setdefault(budget, {})
-        if node not in histories:
-            histories[node] = HintHistory()
-            if node in self._pass_times:
-                histories[node].expect_pass(self._pass_times[node], is_hinted=False)
-        return histories[node]
+        return self._histories.setdefault(budget, {}).setdefault(node, HintHistory())

@@ -84,16 +84,15 @@ class PodSource:
             await asyncio.sleep(pause)
 
     async def _follow_maintenances(self, group: ApiGroup) -> None:
-        is_synced, observer = False, WatchMetricsObserver("nodemaintenances")
+        observer = WatchMetricsObserver("nodemaintenances")
         async with aclosing(follow(self._api, group.path, transform=m.trim_maintenance, observer=observer)) as changes:
             async for change in changes:
                 if change.change_type == "SYNCED":
-                    is_synced = True
                     self._unsynced.discard(group.api_version)
                     continue
                 maintenance = {**change.object, "apiVersion": group.api_version}
                 is_gone = change.change_type == "DELETED"
-                self._update_maintenance(maintenance, is_gone=is_gone, was_listed=not is_synced)
+                self._update_maintenance(maintenance, is_gone=is_gone)
 
     def _handle_absent_crd(self, group: ApiGroup) -> None:
         """Remove all objects of a group whose CRD is not installed or was deleted."""
@@ -103,12 +102,8 @@ class PodSource:
                 if m.get_group(maintenance) is group:
                     self._update_maintenance(maintenance, is_gone=True)
 
-    def _update_maintenance(self, maintenance: Object, *, is_gone: bool, was_listed: bool = False) -> None:
-        """Watch the node's pods while at least one of its maintenances is active.
-
-        `was_listed` means that the maintenance existed before this process started. If it has begun, changes may have
-        been missed, so that hints are due immediately. If a maintenance begins later, a pass is about to start anyway.
-        """
+    def _update_maintenance(self, maintenance: Object, *, is_gone: bool) -> None:
+        """Watch the node's pods while at least one of its maintenances is active."""
         name, key = m.get_node_name(maintenance), maintenance["metadata"]["uid"]
         if not is_gone and not m.is_deleting(maintenance) and m.get_phase(maintenance) not in (m.SUCCEEDED, m.FAILED):
             if name not in self._nodes:
@@ -117,9 +112,7 @@ class PodSource:
             node = self._nodes[name]
             had_begun = node.has_begun()
             options_changed = node.update_maintenance(maintenance)
-            if node.has_begun() and not had_begun:
-                self._handle_begun_drain(node, was_listed)
-            elif options_changed:
+            if options_changed or node.has_begun() is not had_begun:
                 self._budget_tracker.mark_node_changed(node)
                 self._wakeup.set()
         elif name in self._nodes:
@@ -132,12 +125,6 @@ class PodSource:
                 )
         DRAINING_NODES.set(len(self._nodes))
         self._toggle_budget_watch()
-
-    def _handle_begun_drain(self, node: DrainingNode, was_listed: bool) -> None:
-        if not was_listed:
-            self._budget_tracker.expect_pass(node, self._clock())
-        self._budget_tracker.mark_node_changed(node)
-        self._wakeup.set()
 
     def _drop_node(self, node: DrainingNode, keep_types: tuple[str, ...]) -> None:
         """Stop watching the node, and drop its hints except those of the types in `keep_types`.
@@ -208,8 +195,6 @@ class PodSource:
         classification = node.classify_pods()
         leaving, evictable = classification.leaving, node.list_evictable_pods(classification)
         flag = "progress" if evictable and all(map(is_terminating, evictable)) else "more"
-        if not leaving:
-            self._budget_tracker.expect_pass(node, self._clock())
         self._emit_pods_event(node, events.PODS_GONE, version, flag, urgent=not leaving)
 
     def _emit_pods_event(

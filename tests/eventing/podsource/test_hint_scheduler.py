@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from eventing.podsource.hint_scheduler import (
     MAX_BACKOFF_SECONDS,
     MIN_HINT_SECONDS,
-    SLOT_SECONDS,
     BudgetCapacity,
     DueHint,
     HintScheduler,
@@ -199,41 +198,6 @@ def test_pod_that_left_another_node_does_not_reset_backoff() -> None:
     assert take_nodes_with_due_hint(scheduler, 1.0) == [NODE_A]
 
 
-def test_no_hint_is_due_within_a_second_after_start_of_pass() -> None:
-    """Check that a node gets no hint within a second after a pass of `evict` has started on the node.
-
-    This also applies to budgets that PodSource first sees after the start of the pass.
-    """
-    scheduler = HintScheduler()
-    report_open_budget(scheduler, NODE_A, budget="x/known")
-    scheduler.expect_pass(NODE_A, 20.0)
-    report_open_budget(scheduler, NODE_A, budget="x/new")
-
-    assert scheduler.take_due_hints(20.9) == []
-    assert [(hint.budget, hint.repeats) for hint in scheduler.take_due_hints(21.0)] == [("x/known", 1), ("x/new", 1)]
-
-
-def test_hint_is_due_immediately_if_budget_opens_after_eviction() -> None:
-    scheduler = HintScheduler()
-    scheduler.expect_pass(NODE_A, 20.0)
-    report_open_budget(scheduler, NODE_A)
-    scheduler.record_eviction("x/b", NODE_A, 20.1)
-    report_exhausted_budget(scheduler, NODE_A)
-    report_open_budget(scheduler, NODE_A)
-
-    assert take_nodes_with_due_hint(scheduler, 20.4) == [NODE_A]
-
-
-def test_hint_is_due_immediately_if_budget_opens_long_after_pass() -> None:
-    scheduler = HintScheduler()
-    scheduler.expect_pass(NODE_A, 20.0)
-    report_exhausted_budget(scheduler, NODE_A)
-    assert scheduler.take_due_hints(21.0) == []
-
-    report_open_budget(scheduler, NODE_A)
-    assert take_nodes_with_due_hint(scheduler, 25.0) == [NODE_A]
-
-
 def test_hint_about_open_budget_is_due_after_restart() -> None:
     """Check that hints about open budgets are due immediately after a restart: the new process has sent no hints."""
     scheduler = HintScheduler()
@@ -307,17 +271,6 @@ def test_completed_eviction_is_not_reserved() -> None:
     assert take_nodes_with_due_hint(scheduler, 0.1) == [NODE_B]
 
 
-def test_start_of_pass_reserves_eviction_for_node() -> None:
-    """Check that a pass of `evict` that has just started on a node reserves one eviction for this node."""
-    scheduler = HintScheduler()
-    report_open_budget(scheduler, NODE_A, NODE_B)
-    scheduler.expect_pass(NODE_A, 0.0)
-
-    assert take_nodes_with_due_hint(scheduler, 0.5) == []
-    assert scheduler.get_next_due_time(0.5) == SLOT_SECONDS
-    assert take_nodes_with_due_hint(scheduler, 1.0) == [NODE_B]
-
-
 def test_evictions_of_unready_pods_are_not_reserved() -> None:
     """Check that evictions of unready pods are not reserved, so that all nodes with such pods receive hints.
 
@@ -356,20 +309,6 @@ def test_hints_about_repeatedly_deleted_budget_keep_minimum_interval() -> None:
         hints += take_nodes_with_due_hint(scheduler, step / 100)
 
     assert len(hints) == 1 / MIN_HINT_SECONDS
-
-
-def test_hint_is_due_after_minimum_interval_if_budget_is_deleted_during_pass() -> None:
-    """Check that a hint about a budget that was deleted just after a pass started is due after the minimum interval.
-
-    The pass may have read the budget before the deletion.
-    """
-    scheduler = HintScheduler()
-    report_exhausted_budget(scheduler, NODE_A)
-    scheduler.expect_pass(NODE_A, 0.0)
-    scheduler.force_hint("x/b", NODE_A)
-
-    assert scheduler.get_next_due_time(0.1) == MIN_HINT_SECONDS
-    assert take_nodes_with_due_hint(scheduler, MIN_HINT_SECONDS) == [NODE_A]
 
 
 def test_drained_node_reserves_no_eviction() -> None:
