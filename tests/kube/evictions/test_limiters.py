@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kube.evictions.limiters import (
+    MAX_UNANSWERED,
     START_INTERVAL_SECONDS,
     ConcurrencyLimiter,
     RateLimiter,
@@ -160,14 +161,17 @@ def test_sixth_eviction_waits_for_one_of_five_responses() -> None:
 
 
 def test_wait_turn_returns_false_after_the_deadline() -> None:
-    """Check that the wait returns False after the deadline, while an eviction is still unanswered."""
+    """Check that the wait returns False after the deadline, while too many evictions are still unanswered."""
 
     async def wait_until_deadline() -> tuple[bool, bool]:
-        pacer, unanswered_task = StartPacer(), asyncio.create_task(asyncio.sleep(60))
-        pacer.track(unanswered_task)
-        has_turn = await pacer.wait_turn(time.monotonic() + MIN_INTERVAL_SECONDS / 2)
+        pacer = StartPacer()
+        unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(MAX_UNANSWERED)]
+        for task in unanswered_tasks:
+            pacer.track(task)
+        has_turn = await pacer.wait_turn(time.monotonic() + 0.05)
         has_unanswered = pacer.has_unanswered
-        unanswered_task.cancel()
+        for task in unanswered_tasks:
+            task.cancel()
         return has_turn, has_unanswered
 
     assert run_in_loop(wait_until_deadline()) == (False, True)
