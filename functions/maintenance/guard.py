@@ -32,8 +32,8 @@ from kube.maintenance import objects as m
 from kube.maintenance.blocked_pods import is_backing_off
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.kubernetes_events import EVENTS_PATH, build_node_notice
-from kube.maintenance.lookup import list_undeleted_maintenances
-from kube.nodes import Node, build_node_path, is_cordoned_and_tainted, is_in_maintenance
+from kube.maintenance.lookup import list_maintenances_of_holder_group, list_undeleted_maintenances
+from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_in_maintenance
 from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
 CORDONED_AGAIN_REASON = "NodeCordonedAgain"
@@ -62,13 +62,18 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """
     node_data, name = require_data(event), _parse_node_name(event)
     is_node_deleted = event.get_type() == events.RESOURCE_DELETED
-    if _is_intact(node_data) and not is_node_deleted:
+    is_intact, holder = _parse_node_state(node_data)
+    if not is_node_deleted and is_intact:
         return []  # The node is still cordoned, tainted and labelled, so no read is necessary.
     if not is_active_install(client):
         return []
     # After a deletion event, read the newest state: usually `restore` removed the label, and a cache may be older.
-    version = None if is_node_deleted else "0"
-    maintenances = client.run(list_undeleted_maintenances(client.api, name, version))
+    api = client.api
+    maintenances = client.run(
+        list_undeleted_maintenances(api, name)
+        if is_node_deleted
+        else list_maintenances_of_holder_group(api, name, holder, resource_version="0")
+    )
     begun = [item for item in maintenances if is_active(item, name)]
     if not any(is_node_deleted or m.is_reported_cordoned(item) for item in begun):
         return []  # No status reports the cordon yet, so the chain still has to taint the node.
@@ -78,15 +83,16 @@ def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     return _report_drift(event, current, node, client) if node else []
 
 
-def _is_intact(node_data: Mapping[str, Any]) -> bool:
-    """Return whether the event's Node is cordoned, tainted and labelled.
+def _parse_node_state(node_data: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether the event's Node is cordoned, tainted and labelled, and the maintenance's uid in the label.
 
     Raises `BadEvent` if the Node is malformed.
     """
     if not isinstance(node_data.get("spec"), dict):
         raise BadEvent("spec of the Node is missing in data")
     try:
-        return any(is_in_maintenance(node_data, group.drain_taint) for group in GROUPS.values())
+        is_intact = any(is_in_maintenance(node_data, group.drain_taint) for group in GROUPS.values())
+        return is_intact, str(get_maintenance_uid(node_data) or "")
     except MALFORMED_OBJECT_ERRORS:
         raise BadEvent("the Node in data is malformed") from None
 

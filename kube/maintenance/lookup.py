@@ -36,21 +36,14 @@ async def list_maintenances(
     return sort_by_age(item for items in found for item in items)
 
 
-async def list_maintenances_of_node(api: Api, node_name: str, resource_version: str | None = None) -> list[Object]:
-    """Return the NodeMaintenance objects that name `node_name`, oldest first.
+async def list_undeleted_maintenances(api: Api, node_name: str, resource_version: str | None = None) -> list[Object]:
+    """Return the NodeMaintenance objects that name `node_name` and are not being deleted, oldest first.
 
     An API group whose list request is rejected is skipped. Raises the same errors as `collect_group_lists`.
     """
     reads = (list_maintenances_of_group(api, group, node_name, resource_version) for group in GROUPS.values())
     lists = collect_group_lists(await asyncio.gather(*reads, return_exceptions=True))
-    return sort_by_age(item for items in lists for item in items or [])
-
-
-async def list_undeleted_maintenances(api: Api, node_name: str, resource_version: str | None = None) -> list[Object]:
-    """Return the NodeMaintenance objects of `list_maintenances_of_node` that are not being deleted."""
-    return [
-        item for item in await list_maintenances_of_node(api, node_name, resource_version) if not is_deleting(item)
-    ]
+    return sort_by_age(item for items in lists for item in items or [] if not is_deleting(item))
 
 
 def collect_group_lists(results: Iterable[list[Object] | BaseException]) -> list[list[Object] | None]:
@@ -68,6 +61,28 @@ def collect_group_lists(results: Iterable[list[Object] | BaseException]) -> list
     if len(errors) == len(results):
         raise errors[0]
     return [None if isinstance(result, BaseException) else result for result in results]
+
+
+async def list_maintenances_of_holder_group(
+    api: Api, node_name: str, holder_uid: str, resource_version: str | None = None
+) -> list[Object]:
+    """Return the NodeMaintenances of `node_name` in the API group of the node's holder, oldest first.
+
+    `holder_uid` is the holder's uid. The function queries one group after another, because a node has one holder, which
+    is usually in the first group. If no group contains the holder, the function returns the NodeMaintenances of all
+    groups. A group whose request is rejected is skipped. Raises the same errors as `collect_group_lists`.
+    """
+    results: list[list[Object] | BaseException] = []
+    for group in GROUPS.values():
+        try:
+            items = await list_maintenances_of_group(api, group, node_name, resource_version)
+        except ApiError as error:
+            results.append(error)
+            continue
+        if any(item["metadata"]["uid"] == holder_uid for item in items):
+            return sort_by_age(items)
+        results.append(items)
+    return sort_by_age(item for listed in collect_group_lists(results) for item in listed or [])
 
 
 async def list_maintenances_of_group(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kube.client.api import Api, gather_all, get_or_none
 from kube.client.paging import list_all, list_or_empty
-from kube.maintenance.lookup import list_maintenances_of_node
+from kube.maintenance.lookup import list_maintenances_of_holder_group
 from kube.maintenance.objects import get_requester
 from kube.mutex import jobs
 from kube.mutex.nodes import Maintainer
@@ -119,7 +119,7 @@ async def find_maintainer(api: Api, node: Object, resource_version: str | None =
     uid = get_maintenance_uid(node)
     if not uid:
         return None
-    for maintenance in await list_maintenances_of_node(api, get_name(node), resource_version):
+    for maintenance in await list_maintenances_of_holder_group(api, get_name(node), uid, resource_version):
         if maintenance["metadata"]["uid"] == uid:
             run_id = get_labels(maintenance).get(RUN_LABEL, "")
             return Maintainer(get_name(maintenance), get_requester(maintenance), run_id)

@@ -12,7 +12,7 @@ from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import NotFound
 from kube.client.discovery import discover_resource, list_kubevirts
 from kube.client.paging import list_all, list_or_empty
-from kube.maintenance.lookup import list_maintenances_of_node
+from kube.maintenance.lookup import list_maintenances_of_holder_group
 from kube.nodes import NODES_PATH, Node, build_node_path, get_maintenance_uid
 from kube.paths import Object, build_pods_on_node_query
 from kube.virtualization.drain_forecast import VmiSnapshot, get_launched_vmi_key, get_owner_vm_key
@@ -114,7 +114,7 @@ async def find_maintenance_of_node(api: Api, node_name: str) -> Resource | None:
     """Return the NodeMaintenance that the node's label names, or None if there is none."""
     node = await get_or_none(api.get(build_node_path(node_name)))
     uid = get_maintenance_uid(node) if node else None
-    maintenances = await list_maintenances_of_node(api, node_name) if uid else []
+    maintenances = await list_maintenances_of_holder_group(api, node_name, uid) if uid else []
     return next((item for item in maintenances if item["metadata"]["uid"] == uid), None)
 
 
