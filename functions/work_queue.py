@@ -150,7 +150,8 @@ class WorkQueue:
     def handle_hint(self, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]) -> Replies:
         """Run the passes for a hint and return their replies; none if another pass handles the hint.
 
-        Raises `Retry` if the serial key is busy for too long, or if the passes end without a reply.
+        Raises `Retry` if the serial key is busy for too long, or if the passes end without a reply. The replies of
+        earlier passes of this request are then lost, and the tick repairs what they would have caused (design rule 4).
         """
         running = self._start_or_coalesce(self._policy.build_key(event), event)
         if running is None:

@@ -122,9 +122,7 @@ def test_last_line_of_run_reports_that_real_nodes_were_not_tested(work_tree: Pat
 
 
 @pytest.mark.parametrize(("arguments", "is_run"), [((), False), (("--all",), True)])
-def test_target_that_would_end_too_late_is_left_out(
-    work_tree: Path, arguments: tuple[str, ...], is_run: bool
-) -> None:
+def test_target_that_would_end_too_late_is_left_out(work_tree: Path, arguments: tuple[str, ...], is_run: bool) -> None:
     """Check that the last line names the target that is left out; the fake `date` reports the start 70 minutes ago."""
     date = work_tree / "path" / "date"
     date.write_text(f"#!/bin/sh\necho {int(time.time()) - 4200}\n")

@@ -1,7 +1,7 @@
 """The eviction engine: evicts pods as the disruption budgets and this project's own limits allow.
 
 - `planner` decides which pods to evict now. It is pure.
-- `executor` executes a plan, plans again while budgets allow more evictions, and returns an `EvictionOutcome`.
+- `executor` executes a plan, and returns an `EvictionOutcome`.
 - `tracker` sends each eviction, and keeps it until a pass has collected its outcome.
 - `limiters` decides when the next eviction may start.
 - `requests` builds the request, and interprets the API server's refusal.

@@ -51,7 +51,7 @@ NO_ANSWER_MESSAGE = "no response to the eviction request yet: an admission webho
 
 @dataclass(frozen=True)
 class EvictionOutcome:
-    """Outcome of one pass, of one plan, or of a part of it; outcomes can be added.
+    """Outcome of one pass, or of a part of it; outcomes can be added.
 
     Attributes:
         evicted: Pods whose eviction was granted, as `{namespace, name, uid}`.
@@ -110,11 +110,10 @@ async def execute_plan(
     api: Api,
     plan: EvictionPlan,
     options: ExecutionOptions = DEFAULT_EXECUTION_OPTIONS,
-    max_seconds: float = PASS_SECONDS,
 ) -> EvictionOutcome:
     """Evict the pods of the plan: concurrently without a budget, one after another within each budget.
 
-    No eviction is sent after `max_seconds`. Raises `Unavailable` if the pass has no time left for evictions, because
+    No eviction is sent after `PASS_SECONDS`. Raises `Unavailable` if the pass has no time left for evictions, because
     the API server is slow.
     """
     seconds_left, started = get_seconds_left() - REPLY_MARGIN_SECONDS, time.monotonic()
@@ -126,7 +125,7 @@ async def execute_plan(
         sent_before = [build_object_reference(pod) for pod in plan.admitted if tracker.has_sent(pod)]
         plan, outcome = plan.select(lambda pod: not tracker.has_sent(pod)), replace(outcome, in_flight=sent_before)
     executor = _PlanExecutor(
-        tracker, plan, options.report_late, started + min(max_seconds, seconds_left), started + seconds_left
+        tracker, plan, options.report_late, started + min(PASS_SECONDS, seconds_left), started + seconds_left
     )
     outcome += await executor.evict(lambda pod: not options.is_own_pod(pod))
     if not options.is_replay:

@@ -202,7 +202,11 @@ class StartPacer:
         self._last_task, self._last_started = task, time.monotonic()
         self._min_interval = random.uniform(*START_INTERVAL_SECONDS)  # noqa: S311 - jitter needs no secure randomness
         self._unanswered.add(task)
-        task.add_done_callback(self._unanswered.discard)
+        task.add_done_callback(self._on_response)
+
+    def _on_response(self, task: asyncio.Task[Any]) -> None:
+        """Forget an answered eviction; as a method, this callback also keeps the pacer while it is needed."""
+        self._unanswered.discard(task)
 
     def _compute_next_start(self) -> float:
         if len(self._unanswered) >= MAX_UNANSWERED:

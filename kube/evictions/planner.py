@@ -26,12 +26,10 @@ class BudgetQueue:
     Attributes:
         budget: The budget that covers the pods.
         admitted: Pods that the budget allows to be evicted now.
-        waiting: Pods that may be evicted once the budget allows more evictions.
     """
 
     budget: Budget
     admitted: list[Pod]
-    waiting: list[Pod] = field(default_factory=list)
 
     @property
     def key(self) -> str:
@@ -100,11 +98,11 @@ def plan_evictions(
         else:
             pods_by_budget[covering[0]].append(pod)
     for key, pods in pods_by_budget.items():
-        queue = BudgetQueue(budgets_by_key[key], *split_admitted_pods(budgets_by_key[key], pods))
-        if queue.admitted:
-            plan.queues.append(queue)
-        going_ready = sum(map(is_ready, queue.admitted))
-        waiting.extend((pod, build_blocked_by_budget(queue.budget, pod, going_ready)) for pod in queue.waiting)
+        admitted, excess = split_admitted_pods(budgets_by_key[key], pods)
+        if admitted:
+            plan.queues.append(BudgetQueue(budgets_by_key[key], admitted))
+        going_ready = sum(map(is_ready, admitted))
+        waiting.extend((pod, build_blocked_by_budget(budgets_by_key[key], pod, going_ready)) for pod in excess)
     for pod, blocked_pod in waiting:
         if blocked_pod.reason == WAITS_FOR_KUBEVIRT and is_evacuation_due(blocked_pod):
             plan.queues.append(BudgetQueue(budgets_by_key[blocked_pod.budget_key], [pod]))

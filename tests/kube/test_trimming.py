@@ -69,7 +69,7 @@ def get_classified_uids(classification: PodClassification) -> Any:
 
 def get_planned_uids(plan: EvictionPlan) -> Any:
     """Return the plan's contents, with the uids of the pods to evict instead of the pods themselves."""
-    queues = [(queue.key, get_uids(queue.admitted), get_uids(queue.waiting)) for queue in plan.queues]
+    queues = [(queue.key, get_uids(queue.admitted)) for queue in plan.queues]
     return get_uids(plan.unbudgeted), queues, plan.blocked
 
 

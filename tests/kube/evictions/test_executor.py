@@ -13,7 +13,7 @@ import pytest
 
 from kube.budgets import BlockedPod, build_object_reference
 from kube.client.sync_client import SyncClient
-from kube.evictions import tracker
+from kube.evictions import executor, tracker
 from kube.evictions.executor import EvictionOutcome, ExecutionOptions, execute_plan
 from kube.evictions.limiters import MAX_UNANSWERED
 from kube.evictions.planner import BudgetQueue, EvictionPlan
@@ -36,8 +36,8 @@ def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workl
     return Workload(installed_cluster, admin_client)
 
 
-def run_batch(client: SyncClient, *pods: Object, max_seconds: float = 1.0) -> EvictionOutcome:
-    return client.run(execute_plan(client.api, EvictionPlan(unbudgeted=list(pods)), max_seconds=max_seconds))
+def run_batch(client: SyncClient, *pods: Object) -> EvictionOutcome:
+    return client.run(execute_plan(client.api, EvictionPlan(unbudgeted=list(pods))))
 
 
 def test_pod_refused_with_429_by_its_budget_is_blocked(workload: Workload, admin_client: SyncClient) -> None:
@@ -147,11 +147,14 @@ def test_missing_or_replaced_pod_counts_as_gone(workload: Workload, admin_client
         assert "deletionTimestamp" not in new_pod["metadata"]
 
 
-def test_batch_without_time_defers_its_pods(workload: Workload, admin_client: SyncClient) -> None:
+def test_batch_without_time_defers_its_pods(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NMO-6: after its time is up, a batch sends no eviction and reports the remaining pods as deferred."""
+    monkeypatch.setattr(executor, "PASS_SECONDS", -1.0)
     pods = workload.create_bare_pods("node-1", "a", "b")
 
-    result = run_batch(admin_client, *pods, max_seconds=-1)
+    result = run_batch(admin_client, *pods)
 
     assert (result.evicted, result.deferred) == ([], pods)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Coroutine
 from itertools import pairwise
@@ -14,12 +15,13 @@ from kube.evictions.limiters import (
     MAX_UNANSWERED,
     START_INTERVAL_SECONDS,
     ConcurrencyLimiter,
+    EvictionLimiter,
     RateLimiter,
     StartPacer,
     parse_evictions_per_second,
 )
 
-MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = START_INTERVAL_SECONDS
+MIN_INTERVAL_SECONDS, _ = START_INTERVAL_SECONDS
 
 
 def run_in_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -175,6 +177,35 @@ def test_wait_turn_returns_false_after_the_deadline() -> None:
         return has_turn, has_unanswered
 
     assert run_in_loop(wait_until_deadline()) == (False, True)
+
+
+def test_pacer_exists_while_an_eviction_is_unanswered() -> None:
+    """Check that evictions under one budget are spaced although nothing but their tasks refers to the pacer."""
+
+    async def start_evictions() -> tuple[bool, bool, list[float]]:
+        limiter, start_times, tasks = EvictionLimiter(is_dry_run=False), [], []
+        for _ in range(2):
+            await start_eviction(limiter, start_times, tasks)
+        was_unanswered = limiter.has_unanswered("x/b")
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        gc.collect()
+        return was_unanswered, limiter.has_unanswered("x/b"), _compute_intervals(start_times)
+
+    async def start_eviction(
+        limiter: EvictionLimiter, start_times: list[float], tasks: list[asyncio.Task[None]]
+    ) -> None:
+        pacer = await limiter.acquire("node-1", "x/b", time.monotonic() + 10)
+        assert pacer is not None
+        start_times.append(time.monotonic())
+        tasks.append(asyncio.create_task(asyncio.sleep(60)))
+        pacer.track(tasks[-1])
+
+    was_unanswered, is_unanswered, (interval,) = run_in_loop(start_evictions())
+
+    assert (was_unanswered, is_unanswered) == (True, False)
+    assert interval >= MIN_INTERVAL_SECONDS
 
 
 def test_nodes_share_the_queue_of_a_budget() -> None:
