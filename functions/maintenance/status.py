@@ -10,7 +10,6 @@ leases get in medik8s-leases; events list, create, patch in default.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import NamedTuple
@@ -23,9 +22,8 @@ from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import is_active_install
 from functions.maintenance import metrics
-from functions.maintenance.event_objects import log_about, parse_reference, read_maintenance
+from functions.maintenance.event_objects import log_about, read_maintenance
 from functions.maintenance.eviction_reports import parse_blocked_pods, parse_snapshot
-from functions.maintenance.status_writes import WriteBatcher
 from functions.steps import step
 from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
@@ -44,7 +42,6 @@ from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
 from kube.maintenance.status_patch import StatusInput, build_status_patch
 from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.resource_versions import find_newest
 
 MAX_ATTEMPTS = 5
 """Maximum number of attempts per write.
@@ -65,14 +62,10 @@ class StatusUpdate(NamedTuple):
     snapshot: StepSnapshot | None
 
 
-STATUS_BATCHER = WriteBatcher[StatusUpdate]()
-
-
 @step("status", consumes=events.TYPES_BY_FLAG["progress"], emits=(), requires_signature=True)
 def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Update `.status` from the cluster and from the event's data.
 
-    Events that arrive while the same status is being written share the next write (`status_writes`); replays do not.
     The event's data cannot be verified in the cluster, so the server rejects unsigned events before this step. Raises
     `Retry` if other clients keep changing the status.
     """
@@ -81,21 +74,18 @@ def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     update = StatusUpdate(
         event, build_status_input(event), parse_resource_version(event, "podsVersion"), parse_snapshot(event)
     )
-    if extensions.is_replay(event):
-        _write_status([update], client)
-    else:
-        STATUS_BATCHER.write(parse_reference(event).uid, update, lambda updates: _write_status(updates, client))
+    _write_status(update, client)
     return []
 
 
-def _write_status(updates: Sequence[StatusUpdate], client: SyncClient) -> None:
-    """Apply the updates to the status of one maintenance, in order, and write the status."""
-    event = updates[0].event
+def _write_status(update: StatusUpdate, client: SyncClient) -> None:
+    """Apply the update to the status of its maintenance, and write the status."""
+    event = update.event
     for _ in range(MAX_ATTEMPTS):
         maintenance = read_maintenance(event, client)
         if maintenance is None:
             return
-        patch = _build_patch(maintenance, updates, client)
+        patch = _build_patch(maintenance, update, client)
         if not patch:
             return
         try:
@@ -135,61 +125,58 @@ def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def _build_patch(maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient) -> Object | None:
+def _build_patch(maintenance: m.Maintenance, update: StatusUpdate, client: SyncClient) -> Object | None:
     """Return the status patch, or None if only the status's timestamp would change.
 
     Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
     """
-    inputs, now = [update.status_input for update in updates], datetime.now(timezone.utc)
-    snapshot = _read_state(maintenance, updates, client)
-    patch = build_status_patch(maintenance, snapshot, inputs, now)
+    now = datetime.now(timezone.utc)
+    snapshot = _read_state(maintenance, update, client)
+    patch = build_status_patch(maintenance, snapshot, update.status_input, now)
     if patch and m.get_phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
         current_pods = client.run(list_pods_on_node(client.api, m.get_node_name(maintenance))).items
-        return build_status_patch(maintenance, replace(snapshot, pods=current_pods), inputs, now)
+        return build_status_patch(maintenance, replace(snapshot, pods=current_pods), update.status_input, now)
     return patch
 
 
-def _read_state(maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient) -> NodeSnapshot:
-    """Return the state of the node; read only what the events do not prove.
+def _read_state(maintenance: m.Maintenance, update: StatusUpdate, client: SyncClient) -> NodeSnapshot:
+    """Return the state of the node; read only what the event does not prove.
 
     A valid snapshot that lists the remaining pods proves everything. If only the cordon is proven, the pods are read; a
     snapshot without remaining pods is thus verified. Otherwise, the node and its pods are read.
     """
-    step_snapshot = _find_valid_snapshot(maintenance, updates)
+    step_snapshot = _find_valid_snapshot(maintenance, update)
     if step_snapshot and step_snapshot.leaving:
         return NodeSnapshot(step_snapshot.is_cordoned_and_tainted, leaving=step_snapshot.leaving)
-    name, version = m.get_node_name(maintenance), find_newest(update.pods_version for update in updates) or "0"
-    listing = list_pods_on_node(client.api, name, version)
-    if _is_cordon_proven(maintenance, step_snapshot, updates):
+    name = m.get_node_name(maintenance)
+    listing = list_pods_on_node(client.api, name, update.pods_version or "0")
+    if _is_cordon_proven(maintenance, step_snapshot, update):
         return NodeSnapshot(is_cordoned_and_tainted=True, pods=client.run(listing).items)
     node, listed = client.gather_all(get_or_none(client.api.get(build_node_path(name))), listing)
     return NodeSnapshot.from_node(maintenance, node, listed.items)
 
 
-def _find_valid_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUpdate]) -> StepSnapshot | None:
-    """Return the snapshot of a single event's step if the maintenance has not changed since, else None.
+def _find_valid_snapshot(maintenance: m.Maintenance, update: StatusUpdate) -> StepSnapshot | None:
+    """Return the snapshot of the event's step if the maintenance has not changed since, else None.
 
     The function also returns None for a replay, and for a succeeded maintenance, since only a new read may revoke its
     success.
     """
-    update, version = updates[0], maintenance["metadata"]["resourceVersion"]
-    if len(updates) > 1 or update.snapshot is None or extensions.is_replay(update.event):
+    version = maintenance["metadata"]["resourceVersion"]
+    if update.snapshot is None or extensions.is_replay(update.event):
         return None
     is_current = update.snapshot.maintenance_version == version and m.get_phase(maintenance) != m.SUCCEEDED
     return update.snapshot if is_current else None
 
 
-def _is_cordon_proven(
-    maintenance: m.Maintenance, step_snapshot: StepSnapshot | None, updates: Sequence[StatusUpdate]
-) -> bool:
+def _is_cordon_proven(maintenance: m.Maintenance, step_snapshot: StepSnapshot | None, update: StatusUpdate) -> bool:
     """Return whether the node is known to be cordoned and tainted without reading it.
 
-    `pods.gone` reports nothing about the node. For these events, the status suffices, since `guard` watches the node.
+    `pods.gone` reports nothing about the node. For this event, the status suffices, since `guard` watches the node.
     """
     if step_snapshot:
         return step_snapshot.is_cordoned_and_tainted
-    has_only_pods_gone = all(update.event.get_type() == events.PODS_GONE for update in updates)
-    return has_only_pods_gone and m.is_reported_cordoned(maintenance)
+    return update.event.get_type() == events.PODS_GONE and m.is_reported_cordoned(maintenance)
 
 
 def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClient) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -83,18 +83,14 @@ def compute_progress(eviction_pod_count: int, pending_count: int, previous_perce
 
 
 def build_status_patch(
-    maintenance: Maintenance, snapshot: NodeSnapshot, inputs: Iterable[StatusInput], now: datetime
+    maintenance: Maintenance, snapshot: NodeSnapshot, status_input: StatusInput, now: datetime
 ) -> Object | None:
     """Build the merge patch for the status subresource, or None if only the timestamp would change (NMO-12).
 
-    `snapshot` was read after `maintenance`, or by a step that read the same version of it. `inputs` come from one
-    event, or from several events in the order of the events. The patch fails if another client changed the object since
-    it was read.
+    `snapshot` was read after `maintenance`, or by a step that read the same version of it. The patch fails if another
+    client changed the object since it was read.
     """
-    before = dict(get_status(maintenance))
-    after = before
-    for status_input in inputs:
-        after = {**after, **_build_status({**maintenance, "status": after}, snapshot, status_input, now)}
+    before, after = get_status(maintenance), _build_status(maintenance, snapshot, status_input, now)
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     if not changed:
         return None

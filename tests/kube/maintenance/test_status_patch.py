@@ -32,7 +32,7 @@ def get_patched_status(
     maintenance: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
 ) -> Object:
     """Return the complete status after the patch; fail if there is no patch."""
-    patch = build_status_patch(maintenance, make_snapshot(pods), [status_input or StatusInput()], now)
+    patch = build_status_patch(maintenance, make_snapshot(pods), status_input or StatusInput(), now)
     assert patch is not None
     merged = {**(maintenance.get("status") or {}), **patch["status"]}
     return {key: value for key, value in merged.items() if value is not None}
@@ -97,7 +97,7 @@ def test_status_of_a_running_drain_has_progress_and_pods() -> None:
 
 def test_patch_requires_the_version_that_was_read() -> None:
     """X-6: the patch conflicts with another client's write after the read, instead of overwriting it."""
-    patch = build_status_patch(make_maintenance(), make_snapshot([]), [DRAINED_INPUT], NOW)
+    patch = build_status_patch(make_maintenance(), make_snapshot([]), DRAINED_INPUT, NOW)
 
     assert patch is not None
     assert patch["metadata"] == {"resourceVersion": "7"}
@@ -108,14 +108,14 @@ def test_unchanged_state_gives_no_patch(pods: list[Object]) -> None:
     """NMO-12, X-2: the same state one minute later gives no patch, so that a status write does not cause another."""
     maintenance = apply_status_patch(make_maintenance(), *pods, status_input=DRAINED_INPUT)
 
-    assert build_status_patch(maintenance, make_snapshot(pods), [DRAINED_INPUT], LATER) is None
+    assert build_status_patch(maintenance, make_snapshot(pods), DRAINED_INPUT, LATER) is None
 
 
 def test_patch_has_only_changed_fields() -> None:
     """NMO-12: after a pod has left, the patch has the progress and the pending pods, but not the counts."""
     maintenance = apply_status_patch(make_maintenance(), make_pod("a"), make_pod("b"))
 
-    patch = build_status_patch(maintenance, make_snapshot([make_pod("a")]), [StatusInput()], LATER)
+    patch = build_status_patch(maintenance, make_snapshot([make_pod("a")]), StatusInput(), LATER)
 
     assert patch is not None
     assert set(patch["status"]) == {
@@ -173,7 +173,7 @@ def test_event_without_blocked_pods_keeps_the_error() -> None:
         make_maintenance(), make_pod("a"), status_input=StatusInput(error="a is blocked", blocked=[blocked])
     )
 
-    assert build_status_patch(maintenance, make_snapshot([make_pod("a")]), [StatusInput()], LATER) is None
+    assert build_status_patch(maintenance, make_snapshot([make_pod("a")]), StatusInput(), LATER) is None
     assert "lastError" not in get_patched_status(maintenance, make_pod("a"), status_input=StatusInput(blocked=[]))
 
 
@@ -215,16 +215,6 @@ def test_since_field_is_reset_if_a_different_budget_blocks_the_pod() -> None:
     )
 
     assert [blocked["since"] for blocked in with_other_budget["status"]["blockedPods"]] == [format_time(LATER)]
-
-
-def test_events_in_one_patch_are_applied_in_order() -> None:
-    """X-6: events in one patch are applied in order, so that two failed renewals count as two."""
-    status_inputs = [StatusInput("x", lease_error_count=1), StatusInput("y", lease_error_count=2)]
-
-    patch = build_status_patch(make_maintenance({}), make_snapshot([make_pod("a")]), status_inputs, NOW)
-
-    assert patch is not None
-    assert m.get_lease_error_count({"status": patch["status"]}) == 2
 
 
 def test_same_pod_name_in_two_namespaces_is_distinguished() -> None:
@@ -316,8 +306,8 @@ def test_status_from_event_equals_status_from_cluster() -> None:
     event_data = StepSnapshot("1", is_cordoned_and_tainted=True, leaving=leaving).as_data()
     snapshot = NodeSnapshot(event_data["closed"], leaving=[{"metadata": metadata} for metadata in event_data["left"]])
 
-    assert build_status_patch(make_maintenance(), snapshot, [StatusInput()], LATER) == build_status_patch(
-        make_maintenance(), make_snapshot(leaving), [StatusInput()], LATER
+    assert build_status_patch(make_maintenance(), snapshot, StatusInput(), LATER) == build_status_patch(
+        make_maintenance(), make_snapshot(leaving), StatusInput(), LATER
     )
 
 
@@ -326,7 +316,7 @@ def test_status_from_event_equals_status_from_cluster() -> None:
 )
 def test_node_without_cordon_or_taints_is_not_cordoned(target_node: Object | None) -> None:
     """NMO-5: the condition Cordoned is True only with cordon and taints."""
-    patch = build_status_patch(make_maintenance(), make_snapshot([make_pod("a")], target_node), [StatusInput()], NOW)
+    patch = build_status_patch(make_maintenance(), make_snapshot([make_pod("a")], target_node), StatusInput(), NOW)
 
     assert patch is not None
     condition = m.get_condition(patch, "Cordoned")
@@ -388,7 +378,7 @@ def test_late_renewal_error_is_ignored(previous_errors: int | None, reported_err
 
     assert (
         build_status_patch(
-            maintenance, make_snapshot([make_pod()]), [StatusInput("late", lease_error_count=reported_errors)], NOW
+            maintenance, make_snapshot([make_pod()]), StatusInput("late", lease_error_count=reported_errors), NOW
         )
         is None
     )
@@ -404,7 +394,7 @@ def test_begin_error_is_ignored_after_the_maintenance_has_begun(phase: str, is_w
     maintenance, pods = make_maintenance({"phase": phase}), [make_pod()] if phase == m.RUNNING else []
 
     status_input = StatusInput("taken", is_lease_renewal_error=True, is_begin_error=True, is_waiting=is_waiting)
-    assert build_status_patch(maintenance, make_snapshot(pods), [status_input], NOW) is None
+    assert build_status_patch(maintenance, make_snapshot(pods), status_input, NOW) is None
     assert (
         get_patched_status(maintenance, *pods, status_input=StatusInput("forbidden", is_lease_renewal_error=True))[
             "lastError"
@@ -446,7 +436,7 @@ def test_fourth_failed_renewal_fails_the_maintenance_permanently() -> None:
         StatusInput(lease_error_count=0),
         StatusInput("x", lease_error_count=5),
     ):
-        assert build_status_patch(after_fourth, make_snapshot([]), [status_input], NOW) is None
+        assert build_status_patch(after_fourth, make_snapshot([]), status_input, NOW) is None
 
 
 def test_maintenance_that_has_not_begun_or_is_deleted_gets_no_patch() -> None:
@@ -454,7 +444,7 @@ def test_maintenance_that_has_not_begun_or_is_deleted_gets_no_patch() -> None:
     deleted = make_maintenance()
     deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
 
-    assert build_status_patch(make_maintenance(counts=""), make_snapshot([make_pod()]), [StatusInput()], NOW) is None
+    assert build_status_patch(make_maintenance(counts=""), make_snapshot([make_pod()]), StatusInput(), NOW) is None
     assert build_status_patch(deleted, make_snapshot([make_pod()]), [StatusInput(error="x")], NOW) is None
 
 
@@ -464,13 +454,13 @@ def test_deleted_maintenance_reports_only_the_restore_error() -> None:
     deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
     status_input = StatusInput(error="forbidden", is_restore_error=True)
 
-    patch = build_status_patch(deleted, make_snapshot([make_pod()]), [status_input], NOW)
+    patch = build_status_patch(deleted, make_snapshot([make_pod()]), status_input, NOW)
 
     assert patch is not None
     written_fields = {key: value for key, value in patch["status"].items() if key != "lastUpdate"}
     assert written_fields == {"lastError": "the node is not restored: forbidden"}
     deleted["status"] = patch["status"]
-    assert build_status_patch(deleted, make_snapshot([make_pod()]), [status_input], LATER) is None
+    assert build_status_patch(deleted, make_snapshot([make_pod()]), status_input, LATER) is None
 
 
 pending_name_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_size=10)
@@ -482,7 +472,7 @@ def test_status_invariants_hold_for_any_sequence(pod_name_sets: list[set[str]], 
     maintenance, progress_before = make_maintenance(), 0
     for names in pod_name_sets:
         pods = [make_pod(name) for name in sorted(names)]
-        patch = build_status_patch(maintenance, make_snapshot(pods), [StatusInput(is_drained=is_drained)], NOW)
+        patch = build_status_patch(maintenance, make_snapshot(pods), StatusInput(is_drained=is_drained), NOW)
         maintenance = {
             **maintenance,
             "status": {**(maintenance.get("status") or {}), **(patch["status"] if patch else {})},
@@ -492,7 +482,7 @@ def test_status_invariants_hold_for_any_sequence(pod_name_sets: list[set[str]], 
         assert (status["evictionPods"], status["totalpods"]) == (5, 9)
         assert status["pendingPods"] == sorted(names)
         assert (status["phase"] == "Succeeded") <= (not names and is_drained)
-        assert build_status_patch(maintenance, make_snapshot(pods), [StatusInput(is_drained=is_drained)], LATER) is None
+        assert build_status_patch(maintenance, make_snapshot(pods), StatusInput(is_drained=is_drained), LATER) is None
         progress_before = status["drainProgress"]
 
 
