@@ -2,9 +2,10 @@
 
 A hint is an event that reports only that something may have changed. A pass is one execution of the function: it reads
 the current state and does what can be done now. As in client-go's work queue, a key is idle, running, or running and
-dirty. A hint for an idle key starts a pass in the hint's own request. A hint for a running key is acknowledged
-immediately and makes the key dirty; the running request then executes one more pass. A crash loses no hint: the event
-that started the pass is redelivered, and its new pass sees newer state than all coalesced hints.
+dirty. A hint for an idle key starts a pass in the hint's own request. A hint for a running key waits in its request,
+which makes the key dirty, and starts the next pass. Further hints for a dirty key are acknowledged immediately: the
+next pass handles them, too. A crash loses no hint, because the event that started or awaits a pass is redelivered, and
+its new pass sees newer state than all coalesced hints.
 
 A hint may arrive after a pass that has already seen its state. Such a hint is acknowledged without another pass,
 because a broker that keeps order delivers late hints one by one. The event that started a pass is an exception, because
@@ -20,11 +21,9 @@ from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing.extensions import EXTENSION_OF_KIND
-from eventing.http_binding import BadEvent
 from functions.bounded_cache import BoundedCache
 from functions.event_data import get_metadata
-from functions.failures import Busy, Retry
+from functions.failures import Busy
 from kube.client.deadline import get_seconds_left, has_seconds_left
 from kube.resource_versions import find_newest
 
@@ -34,20 +33,8 @@ ResourceVersions = Mapping[str, str]
 """The resourceVersions that a pass has seen, keyed by their field names in event data."""
 MAX_REMEMBERED_KEYS = 1000
 """Maximum number of keys whose last pass is remembered."""
-PASSES_PER_REQUEST = 2
-"""Maximum number of passes in one request, if the reply can request another pass."""
-MAX_PASSES_PER_REQUEST = 4
-"""Maximum number of passes in one request, if the reply cannot request another pass.
-
-A hint that arrives during the last pass is rejected and redelivered.
-"""
-IDENTIFYING_EXTENSIONS = (*EXTENSION_OF_KIND.values(), "node")
-"""The extensions that identify the object of a reply: objects in different namespaces may have the same name."""
-MIN_PASS_SECONDS = 0.7
-"""Minimum seconds for a pass; with less time left, the pass would achieve nothing.
-
-The reply then requests another pass, if it can.
-"""
+MIN_PASS_SECONDS = 0.5
+"""Minimum seconds for a pass; a hint that has waited so long that it has less is rejected, and redelivered."""
 
 
 class WorkKey(NamedTuple):
@@ -61,10 +48,7 @@ class WorkKey(NamedTuple):
 
 
 class HintPolicy:
-    """How a function's hints coalesce and how the replies of its passes are merged.
-
-    By default, a pass returns events only about its own results: a later pass returns no event for an object that an
-    earlier pass changed.
+    """How a function's hints coalesce.
 
     Attributes:
         build_key: Returns the key of the pass that an event requires. Raises `BadEvent` if the event lacks the key's
@@ -87,38 +71,9 @@ class HintPolicy:
         """Return whether a pass that has seen `versions` makes a pass for the hint unnecessary."""
         return False
 
-    def merge_replies(
-        self, _event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
-    ) -> Replies | None:
-        """Merge the replies of all passes into the response to the event that started them.
-
-        If `has_more_hints` is true, further hints have arrived since the last pass; the result is then None if no reply
-        can request another pass. Of several replies with the same type, object and node, only the last one is returned.
-        """
-        if has_more_hints:
-            return None
-        return list({_build_reply_key(reply): reply for replies in pass_replies for reply in replies}.values())
-
-
-class LatestStatePolicy(HintPolicy):
-    """Policy of a function whose replies follow from the current state alone: only the last pass's replies still hold.
-
-    A later pass repeats each reply of an earlier pass that is still due.
-    """
-
-    def merge_replies(
-        self, _event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
-    ) -> Replies | None:
-        """Return the last pass's replies, or None if further hints have arrived since."""
-        return None if has_more_hints else pass_replies[-1]
-
 
 def _get_object_version(hint: BaseCloudEvent) -> str:
     return str(get_metadata(hint).get("resourceVersion") or "")
-
-
-def _build_reply_key(reply: BaseCloudEvent) -> tuple[object, ...]:
-    return reply.get_type(), reply.get_subject(), *map(reply.get_extension, IDENTIFYING_EXTENSIONS)
 
 
 class SeenState(NamedTuple):
@@ -128,120 +83,68 @@ class SeenState(NamedTuple):
     versions: ResourceVersions
 
 
-class RunningKey:
-    """A key whose pass is in progress or waits for its serial key; dirty if hints have been coalesced meanwhile."""
-
-    def __init__(self, key: WorkKey, event: BaseCloudEvent) -> None:
-        self.key, self.event_id = key, _get_event_id(event)
-        self.hints: list[BaseCloudEvent] = []
-        self.is_last_pass = False
-
-
 class WorkQueue:
     """All passes of one function in a process. Thread-safe."""
 
     def __init__(self, policy: HintPolicy) -> None:
         self._policy = policy
         self._changed = threading.Condition()
-        self._running: dict[WorkKey, RunningKey] = {}
-        self._busy_serial_keys: set[str] = set()
+        self._running: dict[str, tuple[str, str]] = {}
+        """Serial key → source and id of the event whose pass is in progress."""
+        self._waiting: dict[WorkKey, list[BaseCloudEvent]] = {}
+        """Key → the hint that waits for its turn, and the hints that have been coalesced since."""
         self._last_seen = BoundedCache[WorkKey, SeenState](MAX_REMEMBERED_KEYS)
 
     def handle_hint(self, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """Run the passes for a hint and return their replies; none if another pass handles the hint.
+        """Run the pass for a hint and return its replies; none if another pass handles the hint.
 
-        Raises `Retry` if the serial key is busy for too long, or if the passes end without a reply. The replies of
-        earlier passes of this request are then lost, and the tick repairs what they would have caused (design rule 4).
+        Raises `Busy` if the serial key is busy for too long, or if the event's own pass is in progress.
         """
-        running = self._start_or_coalesce(self._policy.build_key(event), event)
-        if running is None:
+        key = self._policy.build_key(event)
+        hint = self._start_or_coalesce(key, event)
+        if hint is None:
             return []
         try:
-            replies = self._run_until_clean(running, event, run_pass)
-            seen = SeenState(running.event_id, self._policy.read_versions(replies))
+            replies = run_pass(hint)
+            seen = SeenState(_get_event_id(event), self._policy.read_versions(replies))
             with self._changed:
-                self._last_seen[running.key] = seen
+                self._last_seen[key] = seen
             return replies
         finally:
             with self._changed:
-                self._release(running)
+                del self._running[key.serial_key]
+                self._changed.notify_all()
 
-    def _run_until_clean(
-        self, running: RunningKey, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]
-    ) -> Replies:
-        """Run passes until the key is clean or a limit is reached, and merge their replies."""
-        passes = [run_pass(event)]
-        while hints := self._take_hints(running, event, passes):
-            final_replies = self._policy.merge_replies(event, passes, has_more_hints=True)
-            if final_replies is not None and (
-                len(passes) >= PASSES_PER_REQUEST or not has_seconds_left(MIN_PASS_SECONDS)
-            ):
-                return final_replies
-            try:
-                passes.append(run_pass(self._policy.merge_hints(hints)))
-            except (Retry, BadEvent) as error:
-                return self._merge_until_request(event, passes, error)
-        return self._policy.merge_replies(event, passes, has_more_hints=False) or []
+    def _start_or_coalesce(self, key: WorkKey, event: BaseCloudEvent) -> BaseCloudEvent | None:
+        """Mark the key as running once its serial key is free, and return the hint for the pass.
 
-    def _merge_until_request(self, event: BaseCloudEvent, passes: list[Replies], error: Exception) -> Replies:
-        """Return the replies up to the last pass whose reply can request another pass, after the next pass failed.
-
-        Raises `Retry` if there is no such pass: the redelivered event then covers the hints.
+        Returns None if another pass handles the event.
         """
-        for count in range(len(passes), 0, -1):
-            replies = self._policy.merge_replies(event, passes[:count], has_more_hints=True)
-            if replies is not None:
-                return replies
-        raise Retry(f"the pass for the coalesced hints failed: {error}") from error
-
-    def _start_or_coalesce(self, key: WorkKey, hint: BaseCloudEvent) -> RunningKey | None:
-        """Mark the key as running once its serial key is free; return None if another pass handles the hint.
-
-        Raises `Busy` if the serial key stays busy for too long, or if the pass in progress is the last one of its
-        request. Also raises `Busy` while the event's own pass is in progress: the redelivered event would not receive
-        that pass's reply, which may trigger the next step.
-        """
-        timeout_seconds, event_id = get_seconds_left(), _get_event_id(hint)
+        event_id = _get_event_id(event)
         with self._changed:
-            seen = self._last_seen.get(key)
-            if seen is not None and seen.event_id != event_id and self._policy.has_seen(seen.versions, hint):
+            if self._has_seen(key, event):
                 return None
-            if (running := self._running.get(key)) is not None:
-                if running.event_id == event_id:
-                    raise Busy("the pass of this event is still in progress")
-                if running.is_last_pass:
-                    raise Busy("the pass in progress is the last one of its request")
-                running.hints.append(hint)
+            hints = self._waiting.get(key, [])
+            # The redelivered event would not receive its pass's reply, which may trigger the next step.
+            if event_id in (self._running.get(key.serial_key), *map(_get_event_id, hints)):
+                raise Busy("the pass of this event is still in progress")
+            if hints:
+                hints.append(event)
                 return None
-            running = self._running[key] = RunningKey(key, hint)
-            if not self._changed.wait_for(lambda: key.serial_key not in self._busy_serial_keys, timeout_seconds):
-                del self._running[key]
+            hints = self._waiting[key] = [event]
+            is_free = self._changed.wait_for(lambda: key.serial_key not in self._running, get_seconds_left())
+            del self._waiting[key]
+            if all(self._has_seen(key, hint) for hint in hints):
+                return None
+            if not is_free or not has_seconds_left(MIN_PASS_SECONDS):
                 raise Busy(f"another pass over {key.serial_key} is still in progress")
-            self._busy_serial_keys.add(key.serial_key)
-            return running
+            self._running[key.serial_key] = event_id
+        return hints[0] if len(hints) == 1 else self._policy.merge_hints(hints)
 
-    def _take_hints(
-        self, running: RunningKey, event: BaseCloudEvent, passes: Sequence[Replies]
-    ) -> list[BaseCloudEvent]:
-        """Return the hints that arrived during the last pass; if there are none, release the key under the same lock.
-
-        No hint can therefore be lost in between. If the reply cannot request another pass, the last pass of a request
-        coalesces no hints: the broker redelivers the hints that arrive during that pass.
-        """
-        is_limit_reached = len(passes) + 1 >= MAX_PASSES_PER_REQUEST or not has_seconds_left(MIN_PASS_SECONDS)
-        is_last = is_limit_reached and self._policy.merge_replies(event, passes, has_more_hints=True) is None
-        with self._changed:
-            hints, running.hints, running.is_last_pass = running.hints, [], is_last
-            if not hints:
-                self._release(running)
-            return hints
-
-    def _release(self, running: RunningKey) -> None:
-        """Make the key idle, so that the next pass can start; the caller holds the lock. A second call does nothing."""
-        if self._running.get(running.key) is running:
-            del self._running[running.key]
-            self._busy_serial_keys.discard(running.key.serial_key)
-            self._changed.notify_all()
+    def _has_seen(self, key: WorkKey, hint: BaseCloudEvent) -> bool:
+        """Return whether the key's last pass, which another event started, has seen the state that the hint reports."""
+        seen = self._last_seen.get(key)
+        return seen is not None and seen.event_id != _get_event_id(hint) and self._policy.has_seen(seen.versions, hint)
 
 
 def _get_event_id(event: BaseCloudEvent) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from functions.event_recorder import EVENT_RECORDER
 from functions.failures import Retry
 from functions.installs import INSTALL_LEASE_CACHE, is_active_install
 from functions.steps import step
-from functions.work_queue import LatestStatePolicy, WorkKey
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.api import JSON_PATCH, Api, gather_all
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.deadline import has_seconds_left
@@ -103,7 +103,7 @@ class LabelResult(NamedTuple):
     "label-cpu",
     consumes=(events.TICK, *REFERENCE_TYPES, events.LABELS_DUE),
     emits=(events.LABELS_DUE,),
-    coalescing=LatestStatePolicy(lambda event: WorkKey("labels of nodes", _build_coalesce_key(event))),
+    coalescing=HintPolicy(lambda event: WorkKey("labels of nodes", _build_coalesce_key(event))),
 )
 def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Label one page of nodes, and emit `labels.due` if more pages remain.

@@ -1,4 +1,4 @@
-"""Reports the outcomes of eviction passes: one merged reply to coalesced hints, log lines and a metric.
+"""Reports the outcomes of eviction passes: which hints a pass has handled, its event data, log lines and a metric.
 
 The API server may grant an eviction after the pass that sent it has ended. Usually the next pass of this process
 reports that eviction. Without a next pass, the eviction is published as an additional reply to the earlier pass's
@@ -71,7 +71,7 @@ def _build_work_key(event: BaseCloudEvent) -> WorkKey:
 
 
 class PodHintPolicy(HintPolicy):
-    """Policy for passes that evict a node's pods for one maintenance; the merged reply lists all evicted pods."""
+    """Policy for passes that evict a node's pods for one maintenance."""
 
     def __init__(self) -> None:
         super().__init__(_build_work_key)
@@ -104,42 +104,6 @@ class PodHintPolicy(HintPolicy):
             is_at_least_as_new(versions.get(name, ""), parse_resource_version(hint, name)) for name in names
         )
 
-    def merge_replies(
-        self, event: BaseCloudEvent, pass_replies: Sequence[Replies], *, has_more_hints: bool
-    ) -> Replies | None:
-        """Return the last pass's reply with the evictions of all passes.
-
-        If `has_more_hints` is true, only `pods.evicted` can request another pass. If a later pass failed, the reply
-        reports the evictions of the earlier passes, flagged `more`, so that no eviction is lost. The next pass then
-        reports the failure.
-        """
-        all_replies = [reply for replies in pass_replies for reply in replies]
-        successful = [reply for reply in all_replies if reply.get_type() != events.MAINTENANCE_STEP_FAILED]
-        if not all_replies:
-            return None if has_more_hints else []
-        last = (successful or all_replies)[-1]
-        if has_more_hints and last.get_type() != events.PODS_EVICTED:
-            return None
-        if len(all_replies) == 1 and not has_more_hints:
-            return all_replies
-        return [
-            _build_merged_reply(
-                event, last, successful, needs_another_pass=has_more_hints or last is not all_replies[-1]
-            )
-        ]
-
-
-def _merge_blocked_pods(last_reply: BaseCloudEvent, replies: Sequence[BaseCloudEvent]) -> Object:
-    """Return the last pass's blocked pods, and pods from earlier passes that are in backoff and were not retried."""
-    data = require_data(last_reply)
-    if last_reply.get_type() != events.PODS_EVICTED:
-        return {}
-    decided_uids = {pod["uid"] for name in ("evicted", "blocked") for pod in data.get(name) or []}
-    earlier = [pod for reply in replies for pod in require_data(reply).get("blocked") or [] if "retryAfter" in pod]
-    backing_off = {pod["uid"]: pod for pod in earlier if pod["uid"] not in decided_uids}
-    errors = dict.fromkeys([data.get("error"), *(pod["message"] for pod in backing_off.values())])
-    return build_blocked_data([*(data.get("blocked") or []), *backing_off.values()], "; ".join(filter(None, errors)))
-
 
 def build_blocked_data(blocked: list[Object], error: str) -> Object:
     """Build the event data for blocked pods: as many as fit, ordered by uid, so that each event lists the same pods.
@@ -152,23 +116,6 @@ def build_blocked_data(blocked: list[Object], error: str) -> Object:
         "blocked": take_within_bytes(ordered, MAX_BLOCKED_BYTES, ascii_only=True),
         "error": truncate(error, MAX_ERROR_CHARACTERS),
     }
-
-
-def _build_merged_reply(
-    event: BaseCloudEvent, last_reply: BaseCloudEvent, replies: Sequence[BaseCloudEvent], *, needs_another_pass: bool
-) -> BaseCloudEvent:
-    evicted = [pod for reply in replies for pod in require_data(reply).get("evicted") or []]
-    data = {
-        **require_data(last_reply),
-        **({"evicted": evicted} if evicted else {}),
-        **_merge_blocked_pods(last_reply, replies),
-    }
-    has_more = last_reply.get_type() == events.PODS_EVICTED and (
-        needs_another_pass or bool(last_reply.get_extension("more"))
-    )
-    reference, node = parse_reference(event), parse_node_name(event)
-    flags = ("more",) if has_more else ()
-    return events.build_event(last_reply.get_type(), "evict", reference, node, cause=event, data=data, flags=flags)
 
 
 def build_evicted_data(outcome: EvictionOutcome, pods_version: str, budgets_version: str) -> Object:

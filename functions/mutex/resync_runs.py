@@ -28,7 +28,7 @@ from functions.mutex.active_run import EVENT_TYPE_OF_DUE, parse_upgrade_timeout
 from functions.mutex.event_objects import log_about, log_failure, utc_now
 from functions.round_robin import RoundRobin
 from functions.steps import step
-from functions.work_queue import LatestStatePolicy, WorkKey
+from functions.work_queue import HintPolicy, WorkKey
 from kube.client.sync_client import SyncClient
 from kube.mutex import claims, due_events, lookup, run_record
 from kube.mutex.due_events import DueEvent, ObservedRun
@@ -54,9 +54,7 @@ UNKNOWN_UID = "unknown"
     emits=tuple(EVENT_TYPE_OF_DUE.values()),
     on_failure=log_failure,
     # Hints coalesce only with hints and ticks only with ticks, because a tick emits more events than a hint.
-    coalescing=LatestStatePolicy(
-        lambda hint: WorkKey("all runs (tick)" if hint.get_type() == events.TICK else "all runs")
-    ),
+    coalescing=HintPolicy(lambda hint: WorkKey("all runs (tick)" if hint.get_type() == events.TICK else "all runs")),
 )
 def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the events that rules, targets, runs and orphaned nodes wait for.

@@ -12,7 +12,7 @@ from eventing import events
 from eventing.http_binding import decode_event, encode_binary
 from functions.event_data import require_data
 from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, retry_or_block
-from functions.maintenance.eviction_reports import PodHintPolicy, build_evicted_data
+from functions.maintenance.eviction_reports import build_evicted_data
 from kube.budgets import BlockedPod
 from kube.evictions.executor import EvictionOutcome
 from kube.maintenance.node_snapshot import StepSnapshot
@@ -108,82 +108,20 @@ def build_refusal(uid: str, message: str, **extra_fields: str) -> Object:
     return {"uid": uid, "message": message, **extra_fields}
 
 
-def merge_replies(*replies: BaseCloudEvent, has_more_hints: bool = False) -> BaseCloudEvent:
-    """Return the single reply that merges the replies of several batches."""
-    merged = PodHintPolicy().merge_replies(HINT, [[reply] for reply in replies], has_more_hints=has_more_hints)
-    assert merged is not None
-    (reply,) = merged
-    return reply
-
-
-def test_batches_merge_into_one_reply() -> None:
-    """Design rule 8: the merged reply contains all evicted pods, all refusals that still apply, and each error once."""
-    refusal_with_backoff = build_refusal("b", "too busy", retryAfter="2026-01-02T03:04:05Z")
-    first = build_reply("a", blocked=[refusal_with_backoff, build_refusal("c", "earlier")], error="too busy")
-    last = build_reply("d", blocked=[build_refusal("e", "forbidden")], error="forbidden")
-
-    reply = merge_replies(first, last)
-
-    data = require_data(reply)
-    assert [pod["uid"] for pod in data["evicted"]] == ["a", "d"]
-    assert data["blocked"] == [refusal_with_backoff, build_refusal("e", "forbidden")]
-    assert data["error"] == "forbidden; too busy"
-    assert (reply.get_source(), reply.get_extension("more")) == (events.SOURCE_PREFIX + "evict", None)
-
-
-def test_merged_reply_contains_latest_outcome_of_pod() -> None:
-    """Design rule 9: if a pod has several outcomes, the merged reply contains only the latest outcome."""
-    refusals_with_backoff = [build_refusal(uid, "too busy", retryAfter="2026-01-02T03:04:05Z") for uid in ("a", "b")]
-
-    data = require_data(
-        merge_replies(
-            build_reply(blocked=refusals_with_backoff),
-            build_reply("a", blocked=[build_refusal("b", "forbidden")], error="forbidden"),
-        )
-    )
-
-    assert (data["blocked"], data["error"]) == ([build_refusal("b", "forbidden")], "forbidden")
-
-
-def test_merged_reply_keeps_request_for_another_pass() -> None:
-    """Design rule 8: the merged reply requests another pass if the last batch requests one or if a batch failed."""
-    failure = events.build_event(
-        events.MAINTENANCE_STEP_FAILED, "evict", REFERENCE, "node-1", cause=HINT, data={"error": "x"}
-    )
-
-    flagged = [
-        merge_replies(build_reply("a"), build_reply("b", more=True)),
-        merge_replies(build_reply("a"), build_reply("b"), failure),
-    ]
-
-    assert [reply.get_extension("more") for reply in flagged] == ["true", "true"]
-    assert merge_replies(build_reply("a"), build_reply("b")).get_extension("more") is None
-
-
 def test_reply_omits_refusals_beyond_event_size_limit() -> None:
     """X-6: a reply omits refusals that would make the event larger than the size limit."""
-    pods = [
-        {"namespace": "ns", "name": f"pod-{number}", "uid": f"{prefix}{number}"}
-        for prefix in "ab"
-        for number in range(330)
-    ]
     long_message = "\N{PILE OF POO}" * 1024
-    batches = [
-        EvictionOutcome(blocked=[BlockedPod(pod, "Error", long_message) for pod in part])
-        for part in (pods[:330], pods[330:])
-    ]
-    first, last = (build_evicted_data(batch, "1", "1") for batch in batches)
-    refusals_with_backoff = [{**pod, "retryAfter": "2026-01-02T03:04:05Z"} for pod in first["blocked"]]
+    pods = [{"namespace": "ns", "name": f"pod-{number}", "uid": str(number)} for number in range(660)]
+    data = build_evicted_data(
+        EvictionOutcome(blocked=[BlockedPod(pod, "Error", long_message) for pod in pods]), "1", "1"
+    )
 
-    single_reply = build_reply(blocked=last["blocked"], error=last["error"])
-    merged_reply = merge_replies(build_reply(blocked=refusals_with_backoff, error=first["error"]), single_reply)
+    message = encode_binary(build_reply(blocked=data["blocked"], error=data["error"]))
 
-    for reply in (single_reply, merged_reply):
-        message = encode_binary(reply)
-        blocked_pods = require_data(decode_event(message.headers, message.body))["blocked"]
-        assert [pod["uid"] for pod in blocked_pods] == sorted(pod["uid"] for pod in blocked_pods)
-        assert len(blocked_pods) > 50
-    assert require_data(merged_reply)["error"] == truncate(require_data(merged_reply)["error"], MAX_ERROR_CHARACTERS)
+    blocked_pods = require_data(decode_event(message.headers, message.body))["blocked"]
+    assert [pod["uid"] for pod in blocked_pods] == sorted(pod["uid"] for pod in blocked_pods)
+    assert 50 < len(blocked_pods) < len(pods)
+    assert data["error"] == truncate(data["error"], MAX_ERROR_CHARACTERS)
 
 
 def test_refusals_in_event_are_independent_of_order() -> None:
@@ -218,11 +156,3 @@ def test_snapshot_omits_oversized_pods() -> None:
             make_maintenance(), is_cordoned_and_tainted=True, leaving=[make_pod("a")]
         ).as_data()
     )
-
-
-def test_empty_replies_merge_into_empty_reply() -> None:
-    """Design rule 8: empty replies merge into an empty reply, or into None if another pass must follow."""
-    policy = PodHintPolicy()
-
-    assert policy.merge_replies(HINT, [[], []], has_more_hints=False) == []
-    assert policy.merge_replies(HINT, [[], []], has_more_hints=True) is None
