@@ -172,12 +172,11 @@ def _find_valid_snapshot(maintenance: m.Maintenance, update: StatusUpdate) -> St
 def _is_cordon_proven(maintenance: m.Maintenance, step_snapshot: StepSnapshot | None, update: StatusUpdate) -> bool:
     """Return whether the node is known to be cordoned and tainted without reading it.
 
-    `pods.gone` reports nothing about the node, and `evict` had checked the node before `pods.evicted`. For these
-    events, the status suffices, since `guard` watches the node.
+    `pods.gone` reports nothing about the node. For this event, the status suffices, since `guard` watches the node.
     """
     if step_snapshot:
         return step_snapshot.is_cordoned_and_tainted
-    return update.event.get_type() in (events.PODS_GONE, events.PODS_EVICTED) and m.is_reported_cordoned(maintenance)
+    return update.event.get_type() == events.PODS_GONE and m.is_reported_cordoned(maintenance)
 
 
 def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClient) -> None:
