@@ -70,25 +70,6 @@ def test_guard_emits_node_drifted_for_uncordoned_node(
     assert warning_event["type"] == "Warning"
 
 
-@proves("X-2")
-def test_drift_of_first_pass_is_emitted_despite_coalesced_hint(functions: Functions, workload: Workload) -> None:
-    """Check that `guard` emits the drift that it has found, even if an event during this pass causes another pass.
-
-    The second pass finds the drift already recorded, and emits nothing.
-    """
-    node = workload.take_node()
-    maintenance = create_active_maintenance(functions, workload, node)
-    workload.local_cluster.kubectl("uncordon", node)
-    hint = build_node_updated_event(workload.read_node(node))
-
-    with run_before_request(functions.clusters["guard"], "POST", EVENTS_PATH, lambda: functions.post("guard", hint)):
-        reply = functions.invoke("guard", build_node_updated_event(workload.read_node(node)))
-
-    assert reply is not None
-    assert reply.get_type() == events.NODE_DRIFTED
-    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(maintenance).as_data()
-
-
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 def test_guard_emits_node_drifted_for_removed_drain_taint(
     functions: Functions, workload: Workload, group: ApiGroup

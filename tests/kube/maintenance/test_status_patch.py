@@ -445,7 +445,7 @@ def test_maintenance_that_has_not_begun_or_is_deleted_gets_no_patch() -> None:
     deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
 
     assert build_status_patch(make_maintenance(counts=""), make_snapshot([make_pod()]), StatusInput(), NOW) is None
-    assert build_status_patch(deleted, make_snapshot([make_pod()]), [StatusInput(error="x")], NOW) is None
+    assert build_status_patch(deleted, make_snapshot([make_pod()]), StatusInput(error="x"), NOW) is None
 
 
 def test_deleted_maintenance_reports_only_the_restore_error() -> None:
