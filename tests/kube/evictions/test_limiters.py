@@ -183,7 +183,9 @@ def test_pacer_exists_while_an_eviction_is_unanswered() -> None:
     """Check that evictions under one budget are spaced although nothing but their tasks refers to the pacer."""
 
     async def start_evictions() -> tuple[bool, bool, list[float]]:
-        limiter, start_times, tasks = EvictionLimiter(is_dry_run=False), [], []
+        limiter = EvictionLimiter(is_dry_run=False)
+        start_times: list[float] = []
+        tasks: list[asyncio.Task[None]] = []
         for _ in range(2):
             await start_eviction(limiter, start_times, tasks)
         was_unanswered = limiter.has_unanswered("x/b")
