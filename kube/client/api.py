@@ -88,13 +88,14 @@ class Api:
         """
         configuration = Configuration()
         chosen_path = kubeconfig or os.environ.get("KUBECONFIG")
+        remedy = f"correct {'--kubeconfig' if kubeconfig else 'KUBECONFIG'}" if chosen_path else "set KUBECONFIG"
         path = chosen_path or str(Path("~/.kube/config").expanduser())
         file_exists = any(Path(file).is_file() for file in path.split(os.pathsep))
         try:
             if not (chosen_path or context or file_exists) and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 load_incluster_config(client_configuration=configuration)
             elif not file_exists:
-                raise Unavailable(0, f"kubeconfig {path} not found: set KUBECONFIG")
+                raise Unavailable(0, f"kubeconfig {path} not found: {remedy}")
             else:
                 await load_kube_config(configuration, path, context)
             api = cls(configuration, max_connections)
@@ -102,7 +103,7 @@ class Api:
             raise Unavailable(0, str(error)) from None
         except (ConfigException, ssl.SSLError) as error:
             reason = " ".join(str(error).split())
-            raise Unavailable(0, f"no usable kubeconfig at {path}: {reason}; set KUBECONFIG") from None
+            raise Unavailable(0, f"no usable kubeconfig at {path}: {reason}; {remedy}") from None
         return api.with_impersonation(as_user, as_groups) if as_user else api
 
     async def create_anonymous(self) -> Api:
