@@ -34,6 +34,8 @@ from kube.paths import Object
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+"""Content type of a patch that merges lists by key, such as conditions by type; only for Kubernetes' own kinds."""
 JSON = "application/json"
 METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Accept header for a list without spec and status of its items (API concepts, "metadata-only fetches")."""
@@ -247,7 +249,7 @@ class Api:
         return await self.request("POST", path, body=body)
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH) -> Object:
-        """Send a merge patch, or with `content_type=JSON_PATCH` a list of operations."""
+        """Send a patch in the format of `content_type`; with `JSON_PATCH`, the body is a list of operations."""
         return await self.request("PATCH", path, body=body, content_type=content_type)
 
     async def delete(
