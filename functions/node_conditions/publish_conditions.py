@@ -88,7 +88,7 @@ def _publish_on_node(name: str, client: SyncClient) -> None:
     """Write the conditions of one node, unless it does not exist."""
 
     def plan_patch() -> tuple[None, Object]:
-        # The node is read first: a maintenance that ends after this read changes the node, and the patch then fails.
+        # The node is read first: if its maintenance ends later, `restore` changes the node, and the patch is rejected.
         node = client.run(get_or_none(client.api.get(build_node_path(name))))
         return None, _build_patch(node, client.run(list_maintenances(client.api, name))) if node else {}
 

@@ -144,17 +144,23 @@ def _build_changed_conditions(
     current: Mapping[str, Mapping[str, Any]], maintenance: Maintenance, node: Node, now: datetime
 ) -> list[Object]:
     """Return the conditions whose status, reason or message differs from the node's."""
-    message, time = _build_message(maintenance), format_time(now)
-    changed = []
+    message, changed = _build_message(maintenance), []
     for condition_type, observation in CONDITIONS_BY_STATE[classify_node(maintenance, node)].items():
-        status = "True" if observation.is_true else "False"
-        wanted = {"type": condition_type, "status": status, "reason": observation.reason, "message": message}
+        fields = {
+            "status": "True" if observation.is_true else "False",
+            "reason": observation.reason,
+            "message": message,
+        }
         before = current.get(condition_type, {})
-        if all(before.get(name) == value for name, value in wanted.items()):
-            continue
-        transition_time = before.get("lastTransitionTime") if before.get("status") == status else None
-        changed.append({**wanted, "lastHeartbeatTime": time, "lastTransitionTime": transition_time or time})
+        if any(before.get(name) != value for name, value in fields.items()):
+            changed.append({"type": condition_type, **fields, **_build_times(before, fields["status"], now)})
     return changed
+
+
+def _build_times(before: Mapping[str, Any], status: str, now: datetime) -> Object:
+    """Return the times of a changed condition; the time of the transition changes only with the status."""
+    transition_time = before.get("lastTransitionTime") if before.get("status") == status else None
+    return {"lastHeartbeatTime": format_time(now), "lastTransitionTime": transition_time or format_time(now)}
 
 
 def _build_message(maintenance: Maintenance) -> str:
