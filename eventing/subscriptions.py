@@ -1,8 +1,8 @@
 """The functions' subscriptions, as in the filters of their Triggers, for reading a journal without a cluster.
 
 A test compares this table with the manifests. Optional components may not be installed. The table therefore omits the
-subscriptions of their functions to events that exist without the component: the tick and `node.tainted`. The table also
-omits `record`, which subscribes to all events.
+subscriptions of their functions to events that exist without the component: the tick, `node.tainted`, and an updated
+NodeMaintenance for `publish-conditions`. The table also omits `record`, which subscribes to all events.
 """
 
 from __future__ import annotations

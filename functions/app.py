@@ -24,6 +24,7 @@ from functions.mutex import label_nodes, edit_pools, run_job, release_node, awai
 from functions.mutex import resync_runs  # noqa: F401
 from functions.virtualization import migrate, protect  # noqa: F401
 from functions.cpu_labels import label_cpu  # noqa: F401
+from functions.node_conditions import publish_conditions  # noqa: F401
 from functions import record  # noqa: F401
 # isort: on
 

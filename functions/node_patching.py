@@ -21,20 +21,25 @@ Other controllers write taints in bursts after a cordon.
 
 
 def patch_node(
-    name: str, plan_patch: Callable[[], tuple[Snapshot, list[Object]]], client: SyncClient
+    name: str,
+    plan_patch: Callable[[], tuple[Snapshot, list[Object] | Object]],
+    client: SyncClient,
+    *,
+    subresource: str = "",
+    content_type: str = JSON_PATCH,
 ) -> tuple[Snapshot, bool]:
     """Send the patch that `plan_patch` computes from the state that it reads; send no empty patch (design rule 2).
 
     After a conflict, `plan_patch` reads all of its input again: the node and the maintenance (design rule 1). Returns
-    the state that `plan_patch` read last, and whether a patch was sent. Raises `Retry` if other clients keep changing
-    the node.
+    the state that `plan_patch` read last, and whether a patch was sent. `subresource` is the end of the node's path,
+    such as "/status". Raises `Retry` if other clients keep changing the node.
     """
     for _ in range(MAX_ATTEMPTS):
         snapshot, patch = plan_patch()
         if not patch:
             return snapshot, False
         try:
-            client.patch(build_node_path(name), patch, JSON_PATCH)
+            client.patch(f"{build_node_path(name)}{subresource}", patch, content_type)
             return snapshot, True
         except Conflict:
             continue

@@ -25,7 +25,7 @@ MUTEX_RESOURCES = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 def list_trigger_and_source_manifests(components: selection.Components) -> tuple[Path, ...]:
     """Return the manifests of the Triggers and sources for these components."""
-    names = [name for name in (selection.CERTIFICATES, *selection.CRD_PROJECTS) if name in components]
+    names = [name for name in (selection.CERTIFICATES, *selection.OPT_IN_COMPONENTS) if name in components]
     return (*FLOW_MANIFESTS, *(COMPONENTS_DIR / name / "eventing.yaml" for name in names))
 
 
@@ -34,7 +34,7 @@ def install_manifests(
 ) -> None:
     """Apply the CRDs, namespaces and RBAC; return when the kinds are served.
 
-    For each optional component in `components`, also apply its CRDs, if any, and the RBAC of its sources.
+    For each optional component in `components`, also apply its CRDs and the RBAC of its sources, if it has any.
 
     Args:
         with_v1alpha1: Whether to also apply the CRD of the oldest API version.

@@ -86,6 +86,7 @@ COMPONENT_PAGES = {
     "mutex": "mutex.md",
     "virtualization": "virtualization.md",
     "cpu_labels": "cpu-labels.md",
+    "node_conditions": "node-conditions.md",
 }
 EXTERNAL_TYPES = {
     events.RESOURCE_ADDED: "an object was created; data: the object",

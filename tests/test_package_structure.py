@@ -17,7 +17,7 @@ import yaml
 from functions.app import FUNCTIONS
 from tests.sources import ROOT, get_rbac_path, get_source_path, get_test_path, parse_source
 
-COMPONENTS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels")
+COMPONENTS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels", "node_conditions")
 """`maintenance` and the optional components; each has a package in `functions` and one for its rules in `kube`."""
 RULES_PACKAGES = {component: f"kube/{component}" for component in COMPONENTS}
 """The package with the rules of each component."""
@@ -46,6 +46,12 @@ ALLOWED_IMPORTS = {
     "functions/admission": (
         *("functions", "functions/admission", "eventing"),
         *("kube", "kube/client", "kube/maintenance", "kube/admission"),
+    ),
+    # The conditions of a node describe its NodeMaintenance.
+    "kube/node_conditions": ("kube", "kube/maintenance", "kube/node_conditions"),
+    "functions/node_conditions": (
+        *("functions", "functions/node_conditions", "eventing"),
+        *("kube", "kube/client", "kube/maintenance", "kube/node_conditions"),
     ),
     "console": ("console/commands", "console/operations", "console/terminal"),
     "console/commands": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),

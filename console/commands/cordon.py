@@ -7,7 +7,7 @@ from contextlib import suppress
 import click
 
 from console.operations.descriptions import STATE_SCHEDULABLE, build_node_report, format_full_name
-from console.operations.maintenance_actions import get_node_or_refuse
+from console.operations.maintenance_actions import get_node_or_refuse, list_served_maintenances
 from console.operations.manual_drain import cordon_node
 from console.terminal.connection import run_with_api
 from console.terminal.options import NonEmptyText, SingleNodeCommand, cluster_options, output_option
@@ -15,7 +15,6 @@ from console.terminal.output import print_note, show_json
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import Conflict
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.lookup import list_maintenances
 from kube.maintenance.objects import select_unreleased
 from kube.nodes import build_node_path, build_restore_patch, has_maintenance_label
 from kube.paths import Object
@@ -65,7 +64,7 @@ async def _uncordon_node(api: Api, node_name: str) -> tuple[bool, Object]:
     label, the drain taints belong to another actor and stay. Raises `ClickException` while the node is in maintenance,
     because that maintenance would cordon it again.
     """
-    for maintenance in select_unreleased(await list_maintenances(api, node_name)):
+    for maintenance in select_unreleased(await list_served_maintenances(api, node_name)):
         raise click.ClickException(
             f'node "{node_name}" is in maintenance by {format_full_name(maintenance)}: '
             f"to end it, run kubectl maintenance stop {node_name}"

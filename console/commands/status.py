@@ -15,7 +15,7 @@ from console.operations.descriptions import STATE_GONE, build_node_report, strip
 from console.operations.drain_preview import read_vmis
 from console.operations.install_check import list_install_warnings, warn_if_stalled
 from console.operations.install_problems import select_stalled
-from console.operations.maintenance_actions import build_unknown_node_refusal, watch_maintenances
+from console.operations.maintenance_actions import build_unknown_node_refusal, list_served_maintenances, watch_maintenances
 from console.terminal.connection import run_with_api
 from console.terminal.maintenance_display import format_line, render_details, render_overview, render_vmis
 from console.terminal.options import (
@@ -28,7 +28,6 @@ from console.terminal.options import (
 )
 from console.terminal.output import escape_all, show, show_json, show_live, warn
 from kube.client.api import Api, get_or_none
-from kube.maintenance.lookup import list_maintenances
 from kube.nodes import build_node_path
 from kube.paths import Object
 
@@ -69,7 +68,7 @@ async def _read_state_and_warnings(api: Api, node: str, namespace: str) -> tuple
 
     Raises `Refusal` if the node does not exist and no maintenance names it.
     """
-    state = await _build_state(api, node, await list_maintenances(api, node or None))
+    state = await _build_state(api, node, await list_served_maintenances(api, node or None))
     if state.get("state") == STATE_GONE and not state["maintenances"]:
         raise build_unknown_node_refusal(node)
     stalled = select_stalled(state["maintenances"], datetime.now(timezone.utc))

@@ -14,7 +14,7 @@ from kube.client.decoding import collect_warnings
 from kube.client.list_watch import Change, follow, merge_streams
 from kube.maintenance.drain_flags import build_drain_spec
 from kube.maintenance.groups import GROUPS, ApiGroup
-from kube.maintenance.lookup import is_selector_unsupported, list_maintenances
+from kube.maintenance.lookup import is_selector_unsupported, list_maintenances_of_group, sort_by_age
 from kube.maintenance.objects import (
     REQUESTER_ANNOTATION,
     build_path,
@@ -101,7 +101,7 @@ async def _build_name_taken_refusal(api: Api, group: ApiGroup, name: str) -> Ref
 
 
 async def _raise_if_in_maintenance(api: Api, node: str) -> None:
-    for existing in select_unreleased(await list_maintenances(api, node)):
+    for existing in select_unreleased(await list_served_maintenances(api, node)):
         if is_deleting(existing):
             message = f'node "{node}" is not restored yet: {format_full_name(existing)} is being deleted'
             raise Refusal(HTTPStatus.CONFLICT, message, "try again when it is deleted")
@@ -122,7 +122,7 @@ async def end_maintenances(api: Api, node: str) -> list[Object]:
 
 async def list_maintenances_to_end(api: Api, node: str) -> list[Object]:
     """Return all unreleased maintenances of the node. Raises `Refusal` if there are none."""
-    maintenances = select_unreleased(await list_maintenances(api, node))
+    maintenances = select_unreleased(await list_served_maintenances(api, node))
     if not maintenances:
         raise await _build_nothing_to_end_refusal(api, node)
     return maintenances
@@ -150,14 +150,29 @@ async def _build_nothing_to_end_refusal(api: Api, node: str) -> Refusal:
     return Refusal(HTTPStatus.CONFLICT, f'node "{node}" is not in maintenance', "see kubectl maintenance status")
 
 
-async def list_served_groups(api: Api) -> list[ApiGroup]:
-    """Return the API groups whose CRD is installed. Raises `OperationError` if none is installed."""
+async def list_served_maintenances(api: Api, node: str | None = None) -> list[Object]:
+    """Return the NodeMaintenances (or those of `node`) of all API groups whose CRD is installed, oldest first.
+
+    A user needs rights for these groups only: the API server denies a user a group that it does not serve.
+    """
+    groups = await find_served_groups(api)
+    found = await gather_all(*(list_maintenances_of_group(api, group, node) for group in groups))
+    return sort_by_age(maintenance for maintenances in found for maintenance in maintenances)
+
+
+async def find_served_groups(api: Api) -> list[ApiGroup]:
+    """Return the API groups whose CRD is installed."""
     responses = await gather_all(*(get_or_none(api.get(f"/apis/{version}")) for version in GROUPS))
-    served = [
+    return [
         group
         for group, response in zip(GROUPS.values(), responses, strict=True)
         if any(resource["name"] == "nodemaintenances" for resource in (response or {}).get("resources", []))
     ]
+
+
+async def list_served_groups(api: Api) -> list[ApiGroup]:
+    """Return the API groups whose CRD is installed. Raises `OperationError` if none is installed."""
+    served = await find_served_groups(api)
     if not served:
         raise OperationError("the cluster does not serve NodeMaintenances", "install the CRDs first")
     return served

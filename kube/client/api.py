@@ -34,6 +34,8 @@ from kube.paths import Object
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+"""Content type of a patch that merges lists by key, such as conditions by type; only for Kubernetes' own kinds."""
 JSON = "application/json"
 METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Accept header for a list without spec and status of its items (API concepts, "metadata-only fetches")."""
@@ -88,13 +90,14 @@ class Api:
         """
         configuration = Configuration()
         chosen_path = kubeconfig or os.environ.get("KUBECONFIG")
+        remedy = f"correct {'--kubeconfig' if kubeconfig else 'KUBECONFIG'}" if chosen_path else "set KUBECONFIG"
         path = chosen_path or str(Path("~/.kube/config").expanduser())
         file_exists = any(Path(file).is_file() for file in path.split(os.pathsep))
         try:
             if not (chosen_path or context or file_exists) and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 load_incluster_config(client_configuration=configuration)
             elif not file_exists:
-                raise Unavailable(0, f"kubeconfig {path} not found: set KUBECONFIG")
+                raise Unavailable(0, f"kubeconfig {path} not found: {remedy}")
             else:
                 await load_kube_config(configuration, path, context)
             api = cls(configuration, max_connections)
@@ -102,7 +105,7 @@ class Api:
             raise Unavailable(0, str(error)) from None
         except (ConfigException, ssl.SSLError) as error:
             reason = " ".join(str(error).split())
-            raise Unavailable(0, f"no usable kubeconfig at {path}: {reason}; set KUBECONFIG") from None
+            raise Unavailable(0, f"no usable kubeconfig at {path}: {reason}; {remedy}") from None
         return api.with_impersonation(as_user, as_groups) if as_user else api
 
     async def create_anonymous(self) -> Api:
@@ -246,7 +249,7 @@ class Api:
         return await self.request("POST", path, body=body)
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH) -> Object:
-        """Send a merge patch, or with `content_type=JSON_PATCH` a list of operations."""
+        """Send a patch in the format of `content_type`; with `JSON_PATCH`, the body is a list of operations."""
         return await self.request("PATCH", path, body=body, content_type=content_type)
 
     async def delete(

@@ -140,7 +140,8 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
     from yaml import YAMLError
 
     # The library raises these errors for a malformed kubeconfig, because it does not validate the content first.
-    parse_errors = (YAMLError, ValueError, TypeError, AttributeError, KeyError, OSError)
+    parse_errors = (YAMLError, ValueError, KeyError, OSError)
+    structure_errors = (TypeError, AttributeError)
     try:
         merger, loader = _import_kubeconfig_readers()
         merged = merger(file).config
@@ -156,6 +157,8 @@ async def load_kube_config(configuration: Configuration, file: str, context: str
             certificate, key = (_pop_pem(user["user"], name) for name in ("client-certificate", "client-key"))
             configuration.client_pem = b"\n".join(filter(None, (certificate, key))) if certificate else b""
         await reader.load_and_set(configuration)
+    except structure_errors as error:
+        raise ConfigException("its content is not a kubeconfig") from error
     except parse_errors as error:
         raise ConfigException(str(error)) from error
 

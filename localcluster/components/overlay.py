@@ -8,7 +8,13 @@ from pathlib import Path
 
 import yaml
 
-from localcluster.components.selection import ADMISSION, CERTIFICATES, CRD_PROJECTS, DEFAULT_COMPONENTS, Components
+from localcluster.components.selection import (
+    ADMISSION,
+    CERTIFICATES,
+    DEFAULT_COMPONENTS,
+    OPT_IN_COMPONENTS,
+    Components,
+)
 
 OPTIONAL_COMPONENTS = (ADMISSION, CERTIFICATES)
 """Components that the overlays include as kustomize components; the overlays' resources form `maintenance`."""
@@ -41,7 +47,7 @@ def select_components(base_components: list[str], components: Components) -> lis
     """
     opt_in = [
         component
-        for component in CRD_PROJECTS
+        for component in OPT_IN_COMPONENTS
         if component in components and not any(_is_component_path(component, path) for path in base_components)
     ]
     anchor = (

@@ -8,15 +8,18 @@ from localcluster.errors import LocalClusterError
 
 MAINTENANCE, ADMISSION, CERTIFICATES = "maintenance", "admission", "certificates"
 MUTEX, VIRTUALIZATION, CPU_LABELS = "mutex", "virtualization", "cpu-labels"
-ALL_COMPONENTS = (MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX, VIRTUALIZATION, CPU_LABELS)
+NODE_CONDITIONS = "node-conditions"
+DEFAULT_COMPONENTS = (MAINTENANCE, ADMISSION, CERTIFICATES)
+OPT_IN_COMPONENTS = (MUTEX, VIRTUALIZATION, CPU_LABELS, NODE_CONDITIONS)
+"""The components that the default overlays do not include."""
+ALL_COMPONENTS = (*DEFAULT_COMPONENTS, *OPT_IN_COMPONENTS)
 CRD_PROJECTS = {MUTEX: "OpenShift", VIRTUALIZATION: "KubeVirt", CPU_LABELS: "HyperConverged"}
-"""For each component, the project whose CustomResourceDefinitions it needs."""
+"""For each component with event sources of its own, the project whose CustomResourceDefinitions it needs."""
 FAKED_PROJECTS = {component: CRD_PROJECTS[component] for component in (MUTEX, VIRTUALIZATION)}
 """For each component, the project that the fakes imitate."""
 FAKES_OFF, FAKES_ON, KUBEVIRT_ITSELF = "off", "on", "kubevirt"
 FAKE_MODES = (FAKES_OFF, FAKES_ON, KUBEVIRT_ITSELF)
 """No fakes; fakes of all projects in `FAKED_PROJECTS`; or KubeVirt's own control plane with fakes of its nodes."""
-DEFAULT_COMPONENTS = tuple(component for component in ALL_COMPONENTS if component not in CRD_PROJECTS)
 Components = Collection[str]
 
 

@@ -43,6 +43,7 @@ UNUSED_COMPONENTS = (
     "deleting",
     "virtualization",
     "cpu-labels",
+    "node-conditions",
 )
 """The components that no overlay contains; the tests combine them with `plain`."""
 SKIPPED_COMPONENTS = ("monitoring", "senders", "cert-manager", "scale-to-zero")

@@ -235,6 +235,11 @@ def prepare_label_cpu(workload: ScenarioWorkload) -> BaseCloudEvent:
     return build_reference_event()
 
 
+def prepare_publish_conditions(workload: ScenarioWorkload) -> BaseCloudEvent:
+    """Cordon and taint the node of a maintenance, and return `node.tainted`."""
+    return workload.functions.run_until_tainted(workload.create_maintenance(workload.take_node()))
+
+
 def prepare_certificate_issuing(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create the webhook's labelled empty Secret, and a webhook configuration that requests the CA bundle."""
     certificates = workload.prepare_certificates()
@@ -258,5 +263,6 @@ SCENARIOS: dict[str, Scenario] = {
     "migrate": prepare_migrate,
     "protect": prepare_protect,
     "label-cpu": prepare_label_cpu,
+    "publish-conditions": prepare_publish_conditions,
 }
 """Step name, with a qualifier if the step has several scenarios → scenario."""

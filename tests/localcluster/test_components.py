@@ -44,7 +44,8 @@ SHARED_PROCESSES = {
         (
             ("--components", "maintenance,pigeons,doves"),
             "COMPONENTS=maintenance,pigeons,doves: unsupported values doves, pigeons: "
-            "use any of maintenance, admission, certificates, mutex, virtualization, cpu-labels",
+            "use any of maintenance, admission, certificates, mutex, virtualization, cpu-labels, "
+            "node-conditions",
         ),
         (("--components", "mutex"), "COMPONENTS=mutex: component maintenance is required: add it"),
         (("--components", ""), "COMPONENTS=: component maintenance is required: add it"),
@@ -130,23 +131,27 @@ def test_overlay_is_written_for_different_set_of_components(tmp_path: Path, over
 
 
 @pytest.mark.parametrize("overlay_name", ["plain", "rabbitmq", "knative"])
-def test_label_cpu_has_own_process_and_account(tmp_path: Path, overlay_name: str) -> None:
-    """Check that `label-cpu` has its own process and ServiceAccount, like every function in these overlays."""
+@pytest.mark.parametrize(
+    ("component", "function"),
+    [(selection.CPU_LABELS, "label-cpu"), (selection.NODE_CONDITIONS, "publish-conditions")],
+)
+def test_function_of_opt_in_component_has_own_process_and_account(
+    tmp_path: Path, overlay_name: str, component: str, function: str
+) -> None:
+    """Check that an opt-in function has its own process and ServiceAccount, like every function in these overlays."""
     objects = render(
-        overlay.ensure_overlay(
-            OVERLAYS_DIR / overlay_name, (*selection.DEFAULT_COMPONENTS, selection.CPU_LABELS), tmp_path
-        )
+        overlay.ensure_overlay(OVERLAYS_DIR / overlay_name, (*selection.DEFAULT_COMPONENTS, component), tmp_path)
     )
 
     trigger_specs = [
         trigger["spec"]
         for trigger in filter_by_kind(objects, "Trigger")
-        if trigger["metadata"]["name"].startswith("label-cpu-on-")
+        if trigger["metadata"]["name"].startswith(f"{function}-on-")
     ]
     assert {(spec["subscriber"]["ref"]["name"], "deadLetterSink" in spec["delivery"]) for spec in trigger_specs} == {
-        ("label-cpu", False)
+        (function, False)
     }
-    assert get_pod_templates(objects)["label-cpu"]["spec"]["serviceAccountName"] == "label-cpu"
+    assert get_pod_templates(objects)[function]["spec"]["serviceAccountName"] == function
 
 
 @pytest.mark.parametrize("overlay_name", ["compact", "hyperconverged"])
@@ -164,7 +169,9 @@ def test_shared_process_serves_optional_components(tmp_path: Path, overlay_name:
     ]
     subscribers = [spec["subscriber"] for spec in triggers.values()]
     assert {get_identity(sink["ref"]) for sink in (*subscribers, *dead_letter_sinks)} <= services
-    assert {f"{name}-on-tick" for name in ("label-cpu", "migrate", "protect", "resync-runs")} <= triggers.keys()
+    assert {
+        f"{name}-on-tick" for name in ("label-cpu", "migrate", "protect", "publish-conditions", "resync-runs")
+    } <= triggers.keys()
     assert {get_identity(triggers[f"{name}-on-tick"]["subscriber"]["ref"]) for name in ("migrate", "label-cpu")} == {
         SHARED_PROCESSES[overlay_name]
     }

@@ -227,6 +227,9 @@ def test_documented_console_overlay_configures_proxy(tmp_path: Path) -> None:
         ("cpu-labels/service", "services", "cpu-labels", "kafka"),
         ("cpu-labels/service", "compact", "cpu-labels", "kafka"),
         ("cpu-labels/deployment", "cpu-labels", "plain", "rabbitmq"),
+        ("node-conditions/service", "services", "node-conditions", "kafka"),
+        ("node-conditions/service", "compact", "node-conditions", "kafka"),
+        ("node-conditions/deployment", "node-conditions", "plain", "rabbitmq"),
     ],
     ids="-".join,
 )
@@ -248,7 +251,7 @@ def test_components_can_be_combined(tmp_path: Path, components: tuple[str, ...])
         workload for workload in filter_by_kind(objects, "Service", "Deployment") if "template" in workload["spec"]
     ]
     has_own_process = "certificates" in components  # `renew-certificates` always has a separate process.
-    optional_components = ("mutex", "virtualization", "cpu-labels")
+    optional_components = ("mutex", "virtualization", "cpu-labels", "node-conditions")
     optional_step_count = sum(
         len(list_steps(component.replace("-", "_"))) for component in optional_components if component in components
     )

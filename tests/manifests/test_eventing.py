@@ -22,7 +22,9 @@ from tests.proofs import proves
 from tests.sources import OPT_IN_STEPS
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-OPTIONAL_COMPONENT_DIRS = ("components/mutex", "components/virtualization", "components/cpu-labels")
+OPTIONAL_COMPONENT_DIRS = (
+    *("components/mutex", "components/virtualization", "components/cpu-labels", "components/node-conditions"),
+)
 EVENTING_DIRS = ("base/eventing", "components/certificates", *OPTIONAL_COMPONENT_DIRS)
 FUNCTIONS = {
     *("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync", "record"),
@@ -43,6 +45,7 @@ LABEL_CPU_TRIGGER_SUFFIXES = (
         for change in ("added", "updated", "deleted")
     ),
 )
+PUBLISH_CONDITIONS_TRIGGER_SUFFIXES = ("maintenance-updated", "node-tainted", "tick")
 RENEW_CERTIFICATES_TRIGGER_SUFFIXES = ("tick", "secret-added", "secret-updated", "secret-deleted")
 
 
@@ -73,6 +76,7 @@ TICK_BACKED_TRIGGERS = (
     *(f"migrate-on-{suffix}" for suffix in VIRTUALIZATION_TRIGGER_SUFFIXES if not suffix.endswith("-added")),
     *(f"protect-on-{suffix}" for suffix in VIRTUALIZATION_TRIGGER_SUFFIXES),
     *(f"label-cpu-on-{suffix}" for suffix in LABEL_CPU_TRIGGER_SUFFIXES),
+    *(f"publish-conditions-on-{suffix}" for suffix in PUBLISH_CONDITIONS_TRIGGER_SUFFIXES),
 )
 """Triggers whose undelivered events need not become dead letters, because the function repeats the work on a tick."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in filter_by_kind(kind)]

@@ -67,10 +67,10 @@ def test_triggers_deliver_exactly_the_consumed_types(folder: Path, tmp_path: Pat
 def test_subscriptions_match_triggers(tmp_path: Path) -> None:
     """Check that `SUBSCRIPTIONS`, which is used to find missing attempts in a recording, matches the Triggers.
 
-    `record`, which consumes everything, is excluded. The optional functions' Triggers for ticks and tainted nodes are
-    also excluded, because such events occur in installs without these functions.
+    `record`, which consumes everything, is excluded. The optional functions' Triggers for ticks, tainted nodes and
+    updated NodeMaintenances are also excluded, because such events occur in installs without these functions.
     """
-    optional_components = ("mutex", "virtualization", "cpu-labels")
+    optional_components = ("mutex", "virtualization", "cpu-labels", "node-conditions")
     component_documents = manifests.read_documents(
         [MANIFESTS / "components" / component / "eventing.yaml" for component in optional_components]
     )
@@ -81,10 +81,17 @@ def test_subscriptions_match_triggers(tmp_path: Path) -> None:
         (trigger.subscriber_url.rpartition("/")[2], frozenset(trigger.attributes.items()))
         for trigger in parsed_triggers
     }
-    tick_functions = ("resync-runs", "migrate", "protect", "label-cpu")
+    tick_functions = ("resync-runs", "migrate", "protect", "label-cpu", "publish-conditions")
     tick_subscriptions = {(name, frozenset({("type", events.TICK)})) for name in tick_functions}
-    tainted = {(name, frozenset({("type", events.NODE_TAINTED)})) for name in ("migrate", "protect")}
-    excluded = {("record", frozenset()), *tick_subscriptions, *tainted}
+    tainted = {
+        (name, frozenset({("type", events.NODE_TAINTED)})) for name in ("migrate", "protect", "publish-conditions")
+    }
+    maintenance_updated = frozenset({("type", events.RESOURCE_UPDATED), ("kind", "NodeMaintenance")})
+    excluded = {
+        *(("record", frozenset()), ("publish-conditions", maintenance_updated)),
+        *tick_subscriptions,
+        *tainted,
+    }
 
     assert {(name, frozenset(attributes.items())) for name, attributes in SUBSCRIPTIONS} == filters - excluded
     assert excluded < filters

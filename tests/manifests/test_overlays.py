@@ -487,7 +487,9 @@ def test_rabbitmq_keeps_events_in_quorum_queues() -> None:
     assert config["spec"]["queueType"] == "quorum"
 
 
-TICK_DRIVEN_FUNCTIONS = ("resync", "resync-runs", "renew-certificates", "migrate", "protect", "label-cpu")
+TICK_DRIVEN_FUNCTIONS = (
+    *("resync", "resync-runs", "renew-certificates", "migrate", "protect", "label-cpu", "publish-conditions"),
+)
 DELIVERY_POLICIES = {
     "record": (40, "linear", "PT1S", "PT10S"),
     **dict.fromkeys(TICK_DRIVEN_FUNCTIONS, (2, "exponential", "PT0.5S", "PT4S")),

@@ -176,6 +176,8 @@ def test_invalid_kubeconfig_is_one_line_error(tmp_path: Path, content: bytes) ->
 
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: no usable kubeconfig at {file}: ")
+    assert result.stderr.endswith("; correct --kubeconfig\n")
+    assert "object" not in result.stderr  # No message of a Python error is left.
 
 
 @proves("OSV-10")

@@ -272,7 +272,7 @@ def test_unusable_certificate_is_reported(
     content[section][0][section[:-1]] = {**content[section][0][section[:-1]], **field}
     (tmp_path / "config").write_text(yaml.safe_dump(content))
 
-    with pytest.raises(Unavailable, match=f"no usable kubeconfig at .*{message}.*; set KUBECONFIG"):
+    with pytest.raises(Unavailable, match=f"no usable kubeconfig at .*{message}.*; correct --kubeconfig"):
         asyncio.run(Api.connect(str(tmp_path / "config")))
 
 

@@ -1,0 +1,1 @@
+"""Rules for the lifecycle conditions on nodes."""

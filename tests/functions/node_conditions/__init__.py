@@ -1,0 +1,1 @@
+"""Tests for the step that publishes conditions on nodes."""

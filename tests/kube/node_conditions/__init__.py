@@ -1,0 +1,1 @@
+"""Tests for the rules of the lifecycle conditions on nodes."""
