@@ -1,0 +1,155 @@
+"""Judges whether the remaining nodes have capacity for the pods that a drain displaces. Pure functions.
+
+The judgement is greedy: pods with the fewest eligible nodes come first, then large pods before small ones, and each pod
+takes the first node that accepts it. kube-scheduler is greedy, too, but may choose other nodes. So the judgement is an
+estimate: `FITS` means that a placement of these pods exists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kube.nodes import Node, build_natural_sort_key
+from kube.pods import Pod, format_key, get_node_name, is_finished
+from kube.quantities import Resources
+from kube.scheduling import (
+    AntiAffinityIndex,
+    compute_pod_requests,
+    find_rejection,
+    list_unmodelled_constraints,
+    parse_allocatable,
+)
+from kube.text_limits import format_count
+
+FITS, UNKNOWN, NOWHERE = "fits", "unknown", "nowhere"
+"""Verdicts on a displaced pod.
+
+- `FITS`: A node accepts it, next to the other displaced pods.
+- `UNKNOWN`: A node has free resources for it, but the pod has a constraint that is not modelled.
+- `NOWHERE`: No node accepts it.
+"""
+OTHER_ANTI_AFFINITY = "anti-affinity of another pod"
+NO_NODES = "no other node"
+
+
+class Placement(NamedTuple):
+    """The verdict on one displaced pod.
+
+    Attributes:
+        node: The node whose free resources the judgement used for the pod; "" for `NOWHERE`.
+        reason: The constraints that are not modelled, or the nodes' reasons to reject the pod; "" for `FITS`.
+    """
+
+    pod: Pod
+    verdict: str
+    node: str = ""
+    reason: str = ""
+
+
+@dataclass
+class _Candidate:
+    """A remaining node with its free resources, which decrease with each pod that is placed on it."""
+
+    node: Node
+    free: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        return str(self.node["metadata"]["name"])
+
+    def list_insufficient(self, requests: Resources) -> list[str]:
+        """Return the names of the resources of which the node has less than requested."""
+        return [name for name, amount in sorted(requests.items()) if amount > max(0, self.free.get(name, 0))]
+
+    def reserve(self, requests: Resources) -> None:
+        """Subtract the requests from the free resources."""
+        for name, amount in requests.items():
+            self.free[name] = self.free.get(name, 0) - amount
+
+
+def place_pods(
+    displaced: Iterable[Pod], nodes: Collection[Node], drained_names: Collection[str], other_pods: Iterable[Pod]
+) -> list[Placement]:
+    """Judge for each displaced pod whether one of the remaining nodes accepts it; return the verdicts sorted by pod.
+
+    In: the pods that leave and come back elsewhere, all nodes, the names of the nodes that are drained, and the pods on
+    the remaining nodes. Pods with constraints that are not modelled reserve resources, too.
+    """
+    pods, others = list(displaced), [pod for pod in other_pods if not is_finished(pod)]
+    remaining = [node for node in nodes if node["metadata"]["name"] not in drained_names]
+    visible_resources = {name for node in nodes for name in parse_allocatable(node)}
+    judge = _CapacityJudge(_build_candidates(remaining, others), AntiAffinityIndex([*others, *pods]), visible_resources)
+    placements = [judge.place(pod) for pod in sorted(pods, key=judge.build_order_key)]
+    return sorted(placements, key=lambda placement: format_key(placement.pod))
+
+
+def _build_candidates(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_Candidate]:
+    """Return the nodes in their natural order, with the allocatable resources that the pods do not use."""
+    ordered = sorted(nodes, key=lambda node: build_natural_sort_key(node["metadata"]["name"]))
+    candidates = {node["metadata"]["name"]: _Candidate(node, parse_allocatable(node)) for node in ordered}
+    for pod in pods:
+        if (candidate := candidates.get(get_node_name(pod))) is not None:
+            candidate.reserve(compute_pod_requests(pod))
+    return list(candidates.values())
+
+
+class _CapacityJudge:
+    """Places pods on candidates one after another. Pods with equal constraints share their list of rejections."""
+
+    def __init__(
+        self, candidates: Sequence[_Candidate], anti_affinity: AntiAffinityIndex, visible_resources: Collection[str]
+    ) -> None:
+        self._candidates, self._anti_affinity = candidates, anti_affinity
+        self._visible_resources = visible_resources
+        self._allocatable: Counter[str] = Counter()
+        for candidate in candidates:
+            self._allocatable.update(parse_allocatable(candidate.node))
+        self._rejections_by_constraints: dict[str, list[str]] = {}
+
+    def build_order_key(self, pod: Pod) -> tuple[int, float, str]:
+        """Return a sort key: the number of eligible nodes, then the share of the capacity from large to small."""
+        shares = (
+            amount / self._allocatable[name]
+            for name, amount in compute_pod_requests(pod).items()
+            if self._allocatable[name]
+        )
+        eligible = sum(not rejection for rejection in self._list_rejections(pod))
+        return eligible, -max(shares, default=0.0), format_key(pod)
+
+    def place(self, pod: Pod) -> Placement:
+        """Reserve the first node that accepts the pod, and return the verdict."""
+        unmodelled = list_unmodelled_constraints(pod, self._visible_resources)
+        if self._anti_affinity.may_reject(pod):
+            unmodelled.append(OTHER_ANTI_AFFINITY)
+        requests = {
+            name: amount
+            for name, amount in compute_pod_requests(pod).items()
+            if amount and name in self._visible_resources
+        }
+        reasons: Counter[str] = Counter()
+        for candidate, rejection in zip(self._candidates, self._list_rejections(pod), strict=True):
+            insufficient = [] if rejection else candidate.list_insufficient(requests)
+            if not rejection and not insufficient:
+                candidate.reserve(requests)
+                return Placement(pod, UNKNOWN if unmodelled else FITS, candidate.name, ", ".join(unmodelled))
+            reasons.update([rejection] if rejection else [f"insufficient {name}" for name in insufficient])
+        return Placement(pod, NOWHERE, reason=_format_reasons(reasons))
+
+    def _list_rejections(self, pod: Pod) -> list[str]:
+        """Return each candidate's reason to reject the pod whatever its free resources, "" for none."""
+        spec = pod["spec"]
+        key = json.dumps([spec.get(name) for name in ("nodeSelector", "affinity", "tolerations")], sort_keys=True)
+        if key not in self._rejections_by_constraints:
+            rejections = [find_rejection(pod, candidate.node) for candidate in self._candidates]
+            self._rejections_by_constraints[key] = rejections
+        return self._rejections_by_constraints[key]
+
+
+def _format_reasons(node_counts: Mapping[str, int]) -> str:
+    """Return the nodes' reasons, the most common first, such as `insufficient cpu on 3 nodes, taint gpu on 1 node`."""
+    ordered = sorted(node_counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason} on {format_count(count, 'node')}" for reason, count in ordered) or NO_NODES
