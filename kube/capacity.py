@@ -63,7 +63,7 @@ class _Candidate:
 
     def list_insufficient(self, requests: Resources) -> list[str]:
         """Return the names of the resources of which the node has less than requested."""
-        return [name for name, amount in sorted(requests.items()) if amount > max(0, self.free.get(name, 0))]
+        return [name for name, amount in requests.items() if amount > max(0, self.free.get(name, 0))]
 
     def reserve(self, requests: Resources) -> None:
         """Subtract the requests from the free resources."""
@@ -123,8 +123,8 @@ class _CapacityJudge:
     def place(self, pod: Pod) -> Placement:
         """Reserve the first node that accepts the pod, and return the verdict."""
         unmodelled = list_unmodelled_constraints(pod, self._visible_resources)
-        if self._anti_affinity.may_reject(pod):
-            unmodelled.append(OTHER_ANTI_AFFINITY)
+        if not unmodelled and self._anti_affinity.may_reject(pod):
+            unmodelled = [OTHER_ANTI_AFFINITY]
         requests = {
             name: amount
             for name, amount in compute_pod_requests(pod).items()

@@ -6,6 +6,7 @@ may have constraints that these rules do not cover: `list_unmodelled_constraints
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import reduce
@@ -20,6 +21,7 @@ from kube.selectors import matches
 REJECTING_EFFECTS = (NO_SCHEDULE, "NoExecute")
 """Taint effects that keep a pod without a matching toleration from being scheduled to a node."""
 DEFAULT_SCHEDULER = "default-scheduler"
+ALL_NAMESPACES = ""
 BOUND_VOLUME_TYPES = (
     *("persistentVolumeClaim", "ephemeral", "awsElasticBlockStore", "azureDisk", "cinder"),
     *("gcePersistentDisk", "iscsi", "rbd"),
@@ -202,22 +204,25 @@ class AntiAffinityIndex:
     """
 
     def __init__(self, pods: Iterable[Pod]) -> None:
-        self._terms = [
-            (pod["metadata"]["uid"], "" if term.get("namespaces") or "namespaceSelector" in term else namespace, term)
-            for pod in pods
-            for namespace in (pod["metadata"]["namespace"],)
-            for term in _list_required_pod_terms(pod, "podAntiAffinity")
-        ]
+        terms = ((pod, term) for pod in pods for term in _list_required_pod_terms(pod, "podAntiAffinity"))
+        self._terms = {
+            (_get_term_namespace(pod, term), json.dumps(term.get("labelSelector"), sort_keys=True)): term
+            for pod, term in terms
+        }  # The pods of one controller have equal terms.
 
     def may_reject(self, pod: Pod) -> bool:
-        """Return whether the anti-affinity of another pod may keep this pod from that pod's node."""
+        """Return whether an anti-affinity term may keep this pod from a node; the pod's own terms count, too."""
         metadata = pod["metadata"]
         return any(
-            uid != metadata["uid"]
-            and namespace in ("", metadata["namespace"])
+            namespace in (ALL_NAMESPACES, metadata["namespace"])
             and matches(term.get("labelSelector"), metadata.get("labels") or {})
-            for uid, namespace, term in self._terms
+            for (namespace, _), term in self._terms.items()
         )
+
+
+def _get_term_namespace(pod: Pod, term: Mapping[str, Any]) -> str:
+    is_wide = bool(term.get("namespaces")) or term.get("namespaceSelector") is not None
+    return ALL_NAMESPACES if is_wide else str(pod["metadata"]["namespace"])
 
 
 def trim_pod_for_scheduling(pod: Pod) -> Object:

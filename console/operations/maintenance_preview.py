@@ -6,7 +6,7 @@ preview judges whether the other nodes have capacity for the displaced pods, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from kube.evictions.forecast import (
 from kube.maintenance import drain_flags
 from kube.maintenance.blocked_pods import build_blocked_pods
 from kube.maintenance.groups import MEDIK8S, ApiGroup
-from kube.nodes import is_cordoned
+from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT, is_cordoned
 from kube.paths import Object
 from kube.pods import (
     DrainOptions,
@@ -40,10 +40,17 @@ from kube.pods import (
     is_daemonset_pod,
     is_finished,
     is_terminating,
+    tolerates,
 )
+from kube.text_limits import format_count
 from kube.times import parse_time_or_none
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS
 
+MAX_NAMED_PODS = 3
+"""Maximum number of pods that a warning names."""
+DELETION_WARNING = (
+    'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
+)
 RETURNING_EFFECTS = (MOVES, RESTARTS)
 """Effects of a drain on a virtual machine that then needs capacity on another node."""
 
@@ -199,7 +206,7 @@ def build_preview(
         placements=placements,
         duration=_estimate_duration(forecast, terminating, options, now),
         uses_deletion=options.disable_eviction,
-        warnings=[*snapshot.warnings, *_list_selector_warnings(classification, options)],
+        warnings=[*snapshot.warnings, *_iter_warnings(snapshot, classification, evictable, options)],
     )
 
 
@@ -275,10 +282,26 @@ def _estimate_duration(
     return max((estimate_duration(forecast, options), *estimates), key=lambda estimate: estimate.seconds)
 
 
-def _list_selector_warnings(classification: PodClassification, options: DrainOptions) -> list[str]:
+def _iter_warnings(
+    snapshot: ClusterSnapshot, classification: PodClassification, evictable: Iterable[Pod], options: DrainOptions
+) -> Iterator[str]:
+    """Yield warnings about the drain's options, and about pods that may return to the same node."""
     if options.pod_selector and not classification.leaving:
-        return [f"pod selector {options.pod_selector} matches no pod that would leave these nodes"]
-    return []
+        yield f"pod selector {options.pod_selector} matches no pod that would leave these nodes"
+    if options.disable_eviction:
+        yield DELETION_WARNING
+    taints = (snapshot.group.drain_taint, UNSCHEDULABLE_TAINT)
+    returning = [
+        format_key(pod)
+        for pod in evictable
+        if _is_recreated(pod, snapshot.orphan_uids) and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints)
+    ]
+    if returning:
+        more = f" and {len(returning) - MAX_NAMED_PODS} more" if len(returning) > MAX_NAMED_PODS else ""
+        yield (
+            f"{format_count(len(returning), 'pod')} may be recreated on the same node, "
+            f"because of tolerations for the taints of the maintenance: {', '.join(returning[:MAX_NAMED_PODS])}{more}"
+        )
 
 
 def _count_pods(preview: MaintenancePreview, node: str) -> NodeCounts:

@@ -31,6 +31,7 @@ class ClusterSnapshot(NamedTuple):
         other_pods: The pods on all other nodes, trimmed.
         orphan_uids: The uids of DaemonSet pods whose DaemonSet does not exist.
         vmis: The virtual machines by node.
+        group: The API group of the maintenance.
         warnings: One sentence for each failed read of optional data.
     """
 
@@ -41,6 +42,7 @@ class ClusterSnapshot(NamedTuple):
     budgets: list[Budget]
     orphan_uids: Collection[str]
     vmis: Mapping[str, NodeVmis]
+    group: ApiGroup
     warnings: tuple[str, ...] = ()
 
 
@@ -75,6 +77,7 @@ async def read_snapshot(api: Api, names: Sequence[str], group: ApiGroup) -> Clus
         lists.budgets,
         orphan_uids,
         vmis,
+        group,
         (*node_warnings, *orphan_warnings, *problems),
     )
 

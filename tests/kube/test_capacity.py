@@ -224,6 +224,18 @@ def test_pod_with_unmodelled_constraint_never_fits() -> None:
     assert [item.verdict for item in place_pods([pod], [node], [], full)] == [NOWHERE]
 
 
+def test_anti_affinity_of_another_pod_makes_capacity_unknown() -> None:
+    """Check that the anti-affinity of a pod on the other node counts, although the displaced pod has none."""
+    term = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname"}
+    owner = {**make_pod("owner"), "spec": build_spec(1, 0, nodeName="other")}
+    owner["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [term]}}
+    pod = {**build_displaced_pod("a", make_sample_pod()), "metadata": make_pod("a", labels={"app": "db"})["metadata"]}
+
+    (placement,) = place_pods([pod], [build_node("other", make_sample_node())], [], [owner])
+
+    assert (placement.verdict, placement.reason) == (UNKNOWN, "anti-affinity of another pod")
+
+
 def test_resource_that_only_drained_node_has_is_insufficient_elsewhere() -> None:
     """Check that a resource that a node reports is modelled, and one that no node reports is unknown."""
     pod, node = build_displaced_pod("a", make_sample_pod()), build_node("other", make_sample_node())

@@ -14,6 +14,7 @@ from console.operations.maintenance_preview import MaintenancePreview, build_pre
 from console.operations.preview_snapshot import ClusterSnapshot
 from console.terminal.preview_display import format_seconds, format_summary, render_preview
 from kube.capacity import FITS, NOWHERE, UNKNOWN
+from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod
 from kube.times import format_time
@@ -71,6 +72,7 @@ def preview_pods(
         budgets=list(budgets),
         orphan_uids=(),
         vmis={"node-1": NodeVmis(list(reports)), "node-2": NodeVmis([])},
+        group=MEDIK8S,
     )
     return build_preview(snapshot, NODES, options, NOW)
 
@@ -213,6 +215,27 @@ def test_selector_without_match_causes_warning() -> None:
 
     assert preview.warnings == ["pod selector app=none matches no pod that would leave these nodes"]
     assert [reason for _, reason in preview.ignored] == ["not selected"]
+
+
+def test_pods_that_tolerate_taints_of_maintenance_cause_warning() -> None:
+    """Check that the warning counts only pods whose controller may recreate them on the node."""
+    spec = {"tolerations": [{"operator": "Exists"}]}
+    pods = [make_bound_pod(f"web-{index}", spec=spec) for index in range(4)]
+
+    preview = preview_pods([*pods, make_bound_pod("bare", owner="", spec=spec), make_bound_pod("plain")])
+
+    assert preview.warnings == [
+        "4 pods may be recreated on the same node, because of tolerations for the taints of the maintenance: "
+        "ns/web-0, ns/web-1, ns/web-2 and 1 more"
+    ]
+
+
+def test_deletion_ignores_budgets_and_warns_about_component() -> None:
+    """DRN-1a: With `disableEviction`, no budget blocks, and a warning names the component that this needs."""
+    preview = preview_pods(make_db_pods(2, "node-1"), [make_budget("db")], options=DrainOptions(disable_eviction=True))
+
+    assert (len(preview.forecast.now), preview.will_block) == (2, False)
+    assert 'if the component "deleting" is installed' in preview.warnings[0]
 
 
 @pytest.mark.parametrize("width", [80, 140])
