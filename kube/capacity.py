@@ -1,15 +1,15 @@
 """Judges whether the remaining nodes have capacity for the pods that a drain displaces. Pure functions.
 
-The judgement is greedy: pods with the fewest eligible nodes come first, then large pods before small ones, and each pod
-takes the first node that accepts it. kube-scheduler is greedy, too, but may choose other nodes. So the judgement is an
-estimate: `FITS` means that a placement of these pods exists.
+The judgement is greedy (first fit): each pod takes the first node that accepts it. If a pod then fits nowhere, the
+judgement tries other orders of the pods. kube-scheduler is greedy, too, but may choose other nodes. So the judgement is
+an estimate: `FITS` means that a placement of these pods exists; `NOWHERE` means that no such order finds one.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ FITS, UNKNOWN, NOWHERE = "fits", "unknown", "nowhere"
 
 - `FITS`: A node accepts it, next to the other displaced pods.
 - `UNKNOWN`: A node has free resources for it, but the pod has a constraint that is not modelled.
-- `NOWHERE`: No node accepts it.
+- `NOWHERE`: No node accepts it, alone or next to the other displaced pods.
 """
 OTHER_ANTI_AFFINITY = "anti-affinity of another pod"
 NO_NODES = "no other node"
@@ -48,6 +48,22 @@ class Placement(NamedTuple):
     verdict: str
     node: str = ""
     reason: str = ""
+
+
+class _Measure(NamedTuple):
+    """What decides about a pod's position in the order: its eligible nodes, and its share of all resources."""
+
+    eligible: int
+    share: float
+    key: str
+
+
+_ORDERS: tuple[Callable[[_Measure], tuple[float, float, str]], ...] = (
+    lambda measure: (measure.eligible, -measure.share, measure.key),
+    lambda measure: (-measure.share, measure.eligible, measure.key),
+    lambda measure: (measure.share, measure.eligible, measure.key),
+)
+"""The orders to try until all pods have a node: few eligible nodes first, large pods first, and small pods first."""
 
 
 @dataclass
@@ -82,9 +98,18 @@ def place_pods(
     pods, others = list(displaced), [pod for pod in other_pods if not is_finished(pod)]
     remaining = [node for node in nodes if node["metadata"]["name"] not in drained_names]
     visible_resources = {name for node in nodes for name in parse_allocatable(node)}
-    judge = _CapacityJudge(_build_candidates(remaining, others), AntiAffinityIndex([*others, *pods]), visible_resources)
-    placements = [judge.place(pod) for pod in sorted(pods, key=judge.build_order_key)]
-    return sorted(placements, key=lambda placement: format_key(placement.pod))
+    anti_affinity = AntiAffinityIndex([*others, *pods])
+    judgements: list[list[Placement]] = []
+    for order in _ORDERS:
+        judge = _CapacityJudge(_build_candidates(remaining, others), anti_affinity, visible_resources)
+        judgements.append([judge.place(pod) for pod in sorted(pods, key=lambda pod: order(judge.measure(pod)))])
+        if not _count_rejected(judgements[-1]):
+            break
+    return sorted(min(judgements, key=_count_rejected), key=lambda placement: format_key(placement.pod))
+
+
+def _count_rejected(placements: Iterable[Placement]) -> int:
+    return sum(placement.verdict == NOWHERE for placement in placements)
 
 
 def _build_candidates(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_Candidate]:
@@ -110,15 +135,15 @@ class _CapacityJudge:
             self._allocatable.update(parse_allocatable(candidate.node))
         self._rejections_by_constraints: dict[str, list[str]] = {}
 
-    def build_order_key(self, pod: Pod) -> tuple[int, float, str]:
-        """Return a sort key: the number of eligible nodes, then the share of the capacity from large to small."""
+    def measure(self, pod: Pod) -> _Measure:
+        """Return what decides about the pod's position in the order."""
         shares = (
             amount / self._allocatable[name]
             for name, amount in compute_pod_requests(pod).items()
             if self._allocatable[name]
         )
         eligible = sum(not rejection for rejection in self._list_rejections(pod))
-        return eligible, -max(shares, default=0.0), format_key(pod)
+        return _Measure(eligible, max(shares, default=0.0), format_key(pod))
 
     def place(self, pod: Pod) -> Placement:
         """Reserve the first node that accepts the pod, and return the verdict."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import reduce
 from typing import Any
 
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node, is_cordoned
@@ -40,7 +39,9 @@ def compute_pod_requests(pod: Pod) -> dict[str, int]:
     plus the overhead (KEP-688, KEP-753). Requests of the whole pod take precedence (KEP-2837).
     """
     spec = pod["spec"]
-    running = reduce(add_resources, map(_parse_requests, spec.get("containers") or []), {})
+    running: dict[str, int] = {}
+    for container in spec.get("containers") or []:
+        running = add_resources(running, _parse_requests(container))
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.get("initContainers") or []:

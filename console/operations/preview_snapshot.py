@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from console.operations.drain_preview import NodeVmis, read_vmis, try_find_orphan_uids
 from console.operations.errors import OperationError, Refusal
@@ -18,8 +19,6 @@ from kube.nodes import NODES_PATH
 from kube.paths import PODS_PATH, Object
 from kube.pods import Pod, format_key, get_node_name
 from kube.scheduling import trim_node_for_scheduling, trim_pod_for_scheduling
-
-T = TypeVar("T")
 
 
 class ClusterSnapshot(NamedTuple):
@@ -37,9 +36,9 @@ class ClusterSnapshot(NamedTuple):
 
     nodes: list[Object] | None
     node_objects: Mapping[str, Object]
-    pods: list[Pod]
-    other_pods: list[Pod]
-    budgets: list[Budget]
+    pods: Sequence[Pod]
+    other_pods: Sequence[Pod]
+    budgets: Sequence[Budget]
     orphan_uids: Collection[str]
     vmis: Mapping[str, NodeVmis]
     group: ApiGroup
@@ -88,22 +87,23 @@ async def _read_lists(api: Api, names: Sequence[str]) -> _Lists:
     def trim_pod(pod: Object) -> Object:
         return pod if get_node_name(pod) in names else trim_pod_for_scheduling(pod)
 
-    pods, budgets, nodes = await gather_all(
-        _capture_error(list_all(api, PODS_PATH, transform=trim_pod)),
-        _capture_error(list_all(api, BUDGETS_PATH)),
-        _capture_error(list_all(api, NODES_PATH, transform=trim_node_for_scheduling)),
+    results = await asyncio.gather(
+        list_all(api, PODS_PATH, transform=trim_pod),
+        list_all(api, BUDGETS_PATH),
+        list_all(api, NODES_PATH, transform=trim_node_for_scheduling),
+        return_exceptions=True,
     )
-    if errors := [result for result in (pods, budgets) if isinstance(result, ApiError)]:
-        raise _combine_errors(errors)
+    pods, budgets, nodes = map(_raise_unexpected_error, results)
+    if isinstance(pods, ApiError) or isinstance(budgets, ApiError):
+        raise _combine_errors([result for result in (pods, budgets) if isinstance(result, ApiError)])
     return _Lists(pods.items, budgets.items, nodes)
 
 
-async def _capture_error(read: Awaitable[T]) -> T | ApiError:
-    """Return the result of the read, or its error."""
-    try:
-        return await read
-    except ApiError as error:
-        return error
+def _raise_unexpected_error(result: ListResult | BaseException) -> ListResult | ApiError:
+    """Return a list or an error of the API server; raise any other error."""
+    if isinstance(result, BaseException) and not isinstance(result, ApiError):
+        raise result
+    return result
 
 
 def _combine_errors(errors: Sequence[ApiError]) -> ApiError | OperationError:

@@ -53,17 +53,17 @@ def generate_node(rng: random.Random) -> SampleNode:
         memory=rng.randint(2, 8),
         used_cpu=rng.randint(0, cpu // 2),
         zone=rng.choice(ZONES),
-        tainted=rng.random() < 0.25,
-        cordoned=rng.random() < 0.15,
-        ready=rng.random() > 0.15,
+        tainted=rng.random() < 0.2,
+        cordoned=rng.random() < 0.1,
+        ready=rng.random() > 0.1,
     )
 
 
 def generate_pod(rng: random.Random) -> SamplePod:
     return SamplePod(
-        cpu=rng.randint(0, 4),
-        memory=rng.randint(1, 4),
-        zone=rng.choice(("", "", *ZONES)),
+        cpu=rng.randint(0, 3),
+        memory=rng.randint(1, 3),
+        zone=rng.choice(("", "", "", *ZONES)),
         by_affinity=rng.random() < 0.5,
         tolerates=rng.random() < 0.4,
     )
@@ -126,7 +126,7 @@ def count_placeable(nodes: Sequence[SampleNode], pods: Sequence[SamplePod]) -> i
 
 def generate_cluster(seed: int) -> tuple[list[SampleNode], list[SamplePod]]:
     rng = random.Random(seed)
-    return [generate_node(rng) for _ in range(rng.randint(2, 3))], [generate_pod(rng) for _ in range(rng.randint(3, 5))]
+    return [generate_node(rng) for _ in range(rng.randint(2, 4))], [generate_pod(rng) for _ in range(rng.randint(3, 5))]
 
 
 def judge(nodes: Sequence[SampleNode], pods: Sequence[SamplePod]) -> list[Placement]:

@@ -195,7 +195,7 @@ def test_constraint_that_is_not_modelled_is_named(spec: Object, expected: str) -
 
 
 def test_preferences_and_local_volumes_are_no_constraints() -> None:
-    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}
+    preferred: Object = {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}
     pod = make_pod_with(
         affinity={"podAffinity": preferred, "podAntiAffinity": preferred, "nodeAffinity": preferred},
         topologySpreadConstraints=[{"whenUnsatisfiable": "ScheduleAnyway"}],

@@ -12,6 +12,7 @@ from kube.nodes import build_node_path
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.waiting import wait_for_object
+from tests.console.commands.test_dry_run import grant_temporary_permissions
 from tests.console.commands.workload_objects import (
     COLLECTIONS,
     Manifest,
@@ -34,7 +35,7 @@ def create_shared_budget(cluster: LocalCluster, nodes: list[str], **rule: int) -
     """
     labels = {"shared": nodes[0]}
     create_and_wait(cluster, *(build_controller("ReplicaSet", node, labels, replicas=4) for node in nodes))
-    budget = build_budget(f"shared-{nodes[0]}", nodes[0], **rule)
+    budget = build_budget(f"shared-{nodes[0]}", nodes[0], None, **rule)
     budget["spec"]["selector"] = {"matchLabels": labels}
     create_and_wait(cluster, budget)
     path = f"{COLLECTIONS['PodDisruptionBudget']}/{budget['metadata']['name']}"
@@ -170,3 +171,18 @@ def test_missing_permissions_are_listed_at_once(run_command: RunCommand, node_na
     assert 'cannot list resource "pods"' in result.stderr
     assert 'cannot list resource "poddisruptionbudgets"' in result.stderr
     assert result.stderr.endswith(": ask an administrator for these permissions, or use another --context\n")
+
+
+def test_preview_without_permission_to_list_nodes_omits_capacity(
+    served_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
+    """Check that a user who may not list nodes gets the preview, without a judgement of the capacity, and a warning."""
+    create_and_wait(served_cluster, build_controller("ReplicaSet", node_name))
+    rules = ("get nodes", "list pods", "list poddisruptionbudgets")
+
+    with grant_temporary_permissions(served_cluster, "previewer", *rules):
+        result = run_command("preview", node_name, user=UNPRIVILEGED)
+
+    assert result.exit_code == 0, result.output
+    assert "Warning: cannot list nodes, so the capacity of the other nodes is unknown: " in result.stderr
+    assert "unknown: the nodes cannot be listed" in result.stdout
