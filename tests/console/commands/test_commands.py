@@ -209,7 +209,7 @@ def test_as_group_without_as_is_usage_error(name: str) -> None:
 
     The test omits `redrive` and `replay`, which first report that the journal is missing.
     """
-    arguments = ["node-1"] if name in NODE_COMMANDS and name != "status" else []
+    arguments = ["node-1"] if name in (*NODE_COMMANDS, "preview") and name != "status" else []
 
     result = CliRunner().invoke(cli, ["--as-group", "staff", name, *arguments])
 
