@@ -79,7 +79,7 @@ class _Candidate:
 
     def list_insufficient(self, requests: Resources) -> list[str]:
         """Return the names of the resources of which the node has less than requested."""
-        return [name for name, amount in requests.items() if amount > max(0, self.free.get(name, 0))]
+        return [name for name, amount in requests.items() if amount > self.free.get(name, 0)]
 
     def reserve(self, requests: Resources) -> None:
         """Subtract the requests from the free resources."""
@@ -99,10 +99,12 @@ def place_pods(
     remaining = [node for node in nodes if node["metadata"]["name"] not in drained_names]
     visible_resources = {name for node in nodes for name in parse_allocatable(node)}
     anti_affinity = AntiAffinityIndex([*others, *pods])
+    judge = _CapacityJudge(_build_candidates(remaining, others), anti_affinity, visible_resources)
+    measured = [(judge.measure(pod), pod) for pod in pods]
     judgements: list[list[Placement]] = []
     for order in _ORDERS:
-        judge = _CapacityJudge(_build_candidates(remaining, others), anti_affinity, visible_resources)
-        judgements.append([judge.place(pod) for pod in sorted(pods, key=lambda pod: order(judge.measure(pod)))])
+        judge.reset()
+        judgements.append([judge.place(pod) for _, pod in sorted(measured, key=lambda item: order(item[0]))])
         if not _count_rejected(judgements[-1]):
             break
     return sorted(min(judgements, key=_count_rejected), key=lambda placement: format_key(placement.pod))
@@ -123,7 +125,11 @@ def _build_candidates(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_Candi
 
 
 class _CapacityJudge:
-    """Places pods on candidates one after another. Pods with equal constraints share their list of rejections."""
+    """Places pods on candidates one after another.
+
+    Pods with equal constraints share their list of rejections. If a pod fits nowhere, so does each later pod with equal
+    constraints and requests, because the free resources only decrease.
+    """
 
     def __init__(
         self, candidates: Sequence[_Candidate], anti_affinity: AntiAffinityIndex, visible_resources: Collection[str]
@@ -133,7 +139,9 @@ class _CapacityJudge:
         self._allocatable: Counter[str] = Counter()
         for candidate in candidates:
             self._allocatable.update(parse_allocatable(candidate.node))
+        self._initially_free = [dict(candidate.free) for candidate in candidates]
         self._rejections_by_constraints: dict[str, list[str]] = {}
+        self._reasons_by_demand: dict[tuple[object, ...], str] = {}
 
     def measure(self, pod: Pod) -> _Measure:
         """Return what decides about the pod's position in the order."""
@@ -145,33 +153,51 @@ class _CapacityJudge:
         eligible = sum(not rejection for rejection in self._list_rejections(pod))
         return _Measure(eligible, max(shares, default=0.0), format_key(pod))
 
+    def reset(self) -> None:
+        """Release the resources that `place` has reserved."""
+        for candidate, free in zip(self._candidates, self._initially_free, strict=True):
+            candidate.free = dict(free)
+        self._reasons_by_demand.clear()
+
     def place(self, pod: Pod) -> Placement:
         """Reserve the first node that accepts the pod, and return the verdict."""
-        unmodelled = list_unmodelled_constraints(pod, self._visible_resources)
-        if not unmodelled and self._anti_affinity.may_reject(pod):
-            unmodelled = [OTHER_ANTI_AFFINITY]
-        requests = {
-            name: amount
-            for name, amount in compute_pod_requests(pod).items()
-            if amount and name in self._visible_resources
-        }
-        reasons: Counter[str] = Counter()
+        requests = self._compute_requests(pod)
+        demand = (_build_constraints_key(pod), *requests.items())
+        if demand in self._reasons_by_demand:
+            return Placement(pod, NOWHERE, reason=self._reasons_by_demand[demand])
+        reasons: list[str] = []
         for candidate, rejection in zip(self._candidates, self._list_rejections(pod), strict=True):
             insufficient = [] if rejection else candidate.list_insufficient(requests)
             if not rejection and not insufficient:
                 candidate.reserve(requests)
+                unmodelled = self._list_unmodelled(pod)
                 return Placement(pod, UNKNOWN if unmodelled else FITS, candidate.name, ", ".join(unmodelled))
-            reasons.update([rejection] if rejection else [f"insufficient {name}" for name in insufficient])
-        return Placement(pod, NOWHERE, reason=_format_reasons(reasons))
+            reasons += [rejection] if rejection else [f"insufficient {name}" for name in insufficient]
+        self._reasons_by_demand[demand] = _format_reasons(Counter(reasons))
+        return Placement(pod, NOWHERE, reason=self._reasons_by_demand[demand])
+
+    def _list_unmodelled(self, pod: Pod) -> list[str]:
+        unmodelled = list_unmodelled_constraints(pod, self._visible_resources)
+        return unmodelled or ([OTHER_ANTI_AFFINITY] if self._anti_affinity.may_reject(pod) else [])
+
+    def _compute_requests(self, pod: Pod) -> dict[str, int]:
+        """Return the pod's requests, without resources that no node reports."""
+        requests = compute_pod_requests(pod).items()
+        return {name: amount for name, amount in requests if amount and name in self._visible_resources}
 
     def _list_rejections(self, pod: Pod) -> list[str]:
         """Return each candidate's reason to reject the pod whatever its free resources, "" for none."""
-        spec = pod["spec"]
-        key = json.dumps([spec.get(name) for name in ("nodeSelector", "affinity", "tolerations")], sort_keys=True)
+        key = _build_constraints_key(pod)
         if key not in self._rejections_by_constraints:
             rejections = [find_rejection(pod, candidate.node) for candidate in self._candidates]
             self._rejections_by_constraints[key] = rejections
         return self._rejections_by_constraints[key]
+
+
+def _build_constraints_key(pod: Pod) -> str:
+    """Return a text that is equal for pods that `find_rejection` treats alike."""
+    spec = pod["spec"]
+    return json.dumps([spec.get(name) for name in ("nodeSelector", "affinity", "tolerations")], sort_keys=True)
 
 
 def _format_reasons(node_counts: Mapping[str, int]) -> str:

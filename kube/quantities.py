@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 from typing import Any
 
 Resources = Mapping[str, int]
@@ -24,6 +25,7 @@ _FACTORS = {
 }
 
 
+@lru_cache(maxsize=4096)
 def parse_quantity(quantity: object) -> int:
     """Return a quantity such as `100m`, `1.5`, `2Gi` or `1e3` in thousandths, rounded up.
 
