@@ -15,6 +15,7 @@ from console.terminal.options import cluster_options
 from console.terminal.output import INTERRUPT_NOTE_KEY, escape
 
 COMMANDS = {
+    "preview": "Show what a maintenance of each NODE would do, what would block it, and change nothing.",
     "start": "Take NODE out of service: cordon it, taint it and evict its pods.",
     "console": "Serve the web console until Ctrl-C.",
     "stop": "End every maintenance of NODE, including those started by other users: remove the taints and the cordon.",

@@ -46,8 +46,12 @@ class NodeVmis(NamedTuple):
 
     def list_warnings(self, group: ApiGroup) -> list[str]:
         """Return warnings about the virtual machines, to show before a maintenance in this API group is created."""
+        return [*self.list_problems(group), *drain_forecast.build_warnings(self.reports)]
+
+    def list_problems(self, group: ApiGroup) -> list[str]:
+        """Return the failed read, and a taint in this API group that keeps KubeVirt from migrating, if any."""
         mismatch = drain_forecast.explain_taint_mismatch(self.kubevirt, self.reports, group.drain_taint)
-        return [*filter(None, (self.error, mismatch)), *drain_forecast.build_warnings(self.reports)]
+        return list(filter(None, (self.error, mismatch)))
 
     def exclude(self, vmis: Collection[tuple[str, str]]) -> NodeVmis:
         """Return a copy without these virtual machines, given as (namespace, name)."""
@@ -129,18 +133,18 @@ async def preview_drain(api: Api, node: str, options: DrainOptions, vmi_reports:
         pods = sorted((await list_pods_on_node(api, node)).items, key=format_key)
     except ApiError as error:
         return DrainPreview([], [], [], [], errors=(f'cannot list the pods of node "{node}": {error.message}',))
-    orphaned, errors = await _try_find_orphan_uids(api, pods)
+    orphaned, errors = await try_find_orphan_uids(api, pods)
     now = datetime.now(timezone.utc)
     classification = drain_flags.classify_for_drain(pods, options, now, orphaned)
     evictable = {get_uid(pod): pod for pod in drain_flags.select_evictable_pods(classification, options)}
-    vmis_by_uid = _map_launcher_pods(pods, vmi_reports)
+    vmis_by_uid = map_launcher_pods(pods, vmi_reports)
     preview = await preview_pods(api, [evictable[uid] for uid in evictable if uid not in vmis_by_uid], options)
     return preview._replace(
         blocked=sorted(
             [*preview.blocked, *drain_flags.find_pods_blocked_by_flags(classification, options)],
             key=lambda blocked_pod: (blocked_pod.pod["namespace"], blocked_pod.pod["name"]),
         ),
-        ignored=_explain_ignored_pods(pods, classification, options, now),
+        ignored=explain_ignored_pods(pods, classification, options, now),
         selects_none=bool(options.pod_selector) and not classification.leaving,
         remaining_vms={vmi for uid, vmi in vmis_by_uid.items() if uid not in evictable},
         errors=(*errors, *preview.errors),
@@ -168,7 +172,7 @@ async def preview_pods(api: Api, leaving_pods: Iterable[Pod], options: DrainOpti
     )
 
 
-async def _try_find_orphan_uids(api: Api, pods: Iterable[Pod]) -> tuple[Collection[str], tuple[str, ...]]:
+async def try_find_orphan_uids(api: Api, pods: Iterable[Pod]) -> tuple[Collection[str], tuple[str, ...]]:
     """Return the uids of pods whose DaemonSet no longer exists, and the errors of failed reads of DaemonSets."""
     try:
         return await find_orphan_uids(api, pods), ()
@@ -176,14 +180,14 @@ async def _try_find_orphan_uids(api: Api, pods: Iterable[Pod]) -> tuple[Collecti
         return (), (f"cannot read DaemonSets, so the preview assumes that all of them exist: {error.message}",)
 
 
-def _map_launcher_pods(pods: Iterable[Pod], vmi_reports: Iterable[Object]) -> dict[str, tuple[str, str]]:
+def map_launcher_pods(pods: Iterable[Pod], vmi_reports: Iterable[Object]) -> dict[str, tuple[str, str]]:
     """Return pod uid → virtual machine for the virt-launcher pods of the reported virtual machines."""
     reported_keys = {(report["namespace"], report["name"]) for report in vmi_reports}
     key_by_uid = {get_uid(pod): drain_forecast.get_launched_vmi_key(pod) for pod in pods}
     return {uid: key for uid, key in key_by_uid.items() if key in reported_keys}
 
 
-def _explain_ignored_pods(
+def explain_ignored_pods(
     pods: Iterable[Pod], classification: PodClassification, options: DrainOptions, now: datetime
 ) -> list[tuple[Pod, str]]:
     """Return the pods that do not leave, each with the reason."""

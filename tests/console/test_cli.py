@@ -26,7 +26,7 @@ LARGE_LIBRARIES = (
     "oauthlib",
     "websocket",
 )
-PLAIN_COMMANDS = ("start", "stop", "drain", "uncordon", "must-gather", "events", "redrive")
+PLAIN_COMMANDS = ("preview", "start", "stop", "drain", "uncordon", "must-gather", "events", "redrive")
 """Commands that print plain lines, or tables only while they wait."""
 
 

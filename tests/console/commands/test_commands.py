@@ -17,6 +17,7 @@ from tests.proofs import proves
 
 CLUSTER_COMMANDS = [
     "certificates",
+    "preview",
     "start",
     "stop",
     "status",
@@ -58,6 +59,7 @@ def test_help_of_every_command_has_example_and_shared_options(name: str) -> None
     "arguments",
     [
         ["no-such-command"],
+        ["preview"],
         ["start"],
         ["mutex", "retry"],
         ["mutex", "status", "-o", "yaml"],
@@ -91,7 +93,16 @@ def test_usage_error_exits_with_status_2(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["start", ""], ["stop", ""], ["status", ""], ["cordon", ""], ["drain", ""], ["uncordon", " "]),
+        *(
+            ["preview", ""],
+            ["preview", "node-1", ""],
+            ["start", ""],
+            ["stop", ""],
+            ["status", ""],
+            ["cordon", ""],
+            ["drain", ""],
+            ["uncordon", " "],
+        ),
         *(["mutex", "status", ""], ["mutex", "retry", ""], ["redrive", "--yes", ""]),
         *(["start", "node-1", "--name="], ["certificates", "--renew="], ["must-gather", "--namespace="]),
         *(["status", "--context="], ["status", "--as="], ["status", "--as=eve", "--as-group="]),
@@ -198,7 +209,7 @@ def test_as_group_without_as_is_usage_error(name: str) -> None:
 
     The test omits `redrive` and `replay`, which first report that the journal is missing.
     """
-    arguments = ["node-1"] if name in NODE_COMMANDS and name != "status" else []
+    arguments = ["node-1"] if name in (*NODE_COMMANDS, "preview") and name != "status" else []
 
     result = CliRunner().invoke(cli, ["--as-group", "staff", name, *arguments])
 

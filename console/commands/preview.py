@@ -1,0 +1,48 @@
+"""`kubectl maintenance preview NODE...`: shows what a maintenance would do, and what would block it."""
+
+from __future__ import annotations
+
+import click
+
+from console.operations.maintenance_preview import preview_maintenance
+from console.terminal.connection import run_with_api
+from console.terminal.drain_flag_options import drain_flag_options
+from console.terminal.options import KubectlFlagsCommand, NonEmptyText, cluster_options, output_option
+from console.terminal.output import show, show_json, warn
+from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
+
+BLOCKED_EXIT_STATUS = 3
+"""Exit status if something will block the drain; 1 stands for an error, and 2 for a usage error."""
+
+
+@click.command(cls=KubectlFlagsCommand)
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True, type=NonEmptyText())
+@drain_flag_options
+@click.option("-v", "--verbose", is_flag=True, help="List each pod, instead of counts and examples.")
+@output_option
+@cluster_options
+def preview(nodes: tuple[str, ...], verbose: bool, output: str, **drain_fields: object) -> None:
+    """Show what a maintenance of each NODE would do, what would block it, and change nothing.
+
+    The preview judges several nodes together: pods on two nodes may share a disruption budget, and all displaced pods
+    need capacity on the nodes that remain. The options are those of start.
+
+    The exit status is 3 if something will block the drain, 0 if nothing will, and 1 after an error.
+
+    \b
+    Example:
+      kubectl maintenance preview node-1
+      kubectl maintenance preview node-1 node-2 --verbose
+      kubectl maintenance preview node-1 --delete-emptydir-data=false -o json
+    """
+    options = parse_drain_options({"spec": build_drain_spec(drain_fields)})
+    result = run_with_api(lambda api: preview_maintenance(api, nodes, options))
+    for warning in result.warnings:
+        warn(warning)
+    if output == "table":
+        from console.terminal.preview_display import render_preview  # slow import, needed only to draw
+
+        show(render_preview(result, verbose=verbose))
+    show_json(result.as_data(), output)
+    if result.will_block:
+        raise click.exceptions.Exit(BLOCKED_EXIT_STATUS)

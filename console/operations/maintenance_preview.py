@@ -1,0 +1,320 @@
+"""Previews a maintenance of one or several nodes, judged together, before anything happens (DRN-1a, OSV-2, OSV-3).
+
+The rules are those of the functions: classification and drain options, budgets, and virtual machines. In addition, the
+preview judges whether the other nodes have capacity for the displaced pods, and estimates the duration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from console.operations.blocking_causes import BlockingCause, group_by_cause
+from console.operations.drain_preview import explain_ignored_pods, map_launcher_pods
+from console.operations.preview_snapshot import ClusterSnapshot, read_snapshot
+from kube.budgets import BlockedPod
+from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement, place_pods
+from kube.client.api import Api
+from kube.evictions.forecast import (
+    BLOCKING_EFFECTS,
+    DurationEstimate,
+    EvictionForecast,
+    estimate_duration,
+    forecast_evictions,
+)
+from kube.maintenance import drain_flags
+from kube.maintenance.blocked_pods import build_blocked_pods
+from kube.maintenance.groups import MEDIK8S, ApiGroup
+from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT, is_cordoned
+from kube.paths import Object
+from kube.pods import (
+    DrainOptions,
+    Pod,
+    PodClassification,
+    build_name_reference,
+    format_key,
+    get_controller,
+    get_node_name,
+    get_uid,
+    is_daemonset_pod,
+    is_finished,
+    is_terminating,
+    tolerates,
+)
+from kube.text_limits import format_count
+from kube.times import parse_time_or_none
+from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS
+
+MAX_NAMED_PODS = 3
+"""Maximum number of pods that a warning names."""
+DELETION_WARNING = (
+    'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
+)
+RETURNING_EFFECTS = (MOVES, RESTARTS)
+"""Effects of a drain on a virtual machine that then needs capacity on another node."""
+
+
+class NodeCounts(NamedTuple):
+    """The numbers of a node's pods by what becomes of them, and its virtual machines."""
+
+    node: str
+    cordoned: bool
+    evicted: int
+    later: int
+    blocked: int
+    ending: int
+    ignored: int
+    vms: int
+
+
+class MaintenancePreview(NamedTuple):
+    """The preview of a maintenance of several nodes.
+
+    Attributes:
+        cordoned: Node → whether it is cordoned already, in the order of the command line.
+        forecast: The pods that leave now and in turn, and the budgets; its blocked pods are also in `blocked`.
+        blocked: The pods that stay blocked, as entries of `status.blockedPods` with the additional field `node`.
+        terminating: The pods that are terminating already.
+        ignored: The pods that stay, each with the reason.
+        losing_data: The pods that leave and lose their emptyDir data.
+        bare: The pods that leave and that no controller recreates.
+        vmi_reports: The reports on virtual machines (`kube.virtualization.drain_forecast`).
+        placements: The verdicts on the displaced pods, None if the nodes could not be listed.
+        duration: The estimate for the pods that are not blocked.
+        uses_deletion: Whether pods are deleted, regardless of budgets.
+    """
+
+    cordoned: Mapping[str, bool]
+    forecast: EvictionForecast
+    blocked: list[Object]
+    terminating: list[Pod]
+    ignored: list[tuple[Pod, str]]
+    losing_data: list[Pod]
+    bare: list[Pod]
+    vmi_reports: list[Object]
+    placements: list[Placement] | None
+    duration: DurationEstimate
+    uses_deletion: bool
+    warnings: list[str]
+
+    @property
+    def will_block(self) -> bool:
+        """Return whether a pod or a virtual machine will block the drain."""
+        return bool(self.blocked) or any(report["drain"] == BLOCKS for report in self.vmi_reports)
+
+    @property
+    def counts(self) -> list[NodeCounts]:
+        """Return the numbers of each node, in the order of the command line."""
+        return [_count_pods(self, node) for node in self.cordoned]
+
+    @property
+    def causes(self) -> list[BlockingCause]:
+        """Return the causes of all blocked pods, the causes with the most pods first."""
+        return group_by_cause(self.blocked)
+
+    def select_placements(self, verdict: str) -> list[Placement]:
+        """Return the placements with this verdict."""
+        return [placement for placement in self.placements or [] if placement.verdict == verdict]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the preview as JSON data, with the field names of `start --dry-run -o json` where it has them."""
+        return {
+            "willBlock": self.will_block,
+            "nodes": [counts._asdict() for counts in self.counts],
+            "evicted": list(map(_build_pod_data, self.forecast.now)),
+            "later": list(map(_build_pod_data, self.forecast.later)),
+            "blockedPods": self.blocked,
+            "ending": list(map(_build_pod_data, self.terminating)),
+            "ignored": [{**_build_pod_data(pod), "reason": reason} for pod, reason in self.ignored],
+            "usesDeletion": self.uses_deletion,
+            "losingData": list(map(_build_pod_data, self.losing_data)),
+            "withoutController": list(map(_build_pod_data, self.bare)),
+            "causes": [cause.as_data() for cause in self.causes],
+            "budgets": _build_budgets_data(self.forecast),
+            "virtualMachines": self.vmi_reports,
+            "capacity": self._build_capacity_data(),
+            "duration": {"seconds": self.duration.seconds, "longest": self.duration.reason},
+            "warnings": self.warnings,
+        }
+
+    def _build_capacity_data(self) -> Object | None:
+        """Return the displaced pods by verdict, or None if the other nodes are unknown."""
+        if self.placements is None:
+            return None
+        return {
+            verdict: [
+                {**_build_pod_data(pod), **({"to": node} if node else {}), **({"reason": reason} if reason else {})}
+                for pod, _, node, reason in self.select_placements(verdict)
+            ]
+            for verdict in (FITS, UNKNOWN, NOWHERE)
+        }
+
+
+def _build_pod_data(pod: Pod) -> Object:
+    return {**build_name_reference(pod), "node": get_node_name(pod)}
+
+
+def _build_budgets_data(forecast: EvictionForecast) -> list[Object]:
+    return [
+        {
+            **build_name_reference(item.budget),
+            "effect": item.effect,
+            "blocks": item.effect in BLOCKING_EFFECTS,
+            "pods": len(item.pods),
+            "admittedNow": item.now,
+            "rounds": item.rounds,
+            "healthy": (item.budget.get("status") or {}).get("currentHealthy", 0),
+            "needed": (item.budget.get("status") or {}).get("desiredHealthy", 0),
+        }
+        for item in forecast.budgets
+    ]
+
+
+async def preview_maintenance(
+    api: Api, nodes: Sequence[str], options: DrainOptions, group: ApiGroup = MEDIK8S
+) -> MaintenancePreview:
+    """Preview a maintenance of these nodes in this API group; change nothing. Errors are those of `read_snapshot`."""
+    names = list(dict.fromkeys(nodes))
+    return build_preview(await read_snapshot(api, names, group), names, options, datetime.now(timezone.utc))
+
+
+def build_preview(
+    snapshot: ClusterSnapshot, names: Sequence[str], options: DrainOptions, now: datetime
+) -> MaintenancePreview:
+    """Build the preview from the snapshot; a pure function."""
+    classification = drain_flags.classify_for_drain(snapshot.pods, options, now, snapshot.orphan_uids)
+    evictable = drain_flags.select_evictable_pods(classification, options)
+    vmi_reports, launcher_vmis = _select_vmi_reports(snapshot, evictable)
+    placements = _place_displaced_pods(snapshot, names, evictable, launcher_vmis)
+    leaving = [pod for pod in evictable if get_uid(pod) not in launcher_vmis]
+    forecast = _forecast_evictions(snapshot, leaving, placements, options)
+    terminating = sorted(filter(is_terminating, leaving), key=format_key)
+    return MaintenancePreview(
+        cordoned={name: is_cordoned(snapshot.node_objects[name]) for name in names},
+        forecast=forecast,
+        blocked=_build_blocked(
+            snapshot.pods,
+            [*drain_flags.find_pods_blocked_by_flags(classification, options), *forecast.blocked],
+            build_blocked_pods([], [], terminating, now),
+        ),
+        terminating=terminating,
+        ignored=explain_ignored_pods(snapshot.pods, classification, options, now),
+        losing_data=_select_leaving(classification.with_local_storage, forecast),
+        bare=_select_leaving(classification.bare, forecast),
+        vmi_reports=vmi_reports,
+        placements=placements,
+        duration=_estimate_duration(forecast, terminating, options, now),
+        uses_deletion=options.disable_eviction,
+        warnings=[*snapshot.warnings, *_iter_warnings(snapshot, classification, evictable, options)],
+    )
+
+
+def _forecast_evictions(
+    snapshot: ClusterSnapshot, leaving: Iterable[Pod], placements: Iterable[Placement] | None, options: DrainOptions
+) -> EvictionForecast:
+    """Forecast the evictions of these pods, some of which get no replacement that becomes ready."""
+    running = [pod for pod in leaving if not is_terminating(pod)]
+    lost_uids = {get_uid(pod) for pod in running if not _is_recreated(pod, snapshot.orphan_uids)}
+    lost_uids |= {get_uid(placement.pod) for placement in placements or [] if placement.verdict == NOWHERE}
+    return forecast_evictions(running, snapshot.budgets, options, lost_uids)
+
+
+def _select_vmi_reports(
+    snapshot: ClusterSnapshot, evictable: Iterable[Pod]
+) -> tuple[list[Object], Mapping[str, Object]]:
+    """Return the reports on the virtual machines that must leave, and the same reports by virt-launcher pod uid."""
+    reports = [{**report, "node": node} for node, vmis in snapshot.vmis.items() for report in vmis.reports]
+    reports_by_key = {(report["namespace"], report["name"]): report for report in reports}
+    keys_by_uid = map_launcher_pods(snapshot.pods, reports)
+    evictable_uids = set(map(get_uid, evictable))
+    staying = {key for uid, key in keys_by_uid.items() if uid not in evictable_uids}
+    return (
+        [report for key, report in reports_by_key.items() if key not in staying],
+        {uid: reports_by_key[key] for uid, key in keys_by_uid.items()},
+    )
+
+
+def _is_recreated(pod: Pod, orphan_uids: Collection[str]) -> bool:
+    return get_controller(pod) is not None and get_uid(pod) not in orphan_uids
+
+
+def _place_displaced_pods(
+    snapshot: ClusterSnapshot, names: Sequence[str], evictable: Iterable[Pod], launcher_vmis: Mapping[str, Object]
+) -> list[Placement] | None:
+    """Judge the capacity for the pods that a controller recreates elsewhere; None if the nodes are unknown."""
+    if snapshot.nodes is None:
+        return None
+    displaced = [
+        pod
+        for pod in evictable
+        if _is_recreated(pod, snapshot.orphan_uids)
+        and not (is_finished(pod) or is_terminating(pod) or is_daemonset_pod(pod))
+        and (get_uid(pod) not in launcher_vmis or launcher_vmis[get_uid(pod)]["drain"] in RETURNING_EFFECTS)
+    ]
+    return place_pods(displaced, snapshot.nodes, names, snapshot.other_pods)
+
+
+def _build_blocked(pods: Iterable[Pod], blocked: Iterable[BlockedPod], stuck: Iterable[Object]) -> list[Object]:
+    """Return the entries of the blocked pods, each with its node, sorted by namespace and name."""
+    nodes = {format_key(pod): get_node_name(pod) for pod in pods}
+    entries = [*(item.as_data() for item in blocked), *stuck]
+    with_nodes = [{**entry, "node": nodes[f"{entry['namespace']}/{entry['name']}"]} for entry in entries]
+    return sorted(with_nodes, key=lambda entry: (entry["namespace"], entry["name"]))
+
+
+def _select_leaving(pods: Iterable[Pod], forecast: EvictionForecast) -> list[Pod]:
+    """Return the pods that the forecast expects to leave."""
+    leaving = {get_uid(pod) for pod in (*forecast.now, *forecast.later)}
+    return sorted((pod for pod in pods if get_uid(pod) in leaving), key=format_key)
+
+
+def _estimate_duration(
+    forecast: EvictionForecast, terminating: Iterable[Pod], options: DrainOptions, now: datetime
+) -> DurationEstimate:
+    """Estimate the duration, including the rest of the grace period of pods that are terminating already."""
+    ends = ((pod, parse_time_or_none(pod["metadata"]["deletionTimestamp"])) for pod in terminating)
+    estimates = [
+        DurationEstimate(int((end - now).total_seconds()), f"pod {format_key(pod)}, which is terminating")
+        for pod, end in ends
+        if end and end > now
+    ]
+    return max((estimate_duration(forecast, options), *estimates), key=lambda estimate: estimate.seconds)
+
+
+def _iter_warnings(
+    snapshot: ClusterSnapshot, classification: PodClassification, evictable: Iterable[Pod], options: DrainOptions
+) -> Iterator[str]:
+    """Yield warnings about the drain's options, and about pods that may return to the same node."""
+    if options.pod_selector and not classification.leaving:
+        yield f"pod selector {options.pod_selector} matches no pod that would leave these nodes"
+    if options.disable_eviction:
+        yield DELETION_WARNING
+    taints = (snapshot.group.drain_taint, UNSCHEDULABLE_TAINT)
+    returning = [
+        format_key(pod)
+        for pod in evictable
+        if _is_recreated(pod, snapshot.orphan_uids) and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints)
+    ]
+    if returning:
+        more = f" and {len(returning) - MAX_NAMED_PODS} more" if len(returning) > MAX_NAMED_PODS else ""
+        yield (
+            f"{format_count(len(returning), 'pod')} may be recreated on the same node, "
+            f"because of tolerations for the taints of the maintenance: {', '.join(returning[:MAX_NAMED_PODS])}{more}"
+        )
+
+
+def _count_pods(preview: MaintenancePreview, node: str) -> NodeCounts:
+    def count(pods: Iterable[Pod]) -> int:
+        return sum(get_node_name(pod) == node for pod in pods)
+
+    return NodeCounts(
+        node=node,
+        cordoned=preview.cordoned[node],
+        evicted=count(preview.forecast.now),
+        later=count(preview.forecast.later),
+        blocked=sum(entry["node"] == node for entry in preview.blocked),
+        ending=count(preview.terminating),
+        ignored=count(pod for pod, _ in preview.ignored),
+        vms=sum(report["node"] == node for report in preview.vmi_reports),
+    )

@@ -1,0 +1,60 @@
+"""Options for the fields of `spec.drain`: the flags of `kubectl drain`; parameters have the fields' names (DRN-1a)."""
+
+from __future__ import annotations
+
+import click
+
+from console.terminal.options import NonEmptyText, combine_options, switch_option
+from kube.selectors import parse_selector
+
+
+def check_selector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Return the label selector unchanged. Raises `BadParameter` if it cannot be parsed."""
+    try:
+        parse_selector(value or "")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+drain_flag_options = combine_options(
+    switch_option(
+        "--force", default=None, help="Also evict pods without a controller; nothing recreates them.  [default: true]"
+    ),
+    switch_option(
+        "--delete-emptydir-data",
+        "--delete-local-data",
+        "deleteEmptyDirData",
+        default=None,
+        help="Also evict pods with emptyDir volumes; their data is lost.  [default: true]",
+    ),
+    switch_option(
+        "--ignore-daemonsets", "ignoreDaemonSets", default=None, help="Ignore pods of DaemonSets.  [default: true]"
+    ),
+    click.option(
+        "--pod-selector",
+        "podSelector",
+        type=NonEmptyText(),
+        callback=check_selector,
+        help="Evict only pods that match this label selector, such as app=web.",
+    ),
+    click.option(
+        "--grace-period",
+        "gracePeriodSeconds",
+        type=click.IntRange(-1),
+        help="Seconds that pods have to terminate.  [default: each pod's terminationGracePeriodSeconds]",
+    ),
+    switch_option(
+        "--disable-eviction",
+        "disableEviction",
+        default=None,
+        help="Delete pods, regardless of their budgets.  [default: false]",
+    ),
+    click.option(
+        "--skip-wait-for-delete-timeout",
+        "skipWaitForDeleteTimeoutSeconds",
+        type=click.IntRange(0),
+        help="Do not wait for pods whose deletion is overdue by more than this number of seconds.  [default: wait]",
+    ),
+)
+"""The drain flags, for a command of class `KubectlFlagsCommand`; a parameter is None if its flag is not set."""

@@ -1,0 +1,182 @@
+"""Formats the preview of a maintenance for the terminal. The functions are pure, and expect escaped text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from console.operations.blocking_causes import BlockingCause
+from console.operations.maintenance_preview import MaintenancePreview, NodeCounts
+from console.terminal.maintenance_display import COMMAND_PREFIX
+from console.terminal.output import create_table, escape
+from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement
+from kube.evictions.forecast import ADMITS, BLOCKS, IN_TURN, NEVER, RUNS_OUT, BudgetForecast
+from kube.pods import Pod, format_key
+from kube.text_limits import format_count
+from kube.virtualization.drain_forecast import BLOCKS as VMI_BLOCKS
+from kube.virtualization.drain_forecast import build_warnings, describe_moves
+
+MAX_NAMED_PODS = 3
+"""Maximum number of pods that a line names without `--verbose`."""
+COUNT_HEADINGS = ("NODE", "STATE", "EVICTED", "IN TURN", "BLOCKED", "ENDING", "STAY", "VMS")
+SECONDS_PER_MINUTE = 60
+
+
+def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableType:
+    """Build the view of a preview: the counts, then a section for each subject that concerns a pod."""
+    sections = (
+        ("BLOCKED", _iter_blocked_lines(preview, verbose)),
+        ("BUDGETS", _iter_budget_lines(preview.forecast.budgets, verbose)),
+        ("LOST", _iter_lost_lines(preview, verbose)),
+        ("STAY", _iter_staying_lines(preview, verbose)),
+        ("VIRTUAL MACHINES", _iter_vm_lines(preview)),
+        ("CAPACITY OF THE OTHER NODES", _iter_capacity_lines(preview, verbose)),
+        ("DURATION", _iter_duration_lines(preview)),
+    )
+    parts: list[RenderableType] = [_render_counts(preview.counts)]
+    for heading, lines in sections:
+        if indented := [_render_line(line) for line in lines]:
+            parts += [Text(""), Text(heading, "bold"), *indented]
+    summary = format_summary(preview)
+    return Group(*parts, Text(""), Text(summary, "red" if preview.will_block else "green"))
+
+
+def format_summary(preview: MaintenancePreview) -> str:
+    """Return the verdict in one line."""
+    if not preview.will_block:
+        return "Nothing will block the drain."
+    pods = format_count(len(preview.blocked), "pod")
+    causes = format_count(len(preview.causes), "cause")
+    vms = build_warnings(report for report in preview.vmi_reports if report["drain"] == VMI_BLOCKS)
+    parts = [*([f"{pods} will block the drain, for {causes}"] if preview.blocked else []), *vms]
+    return f"{escape('; '.join(parts))}."
+
+
+def _render_counts(counts: Sequence[NodeCounts]) -> Table:
+    table = create_table(*COUNT_HEADINGS)
+    for row in counts:
+        state = "cordoned" if row.cordoned else "schedulable"
+        table.add_row(escape(row.node), state, *map(str, row[2:]))
+    if len(counts) > 1:
+        totals = (sum(column) for column in zip(*(row[2:] for row in counts), strict=True))
+        table.add_row("TOTAL", "", *map(str, totals), style="bold")
+    return table
+
+
+def _render_line(line: str) -> Padding:
+    """Build an indented line; each leading space of the text indents it further."""
+    text = line.lstrip(" ")
+    return Padding(Text(escape(text)), (0, 0, 0, 2 + len(line) - len(text)))
+
+
+def _iter_blocked_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
+    for cause in preview.causes:
+        yield f"{format_count(len(cause.pods), 'pod')}, {_format_cause(cause)}"
+        remedy, _, command = cause.remedy.partition(f": {COMMAND_PREFIX}")
+        if command:
+            yield f"  {remedy}:"
+            yield f"    {COMMAND_PREFIX}{command}"
+        elif cause.remedy != cause.message:
+            yield f"  {cause.remedy}"
+        if verbose:
+            yield from (f"  {pod['namespace']}/{pod['name']} on {pod['node']}" for pod in cause.pods)
+
+
+def _format_cause(cause: BlockingCause) -> str:
+    prefix = f"{cause.reason} {cause.subject}" if cause.budget else cause.reason
+    return f"{prefix}: {cause.message}" if cause.message else prefix
+
+
+def _iter_budget_lines(budgets: Iterable[BudgetForecast], verbose: bool) -> Iterator[str]:
+    """Yield a line for each budget that does not admit all of its pods now; with `verbose`, for each budget."""
+    for item in budgets:
+        if item.effect != ADMITS or verbose:
+            yield f"{item.key} {_describe_budget(item)}"
+
+
+def _describe_budget(item: BudgetForecast) -> str:
+    status = item.budget.get("status") or {}
+    counts = f"{status.get('currentHealthy', 0)} healthy, {status.get('desiredHealthy', 0)} needed"
+    pods = format_count(len(item.pods), "pod")
+    descriptions = {
+        ADMITS: f"admits all of these nodes' pods now: {pods} ({counts})",
+        IN_TURN: f"admits {item.now} of {pods} now, and the others when replacements are ready, "
+        f"in {format_count(item.rounds, 'round')} ({counts})",
+        RUNS_OUT: f"admits {item.now} of {pods} now, and then none, "
+        f"because evicted pods get no replacement that becomes ready ({counts})",
+        BLOCKS: f"admits none of {pods} now ({counts})",
+        NEVER: f"never admits one of {pods}: it needs all pods that it covers ({counts}); "
+        "change it, or scale its workload up",
+    }
+    return descriptions[item.effect]
+
+
+def _iter_lost_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
+    if preview.losing_data:
+        yield _format_pods("{} will lose emptyDir data", preview.losing_data, verbose)
+    if preview.bare:
+        yield _format_pods("{} without a controller will not be recreated", preview.bare, verbose)
+
+
+def _format_pods(template: str, pods: Sequence[Pod], verbose: bool) -> str:
+    named = pods if verbose else pods[:MAX_NAMED_PODS]
+    more = f" and {len(pods) - len(named)} more" if len(named) < len(pods) else ""
+    return f"{template.format(format_count(len(pods), 'pod'))}: {', '.join(map(format_key, named))}{more}"
+
+
+def _iter_staying_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
+    for reason, count in sorted(Counter(reason for _, reason in preview.ignored).items()):
+        pods = [pod for pod, pod_reason in preview.ignored if pod_reason == reason]
+        yield f"{format_count(count, 'pod')}: {reason}"
+        yield from (f"  {format_key(pod)}" for pod in pods if verbose)
+
+
+def _iter_vm_lines(preview: MaintenancePreview) -> Iterator[str]:
+    if moves := describe_moves(preview.vmi_reports):
+        yield moves
+    yield from build_warnings(preview.vmi_reports)
+
+
+def _iter_capacity_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
+    if preview.placements is None:
+        yield "unknown: the nodes cannot be listed"
+        return
+    fitting, unknown, rejected = map(preview.select_placements, (FITS, UNKNOWN, NOWHERE))
+    if preview.placements:
+        yield f"{len(fitting)} of {format_count(len(preview.placements), 'displaced pod')} fit"
+    yield from (f"  {format_key(item.pod)} for example on {item.node}" for item in fitting if verbose)
+    yield from _iter_reason_lines("unknown", unknown, verbose)
+    yield from _iter_reason_lines("no node has capacity", rejected, verbose)
+
+
+def _iter_reason_lines(verdict: str, placements: Sequence[Placement], verbose: bool) -> Iterator[str]:
+    """Yield a line for each reason, with the number of pods and their names."""
+    pods_by_reason: dict[str, list[Pod]] = {}
+    for placement in placements:
+        pods_by_reason.setdefault(placement.reason, []).append(placement.pod)
+    for reason, pods in sorted(pods_by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield f"{_format_pods('{}', pods, verbose)}: {verdict}, {reason}"
+
+
+def _iter_duration_lines(preview: MaintenancePreview) -> Iterator[str]:
+    if not preview.duration.seconds:
+        return
+    yield f"at most {format_seconds(preview.duration.seconds)} by grace periods, for the pods that are not blocked"
+    yield f"longest: {preview.duration.reason}"
+    if preview.will_block:
+        yield "the drain ends only after the blocked pods are unblocked"
+    elif preview.forecast.later:
+        yield "plus the time until replacements are ready, so that their budget admits the next pods"
+
+
+def format_seconds(seconds: int) -> str:
+    """Return a duration in kubectl's notation, such as `45s`, `2m` or `1h30m`."""
+    minutes, rest = divmod(seconds, SECONDS_PER_MINUTE)
+    hours, minutes = divmod(minutes, SECONDS_PER_MINUTE)
+    parts = ((hours, "h"), (minutes, "m"), (rest, "s"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"

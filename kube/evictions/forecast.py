@@ -1,0 +1,173 @@
+"""Forecasts the evictions of one or several nodes together: which pods leave, and which stay blocked. Pure functions.
+
+`plan_evictions` decides which pods may be evicted now. The forecast continues from there: a budget that admits some of
+its pods admits the next ones when replacements are ready. So these pods are evicted in turn, and are not blocked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from kube.budgets import (
+    BlockedPod,
+    Budget,
+    covers,
+    format_budget_key,
+    may_evict_as_unready,
+    never_allows_disruption,
+    requires_all_pods,
+)
+from kube.evictions.planner import BudgetQueue, plan_evictions
+from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, format_key, get_uid, is_finished
+from kube.text_limits import format_count
+
+ADMITS, IN_TURN, RUNS_OUT, BLOCKS, NEVER = "admits", "inTurn", "runsOut", "blocks", "never"
+"""Effects of a budget on the pods of the nodes.
+
+- `ADMITS`: It admits the eviction of all these pods now.
+- `IN_TURN`: It admits some of them now, and the others when replacements are ready.
+- `RUNS_OUT`: It admits some of them now, but not all of these get a replacement that becomes ready, so it admits no
+  others.
+- `BLOCKS`: It admits none now. It may admit some when more pods are ready.
+- `NEVER`: It admits none unless it is changed, or its workload gets more replicas.
+"""
+BLOCKING_EFFECTS = (RUNS_OUT, BLOCKS, NEVER)
+DEFAULT_GRACE_SECONDS = 30
+"""Default of `spec.terminationGracePeriodSeconds`, in seconds."""
+
+
+class BudgetForecast(NamedTuple):
+    """The effect of one budget on the pods that leave.
+
+    Attributes:
+        pods: The pods that must leave and that the budget alone covers.
+        now: The number of these pods that it admits now.
+        rounds: The number of successive rounds of evictions, 0 if some pods stay blocked.
+    """
+
+    budget: Budget
+    pods: list[Pod]
+    now: int
+    effect: str
+    rounds: int = 0
+
+    @property
+    def key(self) -> str:
+        """Return `namespace/name` of the budget."""
+        return format_budget_key(self.budget)
+
+
+class EvictionForecast(NamedTuple):
+    """The forecast for all pods that must leave and are not terminating yet.
+
+    Attributes:
+        now: Pods that are evicted in the first pass.
+        later: Pods that their budget admits when replacements are ready.
+        blocked: Pods that stay blocked until something changes.
+        budgets: The budgets that alone cover one of the pods, sorted by namespace and name.
+    """
+
+    now: list[Pod]
+    later: list[Pod]
+    blocked: list[BlockedPod]
+    budgets: list[BudgetForecast]
+
+
+class DurationEstimate(NamedTuple):
+    """The time in which the evicted pods terminate, at most, and the pod or budget that takes longest."""
+
+    seconds: int
+    reason: str
+
+
+def forecast_evictions(
+    leaving_pods: Iterable[Pod],
+    budgets: Iterable[Budget],
+    options: DrainOptions = DEFAULT_DRAIN_OPTIONS,
+    lost_uids: Collection[str] = (),
+) -> EvictionForecast:
+    """Forecast which of these pods leave, from however many nodes they come.
+
+    `lost_uids` are the uids of pods without a replacement that can become ready: pods without a controller, and pods
+    for which no other node has capacity.
+    """
+    pods, all_budgets = list(leaving_pods), list(budgets)
+    plan = plan_evictions(pods, all_budgets, options)
+    queues = {queue.key: queue for queue in plan.queues}
+    forecasts = [
+        _forecast_budget(budget, covered, queues.get(format_budget_key(budget)), lost_uids)
+        for budget, covered in _group_by_only_budget(pods, [] if options.disable_eviction else all_budgets)
+    ]
+    continuing = {get_uid(pod) for forecast in forecasts if forecast.effect == IN_TURN for pod in forecast.pods}
+    later_uids = {blocked.pod["uid"] for blocked in plan.blocked} & continuing
+    return EvictionForecast(
+        now=sorted(plan.admitted, key=format_key),
+        later=sorted((pod for pod in pods if get_uid(pod) in later_uids), key=format_key),
+        blocked=sorted(
+            (blocked for blocked in plan.blocked if blocked.pod["uid"] not in later_uids), key=lambda item: item.key
+        ),
+        budgets=sorted(forecasts, key=lambda forecast: forecast.key),
+    )
+
+
+def _group_by_only_budget(pods: Iterable[Pod], budgets: Iterable[Budget]) -> list[tuple[Budget, list[Pod]]]:
+    """Return each budget with the pods that no other budget covers; omit budgets without such pods."""
+    budgets_by_key = {format_budget_key(budget): budget for budget in budgets}
+    pods_by_budget: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        covering = [key for key, budget in budgets_by_key.items() if covers(budget, pod)]
+        if len(covering) == 1:
+            pods_by_budget[covering[0]].append(pod)
+    return [(budgets_by_key[key], covered) for key, covered in pods_by_budget.items()]
+
+
+def _forecast_budget(
+    budget: Budget, pods: list[Pod], queue: BudgetQueue | None, lost_uids: Collection[str]
+) -> BudgetForecast:
+    """Forecast a budget's effect on its pods; `queue` is None if it admits none of them now.
+
+    A pod without a replacement uses up one allowed disruption for good. The drain evicts the pods of a budget in random
+    order, so such pods may be the first. The budget therefore runs out unless it allows more disruptions than that.
+    """
+    admitted = queue.admitted if queue else []
+    waiting = queue.waiting if queue else pods
+    if not waiting:
+        return BudgetForecast(budget, pods, len(admitted), ADMITS, 1)
+    slots = len([pod for pod in admitted if not may_evict_as_unready(budget, pod)])
+    if not slots:
+        never = requires_all_pods(budget) or never_allows_disruption(budget)
+        return BudgetForecast(budget, pods, len(admitted), NEVER if never else BLOCKS)
+    counted = [pod for pod in pods if not may_evict_as_unready(budget, pod)]
+    if sum(get_uid(pod) in lost_uids for pod in counted) >= slots:
+        return BudgetForecast(budget, pods, len(admitted), RUNS_OUT)
+    return BudgetForecast(budget, pods, len(admitted), IN_TURN, -(-len(counted) // slots))
+
+
+def get_grace_seconds(pod: Pod, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> int:
+    """Return the number of seconds that the pod has to terminate; 0 for a finished pod."""
+    if is_finished(pod):
+        return 0
+    if options.grace_period_seconds is not None:
+        return options.grace_period_seconds
+    return int(pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
+
+
+def estimate_duration(forecast: EvictionForecast, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> DurationEstimate:
+    """Estimate the time in which the pods that are not blocked terminate, by their grace periods.
+
+    Pods are evicted concurrently, except that a budget may admit its pods in several rounds. The estimate does not
+    contain the time in which replacements become ready.
+    """
+    single = [DurationEstimate(get_grace_seconds(pod, options), f"pod {format_key(pod)}") for pod in forecast.now]
+    in_turn = [
+        DurationEstimate(
+            item.rounds * max(get_grace_seconds(pod, options) for pod in item.pods),
+            f"budget {item.key}, which admits {format_count(len(item.pods), 'pod')} "
+            f"in {format_count(item.rounds, 'round')}",
+        )
+        for item in forecast.budgets
+        if item.rounds > 1
+    ]
+    return max((*in_turn, *single), key=lambda estimate: estimate.seconds, default=DurationEstimate(0, ""))

@@ -1,0 +1,188 @@
+"""Tests for `preview`, which shows what a maintenance of several nodes would do, on a real API server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kube.maintenance.groups import MEDIK8S
+from kube.nodes import build_node_path
+from localcluster.access import UNPRIVILEGED
+from localcluster.cluster import LocalCluster
+from localcluster.waiting import wait_for_object
+from tests.console.commands.test_dry_run import grant_temporary_permissions
+from tests.console.commands.workload_objects import (
+    COLLECTIONS,
+    Manifest,
+    build_budget,
+    build_controller,
+    build_pod,
+    create_and_wait,
+    is_cordoned,
+    list_pods,
+)
+from tests.console.conftest import CreateNode, RunCommand
+
+BLOCKED_EXIT_STATUS = 3
+
+
+def create_shared_budget(cluster: LocalCluster, nodes: list[str], **rule: int) -> str:
+    """Create a ReplicaSet of four pods on each node, and one budget for all; return the name of the budget.
+
+    The budget's label selects the objects of the first node, so that the fixture deletes it with that node.
+    """
+    labels = {"shared": nodes[0]}
+    create_and_wait(cluster, *(build_controller("ReplicaSet", node, labels, replicas=4) for node in nodes))
+    budget = build_budget(f"shared-{nodes[0]}", nodes[0], None, **rule)
+    budget["spec"]["selector"] = {"matchLabels": labels}
+    create_and_wait(cluster, budget)
+    path = f"{COLLECTIONS['PodDisruptionBudget']}/{budget['metadata']['name']}"
+    wait_for_object(
+        cluster.get_client(),
+        path,
+        lambda live: live is not None and live["status"].get("currentHealthy") == 4 * len(nodes),
+        20,
+    )
+    return str(budget["metadata"]["name"])
+
+
+def read_report(result: Any) -> Manifest:
+    report: Manifest = json.loads(result.stdout)
+    return report
+
+
+def test_preview_of_two_nodes_under_one_budget_judges_them_together(
+    installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
+) -> None:
+    """NMO-6: Two previews of one node each expect eight evictions; the preview of both nodes expects four.
+
+    The pods select their own node, so no other node accepts the replacements. So the budget admits no others.
+    """
+    nodes = [create_node(), create_node()]
+    budget = create_shared_budget(installed_cluster, nodes, minAvailable=4)
+
+    single_reports = [read_report(run_command("preview", node, "-o", "json")) for node in nodes]
+    result = run_command("preview", *nodes, "-o", "json")
+
+    assert [len(report["evicted"]) for report in single_reports] == [4, 4]
+    report = read_report(result)
+    assert result.exit_code == BLOCKED_EXIT_STATUS
+    assert (len(report["evicted"]), len(report["later"]), len(report["blockedPods"])) == (4, 0, 4)
+    assert [(item["name"], item["effect"], item["pods"]) for item in report["budgets"]] == [(budget, "runsOut", 8)]
+    assert [cause["count"] for cause in report["causes"]] == [4]
+    assert len(report["capacity"]["nowhere"]) == 8
+    assert "node selector does not match on" in report["capacity"]["nowhere"][0]["reason"]
+
+
+def test_preview_predicts_what_drain_evicts_and_changes_nothing(
+    installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
+) -> None:
+    """NMO-6, NMO-7: The drain of both nodes evicts as many pods as the preview expects, and blocks the others."""
+    nodes = [create_node(), create_node()]
+    budget = create_shared_budget(installed_cluster, nodes, minAvailable=6)
+
+    report = read_report(run_command("preview", *nodes, "-o", "json"))
+
+    assert (len(report["evicted"]), len(report["blockedPods"])) == (2, 6)
+    assert not any(is_cordoned(installed_cluster, node) for node in nodes)
+    assert [len(list_pods(installed_cluster, node)) for node in nodes] == [4, 4]
+    assert installed_cluster.get_client().list(MEDIK8S.path, field_selector=f"spec.nodeName={nodes[0]}")["items"] == []
+    for node in nodes:
+        run_command("cordon", node)
+    results = [run_command("drain", node, "--timeout=3s") for node in nodes]
+    gone_lines = [line for result in results for line in result.stdout.splitlines() if line.endswith(" is gone")]
+    assert len(gone_lines) == 2, budget
+
+
+def test_preview_without_blocked_pods_exits_with_0_and_shows_each_group(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
+    volumes = [{"name": "scratch", "emptyDir": {}}]
+    create_and_wait(
+        installed_cluster,
+        build_pod(f"bare-{node_name}", node_name),
+        build_pod(f"local-{node_name}", node_name, volumes=volumes),
+        build_controller("DaemonSet", node_name),
+    )
+
+    result = run_command("preview", node_name)
+
+    assert result.exit_code == 0, result.output
+    counts = next(line.split() for line in result.stdout.splitlines() if line.startswith(node_name))
+    assert counts == [node_name, "schedulable", "2", "0", "0", "0", "1", "0"]
+    assert f"1 pod will lose emptyDir data: default/local-{node_name}" in result.stdout
+    assert "2 pods without a controller will not be recreated: " in result.stdout
+    assert "1 pod: pod of a DaemonSet" in result.stdout
+    assert "at most 30s by grace periods, for the pods that are not blocked" in result.stdout
+    assert result.stdout.splitlines()[-1] == "Nothing will block the drain."
+
+
+def test_preview_groups_pods_under_closed_budget_and_exits_with_3(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
+    budget = create_shared_budget(installed_cluster, [node_name], minAvailable=4)
+
+    result, verbose_result = run_command("preview", node_name), run_command("preview", node_name, "--verbose")
+
+    assert result.exit_code == verbose_result.exit_code == BLOCKED_EXIT_STATUS
+    cause = f"4 pods, DisruptionBudget default/{budget}: budget {budget} needs 4 healthy pods and has 4"
+    assert [line.strip() for line in result.stdout.splitlines()].count(cause) == 1
+    assert f"default/{budget} never admits one of 4 pods" in result.stdout
+    assert f"kubectl -n default edit pdb {budget}" in result.stdout
+    pods = [pod["metadata"]["name"] for pod in list_pods(installed_cluster, node_name)]
+    assert all(f"default/{name} on {node_name}" in verbose_result.stdout for name in pods)
+    assert result.stdout.splitlines()[-1] == "4 pods will block the drain, for 1 cause."
+
+
+def test_preview_judges_capacity_of_other_nodes(
+    installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
+) -> None:
+    """Check that displaced pods fit on a labelled node that accepts them, and nowhere if it is cordoned."""
+    node, other = create_node(), create_node()
+    controller = build_controller("ReplicaSet", node)
+    create_and_wait(installed_cluster, controller)
+    label_patch = {"metadata": {"labels": {"kubernetes.io/hostname": node}}}
+    installed_cluster.get_client().patch(build_node_path(other), label_patch)
+
+    fitting = read_report(run_command("preview", node, "-o", "json"))["capacity"]
+    run_command("cordon", other)
+    rejected = read_report(run_command("preview", node, "-o", "json"))["capacity"]
+
+    assert [pod["to"] for pod in fitting["fits"]] == [other]
+    assert (rejected["fits"], len(rejected["nowhere"])) == ([], 1)
+    assert "cordoned on " in rejected["nowhere"][0]["reason"]
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_unknown_nodes_are_an_error(run_command: RunCommand, node_name: str, output: str) -> None:
+    result = run_command("preview", node_name, "no-such-node", "nor-this", "-o", output)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == 'Error: nodes "no-such-node", "nor-this" not found: see kubectl get nodes\n'
+
+
+def test_missing_permissions_are_listed_at_once(run_command: RunCommand, node_name: str) -> None:
+    """Check that one error names all permissions without which the preview would be wrong."""
+    result = run_command("preview", node_name, user=UNPRIVILEGED)
+
+    assert result.exit_code == 1
+    assert 'cannot list resource "pods"' in result.stderr
+    assert 'cannot list resource "poddisruptionbudgets"' in result.stderr
+    assert result.stderr.endswith(": ask an administrator for these permissions, or use another --context\n")
+
+
+def test_preview_without_permission_to_list_nodes_omits_capacity(
+    served_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
+    """Check that a user who may not list nodes gets the preview, without a judgement of the capacity, and a warning."""
+    create_and_wait(served_cluster, build_controller("ReplicaSet", node_name))
+    rules = ("get nodes", "list pods", "list poddisruptionbudgets")
+
+    with grant_temporary_permissions(served_cluster, "previewer", *rules):
+        result = run_command("preview", node_name, user=UNPRIVILEGED)
+
+    assert result.exit_code == 0, result.output
+    assert "Warning: cannot list nodes, so the capacity of the other nodes is unknown: " in result.stderr
+    assert "unknown: the nodes cannot be listed" in result.stdout

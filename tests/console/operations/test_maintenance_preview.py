@@ -1,0 +1,253 @@
+"""Tests for the preview of a maintenance, built from snapshots as plain dicts, and for its display."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from console.operations.drain_preview import NodeVmis
+from console.operations.maintenance_preview import MaintenancePreview, build_preview
+from console.operations.preview_snapshot import ClusterSnapshot
+from console.terminal.preview_display import format_seconds, format_summary, render_preview
+from kube.capacity import FITS, NOWHERE, UNKNOWN
+from kube.maintenance.groups import MEDIK8S
+from kube.paths import Object
+from kube.pods import DrainOptions, Pod
+from kube.times import format_time
+from kube.virtualization.drain_forecast import BLOCKS, MOVES, STOPS
+from tests.kube.samples import READY_CONDITIONS, make_budget, make_pod
+
+NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
+NODES = ("node-1", "node-2")
+OPTIONS = DrainOptions()
+
+
+def make_bound_pod(name: str, node: str = "node-1", *, cpu: str = "1", **fields: Any) -> Object:
+    spec = {"nodeName": node, "containers": [{"resources": {"requests": {"cpu": cpu}}}], **fields.pop("spec", {})}
+    return {**make_pod(name, **{"owner": "ReplicaSet", **fields}), "spec": spec}
+
+
+def make_db_pods(count: int, node: str, **fields: Any) -> list[Object]:
+    return [make_bound_pod(f"db-{node}-{index}", node, labels={"app": "db"}, **fields) for index in range(count)]
+
+
+def make_named_node(name: str, cpu: str = "100") -> Object:
+    status = {"allocatable": {"cpu": cpu, "pods": "110"}, "conditions": READY_CONDITIONS}
+    return {"metadata": {"name": name, "labels": {}}, "spec": {}, "status": status}
+
+
+def make_vmi_report(name: str, effect: str, node: str = "node-1") -> Object:
+    return {
+        "namespace": "ns",
+        "name": name,
+        "drain": effect,
+        "why": "",
+        "unable": "no disk",
+        "evictionStrategy": "",
+        "runStrategy": "Always",
+        "node": node,
+    }
+
+
+def preview_pods(
+    pods: Iterable[Pod],
+    budgets: Iterable[Object] = (),
+    *,
+    options: DrainOptions = OPTIONS,
+    other_cpu: str = "100",
+    reports: Iterable[Object] = (),
+    can_list_nodes: bool = True,
+) -> MaintenancePreview:
+    """Return the preview of `NODES`; one other node remains."""
+    nodes = [*map(make_named_node, NODES), make_named_node("other", other_cpu)]
+    snapshot = ClusterSnapshot(
+        nodes=nodes if can_list_nodes else None,
+        node_objects={node["metadata"]["name"]: node for node in nodes},
+        pods=list(pods),
+        other_pods=[],
+        budgets=list(budgets),
+        orphan_uids=(),
+        vmis={"node-1": NodeVmis(list(reports)), "node-2": NodeVmis([])},
+        group=MEDIK8S,
+    )
+    return build_preview(snapshot, NODES, options, NOW)
+
+
+def get_names(pods: Iterable[Pod]) -> list[str]:
+    return [pod["metadata"]["name"] for pod in pods]
+
+
+def render(preview: MaintenancePreview, *, width: int = 80, verbose: bool = False) -> str:
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        console.print(render_preview(preview, verbose=verbose))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def test_two_nodes_under_one_budget_are_judged_together() -> None:
+    """NMO-6: Four of eight pods on two nodes are evicted now, and the counts have a total."""
+    pods = [*make_db_pods(4, "node-1"), *make_db_pods(4, "node-2")]
+
+    preview = preview_pods(pods, [make_budget("db", allowed=4, healthy=8, needed=4)])
+
+    assert [(counts.node, counts.evicted, counts.later, counts.blocked) for counts in preview.counts] == [
+        ("node-1", 4, 0, 0),
+        ("node-2", 0, 4, 0),
+    ]
+    assert not preview.will_block
+    text = render(preview)
+    assert "TOTAL" in text
+    assert "ns/db admits 4 of 8 pods now, and the others when replacements are ready" in " ".join(text.split())
+
+
+def test_fifteen_pods_under_closed_budget_are_one_cause() -> None:
+    """Check that the display has one line for the cause, and that `verbose` lists the pods."""
+    preview = preview_pods(make_db_pods(15, "node-1"), [make_budget("db", healthy=15, needed=15)])
+
+    assert preview.will_block
+    assert [(cause.subject, len(cause.pods)) for cause in preview.causes] == [("ns/db", 15)]
+    text, verbose_text = render(preview), render(preview, verbose=True)
+    assert text.count("15 pods, DisruptionBudget ns/db: budget db needs 15 healthy pods and has 15") == 1
+    assert "kubectl -n ns edit pdb db" in text
+    assert "db-node-1-7" not in text
+    assert "ns/db-node-1-7 on node-1" in verbose_text
+    assert format_summary(preview) == "15 pods will block the drain, for 1 cause."
+
+
+def test_pods_that_fit_nowhere_make_their_budget_run_out() -> None:
+    """Check that a budget is reported as blocking if its pods' replacements cannot become ready."""
+    preview = preview_pods(
+        make_db_pods(4, "node-1"), [make_budget("db", allowed=1, healthy=4, needed=3)], other_cpu="500m"
+    )
+
+    assert {placement.verdict for placement in preview.placements or []} == {NOWHERE}
+    assert (len(preview.forecast.now), len(preview.blocked)) == (1, 3)
+    assert "4 pods: ns/db-node-1-0, ns/db-node-1-1, ns/db-node-1-2 and 1 more: no node has capacity, " in " ".join(
+        render(preview).split()
+    )
+
+
+def test_pods_are_grouped_by_what_becomes_of_them() -> None:
+    deletion_time = format_time(NOW + timedelta(seconds=90))
+    pods = [
+        make_bound_pod("plain"),
+        make_bound_pod("bare", owner=""),
+        make_bound_pod("scratch", spec={"volumes": [{"name": "s", "emptyDir": {}}]}),
+        make_bound_pod("daemon", owner="DaemonSet"),
+        make_bound_pod("ending", deletionTimestamp=deletion_time),
+    ]
+
+    preview = preview_pods(pods)
+
+    assert get_names(preview.forecast.now) == ["bare", "plain", "scratch"]
+    assert get_names(preview.bare) == ["bare"]
+    assert get_names(preview.losing_data) == ["scratch"]
+    assert get_names(preview.terminating) == ["ending"]
+    assert [(pod["metadata"]["name"], reason) for pod, reason in preview.ignored] == [("daemon", "pod of a DaemonSet")]
+    assert [placement.pod["metadata"]["name"] for placement in preview.select_placements(FITS)] == ["plain", "scratch"]
+    assert (preview.duration.seconds, preview.duration.reason) == (90, "pod ns/ending, which is terminating")
+    data = preview.as_data()
+    assert data["withoutController"] == [{"namespace": "ns", "name": "bare", "node": "node-1"}]
+    assert data["capacity"]["fits"][0] == {"namespace": "ns", "name": "plain", "node": "node-1", "to": "other"}
+
+
+def test_pods_that_options_block_are_one_cause_and_lose_no_data() -> None:
+    """DRN-1a: A pod with emptyDir data stays if the option forbids its removal."""
+    pods = [make_bound_pod(name, spec={"volumes": [{"name": "s", "emptyDir": {}}]}) for name in "ab"]
+
+    preview = preview_pods(pods, options=DrainOptions(delete_emptydir_data=False))
+
+    assert [(cause.reason, len(cause.pods)) for cause in preview.causes] == [("DeleteEmptyDirData", 2)]
+    assert (preview.losing_data, preview.placements) == ([], [])
+
+
+def test_pod_that_outlived_its_grace_period_blocks() -> None:
+    stuck = make_bound_pod("stuck", deletionTimestamp=format_time(NOW - timedelta(minutes=5)), finalizers=["x/y"])
+
+    preview = preview_pods([stuck])
+
+    assert [(cause.reason, cause.message) for cause in preview.causes] == [
+        ("Finalizers", "finalizers x/y delay the deletion of the pod: their controllers must remove them")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("effect", "will_block", "displaced"), [(MOVES, False, 1), (STOPS, False, 0), (BLOCKS, True, 0)]
+)
+def test_virtual_machine_blocks_or_needs_capacity(effect: str, will_block: bool, displaced: int) -> None:
+    """OSV-2: A virtual machine that moves needs capacity elsewhere; one that cannot be migrated blocks the drain."""
+    launcher = make_bound_pod("virt-launcher-vm")
+    launcher["metadata"]["ownerReferences"] = [
+        {"kind": "VirtualMachineInstance", "name": "vm", "controller": True, "uid": "u"}
+    ]
+
+    preview = preview_pods([launcher], reports=[make_vmi_report("vm", effect)])
+
+    assert preview.will_block is will_block
+    assert len(preview.placements or []) == displaced
+    assert preview.forecast.now == []
+    assert "VIRTUAL MACHINES" in render(preview)
+
+
+def test_capacity_is_unknown_without_list_of_nodes() -> None:
+    preview = preview_pods([make_bound_pod("plain")], can_list_nodes=False)
+
+    assert preview.placements is None
+    assert preview.as_data()["capacity"] is None
+    assert "unknown: the nodes cannot be listed" in render(preview)
+
+
+def test_pod_with_volume_has_unknown_capacity() -> None:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+
+    preview = preview_pods([make_bound_pod("db", spec={"volumes": [volume]})])
+
+    assert [placement.reason for placement in preview.select_placements(UNKNOWN)] == ["volume data"]
+    assert "1 pod: ns/db: unknown, volume data" in render(preview)
+
+
+def test_selector_without_match_causes_warning() -> None:
+    preview = preview_pods([make_bound_pod("plain")], options=DrainOptions(pod_selector="app=none"))
+
+    assert preview.warnings == ["pod selector app=none matches no pod that would leave these nodes"]
+    assert [reason for _, reason in preview.ignored] == ["not selected"]
+
+
+def test_pods_that_tolerate_taints_of_maintenance_cause_warning() -> None:
+    """Check that the warning counts only pods whose controller may recreate them on the node."""
+    spec = {"tolerations": [{"operator": "Exists"}]}
+    pods = [make_bound_pod(f"web-{index}", spec=spec) for index in range(4)]
+
+    preview = preview_pods([*pods, make_bound_pod("bare", owner="", spec=spec), make_bound_pod("plain")])
+
+    assert preview.warnings == [
+        "4 pods may be recreated on the same node, because of tolerations for the taints of the maintenance: "
+        "ns/web-0, ns/web-1, ns/web-2 and 1 more"
+    ]
+
+
+def test_deletion_ignores_budgets_and_warns_about_component() -> None:
+    """DRN-1a: With `disableEviction`, no budget blocks, and a warning names the component that this needs."""
+    preview = preview_pods(make_db_pods(2, "node-1"), [make_budget("db")], options=DrainOptions(disable_eviction=True))
+
+    assert (len(preview.forecast.now), preview.will_block) == (2, False)
+    assert 'if the component "deleting" is installed' in preview.warnings[0]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_view_fits_width_and_keeps_commands_on_one_line(width: int) -> None:
+    preview = preview_pods(make_db_pods(5, "node-1"), [make_budget("db", healthy=5, needed=5)])
+
+    lines = render(preview, width=width, verbose=True).splitlines()
+
+    assert max(map(len, lines)) <= width
+    assert [line.strip() for line in lines if "edit pdb" in line] == ["kubectl -n ns edit pdb db"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (45, "45s"), (120, "2m"), (5400, "1h30m"), (3661, "1h1m1s")])
+def test_duration_is_formatted_as_in_kubectl(seconds: int, text: str) -> None:
+    assert format_seconds(seconds) == text

@@ -1,0 +1,153 @@
+"""Tests for the forecast of the evictions of several nodes together, on plain dicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from kube.evictions.forecast import (
+    ADMITS,
+    BLOCKS,
+    IN_TURN,
+    NEVER,
+    RUNS_OUT,
+    DurationEstimate,
+    EvictionForecast,
+    estimate_duration,
+    forecast_evictions,
+    get_grace_seconds,
+)
+from kube.paths import Object
+from kube.pods import DrainOptions, classify_pods, format_key, get_uid, is_terminating
+from tests.kube import samples
+from tests.kube.samples import make_budget, make_pod
+
+
+def make_db_pods(count: int, **fields: Any) -> list[Object]:
+    return [make_pod(f"db-{index}", labels={"app": "db"}, owner="ReplicaSet", **fields) for index in range(count)]
+
+
+def make_budget_with(*, expected: int = 8, spec: Object | None = None, **fields: Any) -> Object:
+    budget = make_budget(**fields)
+    budget["status"]["expectedPods"] = expected
+    return {**budget, "spec": {**budget["spec"], **(spec or {})}}
+
+
+def count_pods(forecast: EvictionForecast) -> tuple[int, int, int]:
+    return len(forecast.now), len(forecast.later), len(forecast.blocked)
+
+
+def get_only_effect(forecast: EvictionForecast) -> str:
+    (budget_forecast,) = forecast.budgets
+    return budget_forecast.effect
+
+
+def test_pods_of_two_nodes_share_allowed_disruptions() -> None:
+    """NMO-6: a budget that allows four disruptions admits four of eight pods on two nodes, the others in turn."""
+    forecast = forecast_evictions(make_db_pods(8), [make_budget_with(allowed=4, healthy=8, needed=4)])
+
+    assert count_pods(forecast) == (4, 4, 0)
+    assert (get_only_effect(forecast), forecast.budgets[0].rounds) == (IN_TURN, 2)
+
+
+def test_budget_that_admits_all_pods_blocks_none() -> None:
+    forecast = forecast_evictions(make_db_pods(2), [make_budget_with(allowed=4, healthy=8, needed=4)])
+
+    assert (count_pods(forecast), get_only_effect(forecast)) == ((2, 0, 0), ADMITS)
+
+
+def test_budget_runs_out_if_evicted_pods_get_no_replacement() -> None:
+    """Check that the remaining pods are blocked if the pods without a replacement may use up the budget."""
+    pods, budget = make_db_pods(4), make_budget_with(allowed=2, healthy=4, needed=2)
+
+    one_lost = forecast_evictions(pods, [budget], lost_uids={get_uid(pods[3])})
+    two_lost = forecast_evictions(pods, [budget], lost_uids=set(map(get_uid, pods[2:])))
+
+    assert (count_pods(one_lost), get_only_effect(one_lost)) == ((2, 2, 0), IN_TURN)
+    assert (count_pods(two_lost), get_only_effect(two_lost)) == ((2, 0, 2), RUNS_OUT)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected_pods", "effect"),
+    [
+        ({"maxUnavailable": 0}, 4, NEVER),
+        ({"minAvailable": "100%"}, 4, NEVER),
+        ({"minAvailable": 4}, 4, NEVER),
+        ({"minAvailable": 4}, 3, NEVER),
+        ({"minAvailable": 4}, 5, BLOCKS),
+        ({"maxUnavailable": 1}, 5, BLOCKS),
+    ],
+    ids=str,
+)
+def test_budget_that_admits_none_blocks_now_or_never_opens(spec: Object, expected_pods: int, effect: str) -> None:
+    """OSV-13: A budget never opens if it needs as many healthy pods as its workload has."""
+    budget = make_budget_with(allowed=0, healthy=4, needed=4, expected=expected_pods, spec=spec)
+
+    forecast = forecast_evictions(make_db_pods(2), [budget])
+
+    assert (count_pods(forecast), get_only_effect(forecast)) == ((0, 0, 2), effect)
+
+
+def test_unready_pod_leaves_without_using_allowed_disruption() -> None:
+    """Check that only the ready pods stay blocked under a budget that admits unready pods (KEP-3017)."""
+    unready = make_pod("unready", labels={"app": "db"}, ready=False)
+    budget = make_budget_with(allowed=0, healthy=3, needed=3, policy="AlwaysAllow", expected=5)
+
+    forecast = forecast_evictions([unready, *make_db_pods(2)], [budget])
+
+    assert (count_pods(forecast), get_only_effect(forecast)) == ((1, 0, 2), BLOCKS)
+    assert forecast.budgets[0].now == 1
+
+
+def test_pod_under_two_budgets_is_blocked_and_counts_for_neither() -> None:
+    budgets = [make_budget("one", allowed=1), make_budget("two", allowed=1)]
+
+    forecast = forecast_evictions(make_db_pods(1), budgets)
+
+    assert [blocked.reason for blocked in forecast.blocked] == ["MultipleBudgets"]
+    assert forecast.budgets == []
+
+
+def test_deletion_ignores_budgets() -> None:
+    """DRN-1a: with `disableEviction`, all pods leave now."""
+    forecast = forecast_evictions(make_db_pods(3), [make_budget()], DrainOptions(disable_eviction=True))
+
+    assert (count_pods(forecast), forecast.budgets) == ((3, 0, 0), [])
+
+
+@given(samples.pod_lists, samples.budget_lists)
+def test_every_running_pod_is_forecast_once(pods: list[Object], budgets: list[Object]) -> None:
+    leaving = [pod for pod in classify_pods(pods).leaving if not is_terminating(pod)]
+
+    forecast = forecast_evictions(leaving, budgets)
+
+    keys = [*map(format_key, (*forecast.now, *forecast.later)), *(blocked.key for blocked in forecast.blocked)]
+    assert sorted(keys) == sorted(map(format_key, leaving))
+
+
+def with_grace(pod: Object, seconds: int) -> Object:
+    return {**pod, "spec": {**pod["spec"], "terminationGracePeriodSeconds": seconds}}
+
+
+def test_grace_period_is_that_of_pod_unless_option_overrides_it() -> None:
+    pod = with_grace(make_pod(), 60)
+
+    assert get_grace_seconds(pod) == 60
+    assert get_grace_seconds(make_pod()) == 30
+    assert get_grace_seconds(pod, DrainOptions(grace_period_seconds=5)) == 5
+    assert get_grace_seconds(with_grace(make_pod(phase="Succeeded"), 60)) == 0
+
+
+def test_duration_is_that_of_slowest_pod_or_of_rounds_under_budget() -> None:
+    """Check that pods terminate concurrently, and that a budget's rounds follow one another."""
+    slow, pods = with_grace(make_pod("slow"), 100), make_db_pods(4)
+    budget = make_budget_with(allowed=1, healthy=4, needed=3)
+
+    without_budget = forecast_evictions([slow, *pods], [])
+    with_budget = forecast_evictions([slow, *pods], [budget])
+
+    assert estimate_duration(without_budget) == DurationEstimate(100, "pod ns/slow")
+    assert estimate_duration(with_budget) == DurationEstimate(120, "budget ns/budget, which admits 4 pods in 4 rounds")
+    assert estimate_duration(forecast_evictions([], [])) == DurationEstimate(0, "")
