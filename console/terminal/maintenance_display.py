@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from console.operations.descriptions import (
+    PHASE_CORDONING,
+    PHASE_FAILING,
     PHASE_WAITING,
     format_age,
     format_full_name,
@@ -34,7 +36,12 @@ COMMAND_PREFIX = "kubectl "
 """Start of a command within a remedy; the list format of `BlockedPodsView` prints the command on its own line."""
 MIN_REMEDY_WIDTH = 40
 """Minimum width of the remedy column; a narrower column would break words."""
-PHASE_COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
+PHASE_COLORS = {
+    **{"Running": "yellow", PHASE_CORDONING: "yellow", "Succeeded": "green"},
+    **{"Failed": "red", PHASE_FAILING: "red"},
+}
+ERROR_VERBS = {FAILED: "failed", PHASE_FAILING: "fails", PHASE_WAITING: "waits"}
+"""Phase label → verb before the error, for the phases in which the error explains why nothing happens."""
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
@@ -77,14 +84,14 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> Rende
             Text(get_spec(maintenance).get("reason") or ""),
         )
         if error := _get_error(maintenance):
-            outcome = "failed" if phase == FAILED else "waits"
+            outcome = ERROR_VERBS[phase]
             errors.append(Text(f"{format_full_name(maintenance)} {outcome}: {error}", "red"))
     return Group(table, *errors)
 
 
 def _get_error(maintenance: Maintenance) -> str:
-    """Return the error of a maintenance that failed or cannot start, or "" for any other maintenance."""
-    has_stopped = get_phase_label(maintenance) in (FAILED, PHASE_WAITING)
+    """Return the error of a maintenance that failed, cannot start or cannot continue, or "" for any other."""
+    has_stopped = get_phase_label(maintenance) in ERROR_VERBS
     return str(get_status(maintenance).get("lastError") or "") if has_stopped else ""
 
 

@@ -53,7 +53,7 @@ def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
 def _format_outcome_counts(branches: Sequence[Branch]) -> Iterator[str]:
     """Yield how many attempts were retried, failed or are missing, and the number of dead letters, unless 0."""
     failed = sum(len(branch.unresolved_failures) for branch in branches)
-    retried = sum(attempt.failed for branch in branches for attempt in branch.attempts) - failed
+    retried = sum(attempt.step_failed for branch in branches for attempt in branch.attempts) - failed
     missing = sum(len(branch.missing_functions) - len(branch.replied_functions) for branch in branches)
     dead_letters = sum(len(branch.dead_letters) for branch in branches)
     if retried:
@@ -74,7 +74,8 @@ def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
         else _format_missing_attempt(name)
         for name in branch.missing_functions
     ]
-    outcomes = [*map(_format_attempt, branch.attempts), *missing, *map(_format_dead_letter, branch.dead_letters)]
+    attempts = [*_format_failure(branch.entry), *map(_format_attempt, branch.attempts)]
+    outcomes = [*attempts, *missing, *map(_format_dead_letter, branch.dead_letters)]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
     return f"{start_columns}  {', '.join(outcomes)}".rstrip()
 
@@ -90,10 +91,22 @@ def _format_delay(branch: Branch) -> str:
     return f"{text} after {escape(shorten_type(cause))}" if cause else text
 
 
+def _format_failure(entry: Entry) -> Iterator[str]:
+    """Yield which step failed and why, if the event reports a failure."""
+    if entry.failure_reason:
+        yield click.style(escape(entry.failure_reason), fg="red")
+
+
 def _format_attempt(attempt: Attempt) -> str:
+    """Format the duration and, for a failed step, the error; the event that reports a failure has that failure's error.
+
+    A function that reports the failure in an event responds with a status of success, which must not hide the failure.
+    """
     text = escape(f"{attempt.function} {attempt.seconds * 1000:.0f} ms")
     if attempt.failed:
         return click.style(escape(f"{text} {attempt.status} {attempt.error}".rstrip()), fg="red")
+    if attempt.reported_error:
+        return click.style(f"{text} FAILED", fg="red", bold=True)
     return click.style(text, fg="yellow", bold=True) if attempt.seconds >= SLOW_SECONDS else text
 
 
@@ -122,7 +135,11 @@ def _build_row(entry: Entry, now: datetime) -> tuple[str, ...]:
         outcomes = [_format_dead_letter(entry.dead_letter)]
     else:
         attempts = [_format_attempt(attempt) for attempt in entry.attempts if not attempt.replay]
-        outcomes = [*attempts, *map(_format_missing_attempt, find_missing_functions(entry, now))]
+        outcomes = [
+            *_format_failure(entry),
+            *attempts,
+            *map(_format_missing_attempt, find_missing_functions(entry, now)),
+        ]
     name = get_object_identity(entry.event)[1]
     cells = (shorten_type(entry.event.get_type()), entry.node, name, str(entry.event.get_id()))
     return (_format_local_time(entry.arrived), *map(escape, cells), ", ".join(outcomes))

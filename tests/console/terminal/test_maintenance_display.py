@@ -86,6 +86,18 @@ def test_reason_of_waiting_maintenance_is_shown_below_table_and_in_progress_line
     )
 
 
+def test_drain_with_failed_step_is_shown_as_failing_with_error() -> None:
+    """X-6: A drain whose latest step failed is not shown as running; an error about blocked pods or the lease is."""
+    failing = build_maintenance(phase="Running", lastError='nodes "node-1" is forbidden')
+    without_lease = build_maintenance(phase="Running", lastError="cannot renew the lease", errorOnLeaseCount=1)
+
+    *_, last_line = render_text(render_overview([RUNNING_MAINTENANCE, failing], NOW)).splitlines()
+
+    assert last_line == 'nodemaintenance.nodemaintenance.medik8s.io/disk fails: nodes "node-1" is forbidden'
+    assert format_line(failing) == 'node-1 Failing 0% 0 pending, 0 blocked: nodes "node-1" is forbidden'
+    assert [get_phase_label(item) for item in (RUNNING_MAINTENANCE, without_lease)] == ["Running", "Running"]
+
+
 def test_blocked_pods_are_shown_below_progress_bar_and_in_progress_line() -> None:
     blocked_maintenance = build_maintenance(
         phase="Running", blockedPods=[{**BLOCKED_POD, "message": "needs 2"}, BLOCKED_POD]

@@ -43,6 +43,8 @@ def build_maintenance(status: dict[str, Any] | None, **metadata: str) -> dict[st
         ({"phase": "Running", **COUNTS}, "Draining", STOP),
         ({"phase": "Running", **COUNTS, "blockedPods": [BLOCKED_POD]}, "Blocked", STOP),
         ({"phase": "Succeeded", **COUNTS}, "Drained", STOP),
+        ({"phase": "Running", **COUNTS, "lastError": "nodes is forbidden"}, "Step failed", STOP),
+        ({"phase": "Running", "conditions": [{"type": "Cordoned", "status": "False"}]}, "Cordoning", STOP),
         ({"phase": "Failed", "lastError": "no node"}, "Failed", STOP),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -54,6 +56,15 @@ def test_state_follows_phase_of_maintenance(
     row = build_row("node-1", READY_NODE, [build_maintenance(status)])
 
     assert (row.state, row.offered_action) == (expected_state, expected_action)
+
+
+def test_row_of_failed_step_is_marked_and_names_error_before_blocked_pods() -> None:
+    """OSV-8: A drain whose latest step failed is not shown as blocked, because its node may be schedulable."""
+    status = {"phase": "Running", **COUNTS, "blockedPods": [BLOCKED_POD], "lastError": "nodes is forbidden"}
+
+    row = build_row("node-1", READY_NODE, [build_maintenance(status)])
+
+    assert (row.state, row.tone, row.blocker) == ("Step failed", "bad", "nodes is forbidden")
 
 
 def test_row_of_blocked_drain_names_first_blocked_pod() -> None:
