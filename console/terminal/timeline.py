@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import click
@@ -29,15 +30,34 @@ HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
 
 
 def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
-    """Yield a heading for each maintenance or run, followed by a line for each event."""
+    """Yield a heading for each maintenance or run, followed by a line for each event.
+
+    Successive ticks that changed nothing share a line.
+    """
     for number, tree in enumerate(trees):
         if number:
             yield ""
         branches = list(tree.iter_branches())
         yield _format_heading(tree, [branch for _, branch in branches])
         start = min(branch.entry.arrived for _, branch in branches)
-        for depth, branch in branches:
-            yield _format_branch(depth, branch, start)
+        for is_idle, group in groupby(branches, lambda item: _is_idle(item[1])):
+            depths_and_branches = list(group)
+            if is_idle and len(depths_and_branches) > 1:
+                yield _format_idle_ticks([branch for _, branch in depths_and_branches], start)
+            else:
+                yield from (_format_branch(depth, branch, start) for depth, branch in depths_and_branches)
+
+
+def _is_idle(branch: Branch) -> bool:
+    return branch.entry.is_idle_tick and not (branch.effects or branch.missing_functions or branch.dead_letters)
+
+
+def _format_idle_ticks(branches: Sequence[Branch], start: datetime) -> str:
+    """Format one line for the events of several ticks that changed nothing."""
+    first_offset, last_offset = ((branches[index].entry.arrived - start).total_seconds() for index in (0, -1))
+    event_types = ", ".join(dict.fromkeys(shorten_type(branch.entry.event.get_type()) for branch in branches))
+    text = escape(f"{event_types} ×{len(branches)}")
+    return f"{first_offset:+9.3f} s  {text:{TYPE_WIDTH}} {'':{DELAY_WIDTH}}  nothing changed until {last_offset:+.3f} s"
 
 
 def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:

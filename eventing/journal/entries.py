@@ -38,6 +38,8 @@ MAX_REASON_CHARACTERS = 1000
 """Maximum length of a failure's reason in lists of events, in characters; the event itself has the whole error."""
 REDRIVE_PREFIX = "redrive "
 """Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
+TICK_REPLY_SOURCE = f"{SOURCE_PREFIX}resync"
+"""Source of the events that a tick emits about maintenances."""
 StructuredEvent = Mapping[str, Any]
 """An event in the CloudEvents JSON format (structured mode)."""
 T = TypeVar("T")
@@ -136,6 +138,16 @@ class Entry:
         """Return which step failed and why if the event reports a failure, otherwise ""."""
         is_failure = self.event.get_type() in FAILURE_TYPES
         return _build_failure_reason(_as_mapping(self.event.get_data())) if is_failure else ""
+
+    @property
+    def is_idle_tick(self) -> bool:
+        """Return whether a tick emitted the event, and each function that received it had nothing to do.
+
+        While a drain is blocked, there is such an event every 15 seconds.
+        """
+        attempts = [attempt for attempt in self.attempts if not attempt.replay]
+        is_from_tick = self.event.get_source() == TICK_REPLY_SOURCE and self.dead_letter is None
+        return is_from_tick and bool(attempts) and not any(item.replies or item.step_failed for item in attempts)
 
     @property
     def dead_letter(self) -> DeadLetter | None:

@@ -144,6 +144,31 @@ def test_list_of_failures_names_failed_step_and_reason(failed_step_journal_url: 
     assert row.endswith(f"cordon: {FORBIDDEN}, status 100 ms")
 
 
+def test_tree_folds_ticks_that_changed_nothing(journal_url: str) -> None:
+    """Check that successive ticks during a blocked drain share a line, unless a function replied to one of them."""
+    ticks = [
+        build_event(events.NODE_TAINTED, "resync", MAINTENANCE, "node-1", cause=TICK, seed=str(number))
+        for number in range(5)
+    ]
+    evicted = build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=ticks[3])
+    times = [START_TIME + timedelta(seconds=15 * number) for number in range(5)]
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events([*zip(ticks, times, strict=True), (evicted, times[3] + timedelta(seconds=1))])
+        journal.write_attempts(
+            Attempt(
+                tick.get_source(),
+                *(tick.get_id(), "evict", START_TIME, 0.01, 204),
+                (json.loads(encode_structured(evicted).body),) if tick is ticks[3] else (),
+            )
+            for tick in ticks
+        )
+
+    _, folded, *others = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()
+
+    assert folded.split() == ["+0.000", "s", "node.tainted", "×3", "nothing", "changed", "until", "+30.000", "s"]
+    assert [line.split()[2] for line in others] == ["node.tainted", "└─", "node.tainted"]
+
+
 def test_slow_and_missing_attempts_are_highlighted(run_events: RunEvents) -> None:
     """Check that delays and durations of at least one second are yellow, and that errors are red."""
     output = run_events("-o", "tree", color=True).stdout
