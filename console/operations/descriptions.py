@@ -1,4 +1,4 @@
-"""Builds texts about maintenances, nodes, blocked pods and ages, for the terminal and the web console.
+"""Builds texts about maintenances, nodes and ages, for the terminal and the web console.
 
 The functions are pure, except that `parse_time_or_age` reads the clock.
 """
@@ -24,8 +24,6 @@ from kube.maintenance.objects import (
 )
 from kube.nodes import is_cordoned, is_tainted
 from kube.paths import Object
-from kube.text_limits import format_count
-from kube.times import parse_time_or_none
 
 STATE_GONE = "gone"
 STATE_SCHEDULABLE = "schedulable"
@@ -134,17 +132,3 @@ def summarize_blockers(status: Mapping[str, Any]) -> str:
     first = blocked[0]
     more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
     return f"{first['namespace']}/{first['name']}: {first.get('message') or first['reason']}{more}"
-
-
-def suggest_remedy(blocked_pod: Mapping[str, Any]) -> str:
-    """Return what would unblock a pod, and the time of the next attempt if one is scheduled."""
-    budget, retry_after = blocked_pod.get("budget"), parse_time_or_none(blocked_pod.get("retryAfter"))
-    remedy = str(blocked_pod.get("message") or "see the events of the pod")
-    if blocked_pod["reason"] == "DisruptionBudget" and budget:
-        remedy = f"a looser budget: kubectl -n {blocked_pod['namespace']} edit pdb {budget}"
-        if blocked_pod.get("allowsNone"):
-            remedy = f"{remedy} (this one allows no eviction, however many pods are ready)"
-        else:
-            lacking = max(1, blocked_pod.get("needed", 0) + 1 - blocked_pod.get("healthy", 0))
-            remedy = f"{format_count(lacking, 'more ready pod')} under this budget, or {remedy}"
-    return f"{remedy}; next attempt at {retry_after:%H:%M:%S} UTC" if retry_after else remedy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from console.operations.descriptions import get_phase_label, suggest_remedy
+from console.operations.descriptions import get_phase_label
 from console.terminal.maintenance_display import (
     format_line,
     render_awaited_maintenance,
@@ -112,16 +112,6 @@ def test_blocked_pods_are_shown_below_progress_bar_and_in_progress_line() -> Non
     assert len(render_text(render_awaited_maintenance(build_maintenance(phase="Running"), NOW)).splitlines()) == 2
 
 
-@pytest.mark.parametrize("retry_after", ["2026-01-01T12:01:05Z", "2026-01-01T13:01:05.5+01:00"])
-def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str) -> None:
-    """Check that a pod whose eviction was denied is shown with the time of the next eviction attempt."""
-    assert (
-        suggest_remedy({**BLOCKED_POD, "retryAfter": retry_after})
-        == f"{suggest_remedy(BLOCKED_POD)}; next attempt at 12:01:05 UTC"
-    )
-    assert suggest_remedy({**BLOCKED_POD, "retryAfter": "soon"}) == suggest_remedy(BLOCKED_POD)
-
-
 def test_empty_overview_is_reported() -> None:
     assert render_text(render_overview([], NOW)) == "No maintenances found.\n"
 
@@ -131,7 +121,7 @@ def test_details_separate_blocked_and_pending_pods() -> None:
 
     blocked_text, pending_text = text.split("PENDING")
     assert "3 of 5 pods left, created 10m ago" in blocked_text  # the maintenance may have begun long after its creation
-    assert "Last error: shop/web-1: needs 2" in blocked_text
+    assert "Last error" not in blocked_text  # the error only repeats the blocked pods
     assert "shop/web-1" in blocked_text.split("BLOCKED")[1]
     assert pending_text.split() == ["shop/web-2", "shop/db"]
 
@@ -155,11 +145,29 @@ def test_names_and_commands_are_not_wrapped_on_narrow_terminal() -> None:
     ]
     assert "kubectl -n shop edit pdb web" in [line.strip() for line in narrow_lines]
     assert narrow_lines.count(pod_key) == 2
-    assert len(wide_lines) == 3
+    assert len(wide_lines) == 4
     for width in range(60, 200):
         text = render_text(render_details("node-1", "cordoned", [running], NOW), width)
         assert text.count(pod_key) == 2, width
         assert text.count(reason) == 1, width
+
+
+def test_pods_blocked_by_same_cause_share_row() -> None:
+    """Check that fifteen pods behind one budget are one row with their number, and that both remedies are named."""
+    blocked_pods = [{**BLOCKED_POD, "name": f"web-{number}", "message": "needs 2"} for number in range(15)]
+    running = build_maintenance(phase="Running", evictionPods=15, blockedPods=blocked_pods, lastError="nodes: no")
+
+    wide_text, narrow_text = (render_text(render_details("node-1", "cordoned", [running], NOW), n) for n in (200, 80))
+
+    _, row, second_line = wide_text.split("BLOCKED")[1].splitlines()
+    assert row.startswith("shop/web-0 and 14 more   DisruptionBudget   web")
+    assert row.rstrip().endswith("1 more ready pod under this budget: kubectl -n shop scale deployment/NAME --replicas=NUMBER")
+    assert second_line.strip() == "or a looser budget: kubectl -n shop edit pdb web"
+    assert "Last error: nodes: no" in wide_text
+    narrow_lines = [line.strip() for line in narrow_text.split("BLOCKED")[1].splitlines()]
+    assert narrow_lines[5:7] == ["shop/web-4", "and 10 more"]
+    assert "kubectl -n shop scale deployment/NAME --replicas=NUMBER" in narrow_lines
+    assert "kubectl -n shop edit pdb web" in narrow_lines
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
