@@ -28,7 +28,7 @@ from console.operations.descriptions import (
 )
 from console.terminal.output import COLUMN_SPACING, create_table
 from kube.maintenance.objects import FAILED, Maintenance, get_node_name, get_spec, get_status
-from kube.text_limits import format_count
+from kube.text_limits import format_count, truncate
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
 BAR_WIDTH = 20
@@ -37,6 +37,8 @@ MIN_REMEDY_WIDTH = 40
 """Minimum width of the remedy column; a narrower column would break words."""
 MAX_NAMED_PODS = 5
 """Maximum number of pods with the same cause that the list format of `BlockedPodsView` names; JSON output has all."""
+MAX_ROW_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 60, 300
+"""Maximum length of a reason in the table and in a node's details, in characters; JSON output has all of it."""
 PHASE_COLORS = {
     **{"Running": "yellow", PHASE_CORDONING: "yellow", "Succeeded": "green"},
     **{"Failed": "red", PHASE_FAILING: "red"},
@@ -82,7 +84,7 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> Rende
             str(len(status.get("pendingPods") or [])),
             str(len(status.get("blockedPods") or [])),
             format_age(maintenance["metadata"]["creationTimestamp"], now),
-            Text(get_spec(maintenance).get("reason") or ""),
+            Text(_truncate_reason(maintenance, MAX_ROW_REASON_CHARACTERS)),
         )
         if error := _get_error(maintenance):
             outcome = ERROR_VERBS[phase]
@@ -112,7 +114,7 @@ def render_details(node: str, state: str, maintenances: Sequence[Maintenance], n
 
 def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[RenderableType]:
     status = get_status(maintenance)
-    reason = get_spec(maintenance).get("reason")
+    reason = _truncate_reason(maintenance, MAX_REASON_CHARACTERS)
     parts: list[RenderableType] = [
         Text(""),
         Text(f"{format_full_name(maintenance)}{f': {reason}' if reason else ''}", "bold"),
@@ -128,6 +130,10 @@ def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[Rendera
         parts += [Text(""), BlockedPodsView(status["blockedPods"], now)]
     parts += _render_pending(status)
     return parts
+
+
+def _truncate_reason(maintenance: Maintenance, max_characters: int) -> str:
+    return truncate(str(get_spec(maintenance).get("reason") or ""), max_characters)
 
 
 def _format_counts(maintenance: Maintenance, now: datetime) -> str:

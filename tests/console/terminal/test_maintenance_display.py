@@ -64,6 +64,20 @@ def test_table_has_one_row_per_maintenance() -> None:
     assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
+def test_long_reason_is_cut_with_number_of_omitted_characters() -> None:
+    """Check that a reason of 5,000 characters takes one line of the table, and a few lines of the details."""
+    maintenance = build_maintenance(phase="Running")
+    maintenance["spec"]["reason"] = "word " * 1000
+
+    table = render_text(render_overview([maintenance], NOW))
+    details = render_text(render_details("node-1", "cordoned", [maintenance], NOW), 80)
+
+    assert len(table.splitlines()) == 2
+    assert table.rstrip().endswith("… (4940 more characters)")
+    assert len(details.splitlines()) <= 10
+    assert "(4700 more characters)" in " ".join(details.split())
+
+
 def test_reason_of_failed_maintenance_is_shown_below_table_and_in_progress_line() -> None:
     failed = build_maintenance(phase="Failed", lastError='nodes "node-1" not found')
 
@@ -161,7 +175,9 @@ def test_pods_blocked_by_same_cause_share_row() -> None:
 
     _, row, second_line = wide_text.split("BLOCKED")[1].splitlines()
     assert row.startswith("shop/web-0 and 14 more   DisruptionBudget   web")
-    assert row.rstrip().endswith("1 more ready pod under this budget: kubectl -n shop scale deployment/NAME --replicas=NUMBER")
+    assert row.rstrip().endswith(
+        "1 more ready pod under this budget: kubectl -n shop scale deployment/NAME --replicas=NUMBER"
+    )
     assert second_line.strip() == "or a looser budget: kubectl -n shop edit pdb web"
     assert "Last error: nodes: no" in wide_text
     narrow_lines = [line.strip() for line in narrow_text.split("BLOCKED")[1].splitlines()]

@@ -59,6 +59,25 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
     assert browser.take_errors() == []
 
 
+def test_buttons_need_selected_node(browser: Browser, environment: ChainEnvironment) -> None:
+    """OSV-7: Without a selected node, Start and Stop send no request and tell the user what to do, also by keyboard."""
+    (node,) = create_nodes(environment, "unselected")
+    browser.open_nodes(node)
+    buttons = browser.find_all(".bulk button")
+
+    for button in buttons:
+        button.send_keys(Keys.ENTER)
+        assert button.get_attribute("aria-disabled") == "true"
+        assert browser.get_text("#count") == "Select nodes first"
+    assert not browser.run_script("return document.getElementById('window').open")
+    browser.select_node(node)
+    assert [button.get_attribute("aria-disabled") for button in buttons] == ["false", "false"]
+    assert browser.get_text("#count") == "1 selected"
+    browser.wait_for_element(".bulk button").click()
+    assert "Take unselected-1 out of service?" in browser.wait_for_dialog()
+    assert browser.take_errors() == []
+
+
 @pytest.mark.slow
 @proves("OSV-7")
 def test_maintenances_of_three_nodes_are_started_and_stopped_together(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Response
+from jinja2 import Environment, FileSystemLoader
 
+from console.web import node_rows
 from console.web.node_rows import (
     ROW_CHANGED,
     ROW_GONE,
@@ -193,3 +197,20 @@ def test_template_ends_when_browser_disconnects() -> None:
     response.close()
 
     assert has_ended
+
+
+def test_long_reason_is_cut_in_list_and_whole_in_title() -> None:
+    """Check that a reason of 5,000 characters takes a few lines of the list, and that its title has all of it."""
+    maintenance = build_maintenance({"phase": "Running"})
+    maintenance["spec"]["reason"] = "word " * 1000
+    loader = FileSystemLoader(Path(node_rows.__file__).parent / "templates")
+    template = Environment(loader=loader, autoescape=True).from_string(
+        "{% import 'parts.html' as parts with context %}{{ parts.cells(row) }}"
+    )
+
+    html = template.render(row=build_row("node-1", READY_NODE, [maintenance]))
+
+    (title, text) = re.findall(r'<span class="reason" title="([^"]*)">([^<]*)</span>', html)[0]
+    assert title == "word " * 1000
+    assert len(text) <= 120
+    assert text.endswith("…")
