@@ -27,7 +27,15 @@ from console.operations.descriptions import (
     summarize_blockers,
 )
 from console.terminal.output import COLUMN_SPACING, create_table
-from kube.maintenance.objects import FAILED, Maintenance, get_node_name, get_spec, get_status
+from kube.maintenance.objects import (
+    FAILED,
+    Maintenance,
+    get_ender,
+    get_node_name,
+    get_requester,
+    get_spec,
+    get_status,
+)
 from kube.text_limits import format_count, truncate
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
@@ -124,12 +132,21 @@ def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[Rendera
             f"  {_format_counts(maintenance, now)}",
         ),
     ]
+    if users := _format_users(maintenance):
+        parts.append(Text(users))
     if error := find_separate_error(status):
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
         parts += [Text(""), BlockedPodsView(status["blockedPods"], now)]
     parts += _render_pending(status)
     return parts
+
+
+def _format_users(maintenance: Maintenance) -> str:
+    """Return who requested and who ended the maintenance, as far as known."""
+    requester, ender = get_requester(maintenance), get_ender(maintenance)
+    users = (requester and f"Requested by {requester}", ender and f"ended by {ender}")
+    return "; ".join(filter(None, users))
 
 
 def _truncate_reason(maintenance: Maintenance, max_characters: int) -> str:

@@ -24,7 +24,7 @@ from console.web.node_rows import (
     select_draining_maintenance,
 )
 from console.web.protection import get_csrf_token
-from kube.maintenance.objects import Maintenance, get_node_name, get_requester, get_spec, get_status
+from kube.maintenance.objects import Maintenance, get_ender, get_node_name, get_requester, get_spec, get_status
 from kube.paths import Object
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
@@ -251,6 +251,7 @@ def _build_maintenance_values(maintenance: Maintenance) -> Object:
         "error": find_separate_error(status),
         "reason": get_spec(maintenance).get("reason") or "",
         "requester": get_requester(maintenance),
+        "ender": get_ender(maintenance),
         "created": metadata["creationTimestamp"],
         "updated": status.get("lastUpdate") or "",
         "conditions": status.get("conditions") or [],

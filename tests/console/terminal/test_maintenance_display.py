@@ -17,6 +17,7 @@ from console.terminal.maintenance_display import (
     render_details,
     render_overview,
 )
+from kube.maintenance.objects import ENDER_ANNOTATION, REQUESTER_ANNOTATION
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 TEN_MINUTES_AGO = "2026-01-01T11:50:00Z"
@@ -62,6 +63,18 @@ def test_table_has_one_row_per_maintenance() -> None:
 
     assert header.split() == ["NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"]
     assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
+
+
+def test_details_name_users_who_requested_and_ended_maintenance() -> None:
+    maintenance = build_maintenance(phase="Running")
+    maintenance["metadata"] |= {
+        "annotations": {REQUESTER_ANNOTATION: "mary", ENDER_ANNOTATION: "joe"},
+        "deletionTimestamp": TEN_MINUTES_AGO,
+    }
+
+    lines = render_text(render_details("node-1", "cordoned", [maintenance], NOW)).splitlines()
+
+    assert lines[-1].strip() == "Requested by mary; ended by joe"
 
 
 def test_long_reason_is_cut_with_number_of_omitted_characters() -> None:
