@@ -273,7 +273,7 @@ def strip_data(entry: Entry) -> Entry:
     """
     uid, name = get_object_identity(entry.event)
     metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
-    data = {"metadata": metadata, "spec": {"nodeName": entry.node}}
+    data: dict[str, Any] = {"metadata": metadata, "spec": {"nodeName": entry.node}}
     if entry.event.get_type() in FAILURE_TYPES:
         data |= _select_failure_fields(entry.event.get_data())
     attempts = tuple(replace(attempt, replies=tuple(map(_strip_reply, attempt.replies))) for attempt in entry.attempts)

@@ -76,7 +76,7 @@ def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str, ex
 def test_pods_are_grouped_by_namespace_and_cause() -> None:
     """Check that a group has the pods of one cause, the earliest start and the earliest next attempt."""
     refused = {"namespace": "shop", "reason": "Error", "message": "no"}
-    entries = [
+    entries: list[dict[str, Any]] = [
         {**refused, "name": "a", "since": "2026-01-01T12:00:10Z", "retryAfter": "2026-01-01T12:02:00Z"},
         {**BLOCKED_POD, "name": "b"},
         {**refused, "name": "c", "since": "2026-01-01T12:00:05Z", "retryAfter": "2026-01-01T12:01:00Z"},
