@@ -1,4 +1,4 @@
-"""Builds texts about maintenances, nodes, blocked pods and ages, for the terminal and the web console.
+"""Builds texts about maintenances, nodes and ages, for the terminal and the web console.
 
 The functions are pure, except that `parse_time_or_age` reads the clock.
 """
@@ -11,17 +11,29 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.objects import Maintenance, get_finalizers, get_phase, is_deleting
+from kube.maintenance.objects import (
+    RUNNING,
+    SUCCEEDED,
+    Maintenance,
+    get_finalizers,
+    get_lease_error_count,
+    get_phase,
+    get_status,
+    is_deleting,
+    is_reported_uncordoned,
+)
 from kube.nodes import is_cordoned, is_tainted
 from kube.paths import Object
-from kube.text_limits import format_count
-from kube.times import parse_time_or_none
 
 STATE_GONE = "gone"
 STATE_SCHEDULABLE = "schedulable"
 STATE_CORDONED = "cordoned, takes no new pods"
 PHASE_WAITING = "Waiting"
 """Shown before the first phase: no function has processed the maintenance, or another tool holds the node's lease."""
+PHASE_FAILING = "Failing"
+"""Shown instead of Running if the latest step failed, for example because a write was forbidden; ticks repeat it."""
+PHASE_CORDONING = "Cordoning"
+"""Shown instead of Running or Succeeded while the status reports that the cordon or a taint is missing."""
 AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
 
@@ -38,8 +50,34 @@ def strip_managed_fields(obj: Object) -> Object:
 
 
 def get_phase_label(maintenance: Maintenance) -> str:
-    """Return the phase, `Waiting` before the first phase, or `Ending` once deletion is requested."""
-    return "Ending" if is_deleting(maintenance) else get_phase(maintenance) or PHASE_WAITING
+    """Return the phase, `Waiting` before the first phase, or `Ending` once deletion is requested.
+
+    `Failing` and `Cordoning` replace the phase of a begun maintenance if the phase alone would say that all is well.
+    """
+    phase = get_phase(maintenance)
+    if is_deleting(maintenance):
+        return "Ending"
+    if is_step_failing(maintenance):
+        return PHASE_FAILING
+    if phase in (RUNNING, SUCCEEDED) and is_reported_uncordoned(maintenance):
+        return PHASE_CORDONING
+    return phase or PHASE_WAITING
+
+
+def is_step_failing(maintenance: Maintenance) -> bool:
+    """Return whether the latest step of a running drain failed, so that the drain makes no progress.
+
+    A failed renewal of the lease does not count, because the drain continues until the lease is lost.
+    """
+    is_running = get_phase(maintenance) == RUNNING and not get_lease_error_count(maintenance)
+    return is_running and bool(find_separate_error(get_status(maintenance)))
+
+
+def find_separate_error(status: Mapping[str, Any]) -> str:
+    """Return `lastError`, or "" if it only repeats the blocked pods, whose names it then starts with."""
+    error = str(status.get("lastError") or "")
+    names = [f"{pod['namespace']}/{pod['name']}" for pod in status.get("blockedPods") or []]
+    return "" if any(error.startswith((f"{name}:", f"{name},")) for name in names) else error
 
 
 def explain_released_maintenance(maintenance: Maintenance) -> str:
@@ -85,24 +123,12 @@ def build_node_report(node_name: str, node: Object | None) -> Object:
 
 
 def summarize_blockers(status: Mapping[str, Any]) -> str:
-    """Return a sentence about what blocks a drain, or "" if nothing does."""
+    """Return a sentence about what blocks a drain, or "" if nothing does; the error of a failed step comes first."""
     blocked = status.get("blockedPods") or []
+    if error := find_separate_error(status):
+        return error
     if not blocked:
-        return str(status.get("lastError") or "")
+        return ""
     first = blocked[0]
     more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
     return f"{first['namespace']}/{first['name']}: {first.get('message') or first['reason']}{more}"
-
-
-def suggest_remedy(blocked_pod: Mapping[str, Any]) -> str:
-    """Return what would unblock a pod, and the time of the next attempt if one is scheduled."""
-    budget, retry_after = blocked_pod.get("budget"), parse_time_or_none(blocked_pod.get("retryAfter"))
-    remedy = str(blocked_pod.get("message") or "see the events of the pod")
-    if blocked_pod["reason"] == "DisruptionBudget" and budget:
-        remedy = f"a looser budget: kubectl -n {blocked_pod['namespace']} edit pdb {budget}"
-        if blocked_pod.get("allowsNone"):
-            remedy = f"{remedy} (this one allows no eviction, however many pods are ready)"
-        else:
-            lacking = max(1, blocked_pod.get("needed", 0) + 1 - blocked_pod.get("healthy", 0))
-            remedy = f"{format_count(lacking, 'more ready pod')} under this budget, or {remedy}"
-    return f"{remedy}; next attempt at {retry_after:%H:%M:%S} UTC" if retry_after else remedy

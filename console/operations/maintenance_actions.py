@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from console.operations.descriptions import explain_released_maintenance, format_full_name, get_phase_label
 from console.operations.errors import OperationError, Refusal
+from kube.client.access_reviews import whoami
 from kube.client.api import Api, gather_all, get_or_none
 from kube.client.api_errors import Conflict, Denied, NotFound, Rejected, is_webhook_refusal
 from kube.client.decoding import collect_warnings
@@ -16,6 +17,7 @@ from kube.maintenance.drain_flags import build_drain_spec
 from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.maintenance.lookup import is_selector_unsupported, list_maintenances_of_group, sort_by_age
 from kube.maintenance.objects import (
+    ENDER_ANNOTATION,
     REQUESTER_ANNOTATION,
     build_path,
     get_node_name,
@@ -116,7 +118,7 @@ async def _raise_if_in_maintenance(api: Api, node: str) -> None:
 async def end_maintenances(api: Api, node: str) -> list[Object]:
     """Request deletion of all the node's maintenances and return them. Raises `Refusal` if there are none (NMO-14)."""
     ended = await list_maintenances_to_end(api, node)
-    await delete_maintenances(api, ended)
+    await delete_maintenances(api, ended, await whoami(api))
     return ended
 
 
@@ -128,14 +130,26 @@ async def list_maintenances_to_end(api: Api, node: str) -> list[Object]:
     return maintenances
 
 
-async def delete_maintenances(api: Api, maintenances: Iterable[Object]) -> None:
-    """Request the deletion of exactly these objects, and not of newer objects with the same names."""
+async def delete_maintenances(api: Api, maintenances: Iterable[Object], user: str) -> None:
+    """Request the deletion of exactly these objects, and not of newer objects with the same names.
+
+    The objects, and thus the journal, name the `user` who ends them, unless the user may delete but not patch them.
+    """
 
     async def delete_maintenance(maintenance: Object) -> None:
         with suppress(NotFound, Conflict):  # Already deleted; on a conflict, a newer object has its name.
+            with suppress(Denied, Rejected):
+                await _annotate_ender(api, maintenance, user)
             await api.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
 
     await gather_all(*map(delete_maintenance, maintenances))
+
+
+async def _annotate_ender(api: Api, maintenance: Object, user: str) -> None:
+    """Record who ends the maintenance, unless another request has already deleted it."""
+    if user and not is_deleting(maintenance):
+        metadata = {"uid": maintenance["metadata"]["uid"], "annotations": {ENDER_ANNOTATION: user}}
+        await api.patch(build_path(maintenance), {"metadata": metadata})
 
 
 async def _build_nothing_to_end_refusal(api: Api, node: str) -> Refusal:

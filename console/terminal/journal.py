@@ -71,7 +71,7 @@ selection_options = combine_options(
         metavar="TYPE",
         help="Start at the first selected event of this type, such as node.cordoned.",
     ),
-    text_option("--until", "last_type", metavar="TYPE", help="Stop after the last selected event of this type."),
+    text_option("--until", "last_type", metavar="TYPE", help="Stop after the next event of this type."),
 )
 """The options of `EventSelection`."""
 
@@ -151,11 +151,16 @@ def _deduplicate(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _slice_by_types(entries: Sequence[Entry], first_type: str, last_type: str) -> list[Entry]:
-    """Return the entries from the first event of `first_type` to the last one of `last_type`; "" means no limit."""
+    """Return the entries from the first event of `first_type` to the next one of `last_type`; "" means no limit.
+
+    Every tick may repeat a type. The range therefore ends with the first event of `last_type`, at or after its start.
+    """
     start = _find_positions_of_type(entries, first_type, "--from")[0] if first_type else 0
-    end = _find_positions_of_type(entries, last_type, "--until")[-1] if last_type else len(entries) - 1
-    if start > end:
-        raise NoResult(f"the last event of --until {last_type} is before the first event of --from {first_type}")
+    if not last_type:
+        return list(entries[start:])
+    end = next((end for end in _find_positions_of_type(entries, last_type, "--until") if end >= start), None)
+    if end is None:
+        raise NoResult(f"every event of --until {last_type} is before the first event of --from {first_type}")
     return list(entries[start : end + 1])
 
 

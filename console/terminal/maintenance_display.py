@@ -15,26 +15,44 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from console.operations.blocked_pods import BlockedGroup, group_blocked_pods
 from console.operations.descriptions import (
+    PHASE_CORDONING,
+    PHASE_FAILING,
     PHASE_WAITING,
+    find_separate_error,
     format_age,
     format_full_name,
     get_phase_label,
-    suggest_remedy,
     summarize_blockers,
 )
 from console.terminal.output import COLUMN_SPACING, create_table
-from kube.maintenance.objects import FAILED, Maintenance, get_node_name, get_spec, get_status
-from kube.text_limits import format_count
+from kube.maintenance.objects import (
+    FAILED,
+    Maintenance,
+    get_ender,
+    get_node_name,
+    get_requester,
+    get_spec,
+    get_status,
+)
+from kube.text_limits import format_count, truncate
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
 BAR_WIDTH = 20
 BLOCKED_HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
-COMMAND_PREFIX = "kubectl "
-"""Start of a command within a remedy; the list format of `BlockedPodsView` prints the command on its own line."""
 MIN_REMEDY_WIDTH = 40
 """Minimum width of the remedy column; a narrower column would break words."""
-PHASE_COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
+MAX_NAMED_PODS = 5
+"""Maximum number of pods with the same cause that the list format of `BlockedPodsView` names; JSON output has all."""
+MAX_ROW_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 60, 300
+"""Maximum length of a reason in the table and in a node's details, in characters; JSON output has all of it."""
+PHASE_COLORS = {
+    **{"Running": "yellow", PHASE_CORDONING: "yellow", "Succeeded": "green"},
+    **{"Failed": "red", PHASE_FAILING: "red"},
+}
+ERROR_VERBS = {FAILED: "failed", PHASE_FAILING: "fails", PHASE_WAITING: "waits"}
+"""Phase label → verb before the error, for the phases in which the error explains why nothing happens."""
 DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
@@ -74,17 +92,17 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> Rende
             str(len(status.get("pendingPods") or [])),
             str(len(status.get("blockedPods") or [])),
             format_age(maintenance["metadata"]["creationTimestamp"], now),
-            Text(get_spec(maintenance).get("reason") or ""),
+            Text(_truncate_reason(maintenance, MAX_ROW_REASON_CHARACTERS)),
         )
         if error := _get_error(maintenance):
-            outcome = "failed" if phase == FAILED else "waits"
+            outcome = ERROR_VERBS[phase]
             errors.append(Text(f"{format_full_name(maintenance)} {outcome}: {error}", "red"))
     return Group(table, *errors)
 
 
 def _get_error(maintenance: Maintenance) -> str:
-    """Return the error of a maintenance that failed or cannot start, or "" for any other maintenance."""
-    has_stopped = get_phase_label(maintenance) in (FAILED, PHASE_WAITING)
+    """Return the error of a maintenance that failed, cannot start or cannot continue, or "" for any other."""
+    has_stopped = get_phase_label(maintenance) in ERROR_VERBS
     return str(get_status(maintenance).get("lastError") or "") if has_stopped else ""
 
 
@@ -104,7 +122,7 @@ def render_details(node: str, state: str, maintenances: Sequence[Maintenance], n
 
 def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[RenderableType]:
     status = get_status(maintenance)
-    reason = get_spec(maintenance).get("reason")
+    reason = _truncate_reason(maintenance, MAX_REASON_CHARACTERS)
     parts: list[RenderableType] = [
         Text(""),
         Text(f"{format_full_name(maintenance)}{f': {reason}' if reason else ''}", "bold"),
@@ -114,12 +132,25 @@ def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[Rendera
             f"  {_format_counts(maintenance, now)}",
         ),
     ]
-    if status.get("lastError"):
-        parts.append(Text(f"Last error: {status['lastError']}", "red"))
+    if users := _format_users(maintenance):
+        parts.append(Text(users))
+    if error := find_separate_error(status):
+        parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
         parts += [Text(""), BlockedPodsView(status["blockedPods"], now)]
     parts += _render_pending(status)
     return parts
+
+
+def _format_users(maintenance: Maintenance) -> str:
+    """Return who requested and who ended the maintenance, as far as known."""
+    requester, ender = get_requester(maintenance), get_ender(maintenance)
+    users = (requester and f"Requested by {requester}", ender and f"ended by {ender}")
+    return "; ".join(filter(None, users))
+
+
+def _truncate_reason(maintenance: Maintenance, max_characters: int) -> str:
+    return truncate(str(get_spec(maintenance).get("reason") or ""), max_characters)
 
 
 def _format_counts(maintenance: Maintenance, now: datetime) -> str:
@@ -140,55 +171,55 @@ def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
 
 
 class BlockedPodsView:
-    """The blocked pods, drawn as a table if the terminal is wide enough, otherwise as a few lines per pod.
+    """The blocked pods by cause, drawn as a table if the terminal is wide enough, otherwise as a few lines per cause.
 
     A table wider than the terminal would wrap names and commands, so that users could not copy them.
     """
 
     def __init__(self, blocked_pods: Sequence[Mapping[str, Any]], now: datetime) -> None:
-        self._rows = [_build_blocked_row(blocked_pod, now) for blocked_pod in blocked_pods]
+        self._groups = group_blocked_pods(blocked_pods)
+        self._rows = [_build_blocked_row(group, now) for group in self._groups]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw a table or a list, depending on the available width."""
-        widths = (max(map(cell_len, column)) for column in zip(BLOCKED_HEADINGS, *self._rows, strict=True))
-        *other_widths, _remedy_width = (width + COLUMN_SPACING for width in widths)
-        yield self._render_table() if sum(other_widths) + MIN_REMEDY_WIDTH <= options.max_width else self._render_list()
+        widths = (max(map(cell_len, column)) for column in zip(BLOCKED_HEADINGS[:-1], *self._rows, strict=True))
+        commands = [str(item) for group in self._groups for item in group.remedies if item.command]
+        remedy_width = max([MIN_REMEDY_WIDTH, *map(cell_len, commands)])
+        table_width = sum(width + COLUMN_SPACING for width in widths) + remedy_width
+        yield self._render_table() if table_width <= options.max_width else self._render_list()
 
     def _render_table(self) -> Table:
         table = create_table(*BLOCKED_HEADINGS)
         for column in table.columns[:-1]:
             column.no_wrap = True
-        for *cells, unblocks in self._rows:
-            table.add_row(*cells, Text(unblocks))
+        for group, cells in zip(self._groups, self._rows, strict=True):
+            table.add_row(*cells, Text("\n".join(group.list_remedies())))
         return table
 
     def _render_list(self) -> Group:
-        parts = (part for row in self._rows for part in _render_blocked_pod(row))
+        pairs = zip(self._groups, self._rows, strict=True)
+        parts = (part for group, row in pairs for part in _render_blocked_group(group, row))
         return Group(Text(BLOCKED_HEADINGS[0], "bold"), *parts)
 
 
-def _build_blocked_row(blocked_pod: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
-    has_counts = "healthy" in blocked_pod and "needed" in blocked_pod
-    return (
-        f"{blocked_pod['namespace']}/{blocked_pod['name']}",
-        blocked_pod["reason"],
-        blocked_pod.get("budget") or "",
-        f"{blocked_pod['healthy']}/{blocked_pod['needed']}" if has_counts else "",
-        format_age(blocked_pod["since"], now) if blocked_pod.get("since") else "",
-        suggest_remedy(blocked_pod),
-    )
+def _build_blocked_row(group: BlockedGroup, now: datetime) -> tuple[str, ...]:
+    """Return the cells of a cause's row, without the remedies."""
+    since = format_age(group.since, now) if group.since else ""
+    return group.format_pods(), group.reason, group.budget, group.counts, since
 
 
-def _render_blocked_pod(row: Sequence[str]) -> Iterator[RenderableType]:
-    """Yield the pod and, indented below it, why it is blocked and what unblocks it."""
-    pod, reason, budget, counts, since, unblocks = row
+def _render_blocked_group(group: BlockedGroup, row: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield the first pods and, indented below them, why they are blocked and what unblocks them."""
+    _, reason, budget, counts, since = row
     details = (reason, budget and f"under {budget}", counts and f"{counts} healthy/needed", since and f"for {since}")
-    yield Text(pod)
+    yield from map(Text, group.pods[:MAX_NAMED_PODS])
+    if len(group.pods) > MAX_NAMED_PODS:
+        yield Text(f"and {len(group.pods) - MAX_NAMED_PODS} more")
     yield Padding(Text(", ".join(filter(None, details))), (0, 0, 0, 2))
-    remedy, _, command = unblocks.partition(f": {COMMAND_PREFIX}")
-    yield Padding(Text(f"{remedy}:" if command else remedy), (0, 0, 0, 2))
-    if command:
-        yield Padding(Text(f"{COMMAND_PREFIX}{command}"), (0, 0, 0, 4))
+    for remedy, line in zip(group.remedies, group.list_remedies(), strict=True):
+        yield Padding(Text(f"{remedy.text}:" if remedy.command else line), (0, 0, 0, 2))
+        if remedy.command:
+            yield Padding(Text(line.removeprefix(f"{remedy.text}: ")), (0, 0, 0, 4))
 
 
 def render_vmis(reports: Sequence[Mapping[str, Any]], read_error: str) -> list[RenderableType]:

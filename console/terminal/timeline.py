@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import click
@@ -29,15 +30,34 @@ HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
 
 
 def format_trees(trees: Sequence[Tree]) -> Iterator[str]:
-    """Yield a heading for each maintenance or run, followed by a line for each event."""
+    """Yield a heading for each maintenance or run, followed by a line for each event.
+
+    Successive ticks that changed nothing share a line.
+    """
     for number, tree in enumerate(trees):
         if number:
             yield ""
         branches = list(tree.iter_branches())
         yield _format_heading(tree, [branch for _, branch in branches])
         start = min(branch.entry.arrived for _, branch in branches)
-        for depth, branch in branches:
-            yield _format_branch(depth, branch, start)
+        for is_idle, group in groupby(branches, lambda item: _is_idle(item[1])):
+            depths_and_branches = list(group)
+            if is_idle and len(depths_and_branches) > 1:
+                yield _format_idle_ticks([branch for _, branch in depths_and_branches], start)
+            else:
+                yield from (_format_branch(depth, branch, start) for depth, branch in depths_and_branches)
+
+
+def _is_idle(branch: Branch) -> bool:
+    return branch.entry.is_idle_tick and not (branch.effects or branch.missing_functions or branch.dead_letters)
+
+
+def _format_idle_ticks(branches: Sequence[Branch], start: datetime) -> str:
+    """Format one line for the events of several ticks that changed nothing."""
+    first_offset, last_offset = ((branches[index].entry.arrived - start).total_seconds() for index in (0, -1))
+    event_types = ", ".join(dict.fromkeys(shorten_type(branch.entry.event.get_type()) for branch in branches))
+    text = escape(f"{event_types} ×{len(branches)}")
+    return f"{first_offset:+9.3f} s  {text:{TYPE_WIDTH}} {'':{DELAY_WIDTH}}  nothing changed until {last_offset:+.3f} s"
 
 
 def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
@@ -53,7 +73,7 @@ def _format_heading(tree: Tree, branches: Sequence[Branch]) -> str:
 def _format_outcome_counts(branches: Sequence[Branch]) -> Iterator[str]:
     """Yield how many attempts were retried, failed or are missing, and the number of dead letters, unless 0."""
     failed = sum(len(branch.unresolved_failures) for branch in branches)
-    retried = sum(attempt.failed for branch in branches for attempt in branch.attempts) - failed
+    retried = sum(attempt.step_failed for branch in branches for attempt in branch.attempts) - failed
     missing = sum(len(branch.missing_functions) - len(branch.replied_functions) for branch in branches)
     dead_letters = sum(len(branch.dead_letters) for branch in branches)
     if retried:
@@ -74,7 +94,8 @@ def _format_branch(depth: int, branch: Branch, start: datetime) -> str:
         else _format_missing_attempt(name)
         for name in branch.missing_functions
     ]
-    outcomes = [*map(_format_attempt, branch.attempts), *missing, *map(_format_dead_letter, branch.dead_letters)]
+    attempts = [*_format_failure(branch.entry), *map(_format_attempt, branch.attempts)]
+    outcomes = [*attempts, *missing, *map(_format_dead_letter, branch.dead_letters)]
     start_columns = f"{offset:+9.3f} s  {event_type:{TYPE_WIDTH}} {_format_delay(branch):>{DELAY_WIDTH}}"
     return f"{start_columns}  {', '.join(outcomes)}".rstrip()
 
@@ -90,10 +111,22 @@ def _format_delay(branch: Branch) -> str:
     return f"{text} after {escape(shorten_type(cause))}" if cause else text
 
 
+def _format_failure(entry: Entry) -> Iterator[str]:
+    """Yield which step failed and why, if the event reports a failure."""
+    if entry.failure_reason:
+        yield click.style(escape(entry.failure_reason), fg="red")
+
+
 def _format_attempt(attempt: Attempt) -> str:
+    """Format the duration and, for a failed step, the error; the event that reports a failure has that failure's error.
+
+    A function that reports the failure in an event responds with a status of success, which must not hide the failure.
+    """
     text = escape(f"{attempt.function} {attempt.seconds * 1000:.0f} ms")
     if attempt.failed:
         return click.style(escape(f"{text} {attempt.status} {attempt.error}".rstrip()), fg="red")
+    if attempt.reported_error:
+        return click.style(f"{text} FAILED", fg="red", bold=True)
     return click.style(text, fg="yellow", bold=True) if attempt.seconds >= SLOW_SECONDS else text
 
 
@@ -122,7 +155,11 @@ def _build_row(entry: Entry, now: datetime) -> tuple[str, ...]:
         outcomes = [_format_dead_letter(entry.dead_letter)]
     else:
         attempts = [_format_attempt(attempt) for attempt in entry.attempts if not attempt.replay]
-        outcomes = [*attempts, *map(_format_missing_attempt, find_missing_functions(entry, now))]
+        outcomes = [
+            *_format_failure(entry),
+            *attempts,
+            *map(_format_missing_attempt, find_missing_functions(entry, now)),
+        ]
     name = get_object_identity(entry.event)[1]
     cells = (shorten_type(entry.event.get_type()), entry.node, name, str(entry.event.get_id()))
     return (_format_local_time(entry.arrived), *map(escape, cells), ", ".join(outcomes))

@@ -12,7 +12,7 @@ The console starts in one of three modes:
   otherwise it acts under its own account.
 
 Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get;
-nodemaintenances get, list, create, delete;
+nodemaintenances get, list, create, patch, delete; requesters assert;
 mutexrunconfigs get, list; mutexrules get; mutextargets get; virtualmachines get; virtualmachineinstances get;
 virtualmachineinstancemigrations list; kubevirts list.
 """

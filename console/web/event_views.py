@@ -113,12 +113,17 @@ class EventViews:
 
 
 def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
-    """Render the timeline of all events recorded for the maintenance or run with this uid; "" means no events."""
-    entries = journal.list_entries(Query(maintenance=uid, limit=MAX_TIMELINE_EVENTS, keep_newest=True)) if uid else []
+    """Render the timeline of the events recorded for the maintenance or run with this uid; "" means no events.
+
+    Events of ticks that changed nothing are only counted.
+    """
+    recorded = journal.list_entries(Query(maintenance=uid, limit=MAX_TIMELINE_EVENTS, keep_newest=True)) if uid else []
+    entries = [entry for entry in recorded if not entry.is_idle_tick]
     return render_template(
         "timeline.html",
         uid=uid,
         entries=entries,
+        idle_count=len(recorded) - len(entries),
         diagram=swimlanes.build_diagram(entries),
         swimlanes=swimlanes,
         **template_values,

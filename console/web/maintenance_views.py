@@ -184,7 +184,7 @@ async def _stop_maintenances(actor: Actor, node: str) -> None:
         raise Refusal(HTTPStatus.CONFLICT, f'node "{node}" has a new maintenance now: load the page again', "")
     groups = [GROUPS[maintenance["apiVersion"]] for maintenance in maintenances]
     await actor.caller.require(list_maintenance_rights("delete", groups))
-    await maintenance_actions.delete_maintenances(actor.api, maintenances)
+    await maintenance_actions.delete_maintenances(actor.api, maintenances, actor.user_name)
 
 
 async def _build_actor(caller: Caller, rights: Iterable[Permission]) -> Actor:

@@ -6,7 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from console.operations.descriptions import format_full_name, get_phase_label, summarize_blockers
+from console.operations.descriptions import (
+    PHASE_CORDONING,
+    PHASE_FAILING,
+    format_full_name,
+    get_phase_label,
+    summarize_blockers,
+)
 from kube.maintenance.objects import (
     FAILED,
     RUNNING,
@@ -24,9 +30,18 @@ from kube.paths import Object
 from kube.pods import is_ready
 
 START, STOP = "start", "stop"
-STATE_LABELS = {RUNNING: "Draining", SUCCEEDED: "Drained", "Ending": "Restoring", "Waiting": "Starting"}
+STATE_LABELS = {
+    RUNNING: "Draining",
+    SUCCEEDED: "Drained",
+    "Ending": "Restoring",
+    "Waiting": "Starting",
+    PHASE_FAILING: "Step failed",
+}
 """Phase label → text in the list."""
-STATE_TONES = {RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", "Ending": "busy", "Waiting": "busy"}
+STATE_TONES = {
+    **{RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", PHASE_FAILING: "bad"},
+    **{"Ending": "busy", "Waiting": "busy", PHASE_CORDONING: "busy"},
+}
 """Phase label → CSS class of its color."""
 
 MANUAL_CORDON_NOTE = "Cordoned without a maintenance: to uncordon the node, run kubectl maintenance uncordon."

@@ -10,7 +10,8 @@ from itertools import chain
 from flask import Response, render_template, request, stream_template, stream_with_context
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 
-from console.operations.descriptions import format_full_name, get_phase_label, suggest_remedy
+from console.operations.blocked_pods import group_blocked_pods
+from console.operations.descriptions import find_separate_error, format_full_name, get_phase_label
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
 from console.web.node_rows import (
@@ -23,7 +24,7 @@ from console.web.node_rows import (
     select_draining_maintenance,
 )
 from console.web.protection import get_csrf_token
-from kube.maintenance.objects import Maintenance, get_node_name, get_requester, get_spec, get_status
+from kube.maintenance.objects import Maintenance, get_ender, get_node_name, get_requester, get_spec, get_status
 from kube.paths import Object
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
@@ -234,7 +235,7 @@ def _render_parts(details: Object, banner: str) -> dict[str, str]:
 def _build_maintenance_values(maintenance: Maintenance) -> Object:
     """Return the values that the page shows for one maintenance."""
     status, metadata = get_status(maintenance), maintenance["metadata"]
-    blocked = [{**pod, "unblocks": suggest_remedy(pod)} for pod in status.get("blockedPods") or []]
+    blocked = status.get("blockedPods") or []
     blocked_keys = {(pod["namespace"], pod["name"]) for pod in blocked}
     pending_refs = status.get("pendingPodsRefs") or []
     pending = [pod for pod in pending_refs if (pod["namespace"], pod["name"]) not in blocked_keys]
@@ -247,12 +248,13 @@ def _build_maintenance_values(maintenance: Maintenance) -> Object:
         "remaining": len(status.get("pendingPods") or []),
         "evictionPods": status.get("evictionPods"),
         "totalpods": status.get("totalpods"),
-        "error": status.get("lastError") or "",
+        "error": find_separate_error(status),
         "reason": get_spec(maintenance).get("reason") or "",
         "requester": get_requester(maintenance),
+        "ender": get_ender(maintenance),
         "created": metadata["creationTimestamp"],
         "updated": status.get("lastUpdate") or "",
         "conditions": status.get("conditions") or [],
-        "blocked": blocked,
+        "blocked": group_blocked_pods(blocked),
         "pending": pending,
     }

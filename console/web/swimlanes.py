@@ -184,22 +184,26 @@ def _build_bar(entry: Entry, attempt: Attempt, scale: TimeScale, lane_y: dict[st
     x = scale(attempt.at)
     event_type = shorten_type(entry.event.get_type())
     result = (
-        attempt.error or ", ".join(shorten_type(str(reply.get("type", ""))) for reply in attempt.replies) or "no event"
+        attempt.error
+        or attempt.reported_error
+        or ", ".join(shorten_type(str(reply.get("type", ""))) for reply in attempt.replies)
+        or "no event"
     )
     title = f"{attempt.function} on {event_type}: {attempt.status} in {attempt.seconds * 1000:.0f} ms, {result}"
     width = min(MAX_GAP_PIXELS, max(MIN_BAR_WIDTH, attempt.seconds * PIXELS_PER_SECOND))
-    return Bar(entry.seq, x, lane_y[attempt.function], width, attempt.failed or bool(attempt.error), title)
+    return Bar(entry.seq, x, lane_y[attempt.function], width, attempt.step_failed or bool(attempt.error), title)
 
 
 def _build_ring(entry: Entry, scale: TimeScale, lane_y: dict[str, float]) -> Ring:
     event_type = entry.event.get_type()
     is_failed = entry.dead_letter is not None or event_type in FAILURE_TYPES
+    reason = f": {entry.failure_reason}" if entry.failure_reason else ""
     return Ring(
         entry.seq,
         scale(get_emitted_time(entry)),
         lane_y[get_emitter(entry)],
         is_failed,
-        f"{shorten_type(event_type)}, emitted by {get_emitter(entry)}",
+        f"{shorten_type(event_type)}, emitted by {get_emitter(entry)}{reason}",
     )
 
 

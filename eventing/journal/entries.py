@@ -16,9 +16,10 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.dead_letters import DeadLetter, parse_dead_letter
-from eventing.events import ATTEMPTS_MADE, SOURCE_PREFIX
+from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, SOURCE_PREFIX
 from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
+from kube.text_limits import truncate
 
 MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
 """Maximum seconds and maximum status of an attempt; greater values are rejected."""
@@ -33,8 +34,12 @@ BATCH_CAPACITY_CHARACTERS = 4 * 1024 * 1024
 """Maximum total size of the events (with their attempts) or the attempts in a batch, in characters."""
 MAX_BATCH_ITEMS = 500
 """Maximum number of items in a batch, however small they are."""
+MAX_REASON_CHARACTERS = 1000
+"""Maximum length of a failure's reason in lists of events, in characters; the event itself has the whole error."""
 REDRIVE_PREFIX = "redrive "
 """Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
+TICK_REPLY_SOURCE = f"{SOURCE_PREFIX}resync"
+"""Source of the events that a tick emits about maintenances."""
 StructuredEvent = Mapping[str, Any]
 """An event in the CloudEvents JSON format (structured mode)."""
 T = TypeVar("T")
@@ -69,6 +74,21 @@ class Attempt:
     def failed(self) -> bool:
         """Return whether the response was an error."""
         return self.status >= 400
+
+    @property
+    def reported_error(self) -> str:
+        """Return the error that the function reported in a failure event, "" if there is none.
+
+        A function that cannot process an event, and for which a retry would not help, responds with that event instead
+        of an error status.
+        """
+        data = (_as_mapping(reply.get("data")) for reply in self.replies if reply.get("type") in FAILURE_TYPES)
+        return next((_build_failure_reason(fields) or "unknown error" for fields in data), "")
+
+    @property
+    def step_failed(self) -> bool:
+        """Return whether the function did not do its step: it responded with an error or with a failure event."""
+        return self.failed or bool(self.reported_error)
 
     def as_data(self) -> dict[str, Any]:
         """Return the attempt as event data, without empty optional fields."""
@@ -112,6 +132,22 @@ class Entry:
     def node(self) -> str:
         """Return the name of the node that the event is about, "" if there is none."""
         return get_node_name(self.event)
+
+    @property
+    def failure_reason(self) -> str:
+        """Return which step failed and why if the event reports a failure, otherwise ""."""
+        is_failure = self.event.get_type() in FAILURE_TYPES
+        return _build_failure_reason(_as_mapping(self.event.get_data())) if is_failure else ""
+
+    @property
+    def is_idle_tick(self) -> bool:
+        """Return whether a tick emitted the event, and each function that received it had nothing to do.
+
+        While a drain is blocked, there is such an event every 15 seconds.
+        """
+        attempts = [attempt for attempt in self.attempts if not attempt.replay]
+        is_from_tick = self.event.get_source() == TICK_REPLY_SOURCE and self.dead_letter is None
+        return is_from_tick and bool(attempts) and not any(item.replies or item.step_failed for item in attempts)
 
     @property
     def dead_letter(self) -> DeadLetter | None:
@@ -230,15 +266,35 @@ def split_into_batches(
 
 
 def strip_data(entry: Entry) -> Entry:
-    """Return the entry without its event's data and without its attempts' replies, for a list of many entries.
+    """Return the entry without most of its event's data and of its attempts' replies, for a list of many entries.
 
-    The data keeps only what identifies the object and the node that the event is about.
+    The data keeps only what identifies the object and the node that the event is about, and why a step failed. The
+    replies keep their ids and types, and why a step failed.
     """
     uid, name = get_object_identity(entry.event)
     metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
-    data = {"metadata": metadata, "spec": {"nodeName": entry.node}}
-    attempts = tuple(replace(attempt, replies=()) for attempt in entry.attempts)
+    data: dict[str, Any] = {"metadata": metadata, "spec": {"nodeName": entry.node}}
+    if entry.event.get_type() in FAILURE_TYPES:
+        data |= _select_failure_fields(entry.event.get_data())
+    attempts = tuple(replace(attempt, replies=tuple(map(_strip_reply, attempt.replies))) for attempt in entry.attempts)
     return replace(entry, event=CloudEvent(entry.event.get_attributes(), data), attempts=attempts)
+
+
+def _strip_reply(reply: StructuredEvent) -> StructuredEvent:
+    fields = {"id": reply["id"], "type": reply["type"]}
+    return {**fields, "data": _select_failure_fields(reply.get("data"))} if reply["type"] in FAILURE_TYPES else fields
+
+
+def _select_failure_fields(data: object) -> dict[str, str]:
+    """Return the data of a failure event that `_build_failure_reason` needs, in bounded length."""
+    fields = _as_mapping(data)
+    return {name: truncate(_to_text(fields.get(name)), MAX_REASON_CHARACTERS) for name in ("step", "error")}
+
+
+def _build_failure_reason(data: Mapping[str, Any]) -> str:
+    """Return the step and the error in the data of a failure event, in bounded length; "" if the data has no error."""
+    fields = _select_failure_fields(data)
+    return f"{fields['step']}: {fields['error']}" if fields["step"] and fields["error"] else fields["error"]
 
 
 def build_attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:

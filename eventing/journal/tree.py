@@ -48,12 +48,12 @@ class Branch:
 
     @property
     def unresolved_failures(self) -> list[Attempt]:
-        """Return the failed attempts that were not followed by a successful one of the same function."""
-        succeeded_at = {attempt.function: attempt.at for attempt in self.attempts if not attempt.failed}
+        """Return the attempts whose step failed and was not followed by a successful attempt of the same function."""
+        succeeded_at = {attempt.function: attempt.at for attempt in self.attempts if not attempt.step_failed}
         return [
             attempt
             for attempt in self.attempts
-            if attempt.failed and not succeeded_at.get(attempt.function, attempt.at) > attempt.at
+            if attempt.step_failed and not succeeded_at.get(attempt.function, attempt.at) > attempt.at
         ]
 
 

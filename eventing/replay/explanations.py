@@ -161,7 +161,9 @@ CAUSES = (
     Cause([MISSING], "the recorded write is still in place", ["protect"]),
     Cause([NEW], "the state that the function writes has changed since", ["protect"]),
     # Functions that coalesce hints reply nothing if another pass handles the hint (rule 8); a replay runs its own pass.
-    Cause([NEW], "another pass may have handled the event at that time", ["evict", "guard", "migrate"]),
+    # `evict` replies nothing to a tick whose pass changes nothing; a replay always replies.
+    Cause([NEW], "another pass may have handled the event at that time", ["guard", "migrate"]),
+    Cause([NEW], "another pass handled the event at that time, or nothing had changed", ["evict"]),
     Cause([NEW], "the recorded response did not include this object", SURVEY_FUNCTIONS),
     Cause([MISSING], _explain_by_maintenance(*GONE_CHANGES)),
     Cause([MISSING], _explain_by_maintenance(ObjectChange.TERMINATING), exempt=["restore"]),

@@ -51,8 +51,9 @@ from kube.evictions.planner import EvictionPlan, plan_evictions
 from kube.maintenance import drain_flags
 from kube.maintenance.blocked_pods import UNDECIDED_REASONS, add_retry_after, split_due_pods, was_blocked
 from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
-from kube.maintenance.node_snapshot import StepSnapshot
+from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
 from kube.maintenance.objects import Maintenance, get_group, is_reported_drained
+from kube.maintenance.status_patch import StatusInput, build_status_patch
 from kube.nodes import Node, is_cordoned_and_tainted
 from kube.paths import Object
 from kube.pods import DrainOptions, Pod, PodClassification, get_uid, is_terminating
@@ -238,18 +239,35 @@ class EvictionPass:
         return outcome
 
     def report_evictions(self, pods: ClassifiedPods, outcome: EvictionOutcome) -> list[BaseCloudEvent]:
-        """Return `pods.evicted` with the evicted, blocked and remaining pods, flagged `more` if a pass must follow."""
+        """Return `pods.evicted` with the evicted, blocked and remaining pods, flagged `more` if a pass must follow.
+
+        Returns nothing if a tick found what the status already reports. Otherwise, a blocked drain would add an event
+        to the journal every 15 seconds.
+        """
         outcome, needs_another_pass = retry_or_block(outcome, self.maintenance, self.own_pod_name)
         blocked = add_retry_after(outcome.blocked, self.maintenance, self.now)
         blocked_by_flags = drain_flags.find_pods_blocked_by_flags(pods.classification, self.options)
         outcome = replace(outcome, blocked=[*blocked, *blocked_by_flags])
         report_outcome(self.maintenance, outcome, self.event)
         gone_uids = {pod["uid"] for pod in outcome.already_gone}
-        data = {
-            **build_evicted_data(outcome, pods.version, pods.budgets.resource_version),
-            **self._build_snapshot([pod for pod in pods.leaving if get_uid(pod) not in gone_uids]),
-        }
+        leaving = [pod for pod in pods.leaving if get_uid(pod) not in gone_uids]
+        data = build_evicted_data(outcome, pods.version, pods.budgets.resource_version)
+        has_progressed = bool(outcome.evicted or outcome.in_flight or needs_another_pass)
+        if self._is_from_tick() and not has_progressed and self._is_reported(data, leaving):
+            return []
+        data |= self._build_snapshot(leaving)
         return self._build_reply(events.PODS_EVICTED, data, flags=("more",) if needs_another_pass else ())
+
+    def _is_from_tick(self) -> bool:
+        """Return whether the tick has emitted the event, so that no other event of the maintenance is in flight."""
+        is_resync = self.event.get_source() == f"{events.SOURCE_PREFIX}resync"
+        return is_resync and not extensions.is_replay(self.event)
+
+    def _is_reported(self, data: Object, leaving: Sequence[Pod]) -> bool:
+        """Return whether `status` would change nothing for `pods.evicted` with this data and these remaining pods."""
+        snapshot = NodeSnapshot(is_cordoned_and_tainted=True, leaving=leaving)
+        status_input = StatusInput(data["error"], data["blocked"])
+        return build_status_patch(self.maintenance, snapshot, [status_input], self.now) is None
 
     def _build_snapshot(self, leaving: Sequence[Pod]) -> Object:
         return StepSnapshot.from_maintenance(self.maintenance, is_cordoned_and_tainted=True, leaving=leaving).as_data()

@@ -24,7 +24,12 @@ The annotation includes the object's uid: an object that was created from anothe
 carries that object's annotation but has not begun.
 """
 REQUESTER_ANNOTATION = "nodemaintenance.dev/requested-by"
-"""Annotation with the requesting user as reported by the command line or the console; not authenticated."""
+"""Annotation with the user who created the object, as reported by the command line or the console.
+
+The ValidatingAdmissionPolicy of the component `admission` rejects any other name than that of the request's user.
+"""
+ENDER_ANNOTATION = "nodemaintenance.dev/ended-by"
+"""Annotation with the user who ended the maintenance, set before the deletion; the same policy checks the name."""
 MAX_LEASE_ERRORS = 3
 """Consecutive failed lease renewals that a maintenance tolerates; after one more, its lease is lost (NMO-27a)."""
 MAX_POD_COUNT = 2**31
@@ -167,6 +172,12 @@ def get_requester(maintenance: Maintenance) -> str:
     user = (metadata.get("annotations") or {}).get(REQUESTER_ANNOTATION)
     managers = [item.get("manager") for item in metadata.get("managedFields") or [] if "f:spec" in item["fieldsV1"]]
     return str(user or next((f"the program {name}" for name in managers if name), ""))
+
+
+def get_ender(maintenance: Maintenance) -> str:
+    """Return the annotated user who ended the maintenance, "" if it is not being deleted or the user is unknown."""
+    user = (maintenance["metadata"].get("annotations") or {}).get(ENDER_ANNOTATION)
+    return str(user or "") if is_deleting(maintenance) else ""
 
 
 def parse_annotated_counts(maintenance: Maintenance) -> Object | None:

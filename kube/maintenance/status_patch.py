@@ -176,14 +176,15 @@ def _build_begun_status(
     blocked = build_blocked_pods(current_blocked, reported, pending, now)
     is_drained = not pending and (status_input.is_drained or previous.get("phase") == SUCCEEDED)
     lists = _build_pod_lists(pending, blocked)
+    errors = _build_errors(maintenance, snapshot, status_input, blocked, is_drained=is_drained)
     return {
         "phase": SUCCEEDED if is_drained else RUNNING,
         **_build_progress(maintenance, len(pending), is_drained=is_drained),
         **lists,
-        **_build_errors(maintenance, snapshot, status_input, blocked, is_drained=is_drained),
+        **errors,
         "conditions": [
             _build_cordoned_condition(maintenance, snapshot, now),
-            _build_drained_condition(maintenance, lists, len(blocked), now, is_drained=is_drained),
+            _build_drained_condition(maintenance, {**lists, **errors}, len(blocked), now, is_drained=is_drained),
         ],
     }
 
@@ -223,7 +224,8 @@ def _build_errors(
     """Return the error and the number of failed lease renewals.
 
     The previous error persists if the event did not check the error's cause: a blocked pod, or the lease. On a drained
-    node that is still cordoned and tainted, only an error about the lease matters.
+    node that is still cordoned and tainted, only an error about the lease matters. The error of an event that lists
+    blocked pods is about these pods, so it no longer matters if none of them is still blocked.
     """
     lease_error_count = status_input.lease_error_count
     if lease_error_count is None:
@@ -231,9 +233,10 @@ def _build_errors(
     persists = lease_error_count or (status_input.blocked is None and blocked)
     previous_error = get_status(maintenance).get("lastError") if persists else None
     is_lease_error = bool(lease_error_count) or status_input.is_lease_renewal_error
+    error = "" if status_input.blocked and not blocked else _truncate_error(status_input)
     is_resolved = is_drained and snapshot.is_cordoned_and_tainted and not is_lease_error
     return {
-        "lastError": None if is_resolved else _truncate_error(status_input) or previous_error,
+        "lastError": None if is_resolved else error or previous_error,
         "errorOnLeaseCount": lease_error_count or None,
     }
 
@@ -255,11 +258,17 @@ def _build_cordoned_condition(maintenance: Maintenance, snapshot: NodeSnapshot, 
 
 
 def _build_drained_condition(
-    maintenance: Maintenance, lists: Object, blocked_count: int, now: datetime, *, is_drained: bool
+    maintenance: Maintenance, status: Object, blocked_count: int, now: datetime, *, is_drained: bool
 ) -> Object:
+    """Build the condition Drained; `status` has the lists of pods and the error.
+
+    An error without blocked pods means that a step failed, except if the error is about the lease: the drain continues.
+    """
     if is_drained:
         return _build_condition(maintenance, "Drained", True, "Drained", "no pod is left to evict", now)
-    reason, message = "Blocked" if blocked_count else "Draining", _format_remaining_pods(lists, blocked_count)
+    has_failed_step = status["lastError"] and not status["errorOnLeaseCount"]
+    reason = "Blocked" if blocked_count else "StepFailed" if has_failed_step else "Draining"
+    message = _format_remaining_pods(status, blocked_count)
     return _build_condition(maintenance, "Drained", False, reason, message, now)
 
 

@@ -473,7 +473,7 @@ IMPOSSIBLE_REPLAYS = {
     ),
     "reversed range": (
         ["--from", "node.drained", "--until", "node.cordoned", DRY_RUN_OPTION],
-        "Error: the last event of --until node.cordoned is before",
+        "Error: every event of --until node.cordoned is before",
     ),
     "unknown function": (
         ["--function", "paint", DRY_RUN_OPTION],

@@ -15,7 +15,7 @@ OWN_NAMESPACE = "node-maintenance"
 NAMESPACES = (OWN_NAMESPACE, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
 RULES_REVIEWS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 """API path of the review that `kubectl auth can-i --list` creates and prints."""
-VERB_PATTERN = "get|list|watch|create|patch|delete"
+VERB_PATTERN = "get|list|watch|create|patch|delete|assert"
 CLAUSE_PATTERN = rf"[a-z]+(?:/[a-z]+)? (?:{VERB_PATTERN})(?:, (?:{VERB_PATTERN}))*(?: in [a-z0-9-]+)?"
 TOUCHES_PATTERN = re.compile(
     rf"^Touches: (nothing in the cluster|{CLAUSE_PATTERN}(?:;\s{CLAUSE_PATTERN})*)\.", re.MULTILINE
@@ -24,6 +24,7 @@ MAINTENANCE_GROUPS = tuple(version.partition("/")[0] for version in GROUPS)
 GROUPS_BY_RESOURCE = {
     "nodemaintenances": MAINTENANCE_GROUPS,
     "nodemaintenances/status": MAINTENANCE_GROUPS,
+    "requesters": ("nodemaintenance.dev",),
     "poddisruptionbudgets": ("policy",),
     "daemonsets": ("apps",),
     "leases": ("coordination.k8s.io",),

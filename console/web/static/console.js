@@ -60,6 +60,8 @@ function showCount() {
   const boxes = [...document.querySelectorAll("tbody input[name=node]")];
   const selected = boxes.filter((box) => box.checked).length;
   label.textContent = selected ? `${selected} selected` : "None selected";
+  // aria-disabled keeps the buttons in the tab order. Without this script, the server answers that no node is selected.
+  for (const button of document.querySelectorAll(".bulk button")) button.setAttribute("aria-disabled", String(!selected));
   const all = document.getElementById("all");
   all.checked = selected > 0 && selected === boxes.length;
   all.indeterminate = selected > 0 && selected < boxes.length;
@@ -69,6 +71,14 @@ document.addEventListener("change", (event) => {
     for (const box of document.querySelectorAll("tbody input[name=node]")) box.checked = event.target.checked;
   showCount();
 });
+
+// Tell the user to select nodes first, before htmx or the form sends a request for none.
+document.addEventListener("click", (event) => {
+  if (!event.target.closest('.bulk button[aria-disabled="true"]')) return;
+  event.preventDefault();
+  event.stopPropagation();
+  document.getElementById("count").textContent = "Select nodes first";
+}, { capture: true });
 
 // Show times as ages, and keep the ages up to date.
 function showAges() {

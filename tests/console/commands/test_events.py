@@ -16,6 +16,7 @@ from cloudevents.core.v1.event import CloudEvent
 from console.cli import cli
 from eventing import events
 from eventing.events import ObjectReference, build_event
+from eventing.http_binding import encode_structured
 from eventing.journal.store import Attempt, Journal
 
 MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
@@ -98,6 +99,74 @@ def test_function_with_recorded_reply_but_no_attempt_is_not_missing(journal_url:
     assert lines[0].endswith("2 events in 1.000 s, 2 missing")
     assert lines[1].endswith("begin RESPONDED, duration unknown")
     assert lines[2].endswith("cordon MISSING, status MISSING")
+
+
+FORBIDDEN = 'nodes "node-1" is forbidden: cannot patch resource "nodes"'
+
+
+@pytest.fixture
+def failed_step_journal_url(journal_url: str) -> str:
+    """Return a journal in which `cordon` responds with the event that reports its failure, as with missing rights."""
+    data = {"step": "cordon", "error": FORBIDDEN}
+    failed = build_event(events.MAINTENANCE_STEP_FAILED, "cordon", MAINTENANCE, "node-1", cause=BEGUN, data=data)
+    replies = (json.loads(encode_structured(failed).body),)
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events((event, START_TIME) for event in (ADDED, BEGUN, failed))
+        journal.write_attempts(
+            Attempt(event.get_source(), event.get_id(), name, START_TIME, 0.1, status, attempt_replies)
+            for event, name, status, attempt_replies in (
+                (ADDED, "begin", 200, ()),
+                (BEGUN, "cordon", 200, replies),
+                (BEGUN, "status", 204, ()),
+                (failed, "status", 204, ()),
+            )
+        )
+    return journal_url
+
+
+def test_tree_marks_failed_step_although_its_response_has_status_of_success(failed_step_journal_url: str) -> None:
+    """X-6: The step that failed is marked, and the event that reports the failure shows the step and the reason."""
+    command_line = ["events", "--journal", failed_step_journal_url, "-o", "tree"]
+
+    heading, _, begun, failed = CliRunner().invoke(cli, command_line, color=True).stdout.splitlines()
+
+    assert "1 failed" in heading
+    assert "\x1b[31m\x1b[1mcordon 100 ms FAILED\x1b[0m, status 100 ms" in begun
+    assert f"\x1b[31mcordon: {FORBIDDEN}\x1b[0m, status 100 ms" in failed
+
+
+def test_list_of_failures_names_failed_step_and_reason(failed_step_journal_url: str) -> None:
+    """X-6: `events --failed` shows which step failed and why, and not only the function that recorded the failure."""
+    command_line = ["events", "--journal", failed_step_journal_url, "--failed"]
+
+    _, row = CliRunner().invoke(cli, command_line).stdout.splitlines()
+
+    assert row.endswith(f"cordon: {FORBIDDEN}, status 100 ms")
+
+
+def test_tree_folds_ticks_that_changed_nothing(journal_url: str) -> None:
+    """Check that successive ticks during a blocked drain share a line, unless a function replied to one of them."""
+    ticks = [
+        build_event(events.NODE_TAINTED, "resync", MAINTENANCE, "node-1", cause=TICK, seed=str(number))
+        for number in range(5)
+    ]
+    evicted = build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=ticks[3])
+    times = [START_TIME + timedelta(seconds=15 * number) for number in range(5)]
+    with closing(Journal(journal_url)) as journal:
+        journal.write_events([*zip(ticks, times, strict=True), (evicted, times[3] + timedelta(seconds=1))])
+        journal.write_attempts(
+            Attempt(
+                tick.get_source(),
+                *(tick.get_id(), "evict", START_TIME, 0.01, 204),
+                (json.loads(encode_structured(evicted).body),) if tick is ticks[3] else (),
+            )
+            for tick in ticks
+        )
+
+    _, folded, *others = CliRunner().invoke(cli, ["events", "--journal", journal_url, "-o", "tree"]).stdout.splitlines()
+
+    assert folded.split() == ["+0.000", "s", "node.tainted", "×3", "nothing", "changed", "until", "+30.000", "s"]
+    assert [line.split()[2] for line in others] == ["node.tainted", "└─", "node.tainted"]
 
 
 def test_slow_and_missing_attempts_are_highlighted(run_events: RunEvents) -> None:

@@ -1,4 +1,4 @@
-"""Tests for the descriptions of ages, times and node states, and of what would unblock a pod."""
+"""Tests for the descriptions of ages, times and node states."""
 
 from __future__ import annotations
 
@@ -7,38 +7,10 @@ from typing import Any
 
 import pytest
 
-from console.operations.descriptions import build_node_report, format_age, parse_time_or_age, suggest_remedy
+from console.operations.descriptions import build_node_report, format_age, parse_time_or_age
 
 TAINTED_SPEC = {"taints": [{"key": "kubevirt.io/drain", "effect": "NoSchedule"}]}
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
-BLOCKED_POD = {
-    "namespace": "shop",
-    "name": "web-1",
-    "reason": "DisruptionBudget",
-    "budget": "web",
-    "healthy": 2,
-    "needed": 2,
-}
-
-
-@pytest.mark.parametrize(
-    ("blocked_pod", "expected_start"),
-    [
-        (BLOCKED_POD, "1 more ready pod under this budget, or a looser budget: kubectl -n shop edit pdb web"),
-        (
-            {**BLOCKED_POD, "allowsNone": True},
-            "a looser budget: kubectl -n shop edit pdb web (this one allows no eviction",
-        ),
-        ({**BLOCKED_POD, "healthy": 1, "needed": 3}, "3 more ready pods under this budget"),
-        (
-            {**BLOCKED_POD, "reason": "Finalizers", "message": "their controllers must remove them"},
-            "their controllers must remove them",
-        ),
-        ({"namespace": "shop", "name": "web-1", "reason": "Error"}, "see the events of the pod"),
-    ],
-)
-def test_remedy_describes_what_would_unblock_pod(blocked_pod: dict[str, Any], expected_start: str) -> None:
-    assert suggest_remedy(blocked_pod).startswith(expected_start)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from console.operations.errors import Refusal
-from console.operations.maintenance_actions import create_maintenance, end_maintenances, preview_creation
+from console.operations.maintenance_actions import (
+    create_maintenance,
+    delete_maintenances,
+    end_maintenances,
+    preview_creation,
+)
+from kube.client.access_reviews import whoami
+from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.lookup import list_maintenances
 from localcluster.cluster import LocalCluster
@@ -22,6 +29,22 @@ def test_empty_node_name_ends_no_maintenance(served_cluster: LocalCluster, node_
     (maintenance,) = client.run(list_maintenances(client.api, node_name))
     assert "deletionTimestamp" not in maintenance["metadata"]
     client.run(end_maintenances(client.api, node_name))
+
+
+def test_ended_maintenance_names_user_who_ended_it(served_cluster: LocalCluster, node_name: str) -> None:
+    """OSV-8: While a maintenance is being deleted, the object names the first user who ended it."""
+    client, path, finalizer = served_cluster.get_client(), f"{MEDIK8S.path}/{node_name}", "backup.example/keep"
+    body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": node_name}}
+    finalizers = [finalizer, m.FINALIZER]  # The maintenance is not released, because it still has our finalizer.
+    client.create(MEDIK8S.path, {**body, "metadata": {"name": node_name, "finalizers": finalizers}})
+
+    client.run(end_maintenances(client.api, node_name))
+    ended = client.get(path)
+    client.run(delete_maintenances(client.api, [ended], "somebody-else"))
+
+    assert m.get_ender(ended) == client.run(whoami(client.api))
+    assert m.get_ender(client.get(path)) == m.get_ender(ended)
+    client.patch(path, {"metadata": {"finalizers": None}})
 
 
 def test_preview_refuses_name_of_existing_maintenance(served_cluster: LocalCluster, node_name: str) -> None:

@@ -130,10 +130,30 @@ def build_event(uid: str, source: str, name: str = "node-1") -> CloudEvent:
 
 
 def test_first_and_last_type_limit_selected_events(journal: Journal) -> None:
-    """Check that the selection begins with the first event of `first_type` and ends with the last of `last_type`."""
+    """Check that the selection begins with the first event of `first_type` and ends with the next of `last_type`."""
     assert select_uids_and_types(journal, EventSelection(maintenance="node-1", first_type="node.cordoned")) == [
         (SECOND_UID, events.NODE_CORDONED)
     ]
     assert select_uids_and_types(journal, EventSelection(maintenance=FIRST_UID, last_type="maintenance.begun")) == [
         (FIRST_UID, events.MAINTENANCE_BEGUN)
     ]
+
+
+def test_range_ends_with_next_event_of_last_type_although_ticks_repeat_it(tmp_path: Path) -> None:
+    """Check that the range has two events if each tick repeats both types, and that its end is not before its start."""
+    reference = events.ObjectReference(MEDIK8S.api_version, "node-1", FIRST_UID)
+    types = [events.PODS_EVICTED, *[events.NODE_TAINTED, events.PODS_EVICTED] * 7]
+    with closing(Journal(tmp_path / "repeated.db")) as journal:
+        for number, event_type in enumerate(types):
+            journal.write_event(events.build_event(event_type, "evict", reference, "node-1", seed=str(number)))
+
+        selected = select_entries(
+            journal, EventSelection(maintenance=FIRST_UID, first_type="node.tainted", last_type="pods.evicted")
+        )
+        single = select_entries(
+            journal, EventSelection(maintenance=FIRST_UID, first_type="node.tainted", last_type="node.tainted")
+        )
+
+    assert [entry.event.get_type() for entry in selected] == [events.NODE_TAINTED, events.PODS_EVICTED]
+    assert [entry.seq for entry in selected] == [2, 3]
+    assert [entry.seq for entry in single] == [2]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from console.operations.descriptions import get_phase_label, suggest_remedy
+from console.operations.descriptions import get_phase_label
 from console.terminal.maintenance_display import (
     format_line,
     render_awaited_maintenance,
@@ -17,6 +17,7 @@ from console.terminal.maintenance_display import (
     render_details,
     render_overview,
 )
+from kube.maintenance.objects import ENDER_ANNOTATION, REQUESTER_ANNOTATION
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 TEN_MINUTES_AGO = "2026-01-01T11:50:00Z"
@@ -64,6 +65,32 @@ def test_table_has_one_row_per_maintenance() -> None:
     assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
+def test_details_name_users_who_requested_and_ended_maintenance() -> None:
+    maintenance = build_maintenance(phase="Running")
+    maintenance["metadata"] |= {
+        "annotations": {REQUESTER_ANNOTATION: "mary", ENDER_ANNOTATION: "joe"},
+        "deletionTimestamp": TEN_MINUTES_AGO,
+    }
+
+    lines = render_text(render_details("node-1", "cordoned", [maintenance], NOW)).splitlines()
+
+    assert lines[-1].strip() == "Requested by mary; ended by joe"
+
+
+def test_long_reason_is_cut_with_number_of_omitted_characters() -> None:
+    """Check that a reason of 5,000 characters takes one line of the table, and a few lines of the details."""
+    maintenance = build_maintenance(phase="Running")
+    maintenance["spec"]["reason"] = "word " * 1000
+
+    table = render_text(render_overview([maintenance], NOW))
+    details = render_text(render_details("node-1", "cordoned", [maintenance], NOW), 80)
+
+    assert len(table.splitlines()) == 2
+    assert table.rstrip().endswith("… (4940 more characters)")
+    assert len(details.splitlines()) <= 10
+    assert "(4700 more characters)" in " ".join(details.split())
+
+
 def test_reason_of_failed_maintenance_is_shown_below_table_and_in_progress_line() -> None:
     failed = build_maintenance(phase="Failed", lastError='nodes "node-1" not found')
 
@@ -86,6 +113,18 @@ def test_reason_of_waiting_maintenance_is_shown_below_table_and_in_progress_line
     )
 
 
+def test_drain_with_failed_step_is_shown_as_failing_with_error() -> None:
+    """X-6: A drain whose latest step failed is not shown as running; an error about blocked pods or the lease is."""
+    failing = build_maintenance(phase="Running", lastError='nodes "node-1" is forbidden')
+    without_lease = build_maintenance(phase="Running", lastError="cannot renew the lease", errorOnLeaseCount=1)
+
+    *_, last_line = render_text(render_overview([RUNNING_MAINTENANCE, failing], NOW)).splitlines()
+
+    assert last_line == 'nodemaintenance.nodemaintenance.medik8s.io/disk fails: nodes "node-1" is forbidden'
+    assert format_line(failing) == 'node-1 Failing 0% 0 pending, 0 blocked: nodes "node-1" is forbidden'
+    assert [get_phase_label(item) for item in (RUNNING_MAINTENANCE, without_lease)] == ["Running", "Running"]
+
+
 def test_blocked_pods_are_shown_below_progress_bar_and_in_progress_line() -> None:
     blocked_maintenance = build_maintenance(
         phase="Running", blockedPods=[{**BLOCKED_POD, "message": "needs 2"}, BLOCKED_POD]
@@ -100,16 +139,6 @@ def test_blocked_pods_are_shown_below_progress_bar_and_in_progress_line() -> Non
     assert len(render_text(render_awaited_maintenance(build_maintenance(phase="Running"), NOW)).splitlines()) == 2
 
 
-@pytest.mark.parametrize("retry_after", ["2026-01-01T12:01:05Z", "2026-01-01T13:01:05.5+01:00"])
-def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str) -> None:
-    """Check that a pod whose eviction was denied is shown with the time of the next eviction attempt."""
-    assert (
-        suggest_remedy({**BLOCKED_POD, "retryAfter": retry_after})
-        == f"{suggest_remedy(BLOCKED_POD)}; next attempt at 12:01:05 UTC"
-    )
-    assert suggest_remedy({**BLOCKED_POD, "retryAfter": "soon"}) == suggest_remedy(BLOCKED_POD)
-
-
 def test_empty_overview_is_reported() -> None:
     assert render_text(render_overview([], NOW)) == "No maintenances found.\n"
 
@@ -119,7 +148,7 @@ def test_details_separate_blocked_and_pending_pods() -> None:
 
     blocked_text, pending_text = text.split("PENDING")
     assert "3 of 5 pods left, created 10m ago" in blocked_text  # the maintenance may have begun long after its creation
-    assert "Last error: shop/web-1: needs 2" in blocked_text
+    assert "Last error" not in blocked_text  # the error only repeats the blocked pods
     assert "shop/web-1" in blocked_text.split("BLOCKED")[1]
     assert pending_text.split() == ["shop/web-2", "shop/db"]
 
@@ -143,11 +172,31 @@ def test_names_and_commands_are_not_wrapped_on_narrow_terminal() -> None:
     ]
     assert "kubectl -n shop edit pdb web" in [line.strip() for line in narrow_lines]
     assert narrow_lines.count(pod_key) == 2
-    assert len(wide_lines) == 3
+    assert len(wide_lines) == 4
     for width in range(60, 200):
         text = render_text(render_details("node-1", "cordoned", [running], NOW), width)
         assert text.count(pod_key) == 2, width
         assert text.count(reason) == 1, width
+
+
+def test_pods_blocked_by_same_cause_share_row() -> None:
+    """Check that fifteen pods behind one budget are one row with their number, and that both remedies are named."""
+    blocked_pods = [{**BLOCKED_POD, "name": f"web-{number}", "message": "needs 2"} for number in range(15)]
+    running = build_maintenance(phase="Running", evictionPods=15, blockedPods=blocked_pods, lastError="nodes: no")
+
+    wide_text, narrow_text = (render_text(render_details("node-1", "cordoned", [running], NOW), n) for n in (200, 80))
+
+    _, row, second_line = wide_text.split("BLOCKED")[1].splitlines()
+    assert row.startswith("shop/web-0 and 14 more   DisruptionBudget   web")
+    assert row.rstrip().endswith(
+        "1 more ready pod under this budget: kubectl -n shop scale deployment/NAME --replicas=NUMBER"
+    )
+    assert second_line.strip() == "or a looser budget: kubectl -n shop edit pdb web"
+    assert "Last error: nodes: no" in wide_text
+    narrow_lines = [line.strip() for line in narrow_text.split("BLOCKED")[1].splitlines()]
+    assert narrow_lines[5:7] == ["shop/web-4", "and 10 more"]
+    assert "kubectl -n shop scale deployment/NAME --replicas=NUMBER" in narrow_lines
+    assert "kubectl -n shop edit pdb web" in narrow_lines
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])

@@ -59,6 +59,25 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
     assert browser.take_errors() == []
 
 
+def test_buttons_need_selected_node(browser: Browser, environment: ChainEnvironment) -> None:
+    """OSV-7: Without a selected node, Start and Stop send no request and tell the user what to do, also by keyboard."""
+    (node,) = create_nodes(environment, "unselected")
+    browser.open_nodes(node)
+    buttons = browser.find_all(".bulk button")
+
+    for button in buttons:
+        button.send_keys(Keys.ENTER)
+        assert button.get_attribute("aria-disabled") == "true"
+        assert browser.get_text("#count") == "Select nodes first"
+    assert not browser.run_script("return document.getElementById('window').open")
+    browser.select_node(node)
+    assert [button.get_attribute("aria-disabled") for button in buttons] == ["false", "false"]
+    assert browser.get_text("#count") == "1 selected"
+    browser.wait_for_element(".bulk button").click()
+    assert "Take unselected-1 out of service?" in browser.wait_for_dialog()
+    assert browser.take_errors() == []
+
+
 @pytest.mark.slow
 @proves("OSV-7")
 def test_maintenances_of_three_nodes_are_started_and_stopped_together(
@@ -110,10 +129,12 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     browser.wait_until(lambda: "kubectl -n" in browser.get_text("main"))
     text = browser.get_text("main")
     for expected in (
-        *("Running", "50 %, 3 of 6 pods left", "3 / 3", "1 more ready pod under this budget", "Last error:", "admin"),
+        *("Running", "50 %, 3 of 6 pods left", "3 / 3", "1 more ready pod under this budget", "admin"),
+        *("and 2 more", f"kubectl -n {namespace} scale deployment/NAME"),
         *(f"kubectl -n {namespace} edit pdb web", "medik8s.io/drain:NoSchedule", "takes no new pods"),
     ):
         assert expected in text
+    assert "Last error:" not in text
     # OSV-7: a script in a reason is displayed as text and not executed
     assert "<script>document.title = 'owned'</script>" in text
     assert browser.driver.title == "held-1 · Node maintenance"
@@ -148,7 +169,8 @@ def test_page_suggests_looser_budget_if_budget_never_allows_disruptions(
     browser.open(f"/nodes/{node}")
     text = browser.get_text("main")
 
-    assert f"a looser budget: kubectl -n {namespace} edit pdb all (this one allows no eviction, however many" in text
+    remedy = "a looser budget (this one allows no eviction, however many pods are ready)"
+    assert f"{remedy}: kubectl -n {namespace} edit pdb all" in text
     assert "more ready pod" not in text
     environment.request_deletion(path)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Response
+from jinja2 import Environment, FileSystemLoader
 
+from console.web import node_rows
 from console.web.node_rows import (
     ROW_CHANGED,
     ROW_GONE,
@@ -43,6 +47,8 @@ def build_maintenance(status: dict[str, Any] | None, **metadata: str) -> dict[st
         ({"phase": "Running", **COUNTS}, "Draining", STOP),
         ({"phase": "Running", **COUNTS, "blockedPods": [BLOCKED_POD]}, "Blocked", STOP),
         ({"phase": "Succeeded", **COUNTS}, "Drained", STOP),
+        ({"phase": "Running", **COUNTS, "lastError": "nodes is forbidden"}, "Step failed", STOP),
+        ({"phase": "Running", "conditions": [{"type": "Cordoned", "status": "False"}]}, "Cordoning", STOP),
         ({"phase": "Failed", "lastError": "no node"}, "Failed", STOP),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -54,6 +60,15 @@ def test_state_follows_phase_of_maintenance(
     row = build_row("node-1", READY_NODE, [build_maintenance(status)])
 
     assert (row.state, row.offered_action) == (expected_state, expected_action)
+
+
+def test_row_of_failed_step_is_marked_and_names_error_before_blocked_pods() -> None:
+    """OSV-8: A drain whose latest step failed is not shown as blocked, because its node may be schedulable."""
+    status = {"phase": "Running", **COUNTS, "blockedPods": [BLOCKED_POD], "lastError": "nodes is forbidden"}
+
+    row = build_row("node-1", READY_NODE, [build_maintenance(status)])
+
+    assert (row.state, row.tone, row.blocker) == ("Step failed", "bad", "nodes is forbidden")
 
 
 def test_row_of_blocked_drain_names_first_blocked_pod() -> None:
@@ -182,3 +197,20 @@ def test_template_ends_when_browser_disconnects() -> None:
     response.close()
 
     assert has_ended
+
+
+def test_long_reason_is_cut_in_list_and_whole_in_title() -> None:
+    """Check that a reason of 5,000 characters takes a few lines of the list, and that its title has all of it."""
+    maintenance = build_maintenance({"phase": "Running"})
+    maintenance["spec"]["reason"] = "word " * 1000
+    loader = FileSystemLoader(Path(node_rows.__file__).parent / "templates")
+    template = Environment(loader=loader, autoescape=True).from_string(
+        "{% import 'parts.html' as parts with context %}{{ parts.cells(row) }}"
+    )
+
+    html = template.render(row=build_row("node-1", READY_NODE, [maintenance]))
+
+    (title, text) = re.findall(r'<span class="reason" title="([^"]*)">([^<]*)</span>', html)[0]
+    assert title == "word " * 1000
+    assert len(text) <= 120
+    assert text.endswith("…")

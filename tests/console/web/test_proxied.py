@@ -225,7 +225,7 @@ def test_maintenance_created_after_permission_check_is_not_deleted(site: Site, e
     )
     later_path = environment.create_maintenance(node, name="checked-later", api_version=KUBEVIRT.api_version)
 
-    environment.client.run(maintenance_actions.delete_maintenances(environment.client.api, checked_maintenances))
+    environment.client.run(maintenance_actions.delete_maintenances(environment.client.api, checked_maintenances, ""))
 
     environment.wait_for_deletion(path)
     assert not environment.client.get(later_path)["metadata"].get("deletionTimestamp")

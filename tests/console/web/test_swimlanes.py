@@ -97,3 +97,17 @@ def test_no_diagram_is_built_without_events() -> None:
 
 def test_formatted_durations_are_rounded() -> None:
     assert [format_duration(seconds) for seconds in (0.5, 12.3, 600)] == ["0.50 s", "12 s", "10 min"]
+
+
+def test_attempt_that_responded_with_failure_event_is_marked_with_reason() -> None:
+    """X-6: An attempt is marked as failed if its function reported the failure in an event, with status 200."""
+    entry = build_entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "cordon")
+    reply = {"id": "1", "type": events.MAINTENANCE_STEP_FAILED, "data": {"step": "cordon", "error": "no permission"}}
+    failed_attempt = replace(entry.attempts[0], replies=(reply,))
+
+    diagram = build_diagram([replace(entry, attempts=(failed_attempt,))])
+
+    assert diagram
+    assert [(bar.is_failed, bar.title) for bar in diagram.attempts] == [
+        (True, "cordon on maintenance.begun: 200 in 20 ms, cordon: no permission")
+    ]

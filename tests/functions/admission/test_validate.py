@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import requests
 
+from kube.client.access_reviews import whoami
 from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import Conflict, Denied, Rejected
 from kube.client.sync_client import SyncClient
+from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, ApiGroup
 from kube.maintenance.objects import build_path
 from localcluster.admission.webhook import Webhook
@@ -116,6 +118,61 @@ def test_policy_rejects_change_of_node_name_without_schema_rule(workload: Worklo
     finally:
         restore_patch = [{"op": "add", "path": NODE_NAME_RULE_POINTER, "value": rules}]
         client.patch(f"{CRDS_PATH}/nodemaintenances.kubevirt.io", restore_patch, JSON_PATCH)
+
+
+def test_object_names_only_users_who_really_created_and_ended_it(workload: Workload, client: SyncClient) -> None:
+    """Check that no client can name another user as the requester or ender, nor change the requester later."""
+    user = client.run(whoami(client.api))
+    own, foreign = {m.REQUESTER_ANNOTATION: user}, {m.REQUESTER_ANNOTATION: "mallory"}
+    body = build_maintenance(workload.take_node())
+    metadata = body["metadata"]
+
+    with pytest.raises(Rejected, match=f"must name the user who creates the object, {user}"):
+        create_maintenance(client, {**body, "metadata": {**metadata, "annotations": foreign}})
+    path = build_path(create_maintenance(client, {**body, "metadata": {**metadata, "annotations": own}}))
+    with pytest.raises(Rejected, match="must not change later"):
+        client.patch(path, {"metadata": {"annotations": foreign}})
+    with pytest.raises(Rejected, match="must name the user who sets it"):
+        client.patch(path, {"metadata": {"annotations": {m.ENDER_ANNOTATION: "mallory"}}})
+    client.patch(path, {"metadata": {"annotations": {m.ENDER_ANNOTATION: user}}})
+    client.patch(path, {"metadata": {"annotations": {m.REQUESTER_ANNOTATION: None}}})
+    with pytest.raises(Rejected, match="must not change later"):
+        client.patch(path, {"metadata": {"annotations": own}})
+
+    assert client.get(path)["metadata"]["annotations"][m.ENDER_ANNOTATION] == user
+
+
+def test_console_account_may_name_user_of_proxy(workload: Workload, client: SyncClient) -> None:
+    """Check that a service account with the right `assert` may name another user, and other accounts may not."""
+    account, role = "system:serviceaccount:node-maintenance:console", "nodemaintenance-console-proxied"
+    roles, bindings = (f"/apis/rbac.authorization.k8s.io/v1/{name}" for name in ("clusterroles", "clusterrolebindings"))
+    rules = [
+        {"apiGroups": ["nodemaintenance.medik8s.io"], "resources": ["nodemaintenances"], "verbs": ["create"]},
+        {"apiGroups": ["nodemaintenance.dev"], "resources": ["requesters"], "verbs": ["assert"]},
+    ]
+    body = build_maintenance(workload.take_node())
+    body["metadata"]["annotations"] = {m.REQUESTER_ANNOTATION: "mary"}
+    proxied_api = client.api.with_impersonation(account)
+
+    client.create(roles, {"metadata": {"name": role}, "rules": rules[:1]})
+    subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": account}
+    role_reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    client.create(bindings, {"metadata": {"name": role}, "roleRef": role_reference, "subjects": [subject]})
+
+    def can_create() -> bool:
+        try:
+            client.run(proxied_api.with_dry_run().create(MEDIK8S.path, body))
+        except (Denied, Rejected) as error:
+            refusals.append(error.message)
+            return False
+        return True
+
+    refusals: list[str] = []
+    wait_until_ready("the account's right to create", lambda: can_create() or "requested-by" in refusals[-1], [])
+    client.patch(f"{roles}/{role}", {"rules": rules})
+    wait_until_ready("the account's right to name users", can_create, [])
+
+    assert "must name the user who creates the object, system:serviceaccount" in refusals[-1]
 
 
 @proves("NMO-18")

@@ -418,6 +418,38 @@ def test_no_eviction_is_sent_for_pod_with_exhausted_budget(
     assert audit.list_evictions("a") == []
 
 
+def test_tick_that_changes_nothing_emits_no_event(functions: Functions, workload: Workload) -> None:
+    """Design rule 10: while a drain is blocked, `evict` replies nothing to a tick until the status must change.
+
+    Other events, and replays, always have a reply: the status may not yet report what an earlier pass has found.
+    """
+    node = workload.take_node()
+    workload.create_bare_pods(node, "held", labels={"app": "held"})
+    workload.create_budget("keep-all", {"app": "held"}, 1, expected_healthy=1)
+    maintenance = workload.create_maintenance(node)
+    first_reply = functions.invoke("evict", functions.run_until_tainted(maintenance))
+    assert first_reply is not None
+
+    reply_before_status = functions.invoke("evict", build_tick_reply(maintenance))
+    functions.invoke("status", first_reply)
+    replies = [functions.invoke("evict", build_tick_reply(maintenance)) for _ in range(2)]
+    hint_reply = functions.invoke("evict", build_product_event(events.PODS_ADDED, maintenance))
+    workload.create_bare_pods(node, "late")
+    late_reply = functions.invoke("evict", build_tick_reply(maintenance))
+
+    assert reply_before_status is not None
+    assert replies == [None, None]
+    assert hint_reply is not None
+    assert late_reply is not None
+    assert get_pod_names(require_data(late_reply)["evicted"]) == {"late"}
+
+
+def build_tick_reply(maintenance: Object) -> BaseCloudEvent:
+    """Build `node.tainted` as `resync` emits it on a tick."""
+    reference, node = events.ObjectReference.from_object(maintenance), maintenance["spec"]["nodeName"]
+    return events.build_event(events.NODE_TAINTED, "resync", reference, node, seed=str(time.monotonic_ns()))
+
+
 def test_pod_with_two_budgets_is_blocked(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-6: a pod with two budgets is blocked, the reason names both budgets, and the other pods are evicted.
 

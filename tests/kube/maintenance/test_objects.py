@@ -246,6 +246,14 @@ def test_requester_is_the_user_or_the_program(metadata: Object, requester: str) 
     assert m.get_requester({"metadata": metadata}) == requester
 
 
+def test_ender_is_unknown_until_deletion_is_requested() -> None:
+    metadata = {"annotations": {m.ENDER_ANNOTATION: "mary"}}
+
+    assert m.get_ender({"metadata": metadata}) == ""
+    assert m.get_ender({"metadata": {**metadata, "deletionTimestamp": "2026-01-01T00:00:00Z"}}) == "mary"
+    assert m.get_ender({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}) == ""
+
+
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": None}, {"nodeName": ""}], ids=str)
 def test_missing_node_gives_an_empty_name(spec: Object | None) -> None:
     """NMO-2: an object without a node, which an old schema admitted, has the node name ""."""

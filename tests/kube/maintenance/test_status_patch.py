@@ -298,6 +298,26 @@ def test_transition_time_changes_only_with_the_status() -> None:
     assert get_condition_fields(drained_maintenance, "Cordoned") == ("True", "Cordoned", NOW_TEXT)
 
 
+def test_condition_names_failed_step_until_next_step_succeeds() -> None:
+    """X-6: after a failed step, `kubectl get` shows StepFailed instead of Draining; the next success clears it."""
+    failing = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput("nodes is forbidden"))
+    draining = apply_status_patch(failing, make_pod("a"), status_input=StatusInput(blocked=[]), now=LATER)
+
+    assert get_condition_fields(failing, "Drained") == ("False", "StepFailed", NOW_TEXT)
+    assert get_condition_fields(draining, "Drained") == ("False", "Draining", NOW_TEXT)
+
+
+def test_error_about_blocked_pods_is_cleared_if_pods_are_gone() -> None:
+    """NMO-13: the error of an event is not kept if none of the blocked pods that it is about is still on the node."""
+    blocked = {"namespace": "ns", "name": "gone", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+
+    status = get_patched_status(
+        make_maintenance(), make_pod("a"), status_input=StatusInput("ns/gone: m", blocked=[blocked])
+    )
+
+    assert (status["blockedPods"], status.get("lastError")) == ([], None)
+
+
 def test_status_from_event_equals_status_from_cluster() -> None:
     """NMO-10, NMO-12: the pods in an event give the same status as the same pods read from the cluster."""
     stuck_pod = make_pod("b", finalizers=("example.com/hold",))

@@ -1,0 +1,98 @@
+"""Groups blocked pods by their cause, and suggests what would unblock them. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kube.text_limits import format_count
+from kube.times import parse_time_or_none
+
+BlockedPodEntry = Mapping[str, Any]
+"""An entry of `status.blockedPods`."""
+CAUSE_FIELDS = ("reason", "message", "budget", "healthy", "needed", "allowsNone")
+"""Fields of an entry that are equal if two pods of a namespace are blocked by the same cause."""
+
+
+class Remedy(NamedTuple):
+    """What would unblock a pod, and the command that does it, "" if there is none."""
+
+    text: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        """Return the text and the command on one line."""
+        return f"{self.text}: {self.command}" if self.command else self.text
+
+
+@dataclass(frozen=True)
+class BlockedGroup:
+    """Pods of one namespace that one cause blocks.
+
+    Attributes:
+        pods: The pods as `namespace/name`.
+        counts: The budget's healthy and needed pods, such as `2/2`; "" if unknown.
+        since: Time since which the first of the pods has been blocked, "" if unknown.
+        retry_after: Time of the next attempt in UTC, such as `12:01:05`; "" if an event triggers it.
+    """
+
+    pods: tuple[str, ...]
+    reason: str
+    message: str
+    budget: str
+    counts: str
+    since: str
+    retry_after: str
+    remedies: tuple[Remedy, ...]
+
+    def format_pods(self, max_named: int = 1) -> str:
+        """Return the first names, and the number of the other pods."""
+        others = len(self.pods) - max_named
+        names = ", ".join(self.pods[:max_named])
+        return f"{names} and {others} more" if others > 0 else names
+
+    def list_remedies(self) -> list[str]:
+        """Return the remedies, each as one line; the last line also has the time of the next attempt."""
+        *lines, last = map(str, self.remedies)
+        return [*lines, f"{last}; next attempt at {self.retry_after} UTC" if self.retry_after else last]
+
+
+def group_blocked_pods(blocked_pods: Iterable[BlockedPodEntry]) -> list[BlockedGroup]:
+    """Return one group per cause, in the order of the first pod of each."""
+    by_cause: dict[tuple[Any, ...], list[BlockedPodEntry]] = {}
+    for pod in blocked_pods:
+        cause = (pod["namespace"], *(pod.get(field) for field in CAUSE_FIELDS))
+        by_cause.setdefault(cause, []).append(pod)
+    return [_build_group(pods) for pods in by_cause.values()]
+
+
+def _build_group(pods: Sequence[BlockedPodEntry]) -> BlockedGroup:
+    first = pods[0]
+    retry_times = [time for pod in pods if (time := parse_time_or_none(pod.get("retryAfter")))]
+    return BlockedGroup(
+        pods=tuple(f"{pod['namespace']}/{pod['name']}" for pod in pods),
+        reason=first["reason"],
+        message=str(first.get("message") or ""),
+        budget=str(first.get("budget") or ""),
+        counts=f"{first['healthy']}/{first['needed']}" if "healthy" in first and "needed" in first else "",
+        since=min((str(pod["since"]) for pod in pods if pod.get("since")), default=""),
+        retry_after=f"{min(retry_times):%H:%M:%S}" if retry_times else "",
+        remedies=suggest_remedies(first),
+    )
+
+
+def suggest_remedies(blocked_pod: BlockedPodEntry) -> tuple[Remedy, ...]:
+    """Return the alternatives that would unblock a pod.
+
+    The status does not name the workload, so the command for more pods has placeholders in capitals.
+    """
+    budget, kubectl = blocked_pod.get("budget"), f"kubectl -n {blocked_pod['namespace']}"
+    if blocked_pod["reason"] != "DisruptionBudget" or not budget:
+        return (Remedy(str(blocked_pod.get("message") or "see the events of the pod")),)
+    edit = f"{kubectl} edit pdb {budget}"
+    if blocked_pod.get("allowsNone"):
+        return (Remedy("a looser budget (this one allows no eviction, however many pods are ready)", edit),)
+    lacking = max(1, blocked_pod.get("needed", 0) + 1 - blocked_pod.get("healthy", 0))
+    more_pods = f"{format_count(lacking, 'more ready pod')} under this budget"
+    return Remedy(more_pods, f"{kubectl} scale deployment/NAME --replicas=NUMBER"), Remedy("or a looser budget", edit)

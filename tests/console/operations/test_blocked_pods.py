@@ -1,0 +1,92 @@
+"""Tests for the grouping of blocked pods by cause, and for what would unblock them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from console.operations.blocked_pods import group_blocked_pods
+
+BLOCKED_POD = {
+    "namespace": "shop",
+    "name": "web-1",
+    "reason": "DisruptionBudget",
+    "budget": "web",
+    "healthy": 2,
+    "needed": 2,
+}
+MORE_REPLICAS = "kubectl -n shop scale deployment/NAME --replicas=NUMBER"
+
+
+@pytest.mark.parametrize(
+    ("blocked_pod", "expected_remedies"),
+    [
+        (
+            BLOCKED_POD,
+            [
+                f"1 more ready pod under this budget: {MORE_REPLICAS}",
+                "or a looser budget: kubectl -n shop edit pdb web",
+            ],
+        ),
+        (
+            {**BLOCKED_POD, "allowsNone": True},
+            [
+                "a looser budget (this one allows no eviction, however many pods are ready): "
+                "kubectl -n shop edit pdb web"
+            ],
+        ),
+        (
+            {**BLOCKED_POD, "healthy": 1, "needed": 3},
+            [
+                f"3 more ready pods under this budget: {MORE_REPLICAS}",
+                "or a looser budget: kubectl -n shop edit pdb web",
+            ],
+        ),
+        (
+            {**BLOCKED_POD, "reason": "Finalizers", "message": "their controllers must remove them"},
+            ["their controllers must remove them"],
+        ),
+        ({"namespace": "shop", "name": "web-1", "reason": "Error"}, ["see the events of the pod"]),
+    ],
+)
+def test_remedies_name_what_would_unblock_pod(blocked_pod: dict[str, Any], expected_remedies: list[str]) -> None:
+    (group,) = group_blocked_pods([blocked_pod])
+
+    assert group.list_remedies() == expected_remedies
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "expected"),
+    [
+        ("2026-01-01T12:01:05Z", "no; next attempt at 12:01:05 UTC"),
+        ("2026-01-01T13:01:05.5+01:00", "no; next attempt at 12:01:05 UTC"),
+        ("soon", "no"),
+    ],
+)
+def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str, expected: str) -> None:
+    """Check that a pod whose eviction was denied is shown with the time of the next eviction attempt."""
+    entry = {"namespace": "shop", "name": "web-1", "reason": "Error", "message": "no", "retryAfter": retry_after}
+
+    (group,) = group_blocked_pods([entry])
+
+    assert group.list_remedies() == [expected]
+
+
+def test_pods_are_grouped_by_namespace_and_cause() -> None:
+    """Check that a group has the pods of one cause, the earliest start and the earliest next attempt."""
+    refused = {"namespace": "shop", "reason": "Error", "message": "no"}
+    entries: list[dict[str, Any]] = [
+        {**refused, "name": "a", "since": "2026-01-01T12:00:10Z", "retryAfter": "2026-01-01T12:02:00Z"},
+        {**BLOCKED_POD, "name": "b"},
+        {**refused, "name": "c", "since": "2026-01-01T12:00:05Z", "retryAfter": "2026-01-01T12:01:00Z"},
+        {**refused, "name": "d", "namespace": "other"},
+        {**refused, "name": "e", "message": "never"},
+    ]
+
+    groups = group_blocked_pods(entries)
+
+    assert [group.pods for group in groups] == [("shop/a", "shop/c"), ("shop/b",), ("other/d",), ("shop/e",)]
+    assert (groups[0].since, groups[0].retry_after) == ("2026-01-01T12:00:05Z", "12:01:00")
+    assert (groups[1].counts, groups[2].counts) == ("2/2", "")
+    assert (groups[0].format_pods(), groups[0].format_pods(2)) == ("shop/a and 1 more", "shop/a, shop/c")
