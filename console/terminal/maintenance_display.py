@@ -24,12 +24,14 @@ from console.operations.descriptions import (
     summarize_blockers,
 )
 from console.terminal.output import COLUMN_SPACING, create_table
-from kube.maintenance.objects import FAILED, Maintenance, get_node_name, get_spec, get_status
+from kube.maintenance.objects import FAILED, REQUESTER_ANNOTATION, Maintenance, get_node_name, get_spec, get_status
 from kube.text_limits import format_count
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
 BAR_WIDTH = 20
 BLOCKED_HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+OVERVIEW_COLUMNS = ("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
+WIDE_COLUMNS = ("MAINTENANCE", "REQUESTED BY")
 COMMAND_PREFIX = "kubectl "
 """Start of a command within a remedy; the list format of `BlockedPodsView` prints the command on its own line."""
 MIN_REMEDY_WIDTH = 40
@@ -54,17 +56,24 @@ def format_line(maintenance: Maintenance) -> str:
     return f"{line}: {reason}" if reason else line
 
 
-def render_awaited_maintenance(maintenance: Maintenance, now: datetime) -> RenderableType:
-    """Build a table with the maintenance that the command waits for, and below it what blocks the drain."""
-    overview, reason = render_overview([maintenance], now), _summarize_blocked_pods(maintenance)
-    return Group(overview, Text(f"{format_full_name(maintenance)} waits: {reason}", "yellow")) if reason else overview
+def render_awaited_maintenances(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
+    """Build a table with the maintenances that the command waits for, and below it what blocks each drain."""
+    reasons = ((maintenance, _summarize_blocked_pods(maintenance)) for maintenance in maintenances)
+    lines = [
+        Text(f"{format_full_name(maintenance)} waits: {reason}", "yellow") for maintenance, reason in reasons if reason
+    ]
+    return Group(render_overview(maintenances, now), *lines)
 
 
-def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """Build a table with one row per maintenance, and below it one line per error."""
+def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wide: bool = False) -> RenderableType:
+    """Build a table with one row per maintenance, and below it one line per error.
+
+    A wide table also has the name of each maintenance, and the user who requested it.
+    """
     if not maintenances:
         return Text("No maintenances found.")
-    table, errors = create_table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"), []
+    wide_columns = WIDE_COLUMNS if is_wide else ()
+    table, errors = create_table(*OVERVIEW_COLUMNS, *wide_columns), []
     for maintenance in maintenances:
         status, phase = get_status(maintenance), get_phase_label(maintenance)
         table.add_row(
@@ -75,11 +84,17 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> Rende
             str(len(status.get("blockedPods") or [])),
             format_age(maintenance["metadata"]["creationTimestamp"], now),
             Text(get_spec(maintenance).get("reason") or ""),
+            *(_build_wide_cells(maintenance) if is_wide else ()),
         )
         if error := _get_error(maintenance):
             outcome = "failed" if phase == FAILED else "waits"
             errors.append(Text(f"{format_full_name(maintenance)} {outcome}: {error}", "red"))
     return Group(table, *errors)
+
+
+def _build_wide_cells(maintenance: Maintenance) -> tuple[Text, Text]:
+    annotations = maintenance["metadata"].get("annotations") or {}
+    return Text(format_full_name(maintenance)), Text(annotations.get(REQUESTER_ANNOTATION) or "")
 
 
 def _get_error(maintenance: Maintenance) -> str:
