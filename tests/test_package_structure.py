@@ -47,7 +47,7 @@ ALLOWED_IMPORTS = {
         *("functions", "functions/admission", "eventing"),
         *("kube", "kube/client", "kube/maintenance", "kube/admission"),
     ),
-    "console": ("console/commands", "console/operations", "console/terminal"),
+    "console": ("console", "console/commands", "console/operations", "console/terminal"),
     "console/commands": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/terminal": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/web": ("console/web", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),

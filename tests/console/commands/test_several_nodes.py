@@ -70,7 +70,8 @@ def test_selector_selects_nodes_and_output_is_list(
     yaml_report = yaml.safe_load(run_command("uncordon", "-l", selector, "-o", "yaml").stdout)
     one_node_report = yaml.safe_load(run_command("cordon", first, "-o", "yaml").stdout)
 
-    assert report == {"items": [{"node": node, "schedulable": False, "changed": True} for node in (first, second)]}
+    expected_nodes = sorted((first, second))
+    assert report == {"items": [{"node": node, "schedulable": False, "changed": True} for node in expected_nodes]}
     assert [item["changed"] for item in yaml_report["items"]] == [True, True]
     assert one_node_report == {"node": first, "schedulable": False, "changed": True}
 
