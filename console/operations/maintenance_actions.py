@@ -50,7 +50,7 @@ def build_unknown_node_refusal(name: str, remedy: str = LIST_NODES_REMEDY) -> Re
 async def suggest_node(api: Api, name: str) -> str:
     """Return the remedy for an unknown node: the most similar name, if the caller may list the nodes."""
     try:
-        nodes = (await api.list(NODES_PATH, resource_version="0", accept=METADATA_ONLY))["items"]
+        nodes = (await api.list(NODES_PATH, resource_version="0", accept=METADATA_ONLY))["items"] or []
     except ApiError:
         return LIST_NODES_REMEDY
     return suggest_similar(name, [node["metadata"]["name"] for node in nodes], LIST_NODES_REMEDY)

@@ -5,7 +5,6 @@ A function here returns no names if the cluster cannot be read within a moment: 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -36,8 +35,10 @@ def complete_maintenances(ctx: click.Context, param: click.Parameter, incomplete
 def _complete(
     ctx: click.Context, param: click.Parameter, incomplete: str, list_names: Callable[[Api], Awaitable[Iterable[str]]]
 ) -> list[str]:
+    import asyncio  # slow import, like the API client
+
     from console.operations.errors import OperationError
-    from console.terminal.connection import run_with_api  # slow import: the API client
+    from console.terminal.connection import run_with_api
     from kube.client.api_errors import ApiError
 
     async def list_within_time(api: Api) -> Iterable[str]:
@@ -59,7 +60,7 @@ async def _list_nodes(api: Api) -> Iterable[str]:
     from kube.client.api import METADATA_ONLY
     from kube.nodes import NODES_PATH
 
-    nodes = (await api.list(NODES_PATH, resource_version="0", accept=METADATA_ONLY))["items"]
+    nodes = (await api.list(NODES_PATH, resource_version="0", accept=METADATA_ONLY))["items"] or []
     return [node["metadata"]["name"] for node in nodes]
 
 
