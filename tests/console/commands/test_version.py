@@ -54,7 +54,7 @@ def test_version_shows_images_of_functions(served_cluster: LocalCluster, run_com
         ([], UNPRIVILEGED, "you may not list "),
     ],
 )
-def test_version_says_why_functions_are_unknown(
+def test_version_reports_why_functions_are_unknown(
     run_command: RunCommand, args: list[str], user: str, reason: str
 ) -> None:
     result = run_command("version", *args, user=user)
