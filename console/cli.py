@@ -5,12 +5,14 @@ Each command's module is imported only when that command is invoked, so no comma
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
 import click
 
 from console.operations.errors import OperationError
+from console.operations.versions import read_client_version
 from console.terminal.options import cluster_options
 from console.terminal.output import INTERRUPT_NOTE_KEY, escape
 
@@ -32,8 +34,28 @@ COMMANDS = {
     "deadletters": "List dead letters, each with the event, the function that did not accept it, and the reason.",
     "redrive": "Deliver dead letters again, each only to the function that did not accept it; "
     "responses go to the broker.",
+    "version": "Show the version of this command, and the images of the functions in the cluster.",
 }
 """Command name → first sentence of its help text. The command's function has underscores instead of hyphens."""
+SHORT_HELPS = {
+    "start": "Cordon, taint and drain nodes",
+    "console": "Serve the web console until Ctrl-C",
+    "stop": "End maintenances, and return the nodes to service",
+    "status": "Show maintenances, their progress and what blocks them",
+    "cordon": "Mark nodes unschedulable; their pods keep running",
+    "drain": "Cordon nodes and evict their pods, as kubectl drain does",
+    "uncordon": "Make nodes schedulable again",
+    "certificates": "List certificates, or renew one now",
+    "mutex": "Show upgrade runs, or resume a halted run",
+    "must-gather": "Write everything that support needs into one archive",
+    "events": "Show recorded events, such as the tree of a maintenance",
+    "replay": "Replay recorded events, and compare the responses",
+    "deadletters": "List the events that a function did not accept",
+    "redrive": "Deliver dead letters again",
+    "version": "Show the versions of this command and the functions",
+}
+"""Command name → its line in the list of commands, at most `MAX_SHORT_HELP` characters, so that nothing is cut."""
+MAX_SHORT_HELP = 60
 MODULES = {"redrive": "deadletters", "uncordon": "cordon"}
 """Function of a command → module in `console.commands`, if the module does not have the function's name."""
 INTERRUPTED_EXIT_STATUS = 130
@@ -79,10 +101,26 @@ def import_command(name: str) -> click.Command:
     return command
 
 
+def _show_version(ctx: click.Context, _option: click.Parameter, is_set: bool) -> None:
+    if is_set and not ctx.resilient_parsing:
+        click.echo(f"kubectl maintenance {read_client_version()}")
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
-    commands=[click.Command(name, help=summary) for name, summary in COMMANDS.items()],
+    commands=[
+        click.Command(name, help=summary, short_help=SHORT_HELPS.get(name)) for name, summary in COMMANDS.items()
+    ],
     context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version of this command.",
 )
 @cluster_options
 def cli() -> None:
@@ -94,6 +132,8 @@ def cli() -> None:
       kubectl maintenance status --watch
       kubectl maintenance stop node-1
     """
+    if os.environ.get("NO_COLOR"):  # https://no-color.org; the table library reads this variable, too
+        click.get_current_context().color = False
 
 
 def main() -> None:

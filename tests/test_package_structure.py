@@ -53,7 +53,7 @@ ALLOWED_IMPORTS = {
         *("functions", "functions/node_conditions", "eventing"),
         *("kube", "kube/client", "kube/maintenance", "kube/node_conditions"),
     ),
-    "console": ("console/commands", "console/operations", "console/terminal"),
+    "console": ("console", "console/commands", "console/operations", "console/terminal"),
     "console/commands": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/terminal": ("console/terminal", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),
     "console/web": ("console/web", "console/operations", *EVENTING_PACKAGES, *KUBE_PACKAGES),

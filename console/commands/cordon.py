@@ -1,4 +1,4 @@
-"""`kubectl maintenance cordon NODE` and `uncordon NODE`, without a NodeMaintenance (DRN-6, OSV-10, OSV-10a)."""
+"""`kubectl maintenance cordon NODE...` and `uncordon NODE...`, without a NodeMaintenance (DRN-6, OSV-10, OSV-10a)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import click
 from console.operations.descriptions import STATE_SCHEDULABLE, build_node_report, format_full_name
 from console.operations.maintenance_actions import get_node_or_refuse, list_served_maintenances
 from console.operations.manual_drain import cordon_node
-from console.terminal.connection import run_with_api
-from console.terminal.options import NonEmptyText, SingleNodeCommand, cluster_options, output_option
-from console.terminal.output import print_note, show_json
+from console.terminal.node_selection import (
+    NodeOutcomes,
+    NodeSelection,
+    get_node_reference,
+    node_selection_options,
+    run_for_nodes,
+)
+from console.terminal.options import cluster_options, object_output_option
+from console.terminal.output import print_note
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import Conflict
 from kube.maintenance.groups import DRAIN_TAINTS
@@ -23,38 +29,58 @@ MAX_ATTEMPTS = 5
 """Maximum attempts to patch the node; the node lifecycle controller's taint writes after a cordon cause conflicts."""
 
 
-@click.command(cls=SingleNodeCommand)
-@click.argument("node", type=NonEmptyText())
-@output_option
+@click.command
+@node_selection_options()
+@object_output_option
 @cluster_options
-def cordon(node: str, output: str) -> None:
+def cordon(selection: NodeSelection, output: str) -> None:
     """Mark NODE unschedulable until it is uncordoned; its pods keep running.
 
     \b
     Example:
       kubectl maintenance cordon node-1
+      kubectl maintenance cordon node-1 node-2
+      kubectl maintenance cordon -l pool=blue
     """
-    changed = run_with_api(lambda api: cordon_node(api, node))
-    print_note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", output)
-    show_json({"node": node, "schedulable": False, "changed": changed}, output)
+    outcomes = NodeOutcomes(selection)
+
+    async def cordon_nodes(api: Api, nodes: list[str]) -> None:
+        for node in nodes:
+            with outcomes.collect_error(node):
+                changed = await cordon_node(api, node)
+                print_note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", output)
+                outcomes.reports[node] = {"node": node, "schedulable": False, "changed": changed}
+
+    run_for_nodes(selection, cordon_nodes, "Cordon")
+    outcomes.finish(output, get_node_reference)
 
 
-@click.command(cls=SingleNodeCommand)
-@click.argument("node", type=NonEmptyText())
-@output_option
+@click.command
+@node_selection_options()
+@object_output_option
 @cluster_options
-def uncordon(node: str, output: str) -> None:
+def uncordon(selection: NodeSelection, output: str) -> None:
     """Make NODE schedulable again after a drain.
 
     \b
     Example:
       kubectl maintenance uncordon node-1
+      kubectl maintenance uncordon node-1 node-2
+      kubectl maintenance uncordon -l pool=blue
     """
-    changed, report = run_with_api(lambda api: _uncordon_node(api, node))
-    print_note(f"node/{node} {'uncordoned' if changed else 'already uncordoned'}", output)
-    if report["state"] != STATE_SCHEDULABLE:
-        print_note(f"Node {node}: {report['state']}", output)
-    show_json({**report, "changed": changed}, output)
+    outcomes = NodeOutcomes(selection)
+
+    async def uncordon_nodes(api: Api, nodes: list[str]) -> None:
+        for node in nodes:
+            with outcomes.collect_error(node):
+                changed, report = await _uncordon_node(api, node)
+                print_note(f"node/{node} {'uncordoned' if changed else 'already uncordoned'}", output)
+                if report["state"] != STATE_SCHEDULABLE:
+                    print_note(f"Node {node}: {report['state']}", output)
+                outcomes.reports[node] = {**report, "changed": changed}
+
+    run_for_nodes(selection, uncordon_nodes, "Uncordon")
+    outcomes.finish(output, get_node_reference)
 
 
 async def _uncordon_node(api: Api, node_name: str) -> tuple[bool, Object]:

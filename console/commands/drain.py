@@ -1,44 +1,64 @@
-"""`kubectl maintenance drain NODE`: like `kubectl drain`, without a NodeMaintenance (DRN-1 to DRN-6, OSV-10)."""
+"""`kubectl maintenance drain NODE...`: like `kubectl drain`, without a NodeMaintenance (DRN-1 to DRN-6, OSV-10)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import click
 
 from console.operations.drain_preview import DAEMON_SET_REASON, DrainPreview, preview_pods
 from console.operations.maintenance_actions import get_node_or_refuse
 from console.operations.manual_drain import NodeDrain, classify_node_pods, cordon_node
-from console.terminal.connection import run_with_api, run_with_timeout
+from console.terminal.connection import run_with_timeout
+from console.terminal.node_selection import (
+    NodeOutcomes,
+    NodeSelection,
+    get_node_reference,
+    node_selection_options,
+    run_for_nodes,
+)
 from console.terminal.options import (
     KubectlFlagsCommand,
-    NonEmptyText,
     cluster_options,
     dry_run_option,
-    output_option,
+    object_output_option,
     switch_option,
     text_option,
     timeout_option,
 )
-from console.terminal.output import print_note, set_interrupt_note, show_json, warn
+from console.terminal.output import print_note, set_interrupt_note, warn
 from kube.client.api import Api
 from kube.client.api_errors import Rejected
 from kube.paths import Object
 from kube.pods import DrainOptions, PodClassification, build_name_reference, build_warnings, format_key
 
 
+@dataclass(frozen=True)
+class DrainRequest:
+    """How the command line asks to drain each node; `timeout` is in seconds and applies to each node, 0 for none."""
+
+    options: DrainOptions
+    dry_run: bool
+    timeout: float
+    output: str
+
+
 @click.command(cls=KubectlFlagsCommand)
-@click.argument("node", type=NonEmptyText())
+@node_selection_options()
 @switch_option(
-    "--delete-emptydir-data", "--delete-local-data", help="Also evict pods with emptyDir volumes; their data is lost."
+    "--delete-emptydir-data",
+    "--delete-local-data",
+    help="Also evict pods with emptyDir volumes; their data is lost.",
 )
 @switch_option("--ignore-daemonsets", help="Ignore pods of DaemonSets.")
 @switch_option("--force", help="Also evict pods without a controller; nothing recreates them.")
 @text_option("--pod-selector", help="Evict only pods that match this label selector, such as app=web.")
 @dry_run_option("Show what would be done, and change nothing.")
-@timeout_option("0", "all pods are gone")
-@output_option
+@timeout_option("0", "all pods of a node are gone")
+@object_output_option
 @cluster_options
 def drain(
-    node: str,
+    selection: NodeSelection,
     delete_emptydir_data: bool,
     ignore_daemonsets: bool,
     force: bool,
@@ -49,36 +69,61 @@ def drain(
 ) -> None:
     """Cordon NODE and evict its pods, as kubectl drain does; NODE stays cordoned until it is uncordoned.
 
+    Several nodes are all cordoned first, so that no evicted pod moves to one of them. The command then drains one node
+    after the other.
+
     \b
     Example:
       kubectl maintenance drain node-1 --ignore-daemonsets --delete-emptydir-data --force
       kubectl maintenance drain node-1 --ignore-daemonsets=true --pod-selector=kubevirt.io=virt-launcher
+      kubectl maintenance drain -l pool=blue --ignore-daemonsets --timeout 10m
     """
     options = DrainOptions(force, ignore_daemonsets, delete_emptydir_data, pod_selector)
+    request, outcomes = DrainRequest(options, dry_run, timeout, output), NodeOutcomes(selection)
 
-    async def drain_node(api: Api) -> Object:
-        await get_node_or_refuse(api, node)
-        await _check_selector(api, node, options)
-        if not dry_run:
-            print_note(f"node/{node} {'cordoned' if await cordon_node(api, node) else 'already cordoned'}", output)
-        pods = await classify_node_pods(api, node, options)
-        _raise_if_drain_refused(node, pods, is_cordoned=not dry_run)
-        for warning in build_warnings(pods):
-            warn(warning)
-        if dry_run:
-            return _report_dry_run(node, pods, await preview_pods(api, pods.leaving, options), output)
-        await _evict_pods(api, node, pods, options, timeout, output)
-        return {
-            "node": node,
-            "dryRun": False,
-            "drained": True,
-            "evicted": [build_name_reference(pod) for pod in sorted(pods.leaving, key=format_key)],
-            "ignored": [build_name_reference(pod) for pod in sorted(pods.daemonset_pods, key=format_key)],
-        }
+    async def drain_nodes(api: Api, nodes: list[str]) -> None:
+        cordoned_nodes = []
+        for node in nodes:
+            with outcomes.collect_error(node):
+                await _check_and_cordon_node(api, node, request)
+                cordoned_nodes.append(node)
+        for node in cordoned_nodes:
+            with outcomes.collect_error(node):
+                outcomes.reports[node] = await _drain_node(api, node, request)
 
-    report = run_with_api(drain_node)
-    print_note(f"node/{node} {'would be drained' if dry_run else 'drained'}", output)
-    show_json(report, output)
+    run_for_nodes(selection, drain_nodes, "" if dry_run else "Drain")
+    outcomes.finish(output, get_node_reference)
+
+
+async def _check_and_cordon_node(api: Api, node: str, request: DrainRequest) -> None:
+    """Cordon the node unless this is a dry run. Raises a usage error if the API server rejects the pod selector."""
+    await get_node_or_refuse(api, node)
+    await _check_selector(api, node, request.options)
+    if not request.dry_run:
+        changed = await cordon_node(api, node)
+        print_note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", request.output)
+
+
+async def _drain_node(api: Api, node: str, request: DrainRequest) -> Object:
+    """Evict the node's pods, or preview it in a dry run; return the report."""
+    options, output = request.options, request.output
+    pods = await classify_node_pods(api, node, options)
+    _raise_if_drain_refused(node, pods, is_cordoned=not request.dry_run)
+    for warning in build_warnings(pods):
+        warn(warning)
+    if request.dry_run:
+        report = _report_dry_run(node, pods, await preview_pods(api, pods.leaving, options), output)
+        print_note(f"node/{node} would be drained", output)
+        return report
+    await _evict_pods(api, node, pods, request)
+    print_note(f"node/{node} drained", output)
+    return {
+        "node": node,
+        "dryRun": False,
+        "drained": True,
+        "evicted": [build_name_reference(pod) for pod in sorted(pods.leaving, key=format_key)],
+        "ignored": [build_name_reference(pod) for pod in sorted(pods.daemonset_pods, key=format_key)],
+    }
 
 
 async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
@@ -101,12 +146,9 @@ def _raise_if_drain_refused(node: str, classification: PodClassification, *, is_
     raise click.ClickException(f'unable to drain node "{node}"{state}: {reasons}')
 
 
-async def _evict_pods(
-    api: Api, node: str, classification: PodClassification, options: DrainOptions, timeout: float, output: str
-) -> None:
-    node_drain = NodeDrain(
-        api, node, options.pod_selector, classification.leaving, lambda text: print_note(text, output)
-    )
+async def _evict_pods(api: Api, node: str, classification: PodClassification, request: DrainRequest) -> None:
+    selector, timeout = request.options.pod_selector, request.timeout
+    node_drain = NodeDrain(api, node, selector, classification.leaving, lambda text: print_note(text, request.output))
     state = f'no more pods are evicted, node "{node}" stays cordoned'
     undo = f"to uncordon it, run kubectl maintenance uncordon {node}"
     set_interrupt_note(lambda: f"{state}, {node_drain.describe_remaining_pods()}; {undo}")

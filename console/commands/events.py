@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from console.operations.descriptions import suggest_similar
 from console.operations.errors import NoResult
+from console.terminal.completion import complete_maintenances, complete_nodes
 from console.terminal.journal import find_run_uid, journal_option, open_journal, reject_maintenance_with_run
 from console.terminal.options import Limit, TimeOrAge, is_set_on_command_line, text_option
 from console.terminal.output import show_json_list
@@ -32,8 +34,12 @@ IMPORT_PARAMETERS = ("file", "journal")
 
 
 @click.command
-@text_option("--node", help="Only events of this node.")
-@text_option("--maintenance", help="Only events of the NodeMaintenance with this name or uid.")
+@text_option("--node", completer=complete_nodes, help="Only events of this node.")
+@text_option(
+    "--maintenance",
+    completer=complete_maintenances,
+    help="Only events of the NodeMaintenance with this name or uid.",
+)
 @text_option("--run", help="Only events of the MutexRunConfig with this uid, or the newest with this name.")
 @click.option(
     "--type", "event_types", multiple=True, help="Only events of this type, such as pods.evicted; repeatable."
@@ -161,9 +167,13 @@ def _warn_unknown_filters(journal: Journal, query: Query, count: int) -> None:
     if query.maintenance and not journal.select(Query(maintenance=query.maintenance, limit=1)):
         message = f'NodeMaintenance "{query.maintenance}" not found in the journal, by name or uid'
         click.echo(f"{message}: see kubectl maintenance status.", err=True)
-    if unknown_types := [event_type for event_type in query.types if event_type not in KNOWN_TYPES]:
-        known_types = ", ".join(map(shorten_type, KNOWN_TYPES))
-        click.echo(f"Unknown event type {', '.join(unknown_types)}: the known types are {known_types}.", err=True)
+    known_types = list(map(shorten_type, KNOWN_TYPES))
+    for event_type in query.types:
+        if event_type not in KNOWN_TYPES:
+            remedy = suggest_similar(
+                shorten_type(event_type), known_types, f"the known types are {', '.join(known_types)}"
+            )
+            click.echo(f"Unknown event type {event_type}: {remedy}.", err=True)
 
 
 def _import_events(journal: Journal, file: BinaryIO) -> None:

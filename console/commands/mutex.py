@@ -40,7 +40,7 @@ def mutex() -> None:
     """
 
 
-@mutex.command
+@mutex.command(short_help="Show upgrade runs, and what they wait for")
 @click.argument("name", type=NonEmptyText(), required=False, default="")
 @watch_option
 @output_option
@@ -64,7 +64,7 @@ def status(name: str, watch: bool, output: str) -> None:
         show(_render_state(state))
 
 
-@mutex.command
+@mutex.command(short_help="Resume a halted run where it stopped")
 @click.argument("name", type=NonEmptyText())
 @output_option
 @cluster_options
@@ -76,6 +76,7 @@ def retry(name: str, output: str) -> None:
     \b
     Example:
       kubectl maintenance mutex retry example
+      kubectl maintenance mutex retry openshift-machine-config-operator/example
     """
     run = run_with_api(lambda api: upgrade_runs.request_retry(api, name))
     print_note(f"the run of {format_full_name(run)} resumes where it stopped", output)

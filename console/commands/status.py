@@ -1,48 +1,65 @@
-"""`kubectl maintenance status [NODE]`: shows the nodes in maintenance, each drain's progress, and what blocks it.
+"""`kubectl maintenance status [NODE...]`: shows nodes in maintenance, each drain's progress, and what blocks it.
 
 For a single node it also shows the virtual machines, which it re-reads whenever the node's maintenance changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain, repeat
 
 import click
 from rich.console import Group, RenderableType
+from rich.text import Text
 
-from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
+from console.operations.descriptions import STATE_GONE, build_node_report, format_full_name, strip_managed_fields
 from console.operations.drain_preview import read_vmis
 from console.operations.install_check import list_install_warnings, warn_if_stalled
 from console.operations.install_problems import select_stalled
-from console.operations.maintenance_actions import build_unknown_node_refusal, list_served_maintenances, watch_maintenances
+from console.operations.maintenance_actions import (
+    build_unknown_node_refusal,
+    list_served_maintenances,
+    suggest_node,
+    watch_maintenances,
+)
 from console.terminal.connection import run_with_api
 from console.terminal.maintenance_display import format_line, render_details, render_overview, render_vmis
-from console.terminal.options import (
-    NonEmptyText,
-    SingleNodeCommand,
-    cluster_options,
-    namespace_option,
-    output_option,
-    watch_option,
-)
-from console.terminal.output import escape_all, show, show_json, show_live, warn
+from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_selection_options, run_for_nodes
+from console.terminal.options import cluster_options, namespace_option, object_output_option, watch_option
+from console.terminal.output import TEXT_OUTPUTS, escape, escape_all, show, show_live, show_object, warn
 from kube.client.api import Api, get_or_none
+from kube.maintenance.objects import get_node_name
 from kube.nodes import build_node_path
 from kube.paths import Object
 
 
-@click.command(cls=SingleNodeCommand)
-@click.argument("node", type=NonEmptyText(), required=False, default="")
+@dataclass(frozen=True)
+class Display:
+    """How to show the state: the output format, and the namespace to check for problems of the install."""
+
+    output: str
+    namespace: str
+
+    @property
+    def is_wide(self) -> bool:
+        """Return whether tables have more columns."""
+        return self.output == "wide"
+
+
+@click.command
+@node_selection_options(has_all_option=False)
 @watch_option
 @namespace_option
-@output_option
+@object_output_option
 @cluster_options
-def status(node: str, watch: bool, namespace: str, output: str) -> None:
+def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -> None:
     """Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.
 
-    For NODE, the command also shows the virtual machines: whether each can be migrated, what a drain does with it, and
-    its migration.
+    For one NODE, the command also shows the virtual machines: whether each can be migrated, what a drain does with it,
+    and its migration.
 
     If a maintenance makes no progress for ten seconds, warnings name the functions, Triggers and sources that are not
     ready, and why.
@@ -51,62 +68,160 @@ def status(node: str, watch: bool, namespace: str, output: str) -> None:
     Example:
       kubectl maintenance status
       kubectl maintenance status node-1 --watch
+      kubectl maintenance status -l pool=blue -o wide
     """
-    if watch:
-        run_with_api(lambda api: _watch_state(api, node, namespace, output))
-        return
-    state, warnings = run_with_api(lambda api: _read_state_and_warnings(api, node, namespace))
-    show_json(state, output)
-    if output == "table":
-        show(_render_state(state))
-    for warning in warnings:
+    display = Display(output, namespace)
+    if selection.is_empty:
+        run_with_api(lambda api: _watch_all(api, None, display) if watch else _show_all(api, display))
+    elif watch:
+        run_for_nodes(
+            selection,
+            lambda api, nodes: (
+                _watch_node(api, nodes[0], display) if selection.is_one_node else _watch_all(api, nodes, display)
+            ),
+        )
+    else:
+        _show_nodes(selection, display)
+
+
+async def _show_all(api: Api, display: Display) -> None:
+    state = _build_overview(await list_served_maintenances(api))
+    show_object(state, display.output, map(format_full_name, state["maintenances"]))
+    if display.output in TEXT_OUTPUTS:
+        show(_render_overview(state, is_wide=display.is_wide))
+    await _warn_if_stalled(api, state["maintenances"], display)
+
+
+def _show_nodes(selection: NodeSelection, display: Display) -> None:
+    """Show the details of one named node, or one line per maintenance for several nodes."""
+    outcomes = NodeOutcomes(selection)
+
+    async def read_nodes(api: Api, nodes: list[str]) -> None:
+        found = await list_served_maintenances(api, nodes[0] if len(nodes) == 1 else None)
+        for node in nodes:
+            with outcomes.collect_error(node):
+                of_node = [maintenance for maintenance in found if get_node_name(maintenance) == node]
+                outcomes.reports[node] = await _build_known_node_state(api, node, of_node)
+        reports = list(outcomes.reports.values())
+        if display.output in TEXT_OUTPUTS and reports:
+            is_detailed = selection.is_one_node
+            show(_render_details(reports[0]) if is_detailed else _render_nodes(reports, is_wide=display.is_wide))
+        shown = [maintenance for report in reports for maintenance in report["maintenances"]]
+        await _warn_if_stalled(api, shown, display)
+
+    run_for_nodes(selection, read_nodes)
+    outcomes.finish(display.output, lambda report: map(format_full_name, report["maintenances"]))
+
+
+async def _warn_if_stalled(api: Api, maintenances: list[Object], display: Display) -> None:
+    """Print warnings about the install if one of the maintenances is stalled."""
+    stalled = select_stalled(maintenances, datetime.now(timezone.utc))
+    for warning in await list_install_warnings(api, display.namespace, stalled):
         warn(warning)
 
 
-async def _read_state_and_warnings(api: Api, node: str, namespace: str) -> tuple[Object, list[str]]:
-    """Return the current state, and warnings about the install if a maintenance is stalled.
-
-    Raises `Refusal` if the node does not exist and no maintenance names it.
-    """
-    state = await _build_state(api, node, await list_served_maintenances(api, node or None))
-    if state.get("state") == STATE_GONE and not state["maintenances"]:
-        raise build_unknown_node_refusal(node)
-    stalled = select_stalled(state["maintenances"], datetime.now(timezone.utc))
-    return state, await list_install_warnings(api, namespace, stalled)
+def _build_overview(maintenances: list[Object]) -> Object:
+    return {"maintenances": [strip_managed_fields(maintenance) for maintenance in maintenances]}
 
 
-async def _build_state(api: Api, node: str, found_maintenances: list[Object]) -> Object:
-    """Return the JSON output: `{maintenances}`, and for one node also `{node, schedulable, state, virtualMachines}`.
+async def _build_node_state(api: Api, node: str, maintenances: list[Object]) -> Object:
+    """Return the JSON output for one node: `{node, schedulable, state, maintenances, virtualMachines}`.
 
     If the virtual machines cannot be read, `virtualMachinesUnknown` with the reason replaces `virtualMachines`.
     """
-    items = [strip_managed_fields(maintenance) for maintenance in found_maintenances]
-    if not node:
-        return {"maintenances": items}
+    node_report = build_node_report(node, await get_or_none(api.get(build_node_path(node))))
     vmis = await read_vmis(api, node)
     vmi_fields: Object = {"virtualMachinesUnknown": vmis.error} if vmis.error else {"virtualMachines": vmis.reports}
-    node_report = build_node_report(node, await get_or_none(api.get(build_node_path(node))))
-    return {**node_report, "maintenances": items, **vmi_fields}
+    return {**node_report, **_build_overview(maintenances), **vmi_fields}
 
 
-async def _watch_state(api: Api, node: str, namespace: str, output: str) -> None:
+async def _build_known_node_state(api: Api, node: str, maintenances: list[Object]) -> Object:
+    """Return the node's state. Raises `Refusal` if the node does not exist and no maintenance names it."""
+    state = await _build_node_state(api, node, maintenances)
+    if state["state"] == STATE_GONE and not maintenances:
+        raise build_unknown_node_refusal(node, await suggest_node(api, node))
+    return state
+
+
+async def _watch_node(api: Api, node: str, display: Display) -> None:
+    """Show each new state of one node, which may be deleted meanwhile.
+
+    Raises `Refusal` if it does not exist at first and no maintenance names it.
+    """
+    builders = chain([_build_known_node_state], repeat(_build_node_state))
+    await _watch(api, node, lambda found: next(builders)(api, node, found), _render_details, display)
+
+
+async def _watch_all(api: Api, nodes: list[str] | None, display: Display) -> None:
+    """Show each new state of all maintenances, or of those of `nodes`."""
+
+    async def build_state(maintenances: list[Object]) -> Object:
+        return _build_overview(
+            [maintenance for maintenance in maintenances if nodes is None or get_node_name(maintenance) in nodes]
+        )
+
+    await _watch(api, None, build_state, lambda state: _render_overview(state, is_wide=display.is_wide), display)
+
+
+async def _watch(
+    api: Api,
+    node: str | None,
+    build_state: Callable[[list[Object]], Awaitable[Object]],
+    render: Callable[[Object], RenderableType],
+    display: Display,
+) -> None:
     latest: list[Object] = []
-    stall_warnings = warn_if_stalled(api, namespace, lambda: select_stalled(latest, datetime.now(timezone.utc)), warn)
-    with show_live(_render_state, _format_lines, output) as show_state:
-        async with aclosing(watch_maintenances(api, node or None)) as states, stall_warnings:
-            async for maintenances in states:
-                latest = maintenances
-                show_state(await _build_state(api, node, maintenances))
+
+    def list_stalled() -> list[Object]:
+        return select_stalled(latest, datetime.now(timezone.utc))
+
+    format_lines = _format_names if display.output == "name" else LineFormatter().format_lines
+    with show_live(render, format_lines, display.output) as show_state:
+        async with (
+            aclosing(watch_maintenances(api, node)) as updates,
+            warn_if_stalled(api, display.namespace, list_stalled, warn),
+        ):
+            async for maintenances in updates:
+                state = await build_state(maintenances)
+                latest[:] = state["maintenances"]
+                show_state(state)
 
 
-def _render_state(state: Object) -> RenderableType:
-    now, escaped = datetime.now(timezone.utc), escape_all(state)
-    if "node" in escaped:
-        details = render_details(escaped["node"], escaped["state"], escaped["maintenances"], now)
-        vmis = render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", ""))
-        return Group(details, *vmis)
-    return render_overview(escaped["maintenances"], now)
+def _render_details(state: Object) -> RenderableType:
+    escaped = escape_all(state)
+    details = render_details(escaped["node"], escaped["state"], escaped["maintenances"], datetime.now(timezone.utc))
+    return Group(details, *render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", "")))
 
 
-def _format_lines(state: Object) -> str:
-    return "\n".join(map(format_line, escape_all(state["maintenances"]))) or "No maintenances found."
+def _render_overview(state: Object, *, is_wide: bool) -> RenderableType:
+    return render_overview(escape_all(state["maintenances"]), datetime.now(timezone.utc), is_wide=is_wide)
+
+
+def _render_nodes(reports: list[Object], *, is_wide: bool) -> RenderableType:
+    """Build a table of the maintenances of several nodes, and a line for each node without a maintenance."""
+    maintenances = [maintenance for report in reports for maintenance in report["maintenances"]]
+    idle = [
+        Text(f"Node {escape(report['node'])}: {report['state']}") for report in reports if not report["maintenances"]
+    ]
+    if not maintenances:
+        return Group(*idle)
+    return Group(_render_overview({"maintenances": maintenances}, is_wide=is_wide), *idle)
+
+
+def _format_names(state: Object) -> str:
+    return "\n".join(escape(format_full_name(maintenance)) for maintenance in state["maintenances"])
+
+
+class LineFormatter:
+    """Formats each state of a watch as lines for a pipe: one per maintenance, and one for each that is deleted."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Object] = {}
+
+    def format_lines(self, state: Object) -> str:
+        """Return the lines of the next state."""
+        current = {maintenance["metadata"]["uid"]: maintenance for maintenance in escape_all(state["maintenances"])}
+        gone = [self._known[uid] for uid in self._known if uid not in current]
+        self._known = current
+        deleted = [f"{get_node_name(maintenance)} {format_full_name(maintenance)} deleted" for maintenance in gone]
+        return "\n".join([*deleted, *map(format_line, current.values())]) or "No maintenances found."

@@ -1,85 +1,118 @@
-"""`kubectl maintenance stop NODE`: deletes the node's NodeMaintenance objects, and waits until the node is restored."""
+"""`kubectl maintenance stop NODE...`: deletes the nodes' NodeMaintenances, and waits until the nodes are restored."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
 
 import click
 
 from console.operations.descriptions import build_node_report, explain_released_maintenance, format_full_name
 from console.operations.maintenance_actions import end_maintenances, watch_maintenances
-from console.terminal.connection import run_with_api, run_with_timeout
-from console.terminal.options import (
-    NonEmptyText,
-    SingleNodeCommand,
-    check_timeout,
-    cluster_options,
-    output_option,
-    timeout_option,
-)
-from console.terminal.output import print_note, set_interrupt_note, show_json
+from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_selection_options, run_for_nodes
+from console.terminal.options import check_timeout, cluster_options, object_output_option, timeout_option
+from console.terminal.output import print_note, set_interrupt_note
 from kube.client.api import Api, get_or_none
 from kube.maintenance.objects import get_finalizers, select_unreleased
 from kube.nodes import build_node_path
 from kube.paths import Object
 
 
-@click.command(cls=SingleNodeCommand)
-@click.argument("node", type=NonEmptyText())
+@click.command
+@node_selection_options(offers_maintained_nodes=True)
 @click.option("--wait/--no-wait", default=True, help="Return when the node is restored.  [default: wait]")
-@timeout_option("1m", "the node is restored")
-@output_option
+@timeout_option("1m", "the nodes are restored")
+@object_output_option
 @cluster_options
-def stop(node: str, wait: bool, timeout: float, output: str) -> None:
+def stop(selection: NodeSelection, wait: bool, timeout: float, output: str) -> None:
     """End every maintenance of NODE, including those started by other users: remove the taints and the cordon.
+
+    With -l or --all, the command selects only nodes in maintenance.
 
     \b
     Example:
       kubectl maintenance stop node-1
+      kubectl maintenance stop node-1 node-2 --timeout 5m
+      kubectl maintenance stop --all
     """
     check_timeout(wait=wait, remedy="omit --no-wait")
+    outcomes = NodeOutcomes(selection)
 
-    async def end_maintenances_and_wait(api: Api) -> Object:
+    async def stop_nodes(api: Api, nodes: list[str]) -> None:
+        target = f" {nodes[0]}" if selection.is_one_node else ""
         set_interrupt_note(
-            lambda: f"maintenances marked for deletion end without this command: see kubectl maintenance status {node}"
+            lambda: f"maintenances marked for deletion end without this command: see kubectl maintenance status{target}"
         )
-        ended, still_existing = await end_maintenances(api, node), list[Object]()
-        if wait:
-            still_existing = await run_with_timeout(
-                timeout, _wait_until_released(api, node, ended), lambda: _format_timeout(ended)
-            )
-            for maintenance in still_existing:
-                print_note(explain_released_maintenance(maintenance), output)
-        report = build_node_report(node, await get_or_none(api.get(build_node_path(node))))
-        return {
-            **report,
-            "deleted": list(map(format_full_name, ended)),
-            "keptBy": {format_full_name(maintenance): get_finalizers(maintenance) for maintenance in still_existing},
-        }
+        ended: dict[str, list[Object]] = {}
+        for node in nodes:
+            with outcomes.collect_error(node):
+                ended[node] = await end_maintenances(api, node)
+        remaining = await _wait_until_released(api, ended, timeout) if wait and ended else {}
+        for node, maintenances in ended.items():
+            with outcomes.collect_error(node):
+                if select_unreleased(remaining.get(node, [])):
+                    raise click.ClickException(_format_timeout(maintenances))
+                report = await _build_report(api, node, maintenances, remaining.get(node, []))
+                outcomes.reports[node] = report
+                _print_report(report, remaining.get(node, []), output, wait=wait, is_one_node=selection.is_one_node)
 
-    report = run_with_api(end_maintenances_and_wait)
-    for name in report["deleted"]:
-        if name not in report["keptBy"]:
-            print_note(f"{name} {'deleted' if wait else 'marked for deletion'}", output)
-    if wait:
-        print_note(f"Node {node}: {report['state']}", output)
-    show_json(report, output)
+    run_for_nodes(selection, stop_nodes, "Stop the maintenance of", only_in_maintenance=True)
+    outcomes.finish(output, lambda report: report["deleted"])
 
 
-async def _wait_until_released(api: Api, node: str, ended_maintenances: list[Object]) -> list[Object]:
-    """Wait until all these maintenances are released; return those that other controllers' finalizers still keep.
+async def _wait_until_released(api: Api, ended: Mapping[str, list[Object]], timeout: float) -> dict[str, list[Object]]:
+    """Wait until all these maintenances are released; return each node's maintenances that still exist.
 
-    A maintenance counts as released when the functions have removed their finalizers, after restoring the node.
+    A maintenance counts as released when the functions have removed their finalizers, after restoring the node. After
+    the timeout, the result contains unreleased maintenances, otherwise only those that other controllers' finalizers
+    keep.
     """
-    uids = {maintenance["metadata"]["uid"] for maintenance in ended_maintenances}
-    async with aclosing(watch_maintenances(api, node)) as updates:
-        async for maintenances in updates:
-            remaining = [maintenance for maintenance in maintenances if maintenance["metadata"]["uid"] in uids]
-            if not select_unreleased(remaining):
-                return remaining
-    raise click.ClickException(f"the watch on {node} ended: see kubectl maintenance status {node}")
+    remaining = dict(ended)
+    node = next(iter(ended)) if len(ended) == 1 else None
+
+    async def follow_maintenances() -> None:
+        async with aclosing(watch_maintenances(api, node)) as updates:
+            async for maintenances in updates:
+                existing = {maintenance["metadata"]["uid"]: maintenance for maintenance in maintenances}
+                for name, objects in ended.items():
+                    uids = (maintenance["metadata"]["uid"] for maintenance in objects)
+                    remaining[name] = [existing[uid] for uid in uids if uid in existing]
+                if not any(map(select_unreleased, remaining.values())):
+                    return
+        target = f" {node}" if node else ""
+        raise click.ClickException(f"the watch on the maintenances ended: see kubectl maintenance status{target}")
+
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(follow_maintenances(), timeout or None)
+    return remaining
 
 
 def _format_timeout(ended_maintenances: list[Object]) -> str:
     names = ", ".join(map(format_full_name, ended_maintenances))
     return f"{names} is marked for deletion, but no function has restored the node: check that the functions run"
+
+
+async def _build_report(api: Api, node: str, ended: list[Object], still_existing: list[Object]) -> Object:
+    """Return the node's state, the maintenances that the command ended, and what keeps those that still exist."""
+    return {
+        **build_node_report(node, await get_or_none(api.get(build_node_path(node)))),
+        "deleted": list(map(format_full_name, ended)),
+        "keptBy": {format_full_name(maintenance): get_finalizers(maintenance) for maintenance in still_existing},
+    }
+
+
+def _print_report(report: Object, still_existing: list[Object], output: str, *, wait: bool, is_one_node: bool) -> None:
+    """Print a node's report: on one line if there are several nodes, except for maintenances that still exist."""
+    for maintenance in still_existing:
+        print_note(explain_released_maintenance(maintenance), output)
+    outcome = "deleted" if wait else "marked for deletion"
+    names = [name for name in report["deleted"] if name not in report["keptBy"]]
+    if not is_one_node:
+        state = f"node/{report['node']} {report['state']}" if wait else f"node/{report['node']}"
+        print_note(f"{state}: {', '.join(names)} {outcome}" if names else state, output)
+        return
+    for name in names:
+        print_note(f"{name} {outcome}", output)
+    if wait:
+        print_note(f"Node {report['node']}: {report['state']}", output)

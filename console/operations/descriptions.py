@@ -6,8 +6,9 @@ The functions are pure, except that `parse_time_or_age` reads the clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
+from difflib import get_close_matches
 from typing import Any
 
 from kube.maintenance.groups import DRAIN_TAINTS
@@ -84,6 +85,12 @@ def explain_released_maintenance(maintenance: Maintenance) -> str:
     """Explain why a released maintenance still exists."""
     finalizers = ", ".join(get_finalizers(maintenance))
     return f"{format_full_name(maintenance)} is released, but exists until these finalizers are removed: {finalizers}"
+
+
+def suggest_similar(name: str, known_names: Iterable[str], remedy: str) -> str:
+    """Return `remedy`, after the question `did you mean "NAME"?` if a known name is similar to `name`."""
+    similar_names = get_close_matches(name, sorted(known_names), n=1)
+    return f'did you mean "{similar_names[0]}"? {remedy[0].upper()}{remedy[1:]}' if similar_names else remedy
 
 
 def format_age(since: str, now: datetime) -> str:

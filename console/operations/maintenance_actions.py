@@ -6,11 +6,16 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing, suppress
 from http import HTTPStatus
 
-from console.operations.descriptions import explain_released_maintenance, format_full_name, get_phase_label
+from console.operations.descriptions import (
+    explain_released_maintenance,
+    format_full_name,
+    get_phase_label,
+    suggest_similar,
+)
 from console.operations.errors import OperationError, Refusal
 from kube.client.access_reviews import whoami
-from kube.client.api import Api, gather_all, get_or_none
-from kube.client.api_errors import Conflict, Denied, NotFound, Rejected, is_webhook_refusal
+from kube.client.api import METADATA_ONLY, Api, gather_all, get_or_none
+from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected, is_webhook_refusal
 from kube.client.decoding import collect_warnings
 from kube.client.list_watch import Change, follow, merge_streams
 from kube.maintenance.drain_flags import build_drain_spec
@@ -25,8 +30,10 @@ from kube.maintenance.objects import (
     is_released,
     select_unreleased,
 )
-from kube.nodes import build_node_path, is_cordoned
+from kube.nodes import NODES_PATH, build_node_path, is_cordoned
 from kube.paths import Object, build_node_name_selector
+
+LIST_NODES_REMEDY = "see kubectl get nodes"
 
 
 async def get_node_or_refuse(api: Api, name: str) -> Object:
@@ -34,12 +41,21 @@ async def get_node_or_refuse(api: Api, name: str) -> Object:
     try:
         return await api.get(build_node_path(name))
     except NotFound:
-        raise build_unknown_node_refusal(name) from None
+        raise build_unknown_node_refusal(name, await suggest_node(api, name)) from None
 
 
-def build_unknown_node_refusal(name: str) -> Refusal:
+def build_unknown_node_refusal(name: str, remedy: str = LIST_NODES_REMEDY) -> Refusal:
     """Build the refusal for a node that does not exist."""
-    return Refusal(HTTPStatus.NOT_FOUND, f'node "{name}" not found', "see kubectl get nodes")
+    return Refusal(HTTPStatus.NOT_FOUND, f'node "{name}" not found', remedy)
+
+
+async def suggest_node(api: Api, name: str) -> str:
+    """Return the remedy for an unknown node: the most similar name, if the caller may list the nodes."""
+    try:
+        nodes = (await api.list(NODES_PATH, resource_version="0", accept=METADATA_ONLY))["items"] or []
+    except ApiError:
+        return LIST_NODES_REMEDY
+    return suggest_similar(name, [node["metadata"]["name"] for node in nodes], LIST_NODES_REMEDY)
 
 
 async def create_maintenance(
@@ -157,7 +173,7 @@ async def _build_nothing_to_end_refusal(api: Api, node: str) -> Refusal:
     node_object = await get_or_none(api.get(build_node_path(node)))
     if node_object is None:
         message = f'node "{node}" not found, and no NodeMaintenance names it'
-        return Refusal(HTTPStatus.NOT_FOUND, message, "see kubectl get nodes")
+        return Refusal(HTTPStatus.NOT_FOUND, message, await suggest_node(api, node))
     if is_cordoned(node_object):
         message = f'node "{node}" is cordoned but not in maintenance'
         return Refusal(HTTPStatus.CONFLICT, message, f"run kubectl maintenance uncordon {node}")

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from console.operations.descriptions import suggest_similar
 from console.operations.errors import NoResult
+from console.terminal.completion import complete_maintenances
 from console.terminal.options import NonEmptyText, combine_options, text_option
 from console.terminal.output import escape
-from eventing.events import SOURCE_PREFIX
+from eventing.events import SOURCE_PREFIX, shorten_type
 from eventing.journal.entries import Entry, Query, strip_data
 from kube.mutex.objects import RUN_KIND
 
@@ -63,7 +65,11 @@ class EventSelection:
 
 selection_options = combine_options(
     click.option("--id", "ids", type=NonEmptyText(), multiple=True, help="The event with this id; repeatable."),
-    text_option("--maintenance", help="All events of the NodeMaintenance with this uid, or the newest with this name."),
+    text_option(
+        "--maintenance",
+        completer=complete_maintenances,
+        help="All events of the NodeMaintenance with this uid, or the newest with this name.",
+    ),
     text_option("--run", help="All events of the MutexRunConfig with this uid, or the newest with this name."),
     text_option(
         "--from",
@@ -173,5 +179,6 @@ def _find_positions_of_type(entries: Sequence[Entry], type_or_suffix: str, optio
     ]
     if not positions:
         known_types = ", ".join(dict.fromkeys(types))
-        raise NoResult(f"{option} {type_or_suffix}: no event has this type: name one of {known_types}")
+        remedy = suggest_similar(type_or_suffix, map(shorten_type, types), f"name one of {known_types}")
+        raise NoResult(f"{option} {type_or_suffix}: no event has this type: {remedy}")
     return positions

@@ -41,6 +41,8 @@ from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
 BAR_WIDTH = 20
 BLOCKED_HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+OVERVIEW_COLUMNS = ("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
+WIDE_COLUMNS = ("MAINTENANCE", "REQUESTED BY")
 MIN_REMEDY_WIDTH = 40
 """Minimum width of the remedy column; a narrower column would break words."""
 MAX_NAMED_PODS = 5
@@ -72,17 +74,24 @@ def format_line(maintenance: Maintenance) -> str:
     return f"{line}: {reason}" if reason else line
 
 
-def render_awaited_maintenance(maintenance: Maintenance, now: datetime) -> RenderableType:
-    """Build a table with the maintenance that the command waits for, and below it what blocks the drain."""
-    overview, reason = render_overview([maintenance], now), _summarize_blocked_pods(maintenance)
-    return Group(overview, Text(f"{format_full_name(maintenance)} waits: {reason}", "yellow")) if reason else overview
+def render_awaited_maintenances(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
+    """Build a table with the maintenances that the command waits for, and below it what blocks each drain."""
+    reasons = ((maintenance, _summarize_blocked_pods(maintenance)) for maintenance in maintenances)
+    lines = [
+        Text(f"{format_full_name(maintenance)} waits: {reason}", "yellow") for maintenance, reason in reasons if reason
+    ]
+    return Group(render_overview(maintenances, now), *lines)
 
 
-def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """Build a table with one row per maintenance, and below it one line per error."""
+def render_overview(maintenances: Sequence[Maintenance], now: datetime, *, is_wide: bool = False) -> RenderableType:
+    """Build a table with one row per maintenance, and below it one line per error.
+
+    A wide table also has the name of each maintenance, and the user who requested it.
+    """
     if not maintenances:
         return Text("No maintenances found.")
-    table, errors = create_table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"), []
+    wide_columns = WIDE_COLUMNS if is_wide else ()
+    table, errors = create_table(*OVERVIEW_COLUMNS, *wide_columns), []
     for maintenance in maintenances:
         status, phase = get_status(maintenance), get_phase_label(maintenance)
         table.add_row(
@@ -93,11 +102,16 @@ def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> Rende
             str(len(status.get("blockedPods") or [])),
             format_age(maintenance["metadata"]["creationTimestamp"], now),
             Text(_truncate_reason(maintenance, MAX_ROW_REASON_CHARACTERS)),
+            *(_build_wide_cells(maintenance) if is_wide else ()),
         )
         if error := _get_error(maintenance):
             outcome = ERROR_VERBS[phase]
             errors.append(Text(f"{format_full_name(maintenance)} {outcome}: {error}", "red"))
     return Group(table, *errors)
+
+
+def _build_wide_cells(maintenance: Maintenance) -> tuple[Text, Text]:
+    return Text(format_full_name(maintenance)), Text(get_requester(maintenance))
 
 
 def _get_error(maintenance: Maintenance) -> str:

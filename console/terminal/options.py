@@ -24,12 +24,17 @@ UNIT_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 DURATION_PART_PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 SURROGATE_PATTERN = re.compile("[\ud800-\udfff]")
 """Matches the surrogate that Python uses for a command-line byte that is not UTF-8."""
+NODE_PREFIX_PATTERN = re.compile(r"^(?:nodes?|no)/")
 CONTROL_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
 MAX_LIMIT = 2**63 - 1
 DRY_RUN_VALUES = {"server": True, "client": True, "none": False}
 """kubectl's values of `--dry-run`; `client` has the same effect as `server`, and neither stores any change."""
-SWITCH_VALUES = ("true", "false", *DRY_RUN_VALUES)
-"""Values that a switch accepts."""
+SWITCH_VALUES = frozenset((*click.types.BoolParamType.bool_states, *DRY_RUN_VALUES)) - {""}
+"""Values that a switch accepts, in lower case."""
+AFTER_SWITCH_KEY = "console.arguments_after_switches"
+"""Key in click's context: each argument that directly follows a switch → the switch."""
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+"""A function that returns the values that the shell offers for an option or argument."""
 
 
 class Duration(click.ParamType[float]):
@@ -90,6 +95,36 @@ class NonEmptyText(Utf8Text):
         return super().convert(value, param, ctx)
 
 
+class NodeName(NonEmptyText):
+    """The name of a node, which may be written as `node/NAME`, as kubectl prints it."""
+
+    name = "node"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name without the prefix, or fail with a usage error if it is empty or not UTF-8."""
+        return super().convert(NODE_PREFIX_PATTERN.sub("", str(value)), param, ctx)
+
+
+class Seconds(click.ParamType[int]):
+    """A whole number of seconds of at least `minimum`; `minimum_meaning` describes what the minimum stands for."""
+
+    name = "seconds"
+
+    def __init__(self, minimum: int, minimum_meaning: str) -> None:
+        self._minimum, self._minimum_meaning = minimum, minimum_meaning
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, or fail with a usage error that names the valid values."""
+        try:
+            number = int(value)
+        except ValueError:
+            number = self._minimum - 1
+        if number < self._minimum:
+            valid = f"write a number such as 30, or {self._minimum} for {self._minimum_meaning}"
+            self.fail(f"{value!r} is not a valid number of seconds: {valid}", param, ctx)
+        return number
+
+
 class AccountName(NonEmptyText):
     """The name of a user or a group, which is sent in an HTTP header."""
 
@@ -148,9 +183,11 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[Decorated], Dec
     return add_options
 
 
-def text_option(*names: str, help: str, metavar: str | None = None) -> Callable[[Decorated], Decorated]:
+def text_option(
+    *names: str, help: str, metavar: str | None = None, completer: Completer | None = None
+) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds an option with the name of an object or type; its default "" means none."""
-    return click.option(*names, type=NonEmptyText(), default="", metavar=metavar, help=help)
+    return click.option(*names, type=NonEmptyText(), default="", metavar=metavar, help=help, shell_complete=completer)
 
 
 def _store_in_context(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -223,11 +260,22 @@ output_option = click.option(
     show_default=True,
     help="Output format: table, or json for one JSON object.",
 )
+object_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    show_default=True,
+    help="Output format: table, wide for more columns, json or yaml for one object, "
+    'or for a list in "items" if the command selects several nodes; name for the names of the objects.',
+)
+"""The `--output` of the commands for nodes."""
 watch_option = click.option(
     "-w",
     "--watch",
     is_flag=True,
-    help="Watch for changes until Ctrl-C; with -o json, print one object per line.",
+    help="Watch for changes until Ctrl-C; a pipe receives a line with the time for each change. "
+    "With -o json, print one object per line.",
 )
 
 
@@ -268,10 +316,35 @@ class _SwitchType(click.types.BoolParamType):
         self._extra_values = extra_values
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """Return the boolean, or fail with a usage error."""
+        """Return the boolean, or fail with a usage error that names the valid values."""
+        valid_values = format_alternatives([*self._extra_values, "true", "false"])
         if value == "":
-            self.fail("the value after = is empty: write true or false", param, ctx)
-        return self._extra_values[value] if value in self._extra_values else super().convert(value, param, ctx)
+            self.fail(f"the value after = is empty: write {valid_values}", param, ctx)
+        is_on = self._extra_values[value] if value in self._extra_values else self.str_to_bool(value)
+        if is_on is None:
+            self.fail(f"{value!r} is not a valid value: write {valid_values}", param, ctx)
+        return is_on
+
+
+class _DryRunType(_SwitchType):
+    """The type of `--dry-run`, which also accepts kubectl's values."""
+
+    def __init__(self) -> None:
+        super().__init__(DRY_RUN_VALUES)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Return whether nothing must be changed; for `client`, print a note that the API server is asked anyway."""
+        if value == "client" and not (ctx and ctx.resilient_parsing):
+            note = (
+                "Note: --dry-run=client has the same effect as --dry-run=server: the API server validates the request"
+            )
+            click.echo(f"{note} and stores nothing.", err=True)
+        return super().convert(value, param, ctx)
+
+
+def format_alternatives(values: Sequence[str]) -> str:
+    """Return at least two values as `a, b or c`."""
+    return f"{', '.join(values[:-1])} or {values[-1]}"
 
 
 def switch_option(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
@@ -281,46 +354,23 @@ def switch_option(*names: str, help: str, default: bool | None = False) -> Calla
 
 def dry_run_option(help: str) -> Callable[[Decorated], Decorated]:
     """Return the `--dry-run` option with kubectl's values, for a command of class `KubectlFlagsCommand`."""
-    return click.option(
-        "--dry-run", type=_SwitchType(DRY_RUN_VALUES), default=False, metavar="[=server|none]", help=help
-    )
+    return click.option("--dry-run", type=_DryRunType(), default=False, metavar="[=server|none]", help=help)
 
 
-class SingleNodeCommand(click.Command):
-    """A command for one node. If the user names several nodes, the error message lists what to omit."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; if there are extra arguments, fail with a remedy, which click's own error lacks."""
-        original_args, ctx.allow_extra_args = [*args], True
-        extra_args = super().parse_args(ctx, args)
-        if extra_args and not ctx.resilient_parsing:
-            ctx.fail(self.format_extra_args_error(original_args, extra_args))
-        return extra_args
-
-    def format_extra_args_error(self, args: Sequence[str], extra_args: Sequence[str]) -> str:
-        """Return the error message for the unexpected arguments `extra_args` among all arguments `args`."""
-        return f"only one node is allowed: omit {' '.join(extra_args)}"
-
-
-class KubectlFlagsCommand(SingleNodeCommand):
-    """A command for one node whose switches stand alone or take a value after `=` (DRN-1, DRN-3).
+class KubectlFlagsCommand(click.Command):
+    """A command whose switches stand alone or take a value after `=` (DRN-1, DRN-3).
 
     The next argument is never the value of a switch.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Add `=true` to each switch that stands alone, so that click does not read the next argument as its value."""
-        switches = self._list_switches()
-        return super().parse_args(ctx, [f"{arg}=true" if arg in switches else arg for arg in args])
-
-    def format_extra_args_error(self, args: Sequence[str], extra_args: Sequence[str]) -> str:
-        """Return a message that suggests `=` if an argument after a switch is probably the switch's value."""
-        switches = self._list_switches()
-        for arg, value in pairwise(args):
-            switch = arg.removesuffix("=true")
-            if switch in switches and value in SWITCH_VALUES:
-                return f"the value of {switch} must follow an equals sign: write {switch}={value}"
-        return super().format_extra_args_error(args, extra_args)
-
-    def _list_switches(self) -> set[str]:
-        return {name for option in self.params if isinstance(option.type, _SwitchType) for name in option.opts}
+        switches = {name for option in self.params if isinstance(option.type, _SwitchType) for name in option.opts}
+        after_switches = {value: arg for arg, value in pairwise(args) if arg in switches and not value.startswith("-")}
+        extra_args = super().parse_args(ctx, [f"{arg}=true" if arg in switches else arg for arg in args])
+        ctx.meta[AFTER_SWITCH_KEY] = after_switches
+        if not ctx.resilient_parsing and len(ctx.params.get("nodes") or ()) > 1:
+            for value, switch in after_switches.items():
+                if value.lower() in SWITCH_VALUES:
+                    ctx.fail(f"the value of {switch} must follow an equals sign: write {switch}={value}")
+        return extra_args

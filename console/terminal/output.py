@@ -12,6 +12,7 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -33,6 +34,8 @@ PIPE_WIDTH = 240
 """Width of output that does not go to a terminal, in columns: wide enough to keep each row on one line."""
 REFRESH_PER_SECOND = 2
 """Redraw frequency, which keeps displayed ages up to date; changes are drawn immediately."""
+TEXT_OUTPUTS = ("table", "wide")
+"""Output formats for a user; all others are for scripts."""
 INTERRUPT_NOTE_KEY = "console.interrupt_note"
 
 
@@ -94,6 +97,19 @@ def show_json(value: Any, output: str = "json", *, indent: int | None = 2) -> No
         click.echo(json.dumps(value, indent=indent))
 
 
+def show_object(value: Any, output: str, names: Iterable[str] = ()) -> None:
+    """Print an object as JSON or YAML, or its names with -o name; print nothing if the output format is a text."""
+    if output == "yaml":
+        import yaml  # slow import
+
+        click.echo(yaml.safe_dump(value, sort_keys=False), nl=False)  # Like JSON, it escapes all but ASCII characters.
+    elif output == "name":
+        for name in names:
+            click.echo(escape(name))
+    else:
+        show_json(value, output)
+
+
 def show_json_list(items: Iterable[Any]) -> None:
     """Print a JSON list; each item is printed as soon as the iterable yields it."""
     separator = "["
@@ -104,8 +120,8 @@ def show_json_list(items: Iterable[Any]) -> None:
 
 
 def print_note(text: str, output: str = "table") -> None:
-    """Print a line for the user, but nothing if `output` is JSON, because the JSON object contains all information."""
-    if output == "table":
+    """Print a line for the user, but nothing if `output` is for scripts, because the object contains all of it."""
+    if output in TEXT_OUTPUTS:
         click.echo(escape(text))
 
 
@@ -120,18 +136,27 @@ def warn(text: str) -> None:
 
 @contextmanager
 def show_live(
-    render: Callable[[T], RenderableType], format_text: Callable[[T], str], output: str = "table"
+    render: Callable[[T], RenderableType],
+    format_text: Callable[[T], str],
+    output: str = "table",
+    *,
+    with_times: bool = True,
 ) -> Iterator[Callable[[T], None]]:
     """Yield a function that shows the latest state.
 
-    On a terminal, the state is redrawn in place. A pipe receives lines when they change, or JSON on one line per state.
+    On a terminal, the state is redrawn in place. A pipe receives each line that the previous state did not have,
+    with the time if `with_times` is set. A script receives JSON on one line per state, a YAML document per state, or
+    names, which are the lines of `format_text`.
     """
     if output == "json":
         yield lambda state: show_json(state, indent=None)
         return
+    if output == "yaml":
+        yield _show_yaml_document
+        return
     console = create_console()
-    if not console.is_terminal:
-        yield _build_line_printer(format_text)
+    if output == "name" or not console.is_terminal:
+        yield _build_line_printer(format_text, with_times=with_times and output != "name")
         return
     from rich.live import Live
 
@@ -149,15 +174,21 @@ def show_live(
         yield redraw
 
 
-def _build_line_printer(format_text: Callable[[T], str]) -> Callable[[T], None]:
-    last_lines = ""
+def _show_yaml_document(state: Any) -> None:
+    click.echo("---")
+    show_object(state, "yaml")
+
+
+def _build_line_printer(format_text: Callable[[T], str], *, with_times: bool) -> Callable[[T], None]:
+    last_lines: list[str] = []
 
     def show_lines(state: T) -> None:
-        nonlocal last_lines
-        lines = format_text(state)
-        if lines and lines != last_lines:
-            last_lines = lines
-            click.echo(lines)
+        lines = format_text(state).splitlines()
+        time = f"{datetime.now():%Y-%m-%d %H:%M:%S} " if with_times else ""
+        for line in lines:
+            if line not in last_lines:
+                click.echo(f"{time}{line}")
+        last_lines[:] = lines
 
     return show_lines
 

@@ -9,8 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from console.cli import COMMANDS, CommandGroup, import_command
+from console.cli import COMMANDS, MAX_SHORT_HELP, SHORT_HELPS, CommandGroup, cli, import_command
 from console.operations.errors import OperationError
+from console.operations.versions import read_client_version
 from console.terminal.output import set_interrupt_note
 from tests.sources import ROOT
 
@@ -26,7 +27,10 @@ LARGE_LIBRARIES = (
     "oauthlib",
     "websocket",
 )
-PLAIN_COMMANDS = ("preview", "start", "stop", "drain", "uncordon", "must-gather", "events", "redrive")
+PLAIN_COMMANDS = (
+    *("preview", "start", "stop", "cordon", "drain", "uncordon"),
+    *("must-gather", "events", "redrive"),
+)
 """Commands that print plain lines, or tables only while they wait."""
 
 
@@ -53,6 +57,46 @@ def test_command_list_contains_help_of_each_command(name: str) -> None:
 
     assert command.name == name
     assert command.get_short_help_str(200) == COMMANDS[name]
+
+
+def test_command_list_cuts_no_help() -> None:
+    """Check that each command has a line that fits on a terminal of 80 columns, so that no line ends with "..."."""
+    commands = CliRunner().invoke(cli, ["--help"], terminal_width=80).stdout.partition("Commands:")[2]
+
+    assert set(SHORT_HELPS) == set(COMMANDS)
+    assert max(map(len, SHORT_HELPS.values())) <= MAX_SHORT_HELP
+    assert "..." not in commands
+    for name, short_help in SHORT_HELPS.items():
+        assert any(line.split(maxsplit=1) == [name, short_help] for line in commands.splitlines())
+
+
+def test_help_of_mutex_cuts_no_help() -> None:
+    commands = CliRunner().invoke(cli, ["mutex", "--help"], terminal_width=80).stdout.partition("Commands:")[2]
+
+    assert "status" in commands
+    assert "..." not in commands
+
+
+def test_version_option_prints_version_of_package() -> None:
+    result = CliRunner().invoke(cli, ["--version"])
+
+    assert (result.exit_code, result.stdout) == (0, f"kubectl maintenance {read_client_version()}\n")
+
+
+@pytest.mark.parametrize(("value", "is_colored"), [(None, True), ("", True), ("1", False)])
+def test_no_color_variable_disables_colors(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, is_colored: bool
+) -> None:
+    """Check that `NO_COLOR` disables colors on a terminal if its value is not empty (https://no-color.org)."""
+
+    @click.command
+    def print_red_text() -> None:
+        click.secho("red", fg="red")
+
+    monkeypatch.setattr("console.cli.import_command", lambda _: print_red_text)
+    result = CliRunner().invoke(cli, ["status"], env={"NO_COLOR": value}, color=True)
+
+    assert ("\x1b[31m" in result.stdout) == is_colored
 
 
 def test_general_help_imports_no_command() -> None:

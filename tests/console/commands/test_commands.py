@@ -27,6 +27,7 @@ CLUSTER_COMMANDS = [
     "must-gather",
     "replay",
     "redrive",
+    "version",
 ]
 NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
 JOURNAL_COMMANDS = ["events", "deadletters"]
@@ -43,12 +44,13 @@ def test_command_list_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", CLUSTER_COMMANDS + JOURNAL_COMMANDS + SERVER_COMMANDS + SUBCOMMANDS)
-def test_help_of_every_command_has_example_and_shared_options(name: str) -> None:
+def test_help_of_every_command_has_examples_and_shared_options(name: str) -> None:
     result = CliRunner().invoke(cli, [*name.split(), "--help"], prog_name="kubectl maintenance")
 
     assert result.exit_code == 0
     assert f"Usage: kubectl maintenance {name}" in result.stdout
     assert f"Example:\n    kubectl maintenance {name}" in result.stdout
+    assert result.stdout.count(f"\n    kubectl maintenance {name}") >= 2
     shared_options = ("--journal",) if name in JOURNAL_COMMANDS else ("--kubeconfig", "--context")
     output_options = () if name in SERVER_COMMANDS else ("--output [table|",)
     for option in (*output_options, *shared_options):
@@ -67,7 +69,11 @@ def test_help_of_every_command_has_example_and_shared_options(name: str) -> None
         ["start", "node-1", "--timeout=10m"],
         ["stop", "node-1", "--no-wait", "--timeout=10m"],
         ["stop", "node-1", "--timeout=soon"],
-        ["status", "-o", "yaml"],
+        ["status", "-o", "xml"],
+        ["start", "node-1", "--all"],
+        ["drain", "-l", "a=b", "node-1"],
+        ["start", "node-1", "node-2", "--name=disk"],
+        ["start", "--all", "--name=disk"],
         ["drain", "node-1", "--force=maybe"],
         ["drain", "node-1", "--force="],
         ["status", "--kubeconfig=/no/such/file"],
@@ -103,6 +109,7 @@ def test_usage_error_exits_with_status_2(arguments: list[str]) -> None:
             ["drain", ""],
             ["uncordon", " "],
         ),
+        *([name, *args] for name in ("stop", "drain") for args in (["node/"], ["node-1", ""], ["--selector="])),
         *(["mutex", "status", ""], ["mutex", "retry", ""], ["redrive", "--yes", ""]),
         *(["start", "node-1", "--name="], ["certificates", "--renew="], ["must-gather", "--namespace="]),
         *(["status", "--context="], ["status", "--as="], ["status", "--as=eve", "--as-group="]),
@@ -124,14 +131,26 @@ def test_empty_name_is_usage_error(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("command_line", "remedy"),
     [
-        *((f"{name} node-1 node-2", "only one node is allowed: omit node-2") for name in NODE_COMMANDS),
-        ("start node-1 --force node-2 false", "only one node is allowed: omit node-2 false"),
+        *((name, "name them, or select them with -l SELECTOR or --all") for name in NODE_COMMANDS if name != "status"),
         ("start node-1 --force false", "the value of --force must follow an equals sign: write --force=false"),
+        ("drain node-1 --force No", "the value of --force must follow an equals sign: write --force=No"),
+        (
+            "start node-1 --force=maybe",
+            "Invalid value for '--force': 'maybe' is not a valid value: write true or false",
+        ),
+        ("drain node-1 --dry-run=maybe", "'maybe' is not a valid value: write server, client, none, true or false"),
+        (
+            "start node-1 --grace-period=abc",
+            "Invalid value for '--grace-period': 'abc' is not a valid number of seconds: "
+            "write a number such as 30, or -1 for each pod's terminationGracePeriodSeconds",
+        ),
+        ("start node-1 --skip-wait-for-delete-timeout=-1", "write a number such as 30, or 0 for no limit"),
+        ("start node-1 --pod-selector ==", "'==' is not a condition on a label, such as app=web"),
         ("drain --dry-run none node-1", "the value of --dry-run must follow an equals sign: write --dry-run=none"),
         ("events --since 1d --until 2020-01-01", "so no event can match: correct or swap them"),
     ],
 )
-def test_error_about_extra_argument_or_empty_period_names_remedy(command_line: str, remedy: str) -> None:
+def test_usage_error_names_valid_values_or_remedy(command_line: str, remedy: str) -> None:
     result = CliRunner().invoke(cli, command_line.split())
 
     assert result.exit_code == 2

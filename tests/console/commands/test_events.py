@@ -336,7 +336,9 @@ def test_unknown_event_type_is_reported(run_events: RunEvents) -> None:
     misspelled_result, unused_type_result = run_events("--type", "pods.evict"), run_events("--type", "pods.evicted")
 
     assert misspelled_result.stdout == unused_type_result.stdout == "No events found.\n"
-    assert misspelled_result.stderr.startswith("Unknown event type pods.evict: the known types are ")
+    assert misspelled_result.stderr.startswith(
+        'Unknown event type pods.evict: did you mean "pods.evicted"? The known types are '
+    )
     assert "pods.evicted" in misspelled_result.stderr
     assert unused_type_result.stderr == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -209,17 +210,24 @@ def test_status_shows_blocked_pods_budget_and_remedy(
 def test_status_watch_prints_changes_until_ctrl_c(
     installed_cluster: LocalCluster, plugin_environment: dict[str, str], run_command: RunCommand, maintained_node: str
 ) -> None:
-    """NMO-12: `status --watch` prints one line per change, and exits with status 130 after Ctrl-C."""
+    """NMO-12: `status --watch` prints one line with the time per change, and exits with status 130 after Ctrl-C."""
     command = ["kubectl", "maintenance", "status", maintained_node, "--watch"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin_environment
     ) as process:
         assert process.stdout
-        assert process.stdout.readline() == "No maintenances found.\n"
+        time_pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+        assert re.fullmatch(f"{time_pattern}No maintenances found.\n", process.stdout.readline())
 
         run_command("start", maintained_node)
 
-        assert any("Succeeded 100%" in line for line in process.stdout)
+        last_line = next(line for line in process.stdout if "Succeeded 100%" in line)
+        assert re.match(f"{time_pattern}{maintained_node} ", last_line)
+
+        run_command("stop", maintained_node, "--no-wait")
+
+        name = f"nodemaintenance.nodemaintenance.medik8s.io/{maintained_node}"
+        assert any(line.endswith(f" {maintained_node} {name} deleted\n") for line in process.stdout)
         process.send_signal(2)
         _, errors = process.communicate(timeout=10)
     assert (process.returncode, errors) == (130, "")

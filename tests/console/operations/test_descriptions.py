@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from console.operations.descriptions import build_node_report, format_age, parse_time_or_age
+from console.operations.descriptions import (
+    build_node_report,
+    format_age,
+    parse_time_or_age,
+    suggest_similar,
+)
 
 TAINTED_SPEC = {"taints": [{"key": "kubevirt.io/drain", "effect": "NoSchedule"}]}
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
@@ -52,3 +57,12 @@ def test_error_about_invalid_time_names_valid_formats(text: str) -> None:
     """Check that an invalid time, or an age that reaches before the year 1, is an error that names valid formats."""
     with pytest.raises(ValueError, match="is neither an age, such as 10m"):
         parse_time_or_age(text)
+
+
+def test_similar_name_is_suggested_before_remedy() -> None:
+    names = ["worker-1", "worker-2", "control-plane"]
+
+    assert (
+        suggest_similar("wroker-2", names, "see kubectl get nodes") == 'did you mean "worker-2"? See kubectl get nodes'
+    )
+    assert suggest_similar("db", names, "see kubectl get nodes") == "see kubectl get nodes"

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from console.operations.descriptions import get_phase_label
 from console.terminal.maintenance_display import (
     format_line,
-    render_awaited_maintenance,
+    render_awaited_maintenances,
     render_bar,
     render_details,
     render_overview,
@@ -130,13 +130,13 @@ def test_blocked_pods_are_shown_below_progress_bar_and_in_progress_line() -> Non
         phase="Running", blockedPods=[{**BLOCKED_POD, "message": "needs 2"}, BLOCKED_POD]
     )
 
-    *_, last_line = render_text(render_awaited_maintenance(blocked_maintenance, NOW)).splitlines()
+    *_, last_line = render_text(render_awaited_maintenances([blocked_maintenance], NOW)).splitlines()
 
     assert last_line == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: shop/web-1: needs 2 (and 1 more)"
     assert (
         format_line(blocked_maintenance) == "node-1 Running 0% 0 pending, 2 blocked: shop/web-1: needs 2 (and 1 more)"
     )
-    assert len(render_text(render_awaited_maintenance(build_maintenance(phase="Running"), NOW)).splitlines()) == 2
+    assert len(render_text(render_awaited_maintenances([build_maintenance(phase="Running")], NOW)).splitlines()) == 2
 
 
 def test_empty_overview_is_reported() -> None:

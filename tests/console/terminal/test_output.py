@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from click import termui
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.terminal.output import ALLOWED_FORMATS, confirm, escape, escape_all
+from console.terminal.output import ALLOWED_FORMATS, confirm, escape, escape_all, show_live, show_object
 from tests.sources import ROOT
 
 WARN_DURING_DISPLAY = """
@@ -118,3 +119,30 @@ def test_ctrl_c_at_confirmation_ends_command(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(termui, "visible_prompt_func", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
         confirm("Redrive 2 dead letters?", "use --yes")
+
+
+def test_pipe_receives_each_new_line_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that a line that did not change is not repeated, but one that returns is printed again."""
+    with show_live(str, str) as show_state:
+        for state in ("a\nb", "a\nb", "a\nc", "b\nc"):
+            show_state(state)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[20:] for line in lines] == ["a", "b", "c", "b"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line[:20]) for line in lines)
+
+
+def test_live_output_for_scripts_has_no_times(capsys: pytest.CaptureFixture[str]) -> None:
+    for output in ("name", "json", "yaml"):
+        with show_live(str, str, output) as show_state:
+            show_state("a")
+
+    assert capsys.readouterr().out == 'a\n"a"\n---\na\n...\n'
+
+
+def test_object_is_printed_in_each_format(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that YAML keeps the order of the fields, and escapes what could change the terminal."""
+    for output in ("json", "yaml", "name", "table", "wide"):
+        show_object({"b": "\x1b\u202e", "a": 1}, output, ["node/n\x1b"])
+
+    assert capsys.readouterr().out == ('{\n  "b": "\\u001b\\u202e",\n  "a": 1\n}\nb: "\\e\\u202E"\na: 1\nnode/n\\x1b\n')

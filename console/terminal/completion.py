@@ -1,0 +1,77 @@
+"""Offers the names of nodes and maintenances to the shell that completes a command line.
+
+A function here returns no names if the cluster cannot be read within a moment: a completion prints no errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kube.client.api import Api
+
+COMPLETION_SECONDS = 3.0
+"""Maximum time to read names, because the user waits for the shell meanwhile."""
+
+
+def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of all nodes that start with `incomplete`, without those that the command line contains."""
+    return _complete(ctx, param, incomplete, _list_nodes)
+
+
+def complete_maintained_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of the nodes in maintenance that start with `incomplete`, without those already named."""
+    return _complete(ctx, param, incomplete, _list_maintained_nodes)
+
+
+def complete_maintenances(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of the NodeMaintenances that start with `incomplete`."""
+    return _complete(ctx, param, incomplete, _list_maintenance_names)
+
+
+def _complete(
+    ctx: click.Context, param: click.Parameter, incomplete: str, list_names: Callable[[Api], Awaitable[Iterable[str]]]
+) -> list[str]:
+    import asyncio  # slow import, like the API client
+
+    from console.operations.errors import OperationError
+    from console.terminal.connection import run_with_api
+    from kube.client.api_errors import ApiError
+
+    async def list_within_time(api: Api) -> Iterable[str]:
+        return await asyncio.wait_for(list_names(api), COMPLETION_SECONDS)
+
+    prefix = "node/" if incomplete.startswith("node/") else ""
+    try:
+        with ctx.scope(cleanup=False):
+            names = run_with_api(list_within_time)
+    except (click.ClickException, OperationError, ApiError, asyncio.TimeoutError):
+        return []
+    given = ctx.params.get(str(param.name))
+    named = given if isinstance(given, tuple) else ()
+    candidates = (f"{prefix}{name}" for name in sorted(set(names)) if name not in named)
+    return [candidate for candidate in candidates if candidate.startswith(incomplete)]
+
+
+async def _list_nodes(api: Api) -> Iterable[str]:
+    from kube.client.api import METADATA_ONLY
+    from kube.nodes import NODES_PATH
+
+    nodes = (await api.list(NODES_PATH, resource_version="0", accept=METADATA_ONLY))["items"] or []
+    return [node["metadata"]["name"] for node in nodes]
+
+
+async def _list_maintained_nodes(api: Api) -> Iterable[str]:
+    from console.operations.maintenance_actions import list_served_maintenances
+    from kube.maintenance.objects import get_node_name, select_unreleased
+
+    return [get_node_name(maintenance) for maintenance in select_unreleased(await list_served_maintenances(api))]
+
+
+async def _list_maintenance_names(api: Api) -> Iterable[str]:
+    from console.operations.maintenance_actions import list_served_maintenances
+
+    return [maintenance["metadata"]["name"] for maintenance in await list_served_maintenances(api)]

@@ -1,0 +1,63 @@
+"""Tests for `version`, which shows the version of the command and the images of the functions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from console.operations.versions import group_by_image, read_client_version
+from kube.paths import Object
+from localcluster.access import NAMESPACE, UNPRIVILEGED
+from localcluster.cluster import LocalCluster
+from tests.console.conftest import RunCommand
+
+IMAGE = "registry.example/nodemaintenance:v1.2"
+
+
+def build_workload(name: str, image: str = IMAGE) -> Object:
+    """Build a Deployment of a function with only the fields that `version` reads, or that the API server requires."""
+    labels = {"app.kubernetes.io/component": "function", "app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "function", "image": image}]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": name}}, "template": template}
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+def test_workloads_are_grouped_by_image() -> None:
+    """Check that an upgrade in progress shows both images, each with its functions."""
+    workloads = [build_workload("evict"), build_workload("begin"), build_workload("taint", "nodemaintenance:v1.3")]
+
+    assert group_by_image(workloads) == {IMAGE: ["begin", "evict"], "nodemaintenance:v1.3": ["taint"]}
+    assert group_by_image([{"metadata": {"name": "empty"}, "spec": {}}]) == {}
+
+
+def test_version_shows_images_of_functions(served_cluster: LocalCluster, run_command: RunCommand) -> None:
+    names = ["version-a", "version-b", "version-c", "version-d"]
+    for name in names:
+        served_cluster.kubectl("create", "-f", "-", input=json.dumps(build_workload(name)))
+    try:
+        result, report = run_command("version"), json.loads(run_command("version", "-o", "json").stdout)
+    finally:
+        served_cluster.kubectl("delete", "deployments", "-n", NAMESPACE, *names)
+
+    assert result.exit_code == 0
+    assert f"Command: {read_client_version()}\n" in result.stdout
+    assert f"Functions: {IMAGE} (version-a, version-b, version-c and 1 more)\n" in result.stdout
+    assert report["functions"][IMAGE] == names
+
+
+@pytest.mark.parametrize(
+    ("args", "user", "reason"),
+    [
+        (["-n", "default"], "admin", 'namespace "default" has no functions: name another one with --namespace'),
+        ([], UNPRIVILEGED, "you may not list "),
+    ],
+)
+def test_version_reports_why_functions_are_unknown(
+    run_command: RunCommand, args: list[str], user: str, reason: str
+) -> None:
+    result = run_command("version", *args, user=user)
+
+    assert result.exit_code == 0, result.output
+    assert f"Functions: unknown, because {reason}" in result.stdout

@@ -1,0 +1,89 @@
+"""Tests for the completion in the shell, which kubectl gets from `kubectl_complete-maintenance`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from console.completion import complete
+from localcluster.cluster import LocalCluster
+from localcluster.product import Product
+from tests.console.conftest import ROOT, CreateNode, RunCommand
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["cord"], ["cordon\tMark nodes unschedulable; their pods keep running", ":4"]),
+        (["start", "node-1", "--group", ""], ["medik8s", "kubevirt", ":4"]),
+        (["start", "node-1", "--group=k"], ["--group=kubevirt", ":4"]),
+        (["mutex", "ret"], ["retry\tResume a halted run where it stopped", ":4"]),
+        (["status", "--kubeconfig", ""], [":0"]),
+    ],
+)
+def test_commands_options_and_values_are_offered(args: list[str], expected: list[str]) -> None:
+    """Check that the output has one candidate per line, and then the directive for the shell."""
+    assert complete(args) == expected
+
+
+def test_all_commands_are_offered_without_arguments() -> None:
+    names = [line.split("\t")[0] for line in complete([""])]
+
+    assert {"start", "status", "version"} <= set(names)
+
+
+def test_unreachable_cluster_offers_no_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Check that a completion prints no error if the cluster cannot be read."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+
+    assert complete(["start", ""]) == [":4"]
+
+
+def test_nodes_and_maintenances_are_offered(
+    served_cluster: LocalCluster, product: Product, create_node: CreateNode, run_command: RunCommand
+) -> None:
+    """Check that names are read from the cluster that the options before the incomplete argument select."""
+    first, second = create_node(), create_node()
+    run_command("start", first, "--wait")
+    options = ["--kubeconfig", str(served_cluster.kubeconfig)]
+
+    start_lines = complete(["start", *options, second, "console-"])
+    prefixed_lines = complete(["cordon", *options, f"node/{second}"])
+    stop_lines = complete([*options, "stop", ""])
+
+    assert first in start_lines
+    assert second not in start_lines
+    assert prefixed_lines == [f"node/{second}", ":4"]
+    assert first in stop_lines
+    assert second not in stop_lines
+    run_command("stop", first)
+
+
+def test_maintenance_names_are_offered_for_events(
+    served_cluster: LocalCluster,
+    product: Product,
+    node_name: str,
+    run_command: RunCommand,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(served_cluster.kubeconfig))
+    run_command("start", node_name, f"--name=disk-{node_name}")
+
+    assert complete(["events", "--maintenance", "disk-"]) == [f"disk-{node_name}", ":4"]
+    run_command("stop", node_name)
+
+
+def test_kubectl_finds_completion_script(plugin_environment: dict[str, str], tmp_path: Path) -> None:
+    """Check that kubectl finds the script that pyproject.toml defines, and understands its output."""
+    assert 'kubectl_complete-maintenance = "console.completion:main"' in (ROOT / "pyproject.toml").read_text()
+    script = tmp_path / "kubectl_complete-maintenance"
+    script.write_text(f"#!{sys.executable}\nfrom console.completion import main\n\nmain()\n")
+    script.chmod(0o755)
+
+    command = ["kubectl", "__complete", "maintenance", "uncor"]
+    result = subprocess.run(command, env=plugin_environment, capture_output=True, text=True, check=False)
+
+    assert result.stdout == "uncordon\tMake nodes schedulable again\n:4\n", result.stderr
