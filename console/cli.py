@@ -38,6 +38,7 @@ COMMANDS = {
 }
 """Command name → first sentence of its help text. The command's function has underscores instead of hyphens."""
 SHORT_HELPS = {
+    "preview": "Show what maintenances would do and what would block them",
     "start": "Cordon, taint and drain nodes",
     "console": "Serve the web console until Ctrl-C",
     "stop": "End maintenances, and return the nodes to service",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from console.operations.maintenance_preview import preview_maintenance
-from console.terminal.connection import run_with_api
 from console.terminal.drain_flag_options import drain_flag_options
-from console.terminal.options import KubectlFlagsCommand, NonEmptyText, cluster_options, output_option
+from console.terminal.node_selection import NodeSelection, node_selection_options, run_for_nodes
+from console.terminal.options import KubectlFlagsCommand, cluster_options, output_option
 from console.terminal.output import show, show_json, warn
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
 
@@ -16,12 +16,12 @@ BLOCKED_EXIT_STATUS = 3
 
 
 @click.command(cls=KubectlFlagsCommand)
-@click.argument("nodes", metavar="NODE...", nargs=-1, required=True, type=NonEmptyText())
+@node_selection_options()
 @drain_flag_options
 @click.option("-v", "--verbose", is_flag=True, help="List each pod, instead of counts and examples.")
 @output_option
 @cluster_options
-def preview(nodes: tuple[str, ...], verbose: bool, output: str, **drain_fields: object) -> None:
+def preview(selection: NodeSelection, verbose: bool, output: str, **drain_fields: object) -> None:
     """Show what a maintenance of each NODE would do, what would block it, and change nothing.
 
     The preview judges several nodes together: pods on two nodes may share a disruption budget, and all displaced pods
@@ -32,11 +32,11 @@ def preview(nodes: tuple[str, ...], verbose: bool, output: str, **drain_fields: 
     \b
     Example:
       kubectl maintenance preview node-1
-      kubectl maintenance preview node-1 node-2 --verbose
+      kubectl maintenance preview -l pool=blue --verbose
       kubectl maintenance preview node-1 --delete-emptydir-data=false -o json
     """
     options = parse_drain_options({"spec": build_drain_spec(drain_fields)})
-    result = run_with_api(lambda api: preview_maintenance(api, nodes, options))
+    result = run_for_nodes(selection, lambda api, nodes: preview_maintenance(api, nodes, options))
     for warning in result.warnings:
         warn(warning)
     if output == "table":

@@ -10,19 +10,17 @@ import click
 from console.operations.descriptions import format_full_name, strip_managed_fields
 from console.operations.drain_preview import DrainPreview, NodeVmis, preview_drain, read_vmis
 from console.operations.maintenance_actions import create_maintenance
+from console.terminal.drain_flag_options import drain_flag_options
 from console.terminal.drain_wait import wait_until_drained
 from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_selection_options, run_for_nodes
 from console.terminal.options import (
     KubectlFlagsCommand,
-    NonEmptyText,
-    Seconds,
     Utf8Text,
     check_timeout,
     cluster_options,
     dry_run_option,
     namespace_option,
     object_output_option,
-    switch_option,
     text_option,
     timeout_option,
 )
@@ -35,7 +33,6 @@ from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
 from kube.maintenance.objects import get_node_name
 from kube.paths import Object
 from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions
-from kube.selectors import parse_selector
 
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
@@ -63,15 +60,6 @@ class MaintenanceRequest:
         return parse_drain_options({"spec": build_drain_spec(self.drain_fields)})
 
 
-def check_selector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """Return the label selector unchanged. Raises `BadParameter` if it cannot be parsed."""
-    try:
-        parse_selector(value or "")
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    return value
-
-
 @click.command(cls=KubectlFlagsCommand)
 @node_selection_options()
 @click.option("--reason", type=Utf8Text(), default="", help="Reason for the maintenance, as free text.")
@@ -83,44 +71,7 @@ def check_selector(_context: click.Context, _option: click.Parameter, value: str
     show_default=True,
     help="API group of the NodeMaintenance.",
 )
-@switch_option(
-    "--force", default=None, help="Also evict pods without a controller; nothing recreates them.  [default: true]"
-)
-@switch_option(
-    "--delete-emptydir-data",
-    "--delete-local-data",
-    "deleteEmptyDirData",
-    default=None,
-    help="Also evict pods with emptyDir volumes; their data is lost.  [default: true]",
-)
-@switch_option(
-    "--ignore-daemonsets", "ignoreDaemonSets", default=None, help="Ignore pods of DaemonSets.  [default: true]"
-)
-@click.option(
-    "--pod-selector",
-    "podSelector",
-    type=NonEmptyText(),
-    callback=check_selector,
-    help="Evict only pods that match this label selector, such as app=web.",
-)
-@click.option(
-    "--grace-period",
-    "gracePeriodSeconds",
-    type=Seconds(-1, "each pod's terminationGracePeriodSeconds"),
-    help="Seconds that pods have to terminate.  [default: each pod's terminationGracePeriodSeconds]",
-)
-@switch_option(
-    "--disable-eviction",
-    "disableEviction",
-    default=None,
-    help="Delete pods, regardless of their budgets.  [default: false]",
-)
-@click.option(
-    "--skip-wait-for-delete-timeout",
-    "skipWaitForDeleteTimeoutSeconds",
-    type=Seconds(0, "no limit"),
-    help="Do not wait for pods whose deletion is overdue by more than this number of seconds.  [default: wait]",
-)
+@drain_flag_options
 @dry_run_option("Show what would happen to pods and virtual machines, and change nothing.")
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
 @timeout_option("0", "the node is drained, with --wait")

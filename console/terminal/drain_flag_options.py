@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from console.terminal.options import NonEmptyText, combine_options, switch_option
+from console.terminal.options import NonEmptyText, Seconds, combine_options, switch_option
 from kube.selectors import parse_selector
 
 
@@ -41,7 +41,7 @@ drain_flag_options = combine_options(
     click.option(
         "--grace-period",
         "gracePeriodSeconds",
-        type=click.IntRange(-1),
+        type=Seconds(-1, "each pod's terminationGracePeriodSeconds"),
         help="Seconds that pods have to terminate.  [default: each pod's terminationGracePeriodSeconds]",
     ),
     switch_option(
@@ -53,7 +53,7 @@ drain_flag_options = combine_options(
     click.option(
         "--skip-wait-for-delete-timeout",
         "skipWaitForDeleteTimeoutSeconds",
-        type=click.IntRange(0),
+        type=Seconds(0, "no limit"),
         help="Do not wait for pods whose deletion is overdue by more than this number of seconds.  [default: wait]",
     ),
 )
