@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from console.operations.descriptions import suggest_remedy
+from console.operations.blocked_pods import Remedy, suggest_remedies
 from kube.maintenance.drain_flags import POD_SELECTOR, REMEDIES
 from kube.paths import Object
 
@@ -20,7 +20,7 @@ class BlockingCause(NamedTuple):
         namespace: The namespace of the budget or of the pods; "" for a drain option.
         budget: The name of the budget, several names for `MultipleBudgets`, "" if no budget is the cause.
         message: The explanation, from the first pod.
-        remedy: What unblocks the pods, often with a command.
+        remedies: The alternatives that unblock the pods, each with its command if there is one.
         pods: The entries of the blocked pods, as in `status.blockedPods`.
     """
 
@@ -28,7 +28,7 @@ class BlockingCause(NamedTuple):
     namespace: str
     budget: str
     message: str
-    remedy: str
+    remedies: tuple[Remedy, ...]
     pods: list[Mapping[str, Any]]
 
     @property
@@ -41,7 +41,7 @@ class BlockingCause(NamedTuple):
     def as_data(self) -> Object:
         """Return the cause as JSON data."""
         names = [{field: pod[field] for field in ("namespace", "name")} for pod in self.pods]
-        return {**self._asdict(), "pods": names, "count": len(names)}
+        return {**self._asdict(), "remedies": list(map(str, self.remedies)), "pods": names, "count": len(names)}
 
 
 def group_by_cause(blocked_pods: Iterable[Mapping[str, Any]]) -> list[BlockingCause]:
@@ -68,6 +68,6 @@ def _build_cause(pods: list[Mapping[str, Any]]) -> BlockingCause:
         "" if reason in FLAG_REASONS else str(first["namespace"]),
         str(first.get("budget") or ""),
         str(first.get("message") or ""),
-        suggest_remedy(first),
+        suggest_remedies(first),
         pods,
     )

@@ -53,7 +53,7 @@ def strip_managed_fields(obj: Object) -> Object:
 def get_phase_label(maintenance: Maintenance) -> str:
     """Return the phase, `Waiting` before the first phase, or `Ending` once deletion is requested.
 
-    `Failing` and `Cordoning` replace the phase of a begun maintenance if the phase alone would say that all is well.
+    `Failing` and `Cordoning` replace the phase of a begun maintenance if the phase alone would hide a problem.
     """
     phase = get_phase(maintenance)
     if is_deleting(maintenance):

@@ -24,8 +24,11 @@ SHIPPED_MANIFESTS = (MANIFESTS_DIRECTORY / "base", MANIFESTS_DIRECTORY / "compon
 """The manifests in the source tree; an installed package has none."""
 RECORD_FUNCTION = "record"
 """The function that only writes to the journal and never replies; a replay omits it unless the user requests it."""
-KNOWN_FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), "renew-certificates", RECORD_FUNCTION)
-"""All functions of this product. `SUBSCRIPTIONS` lacks the last two, whose Triggers are defined elsewhere."""
+KNOWN_FUNCTIONS = (
+    *dict.fromkeys(name for name, _ in SUBSCRIPTIONS),
+    *("publish-conditions", "renew-certificates", RECORD_FUNCTION),
+)
+"""All functions of this product. `SUBSCRIPTIONS` lacks the last three, whose Triggers are defined elsewhere."""
 
 
 @dataclass(frozen=True)

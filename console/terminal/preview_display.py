@@ -12,7 +12,6 @@ from rich.text import Text
 
 from console.operations.blocking_causes import BlockingCause
 from console.operations.maintenance_preview import MaintenancePreview, NodeCounts
-from console.terminal.maintenance_display import COMMAND_PREFIX
 from console.terminal.output import create_table, escape
 from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement
 from kube.evictions.forecast import ADMITS, BLOCKS, IN_TURN, NEVER, RUNS_OUT, BudgetForecast
@@ -77,12 +76,12 @@ def _render_line(line: str) -> Padding:
 def _iter_blocked_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
     for cause in preview.causes:
         yield f"{format_count(len(cause.pods), 'pod')}, {_format_cause(cause)}"
-        remedy, _, command = cause.remedy.partition(f": {COMMAND_PREFIX}")
-        if command:
-            yield f"  {remedy}:"
-            yield f"    {COMMAND_PREFIX}{command}"
-        elif cause.remedy != cause.message:
-            yield f"  {cause.remedy}"
+        for remedy in cause.remedies:
+            if remedy.command:
+                yield f"  {remedy.text}:"
+                yield f"    {remedy.command}"
+            elif remedy.text != cause.message:
+                yield f"  {remedy.text}"
         if verbose:
             yield from (f"  {pod['namespace']}/{pod['name']} on {pod['node']}" for pod in cause.pods)
 

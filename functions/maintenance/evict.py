@@ -267,7 +267,7 @@ class EvictionPass:
         """Return whether `status` would change nothing for `pods.evicted` with this data and these remaining pods."""
         snapshot = NodeSnapshot(is_cordoned_and_tainted=True, leaving=leaving)
         status_input = StatusInput(data["error"], data["blocked"])
-        return build_status_patch(self.maintenance, snapshot, [status_input], self.now) is None
+        return build_status_patch(self.maintenance, snapshot, status_input, self.now) is None
 
     def _build_snapshot(self, leaving: Sequence[Pod]) -> Object:
         return StepSnapshot.from_maintenance(self.maintenance, is_cordoned_and_tainted=True, leaving=leaving).as_data()

@@ -132,8 +132,7 @@ def _forecast_budget(
     order, so such pods may be the first. The budget therefore runs out unless it allows more disruptions than that.
     """
     admitted = queue.admitted if queue else []
-    waiting = queue.waiting if queue else pods
-    if not waiting:
+    if len(admitted) == len(pods):
         return BudgetForecast(budget, pods, len(admitted), ADMITS, 1)
     slots = len([pod for pod in admitted if not may_evict_as_unready(budget, pod)])
     if not slots:

@@ -304,14 +304,14 @@ def test_field_selector_selects_by_node_name(installed_cluster: LocalCluster, sa
 def test_kubectl_get_prints_node_phase_progress_pending_and_age(
     installed_cluster: LocalCluster, sample_name: str
 ) -> None:
-    """NMO-1: `kubectl get` prints node, phase, progress, pending pods and age; `-o wide` adds the reason."""
+    """NMO-1: `kubectl get` prints node, phase, progress, pending pods and age; `-o wide` adds reason and error."""
     columns = installed_cluster.kubectl("get", MEDIK8S_CRD_NAME, sample_name).stdout.splitlines()[0].split()
     wide_columns = (
         installed_cluster.kubectl("get", MEDIK8S_CRD_NAME, sample_name, "-o", "wide").stdout.splitlines()[0].split()
     )
 
-    assert columns == ["NAME", "NODE", "PHASE", "PROGRESS", "PENDING", "AGE"]
-    assert wide_columns == [*columns, "REASON"]
+    assert columns == ["NAME", "NODE", "PHASE", "DRAIN", "PROGRESS", "PENDING", "AGE"]
+    assert wide_columns == [*columns, "REASON", "ERROR"]
 
 
 @proves("C7")

@@ -20,7 +20,10 @@ def test_pods_under_one_budget_are_one_cause_with_count() -> None:
     (cause,) = group_by_cause(blocked)
 
     assert (cause.subject, len(cause.pods), cause.as_data()["count"]) == ("ns/web", 15, 15)
-    assert cause.remedy == "1 more ready pod under this budget, or a looser budget: kubectl -n ns edit pdb web"
+    assert cause.as_data()["remedies"] == [
+        "1 more ready pod under this budget: kubectl -n ns scale deployment/NAME --replicas=NUMBER",
+        "or a looser budget: kubectl -n ns edit pdb web",
+    ]
     assert cause.as_data()["pods"][0] == {"namespace": "ns", "name": "web-0"}
 
 

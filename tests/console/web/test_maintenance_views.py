@@ -60,7 +60,7 @@ def test_maintenance_of_one_node_is_started_and_stopped(browser: Browser, enviro
 
 
 def test_buttons_need_selected_node(browser: Browser, environment: ChainEnvironment) -> None:
-    """OSV-7: Without a selected node, Start and Stop send no request and tell the user what to do, also by keyboard."""
+    """OSV-7: Without a selected node, Start and Stop send no request and explain what to do, also by keyboard."""
     (node,) = create_nodes(environment, "unselected")
     browser.open_nodes(node)
     buttons = browser.find_all(".bulk button")
