@@ -133,8 +133,10 @@ async def _raise_if_in_maintenance(api: Api, node: str) -> None:
 
 async def end_maintenances(api: Api, node: str) -> list[Object]:
     """Request deletion of all the node's maintenances and return them. Raises `Refusal` if there are none (NMO-14)."""
-    ended = await list_maintenances_to_end(api, node)
-    await delete_maintenances(api, ended, await whoami(api))
+    ended, user = await list_maintenances_to_end(api, node), ""
+    with suppress(ApiError):  # A user whose name is unknown may end a maintenance, too.
+        user = await whoami(api)
+    await delete_maintenances(api, ended, user)
     return ended
 
 
@@ -149,22 +151,32 @@ async def list_maintenances_to_end(api: Api, node: str) -> list[Object]:
 async def delete_maintenances(api: Api, maintenances: Iterable[Object], user: str) -> None:
     """Request the deletion of exactly these objects, and not of newer objects with the same names.
 
-    The objects, and thus the journal, name the `user` who ends them, unless the user may delete but not patch them.
+    The objects, and thus the journal, name the `user` who ends them, if `user` is not empty and may patch the objects.
+    If a deletion fails, its object does not keep the name.
     """
 
     async def delete_maintenance(maintenance: Object) -> None:
-        with suppress(NotFound, Conflict):  # Already deleted; on a conflict, a newer object has its name.
-            with suppress(Denied, Rejected):
-                await _annotate_ender(api, maintenance, user)
+        await _try_annotate_ender(api, maintenance, user)
+        try:
             await api.delete(build_path(maintenance), uid=maintenance["metadata"]["uid"])
+        except (NotFound, Conflict):
+            pass  # Already deleted; on a conflict, a newer object has its name.
+        except ApiError:
+            await _try_annotate_ender(api, maintenance, None)
+            raise
 
     await gather_all(*map(delete_maintenance, maintenances))
 
 
-async def _annotate_ender(api: Api, maintenance: Object, user: str) -> None:
-    """Record who ends the maintenance, unless another request has already deleted it."""
-    if user and not is_deleting(maintenance):
-        metadata = {"uid": maintenance["metadata"]["uid"], "annotations": {ENDER_ANNOTATION: user}}
+async def _try_annotate_ender(api: Api, maintenance: Object, user: str | None) -> None:
+    """Record who ends the maintenance, unless another request has already deleted it; None removes the name.
+
+    A failure is ignored, because it must not prevent the deletion.
+    """
+    if user == "" or is_deleting(maintenance):
+        return
+    metadata = {"uid": maintenance["metadata"]["uid"], "annotations": {ENDER_ANNOTATION: user}}
+    with suppress(ApiError):
         await api.patch(build_path(maintenance), {"metadata": metadata})
 
 
@@ -196,7 +208,7 @@ async def find_served_groups(api: Api) -> list[ApiGroup]:
     return [
         group
         for group, response in zip(GROUPS.values(), responses, strict=True)
-        if any(resource["name"] == "nodemaintenances" for resource in (response or {}).get("resources", []))
+        if any(resource["name"] == "nodemaintenances" for resource in (response or {}).get("resources") or [])
     ]
 
 

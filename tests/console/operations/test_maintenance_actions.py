@@ -15,7 +15,10 @@ from kube.client.access_reviews import whoami
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.lookup import list_maintenances
+from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
+from tests.console.commands.test_dry_run import grant_temporary_permissions
+from tests.console.conftest import RunCommand
 
 
 def test_empty_node_name_ends_no_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
@@ -45,6 +48,24 @@ def test_ended_maintenance_names_user_who_ended_it(served_cluster: LocalCluster,
     assert m.get_ender(ended) == client.run(whoami(client.api))
     assert m.get_ender(client.get(path)) == m.get_ender(ended)
     client.patch(path, {"metadata": {"finalizers": None}})
+
+
+def test_stop_that_fails_does_not_keep_name_of_user(
+    served_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
+    """OSV-8: If a user may not delete the maintenance, the object does not name the user as the one who ended it."""
+    client, path = served_cluster.get_client(), f"{MEDIK8S.path}/{node_name}"
+    client.run(create_maintenance(client.api, MEDIK8S, node_name, node_name, "stays"))
+    rules = ("get nodes", "get nodemaintenances", "list nodemaintenances", "patch nodemaintenances")
+
+    with grant_temporary_permissions(served_cluster, "patcher", *rules):
+        result = run_command("stop", node_name, user=UNPRIVILEGED)
+
+    maintenance = client.get(path)
+    assert (result.exit_code, m.get_ender(maintenance), m.is_deleting(maintenance)) == (1, "", False)
+    assert "cannot delete resource" in result.stderr
+    assert maintenance["metadata"]["generation"] == 1
+    client.run(end_maintenances(client.api, node_name))
 
 
 def test_preview_refuses_name_of_existing_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
