@@ -7,6 +7,8 @@ candidate per line, with its description after a tab, and then the directive for
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -17,10 +19,18 @@ from console.cli import cli
 OFFER_FILES, OFFER_NO_FILES = 0, 4
 """Directives of cobra: the shell may also offer files; the shell must not offer files (`ShellCompDirective`)."""
 FILE_TYPES = ("file", "dir")
+COMPLETION_SECONDS = 3
+"""Maximum duration of a completion, because the user waits for the shell meanwhile."""
 
 
 def main() -> None:
-    """Print the candidates for the arguments of this process."""
+    """Print the candidates for the arguments of this process.
+
+    After `COMPLETION_SECONDS`, the process exits and prints nothing. A signal also interrupts what a timeout in asyncio
+    does not: a credential plugin of the kubeconfig, and a name lookup in a thread.
+    """
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
+    signal.alarm(COMPLETION_SECONDS)
     print("\n".join(complete(sys.argv[1:])))
 
 

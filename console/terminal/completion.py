@@ -1,6 +1,6 @@
 """Offers the names of nodes and maintenances to the shell that completes a command line.
 
-A function here returns no names if the cluster cannot be read within a moment: a completion prints no errors.
+A function here returns no names if the cluster cannot be read: a completion prints no errors.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ import click
 
 if TYPE_CHECKING:
     from kube.client.api import Api
-
-COMPLETION_SECONDS = 3.0
-"""Maximum time to read names, because the user waits for the shell meanwhile."""
 
 
 def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -35,20 +32,15 @@ def complete_maintenances(ctx: click.Context, param: click.Parameter, incomplete
 def _complete(
     ctx: click.Context, param: click.Parameter, incomplete: str, list_names: Callable[[Api], Awaitable[Iterable[str]]]
 ) -> list[str]:
-    import asyncio  # slow import, like the API client
-
-    from console.operations.errors import OperationError
+    from console.operations.errors import OperationError  # slow imports, because of the API client
     from console.terminal.connection import run_with_api
     from kube.client.api_errors import ApiError
-
-    async def list_within_time(api: Api) -> Iterable[str]:
-        return await asyncio.wait_for(list_names(api), COMPLETION_SECONDS)
 
     prefix = "node/" if incomplete.startswith("node/") else ""
     try:
         with ctx.scope(cleanup=False):
-            names = run_with_api(list_within_time)
-    except (click.ClickException, OperationError, ApiError, asyncio.TimeoutError):
+            names = run_with_api(list_names)
+    except (click.ClickException, OperationError, ApiError):
         return []
     given = ctx.params.get(str(param.name))
     named = given if isinstance(given, tuple) else ()

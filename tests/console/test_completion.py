@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,27 @@ def test_unreachable_cluster_offers_no_name(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
 
     assert complete(["start", ""]) == [":4"]
+
+
+@pytest.mark.slow
+def test_completion_ends_if_credential_plugin_hangs(tmp_path: Path) -> None:
+    """Check that the shell does not wait for a credential plugin that does not respond."""
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sleep", "args": ["60"]}
+    config = {
+        "current-context": "slow",
+        "contexts": [{"name": "slow", "context": {"cluster": "slow", "user": "slow"}}],
+        "clusters": [{"name": "slow", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "slow", "user": {"exec": {**plugin, "interactiveMode": "Never"}}}],
+    }
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "console.completion", "start", "--kubeconfig", str(kubeconfig), ""]
+
+    result = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False, timeout=30
+    )
+
+    assert (result.returncode, result.stdout) == (1, "")
 
 
 def test_nodes_and_maintenances_are_offered(
