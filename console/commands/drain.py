@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
@@ -82,14 +83,16 @@ def drain(
     request, outcomes = DrainRequest(options, dry_run, timeout, output), NodeOutcomes(selection)
 
     async def drain_nodes(api: Api, nodes: list[str]) -> None:
-        cordoned_nodes = []
+        cordoned_nodes: list[str] = []
         for node in nodes:
             with outcomes.collect_error(node):
                 await _check_and_cordon_node(api, node, request)
                 cordoned_nodes.append(node)
+            if cordoned_nodes and not dry_run:
+                set_interrupt_note(lambda: _describe_cordoned_nodes(cordoned_nodes))
         for node in cordoned_nodes:
             with outcomes.collect_error(node):
-                outcomes.reports[node] = await _drain_node(api, node, request)
+                outcomes.reports[node] = await _drain_node(api, node, request, cordoned_nodes)
 
     run_for_nodes(selection, drain_nodes, "" if dry_run else "Drain")
     outcomes.finish(output, get_node_reference)
@@ -104,8 +107,11 @@ async def _check_and_cordon_node(api: Api, node: str, request: DrainRequest) -> 
         print_note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", request.output)
 
 
-async def _drain_node(api: Api, node: str, request: DrainRequest) -> Object:
-    """Evict the node's pods, or preview it in a dry run; return the report."""
+async def _drain_node(api: Api, node: str, request: DrainRequest, cordoned_nodes: Sequence[str]) -> Object:
+    """Evict the node's pods, or preview it in a dry run; return the report.
+
+    In: also all nodes that the command has cordoned, for the note after Ctrl-C.
+    """
     options, output = request.options, request.output
     pods = await classify_node_pods(api, node, options)
     _raise_if_drain_refused(node, pods, is_cordoned=not request.dry_run)
@@ -115,7 +121,7 @@ async def _drain_node(api: Api, node: str, request: DrainRequest) -> Object:
         report = _report_dry_run(node, pods, await preview_pods(api, pods.leaving, options), output)
         print_note(f"node/{node} would be drained", output)
         return report
-    await _evict_pods(api, node, pods, request)
+    await _evict_pods(_create_node_drain(api, node, pods, request), node, request.timeout, cordoned_nodes)
     print_note(f"node/{node} drained", output)
     return {
         "node": node,
@@ -146,12 +152,21 @@ def _raise_if_drain_refused(node: str, classification: PodClassification, *, is_
     raise click.ClickException(f'unable to drain node "{node}"{state}: {reasons}')
 
 
-async def _evict_pods(api: Api, node: str, classification: PodClassification, request: DrainRequest) -> None:
-    selector, timeout = request.options.pod_selector, request.timeout
-    node_drain = NodeDrain(api, node, selector, classification.leaving, lambda text: print_note(text, request.output))
-    state = f'no more pods are evicted, node "{node}" stays cordoned'
-    undo = f"to uncordon it, run kubectl maintenance uncordon {node}"
-    set_interrupt_note(lambda: f"{state}, {node_drain.describe_remaining_pods()}; {undo}")
+def _create_node_drain(api: Api, node: str, classification: PodClassification, request: DrainRequest) -> NodeDrain:
+    selector = request.options.pod_selector
+    return NodeDrain(api, node, selector, classification.leaving, lambda text: print_note(text, request.output))
+
+
+def _describe_cordoned_nodes(nodes: Sequence[str], remaining_pods: str = "") -> str:
+    """Return what remains after Ctrl-C, and the command that undoes it."""
+    names = ", ".join(f'"{node}"' for node in nodes)
+    state = f"node {names} stays cordoned" if len(nodes) == 1 else f"nodes {names} stay cordoned"
+    undo = f"to uncordon {'it' if len(nodes) == 1 else 'them'}, run kubectl maintenance uncordon {' '.join(nodes)}"
+    return f"no more pods are evicted, {state}{f', {remaining_pods}' if remaining_pods else ''}; {undo}"
+
+
+async def _evict_pods(node_drain: NodeDrain, node: str, timeout: float, cordoned_nodes: Sequence[str]) -> None:
+    set_interrupt_note(lambda: _describe_cordoned_nodes(cordoned_nodes, node_drain.describe_remaining_pods()))
     await run_with_timeout(
         timeout,
         node_drain.run(),
