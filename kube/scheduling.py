@@ -87,13 +87,14 @@ def tolerates_taint(pod: Pod, taint: Mapping[str, Any]) -> bool:
 
 
 def _matches_taint(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Return whether the toleration matches; an operator that is not modelled counts as a match."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:
         return False
     operator = toleration.get("operator") or "Equal"
     same_value = (toleration.get("value") or "") == (taint.get("value") or "")
-    return operator == "Exists" or (operator == "Equal" and same_value)
+    return operator != "Equal" or same_value
 
 
 def _get_affinity(pod: Pod, kind: str) -> Mapping[str, Any]:

@@ -16,7 +16,6 @@ from kube.budgets import (
     covers,
     format_budget_key,
     may_evict_as_unready,
-    never_allows_disruption,
     requires_all_pods,
 )
 from kube.evictions.planner import BudgetQueue, plan_evictions
@@ -28,10 +27,9 @@ ADMITS, IN_TURN, RUNS_OUT, BLOCKS, NEVER = "admits", "inTurn", "runsOut", "block
 
 - `ADMITS`: It admits the eviction of all these pods now.
 - `IN_TURN`: It admits some of them now, and the others when replacements are ready.
-- `RUNS_OUT`: It admits some of them now, but not all of these get a replacement that becomes ready, so it admits no
-  others.
+- `RUNS_OUT`: It admits some of them now, but some of these may get no replacement, so that it admits no others.
 - `BLOCKS`: It admits none now. It may admit some when more pods are ready.
-- `NEVER`: It admits none unless it is changed, or its workload gets more replicas.
+- `NEVER`: It admits none, because it needs all pods that it covers.
 """
 BLOCKING_EFFECTS = (RUNS_OUT, BLOCKS, NEVER)
 DEFAULT_GRACE_SECONDS = 30
@@ -44,7 +42,7 @@ class BudgetForecast(NamedTuple):
     Attributes:
         pods: The pods that must leave and that the budget alone covers.
         now: The number of these pods that it admits now.
-        rounds: The number of successive rounds of evictions, 0 if some pods stay blocked.
+        rounds: The maximum number of successive rounds of evictions, 0 if some pods stay blocked.
     """
 
     budget: Budget
@@ -90,8 +88,7 @@ def forecast_evictions(
 ) -> EvictionForecast:
     """Forecast which of these pods leave, from however many nodes they come.
 
-    `lost_uids` are the uids of pods without a replacement that can become ready: pods without a controller, and pods
-    for which no other node has capacity.
+    `lost_uids` are the uids of pods without a controller, which get no replacement.
     """
     pods, all_budgets = list(leaving_pods), list(budgets)
     plan = plan_evictions(pods, all_budgets, options)
@@ -136,12 +133,13 @@ def _forecast_budget(
         return BudgetForecast(budget, pods, len(admitted), ADMITS, 1)
     slots = len([pod for pod in admitted if not may_evict_as_unready(budget, pod)])
     if not slots:
-        never = requires_all_pods(budget) or never_allows_disruption(budget)
-        return BudgetForecast(budget, pods, len(admitted), NEVER if never else BLOCKS)
+        return BudgetForecast(budget, pods, len(admitted), NEVER if requires_all_pods(budget) else BLOCKS)
     counted = [pod for pod in pods if not may_evict_as_unready(budget, pod)]
-    if sum(get_uid(pod) in lost_uids for pod in counted) >= slots:
+    lost = sum(get_uid(pod) in lost_uids for pod in counted)
+    if lost >= slots:
         return BudgetForecast(budget, pods, len(admitted), RUNS_OUT)
-    return BudgetForecast(budget, pods, len(admitted), IN_TURN, -(-len(counted) // slots))
+    rounds = 1 + -(-(len(counted) - slots) // (slots - lost))  # The lost pods may be the first to leave.
+    return BudgetForecast(budget, pods, len(admitted), IN_TURN, rounds)
 
 
 def get_grace_seconds(pod: Pod, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> int:

@@ -93,7 +93,7 @@ def test_requests_of_whole_pod_take_precedence() -> None:
         ({"key": "gpu"}, False),
         ({"key": "other", "operator": "Exists"}, False),
         ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
-        ({"key": "gpu", "operator": "Lt", "value": "a"}, False),
+        ({"key": "gpu", "operator": "Lt", "value": "b"}, True),
     ],
     ids=str,
 )
