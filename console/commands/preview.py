@@ -7,9 +7,10 @@ import click
 from console.operations.maintenance_preview import preview_maintenance
 from console.terminal.drain_flag_options import drain_flag_options
 from console.terminal.node_selection import NodeSelection, node_selection_options, run_for_nodes
-from console.terminal.options import KubectlFlagsCommand, cluster_options, output_option
+from console.terminal.options import KubectlFlagsCommand, cluster_options, group_option, output_option
 from console.terminal.output import show, show_json, warn
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
+from kube.maintenance.groups import ApiGroup
 
 BLOCKED_EXIT_STATUS = 3
 """Exit status if something will block the drain; 1 stands for an error, and 2 for a usage error."""
@@ -17,17 +18,18 @@ BLOCKED_EXIT_STATUS = 3
 
 @click.command(cls=KubectlFlagsCommand)
 @node_selection_options()
+@group_option
 @drain_flag_options
 @click.option("-v", "--verbose", is_flag=True, help="List each pod, instead of counts and examples.")
 @output_option
 @cluster_options
-def preview(selection: NodeSelection, verbose: bool, output: str, **drain_fields: object) -> None:
+def preview(selection: NodeSelection, group: ApiGroup, verbose: bool, output: str, **drain_fields: object) -> None:
     """Show what a maintenance of each NODE would do, what would block it, and change nothing.
 
     The preview judges several nodes together: pods on two nodes may share a disruption budget, and all displaced pods
-    need capacity on the nodes that remain. The options are those of start.
+    need capacity on the nodes that remain. The drain options are those of start.
 
-    The exit status is 3 if something will block the drain, 0 if nothing will, and 1 after an error.
+    The exit status is 3 if something will block the drain, 0 if nothing known will, and 1 after an error.
 
     \b
     Example:
@@ -36,7 +38,7 @@ def preview(selection: NodeSelection, verbose: bool, output: str, **drain_fields
       kubectl maintenance preview node-1 --delete-emptydir-data=false -o json
     """
     options = parse_drain_options({"spec": build_drain_spec(drain_fields)})
-    result = run_for_nodes(selection, lambda api, nodes: preview_maintenance(api, nodes, options))
+    result = run_for_nodes(selection, lambda api, nodes: preview_maintenance(api, nodes, options, group))
     for warning in result.warnings:
         warn(warning)
     if output == "table":

@@ -11,8 +11,6 @@ from kube.times import parse_time_or_none
 
 BlockedPodEntry = Mapping[str, Any]
 """An entry of `status.blockedPods`."""
-CAUSE_FIELDS = ("reason", "message", "budget", "healthy", "needed", "allowsNone")
-"""Fields of an entry that are equal if two pods of a namespace are blocked by the same cause."""
 
 
 class Remedy(NamedTuple):
@@ -28,13 +26,16 @@ class Remedy(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockedGroup:
-    """Pods of one namespace that one cause blocks.
+    """Pods that one cause blocks.
 
     Attributes:
         pods: The pods as `namespace/name`.
+        message: The explanation, from the first pod.
+        budget: The name of the budget, several names for `MultipleBudgets`, "" if no budget is the cause.
         counts: The budget's healthy and needed pods, such as `2/2`; "" if unknown.
         since: Time since which the first of the pods has been blocked, "" if unknown.
         retry_after: Time of the next attempt in UTC, such as `12:01:05`; "" if an event triggers it.
+        remedies: The alternatives that unblock the pods; empty if only the message says what unblocks them.
     """
 
     pods: tuple[str, ...]
@@ -53,18 +54,25 @@ class BlockedGroup:
         return f"{names} and {others} more" if others > 0 else names
 
     def list_remedies(self) -> list[str]:
-        """Return the remedies, each as one line; the last line also has the time of the next attempt."""
-        *lines, last = map(str, self.remedies)
+        """Return the remedies, each as one line, or the message if there are none.
+
+        The last line also has the time of the next attempt.
+        """
+        *lines, last = map(str, self.remedies or (self.message,))
         return [*lines, f"{last}; next attempt at {self.retry_after} UTC" if self.retry_after else last]
 
 
 def group_blocked_pods(blocked_pods: Iterable[BlockedPodEntry]) -> list[BlockedGroup]:
-    """Return one group per cause, in the order of the first pod of each."""
-    by_cause: dict[tuple[Any, ...], list[BlockedPodEntry]] = {}
+    """Return one group per cause, the groups with the most pods first.
+
+    A cause is a budget, or else the reason and message, which may block pods in several namespaces.
+    """
+    by_cause: dict[tuple[str, ...], list[BlockedPodEntry]] = {}
     for pod in blocked_pods:
-        cause = (pod["namespace"], *(pod.get(field) for field in CAUSE_FIELDS))
+        budget, message = str(pod.get("budget") or ""), str(pod.get("message") or "")
+        cause = (pod["namespace"] if budget else "", pod["reason"], budget, "" if budget else message)
         by_cause.setdefault(cause, []).append(pod)
-    return [_build_group(pods) for pods in by_cause.values()]
+    return [_build_group(pods) for pods in sorted(by_cause.values(), key=len, reverse=True)]
 
 
 def _build_group(pods: Sequence[BlockedPodEntry]) -> BlockedGroup:
@@ -73,7 +81,7 @@ def _build_group(pods: Sequence[BlockedPodEntry]) -> BlockedGroup:
     return BlockedGroup(
         pods=tuple(f"{pod['namespace']}/{pod['name']}" for pod in pods),
         reason=first["reason"],
-        message=str(first.get("message") or ""),
+        message=str(first.get("message") or "see the events of the pod"),
         budget=str(first.get("budget") or ""),
         counts=f"{first['healthy']}/{first['needed']}" if "healthy" in first and "needed" in first else "",
         since=min((str(pod["since"]) for pod in pods if pod.get("since")), default=""),
@@ -83,16 +91,13 @@ def _build_group(pods: Sequence[BlockedPodEntry]) -> BlockedGroup:
 
 
 def suggest_remedies(blocked_pod: BlockedPodEntry) -> tuple[Remedy, ...]:
-    """Return the alternatives that would unblock a pod.
-
-    The status does not name the workload, so the command for more pods has placeholders in capitals.
-    """
-    budget, kubectl = blocked_pod.get("budget"), f"kubectl -n {blocked_pod['namespace']}"
+    """Return the alternatives that would unblock a pod; none if the message of the pod says what unblocks it."""
+    budget = blocked_pod.get("budget")
     if blocked_pod["reason"] != "DisruptionBudget" or not budget:
-        return (Remedy(str(blocked_pod.get("message") or "see the events of the pod")),)
-    edit = f"{kubectl} edit pdb {budget}"
+        return ()
+    edit = f"kubectl -n {blocked_pod['namespace']} edit pdb {budget}"
     if blocked_pod.get("allowsNone"):
         return (Remedy("a looser budget (this one allows no eviction, however many pods are ready)", edit),)
     lacking = max(1, blocked_pod.get("needed", 0) + 1 - blocked_pod.get("healthy", 0))
     more_pods = f"{format_count(lacking, 'more ready pod')} under this budget"
-    return Remedy(more_pods, f"{kubectl} scale deployment/NAME --replicas=NUMBER"), Remedy("or a looser budget", edit)
+    return Remedy(f"{more_pods} (repair unready pods, or scale up the workload)"), Remedy("or a looser budget", edit)

@@ -31,6 +31,9 @@ from kube.virtualization.vmis import Resource
 
 STATIC_POD_REASON, DAEMON_SET_REASON = "static pod", "pod of a DaemonSet"
 """Reasons why a pod stays regardless of the flags."""
+DELETION_WARNING = (
+    'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
+)
 
 
 class NodeVmis(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from console.operations.blocking_causes import BlockingCause, group_by_cause
-from console.operations.drain_preview import explain_ignored_pods, map_launcher_pods
+from console.operations.blocked_pods import BlockedGroup, group_blocked_pods
+from console.operations.drain_preview import DELETION_WARNING, explain_ignored_pods, map_launcher_pods
 from console.operations.preview_snapshot import ClusterSnapshot, read_snapshot
-from kube.budgets import BlockedPod
+from kube.budgets import PROGRESSING_REASONS, BlockedPod
 from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement, place_pods
 from kube.client.api import Api
 from kube.evictions.forecast import (
@@ -25,7 +25,7 @@ from kube.evictions.forecast import (
 )
 from kube.maintenance import drain_flags
 from kube.maintenance.blocked_pods import build_blocked_pods
-from kube.maintenance.groups import MEDIK8S, ApiGroup
+from kube.maintenance.groups import ApiGroup
 from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT, is_cordoned
 from kube.paths import Object
 from kube.pods import (
@@ -48,9 +48,6 @@ from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS
 
 MAX_NAMED_PODS = 3
 """Maximum number of pods that a warning names."""
-DELETION_WARNING = (
-    'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
-)
 RETURNING_EFFECTS = (MOVES, RESTARTS)
 """Effects of a drain on a virtual machine that then needs capacity on another node."""
 
@@ -101,7 +98,7 @@ class MaintenancePreview(NamedTuple):
     @property
     def will_block(self) -> bool:
         """Return whether a pod or a virtual machine will block the drain."""
-        return bool(self.blocked) or any(report["drain"] == BLOCKS for report in self.vmi_reports)
+        return bool(self.blocking_groups) or any(report["drain"] == BLOCKS for report in self.vmi_reports)
 
     @property
     def counts(self) -> list[NodeCounts]:
@@ -109,9 +106,14 @@ class MaintenancePreview(NamedTuple):
         return [_count_pods(self, node) for node in self.cordoned]
 
     @property
-    def causes(self) -> list[BlockingCause]:
-        """Return the causes of all blocked pods, the causes with the most pods first."""
-        return group_by_cause(self.blocked)
+    def blocked_groups(self) -> list[BlockedGroup]:
+        """Return the blocked pods by cause, the causes with the most pods first."""
+        return group_blocked_pods(self.blocked)
+
+    @property
+    def blocking_groups(self) -> list[BlockedGroup]:
+        """Return the blocked pods by cause, without pods that wait for progress, such as a running migration."""
+        return [group for group in self.blocked_groups if group.reason not in PROGRESSING_REASONS]
 
     def select_placements(self, verdict: str) -> list[Placement]:
         """Return the placements with this verdict."""
@@ -130,7 +132,6 @@ class MaintenancePreview(NamedTuple):
             "usesDeletion": self.uses_deletion,
             "losingData": list(map(_build_pod_data, self.losing_data)),
             "withoutController": list(map(_build_pod_data, self.bare)),
-            "causes": [cause.as_data() for cause in self.causes],
             "budgets": _build_budgets_data(self.forecast),
             "virtualMachines": self.vmi_reports,
             "capacity": self._build_capacity_data(),
@@ -172,7 +173,7 @@ def _build_budgets_data(forecast: EvictionForecast) -> list[Object]:
 
 
 async def preview_maintenance(
-    api: Api, nodes: Sequence[str], options: DrainOptions, group: ApiGroup = MEDIK8S
+    api: Api, nodes: Sequence[str], options: DrainOptions, group: ApiGroup
 ) -> MaintenancePreview:
     """Preview a maintenance of these nodes in this API group; change nothing. Errors are those of `read_snapshot`."""
     names = list(dict.fromkeys(nodes))
@@ -186,9 +187,9 @@ def build_preview(
     classification = drain_flags.classify_for_drain(snapshot.pods, options, now, snapshot.orphan_uids)
     evictable = drain_flags.select_evictable_pods(classification, options)
     vmi_reports, launcher_vmis = _select_vmi_reports(snapshot, evictable)
-    placements = _place_displaced_pods(snapshot, names, evictable, launcher_vmis)
+    displaced = _select_displaced(snapshot, evictable, launcher_vmis)
     leaving = [pod for pod in evictable if get_uid(pod) not in launcher_vmis]
-    forecast = _forecast_evictions(snapshot, leaving, placements, options)
+    forecast = _forecast_evictions(snapshot, leaving, options)
     terminating = sorted(filter(is_terminating, leaving), key=format_key)
     return MaintenancePreview(
         cordoned={name: is_cordoned(snapshot.node_objects[name]) for name in names},
@@ -203,20 +204,23 @@ def build_preview(
         losing_data=_select_leaving(classification.with_local_storage, forecast),
         bare=_select_leaving(classification.bare, forecast),
         vmi_reports=vmi_reports,
-        placements=placements,
+        placements=None
+        if snapshot.nodes is None
+        else place_pods(displaced, snapshot.nodes, names, snapshot.other_pods),
         duration=_estimate_duration(forecast, terminating, options, now),
         uses_deletion=options.disable_eviction,
-        warnings=[*snapshot.warnings, *_iter_warnings(snapshot, classification, evictable, options)],
+        warnings=[*snapshot.warnings, *_iter_warnings(snapshot, classification, displaced, options)],
     )
 
 
-def _forecast_evictions(
-    snapshot: ClusterSnapshot, leaving: Iterable[Pod], placements: Iterable[Placement] | None, options: DrainOptions
-) -> EvictionForecast:
-    """Forecast the evictions of these pods, some of which get no replacement that becomes ready."""
+def _forecast_evictions(snapshot: ClusterSnapshot, leaving: Iterable[Pod], options: DrainOptions) -> EvictionForecast:
+    """Forecast the evictions of these pods, of which only those with a controller get a replacement.
+
+    The capacity does not matter here, because preemption and an autoscaler may provide capacity for a pod that fits on
+    no node.
+    """
     running = [pod for pod in leaving if not is_terminating(pod)]
     lost_uids = {get_uid(pod) for pod in running if not _is_recreated(pod, snapshot.orphan_uids)}
-    lost_uids |= {get_uid(placement.pod) for placement in placements or [] if placement.verdict == NOWHERE}
     return forecast_evictions(running, snapshot.budgets, options, lost_uids)
 
 
@@ -239,20 +243,17 @@ def _is_recreated(pod: Pod, orphan_uids: Collection[str]) -> bool:
     return get_controller(pod) is not None and get_uid(pod) not in orphan_uids
 
 
-def _place_displaced_pods(
-    snapshot: ClusterSnapshot, names: Sequence[str], evictable: Iterable[Pod], launcher_vmis: Mapping[str, Object]
-) -> list[Placement] | None:
-    """Judge the capacity for the pods that a controller recreates elsewhere; None if the nodes are unknown."""
-    if snapshot.nodes is None:
-        return None
-    displaced = [
+def _select_displaced(
+    snapshot: ClusterSnapshot, evictable: Iterable[Pod], launcher_vmis: Mapping[str, Object]
+) -> list[Pod]:
+    """Return the pods that leave and that a controller recreates, usually on another node."""
+    return [
         pod
         for pod in evictable
         if _is_recreated(pod, snapshot.orphan_uids)
         and not (is_finished(pod) or is_terminating(pod) or is_daemonset_pod(pod))
         and (get_uid(pod) not in launcher_vmis or launcher_vmis[get_uid(pod)]["drain"] in RETURNING_EFFECTS)
     ]
-    return place_pods(displaced, snapshot.nodes, names, snapshot.other_pods)
 
 
 def _build_blocked(pods: Iterable[Pod], blocked: Iterable[BlockedPod], stuck: Iterable[Object]) -> list[Object]:
@@ -283,7 +284,7 @@ def _estimate_duration(
 
 
 def _iter_warnings(
-    snapshot: ClusterSnapshot, classification: PodClassification, evictable: Iterable[Pod], options: DrainOptions
+    snapshot: ClusterSnapshot, classification: PodClassification, displaced: Iterable[Pod], options: DrainOptions
 ) -> Iterator[str]:
     """Yield warnings about the drain's options, and about pods that may return to the same node."""
     if options.pod_selector and not classification.leaving:
@@ -291,11 +292,7 @@ def _iter_warnings(
     if options.disable_eviction:
         yield DELETION_WARNING
     taints = (snapshot.group.drain_taint, UNSCHEDULABLE_TAINT)
-    returning = [
-        format_key(pod)
-        for pod in evictable
-        if _is_recreated(pod, snapshot.orphan_uids) and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints)
-    ]
+    returning = [format_key(pod) for pod in displaced if all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints)]
     if returning:
         more = f" and {len(returning) - MAX_NAMED_PODS} more" if len(returning) > MAX_NAMED_PODS else ""
         yield (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
+from console.operations.descriptions import suggest_similar
 from console.operations.drain_preview import NodeVmis, read_vmis, try_find_orphan_uids
 from console.operations.errors import OperationError, Refusal
-from console.operations.maintenance_actions import build_unknown_node_refusal, get_node_or_refuse
+from console.operations.maintenance_actions import LIST_NODES_REMEDY, build_unknown_node_refusal, get_node_or_refuse
 from kube.budgets import BUDGETS_PATH, Budget
 from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError
@@ -130,12 +131,12 @@ async def _select_nodes(
         return dict(zip(names, found, strict=True)), (warning,)
     by_name = {node["metadata"]["name"]: node for node in nodes.items}
     if missing := [name for name in names if name not in by_name]:
-        raise _build_unknown_nodes_refusal(missing)
+        raise _build_unknown_nodes_refusal(missing, by_name)
     return {name: by_name[name] for name in names}, ()
 
 
-def _build_unknown_nodes_refusal(names: Sequence[str]) -> Refusal:
+def _build_unknown_nodes_refusal(names: Sequence[str], known_names: Iterable[str]) -> Refusal:
     if len(names) == 1:
-        return build_unknown_node_refusal(names[0])
+        return build_unknown_node_refusal(names[0], suggest_similar(names[0], known_names, LIST_NODES_REMEDY))
     listed = ", ".join(f'"{name}"' for name in names)
-    return Refusal(HTTPStatus.NOT_FOUND, f"nodes {listed} not found", "see kubectl get nodes")
+    return Refusal(HTTPStatus.NOT_FOUND, f"nodes {listed} not found", LIST_NODES_REMEDY)

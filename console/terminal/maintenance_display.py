@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from rich.cells import cell_len
@@ -15,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.blocked_pods import BlockedGroup, group_blocked_pods
+from console.operations.blocked_pods import BlockedGroup, Remedy, group_blocked_pods
 from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
@@ -46,7 +47,7 @@ WIDE_COLUMNS = ("MAINTENANCE", "REQUESTED BY")
 MIN_REMEDY_WIDTH = 40
 """Minimum width of the remedy column; a narrower column would break words."""
 MAX_NAMED_PODS = 5
-"""Maximum number of pods with the same cause that the list format of `BlockedPodsView` names; JSON output has all."""
+"""Maximum number of pods with the same cause that the list format of `BlockedPodsView` names, except with `-o wide`."""
 MAX_ROW_REASON_CHARACTERS, MAX_REASON_CHARACTERS = 60, 300
 """Maximum length of a reason in the table and in a node's details, in characters; JSON output has all of it."""
 PHASE_COLORS = {
@@ -126,15 +127,21 @@ def _summarize_blocked_pods(maintenance: Maintenance) -> str:
     return summarize_blockers(status) if status.get("blockedPods") else ""
 
 
-def render_details(node: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """Build the view of one node: its state, then every maintenance that names it."""
+def render_details(
+    node: str, state: str, maintenances: Sequence[Maintenance], now: datetime, *, is_wide: bool = False
+) -> RenderableType:
+    """Build the view of one node: its state, then every maintenance that names it.
+
+    A wide view names each blocked pod.
+    """
     head = Text(f"Node {node}: {state}")
     if not maintenances:
         return Group(head, Text("No maintenances found."))
-    return Group(head, *(part for maintenance in maintenances for part in _render_maintenance(maintenance, now)))
+    parts = (_render_maintenance(maintenance, now, is_wide=is_wide) for maintenance in maintenances)
+    return Group(head, *chain.from_iterable(parts))
 
 
-def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[RenderableType]:
+def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: bool) -> list[RenderableType]:
     status = get_status(maintenance)
     reason = _truncate_reason(maintenance, MAX_REASON_CHARACTERS)
     parts: list[RenderableType] = [
@@ -151,7 +158,7 @@ def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[Rendera
     if error := find_separate_error(status):
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):
-        parts += [Text(""), BlockedPodsView(status["blockedPods"], now)]
+        parts += [Text(""), BlockedPodsView(status["blockedPods"], now, is_wide=is_wide)]
     parts += _render_pending(status)
     return parts
 
@@ -187,11 +194,12 @@ def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
 class BlockedPodsView:
     """The blocked pods by cause, drawn as a table if the terminal is wide enough, otherwise as a few lines per cause.
 
-    A table wider than the terminal would wrap names and commands, so that users could not copy them.
+    A table wider than the terminal would wrap names and commands, so that users could not copy them. With `is_wide`, it
+    is a list that names each pod.
     """
 
-    def __init__(self, blocked_pods: Sequence[Mapping[str, Any]], now: datetime) -> None:
-        self._groups = group_blocked_pods(blocked_pods)
+    def __init__(self, blocked_pods: Sequence[Mapping[str, Any]], now: datetime, *, is_wide: bool) -> None:
+        self._groups, self._is_wide = group_blocked_pods(blocked_pods), is_wide
         self._rows = [_build_blocked_row(group, now) for group in self._groups]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -200,7 +208,8 @@ class BlockedPodsView:
         commands = [str(item) for group in self._groups for item in group.remedies if item.command]
         remedy_width = max([MIN_REMEDY_WIDTH, *map(cell_len, commands)])
         table_width = sum(width + COLUMN_SPACING for width in widths) + remedy_width
-        yield self._render_table() if table_width <= options.max_width else self._render_list()
+        has_table = table_width <= options.max_width and not self._is_wide
+        yield self._render_table() if has_table else self._render_list()
 
     def _render_table(self) -> Table:
         table = create_table(*BLOCKED_HEADINGS)
@@ -212,7 +221,8 @@ class BlockedPodsView:
 
     def _render_list(self) -> Group:
         pairs = zip(self._groups, self._rows, strict=True)
-        parts = (part for group, row in pairs for part in _render_blocked_group(group, row))
+        max_named = max(len(group.pods) for group in self._groups) if self._is_wide else MAX_NAMED_PODS
+        parts = (part for group, row in pairs for part in _render_blocked_group(group, row, max_named))
         return Group(Text(BLOCKED_HEADINGS[0], "bold"), *parts)
 
 
@@ -222,15 +232,15 @@ def _build_blocked_row(group: BlockedGroup, now: datetime) -> tuple[str, ...]:
     return group.format_pods(), group.reason, group.budget, group.counts, since
 
 
-def _render_blocked_group(group: BlockedGroup, row: Sequence[str]) -> Iterator[RenderableType]:
+def _render_blocked_group(group: BlockedGroup, row: Sequence[str], max_named: int) -> Iterator[RenderableType]:
     """Yield the first pods and, indented below them, why they are blocked and what unblocks them."""
     _, reason, budget, counts, since = row
     details = (reason, budget and f"under {budget}", counts and f"{counts} healthy/needed", since and f"for {since}")
-    yield from map(Text, group.pods[:MAX_NAMED_PODS])
-    if len(group.pods) > MAX_NAMED_PODS:
-        yield Text(f"and {len(group.pods) - MAX_NAMED_PODS} more")
+    yield from map(Text, group.pods[:max_named])
+    if len(group.pods) > max_named:
+        yield Text(f"and {len(group.pods) - max_named} more")
     yield Padding(Text(", ".join(filter(None, details))), (0, 0, 0, 2))
-    for remedy, line in zip(group.remedies, group.list_remedies(), strict=True):
+    for remedy, line in zip(group.remedies or (Remedy(""),), group.list_remedies(), strict=True):
         yield Padding(Text(f"{remedy.text}:" if remedy.command else line), (0, 0, 0, 2))
         if remedy.command:
             yield Padding(Text(line.removeprefix(f"{remedy.text}: ")), (0, 0, 0, 4))

@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from console.operations.descriptions import parse_time_or_age
 from eventing.endpoints import is_url
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import DEFAULT_NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -31,6 +32,7 @@ DRY_RUN_VALUES = {"server": True, "client": True, "none": False}
 """kubectl's values of `--dry-run`; `client` has the same effect as `server`, and neither stores any change."""
 SWITCH_VALUES = frozenset((*click.types.BoolParamType.bool_states, *DRY_RUN_VALUES)) - {""}
 """Values that a switch accepts, in lower case."""
+GROUPS_BY_NAME = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 AFTER_SWITCH_KEY = "console.arguments_after_switches"
 """Key in click's context: each argument that directly follows a switch → the switch."""
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -235,6 +237,14 @@ namespace_option = click.option(
     default=DEFAULT_NAMESPACE,
     show_default=True,
     help="The namespace that the functions run in.",
+)
+group_option = click.option(
+    "--group",
+    type=click.Choice(list(GROUPS_BY_NAME)),
+    default="medik8s",
+    callback=lambda _context, _option, value: GROUPS_BY_NAME[value],
+    show_default=True,
+    help="API group of the NodeMaintenance.",
 )
 functions_option = click.option(
     "--functions",

@@ -10,7 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.blocking_causes import BlockingCause
 from console.operations.maintenance_preview import MaintenancePreview, NodeCounts
 from console.terminal.output import create_table, escape
 from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement
@@ -41,18 +40,19 @@ def render_preview(preview: MaintenancePreview, *, verbose: bool) -> RenderableT
     for heading, lines in sections:
         if indented := [_render_line(line) for line in lines]:
             parts += [Text(""), Text(heading, "bold"), *indented]
-    summary = format_summary(preview)
-    return Group(*parts, Text(""), Text(summary, "red" if preview.will_block else "green"))
+    doubts = preview.warnings or preview.select_placements(NOWHERE)
+    color = "red" if preview.will_block else "yellow" if doubts else "green"
+    return Group(*parts, Text(""), Text(format_summary(preview), color))
 
 
 def format_summary(preview: MaintenancePreview) -> str:
     """Return the verdict in one line."""
     if not preview.will_block:
-        return "Nothing will block the drain."
-    pods = format_count(len(preview.blocked), "pod")
-    causes = format_count(len(preview.causes), "cause")
+        return "Nothing known will block the drain."
+    groups = preview.blocking_groups
+    pods = format_count(sum(len(group.pods) for group in groups), "pod")
     vms = build_warnings(report for report in preview.vmi_reports if report["drain"] == VMI_BLOCKS)
-    parts = [*([f"{pods} will block the drain, for {causes}"] if preview.blocked else []), *vms]
+    parts = [*([f"{pods} will block the drain, for {format_count(len(groups), 'cause')}"] if groups else []), *vms]
     return f"{escape('; '.join(parts))}."
 
 
@@ -74,21 +74,16 @@ def _render_line(line: str) -> Padding:
 
 
 def _iter_blocked_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:
-    for cause in preview.causes:
-        yield f"{format_count(len(cause.pods), 'pod')}, {_format_cause(cause)}"
-        for remedy in cause.remedies:
+    nodes = {f"{pod['namespace']}/{pod['name']}": pod["node"] for pod in preview.blocked}
+    for group in preview.blocked_groups:
+        count, pods = format_count(len(group.pods), "pod"), "" if verbose else f": {group.format_pods(MAX_NAMED_PODS)}"
+        yield f"{count}, {group.reason}: {group.message}{pods}"
+        for remedy in group.remedies:
+            yield f"  {remedy.text}{':' if remedy.command else ''}"
             if remedy.command:
-                yield f"  {remedy.text}:"
                 yield f"    {remedy.command}"
-            elif remedy.text != cause.message:
-                yield f"  {remedy.text}"
         if verbose:
-            yield from (f"  {pod['namespace']}/{pod['name']} on {pod['node']}" for pod in cause.pods)
-
-
-def _format_cause(cause: BlockingCause) -> str:
-    prefix = f"{cause.reason} {cause.subject}" if cause.budget else cause.reason
-    return f"{prefix}: {cause.message}" if cause.message else prefix
+            yield from (f"  {key} on {nodes[key]}" for key in group.pods)
 
 
 def _iter_budget_lines(budgets: Iterable[BudgetForecast], verbose: bool) -> Iterator[str]:
@@ -107,10 +102,9 @@ def _describe_budget(item: BudgetForecast) -> str:
         IN_TURN: f"admits {item.now} of {pods} now, and the others when replacements are ready, "
         f"in {format_count(item.rounds, 'round')} ({counts})",
         RUNS_OUT: f"admits {item.now} of {pods} now, and then none, "
-        f"because evicted pods get no replacement that becomes ready ({counts})",
+        f"because evicted pods have no controller that replaces them ({counts})",
         BLOCKS: f"admits none of {pods} now ({counts})",
-        NEVER: f"never admits one of {pods}: it needs all pods that it covers ({counts}); "
-        "change it, or scale its workload up",
+        NEVER: f"never admits one of {pods}: it needs all pods that it covers ({counts})",
     }
     return descriptions[item.effect]
 

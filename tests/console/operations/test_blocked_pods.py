@@ -16,7 +16,7 @@ BLOCKED_POD = {
     "healthy": 2,
     "needed": 2,
 }
-MORE_REPLICAS = "kubectl -n shop scale deployment/NAME --replicas=NUMBER"
+HOW_TO_GET_MORE = "(repair unready pods, or scale up the workload)"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ MORE_REPLICAS = "kubectl -n shop scale deployment/NAME --replicas=NUMBER"
         (
             BLOCKED_POD,
             [
-                f"1 more ready pod under this budget: {MORE_REPLICAS}",
+                f"1 more ready pod under this budget {HOW_TO_GET_MORE}",
                 "or a looser budget: kubectl -n shop edit pdb web",
             ],
         ),
@@ -39,7 +39,7 @@ MORE_REPLICAS = "kubectl -n shop scale deployment/NAME --replicas=NUMBER"
         (
             {**BLOCKED_POD, "healthy": 1, "needed": 3},
             [
-                f"3 more ready pods under this budget: {MORE_REPLICAS}",
+                f"3 more ready pods under this budget {HOW_TO_GET_MORE}",
                 "or a looser budget: kubectl -n shop edit pdb web",
             ],
         ),
@@ -73,7 +73,7 @@ def test_pod_that_is_retried_later_is_shown_with_retry_time(retry_after: str, ex
     assert group.list_remedies() == [expected]
 
 
-def test_pods_are_grouped_by_namespace_and_cause() -> None:
+def test_pods_are_grouped_by_cause() -> None:
     """Check that a group has the pods of one cause, the earliest start and the earliest next attempt."""
     refused = {"namespace": "shop", "reason": "Error", "message": "no"}
     entries: list[dict[str, Any]] = [
@@ -86,7 +86,28 @@ def test_pods_are_grouped_by_namespace_and_cause() -> None:
 
     groups = group_blocked_pods(entries)
 
-    assert [group.pods for group in groups] == [("shop/a", "shop/c"), ("shop/b",), ("other/d",), ("shop/e",)]
+    assert [group.pods for group in groups] == [("shop/a", "shop/c", "other/d"), ("shop/b",), ("shop/e",)]
     assert (groups[0].since, groups[0].retry_after) == ("2026-01-01T12:00:05Z", "12:01:00")
     assert (groups[1].counts, groups[2].counts) == ("2/2", "")
-    assert (groups[0].format_pods(), groups[0].format_pods(2)) == ("shop/a and 1 more", "shop/a, shop/c")
+    assert (groups[0].format_pods(), groups[0].format_pods(3)) == ("shop/a and 2 more", "shop/a, shop/c, other/d")
+
+
+def test_drain_option_is_one_cause_in_all_namespaces() -> None:
+    """Check that a group without a budget has no remedy besides its message, and that the largest group is first."""
+    forced = {"namespace": "shop", "reason": "Force", "message": "set spec.drain.force"}
+    entries = [BLOCKED_POD, {**forced, "name": "a"}, {**forced, "name": "b", "namespace": "other"}]
+
+    groups = group_blocked_pods(entries)
+
+    assert [(group.reason, group.pods) for group in groups] == [
+        ("Force", ("shop/a", "other/b")),
+        ("DisruptionBudget", ("shop/web-1",)),
+    ]
+    assert (groups[0].remedies, groups[0].list_remedies()) == ((), ["set spec.drain.force"])
+
+
+def test_pods_under_one_budget_are_one_cause_whatever_its_counts() -> None:
+    """Check that budgets with equal names in two namespaces are two causes, and that counts do not matter."""
+    entries = [BLOCKED_POD, {**BLOCKED_POD, "name": "b", "healthy": 1}, {**BLOCKED_POD, "namespace": "other"}]
+
+    assert [group.pods for group in group_blocked_pods(entries)] == [("shop/web-1", "shop/b"), ("other/web-1",)]

@@ -13,6 +13,7 @@ from console.operations.drain_preview import NodeVmis
 from console.operations.maintenance_preview import MaintenancePreview, build_preview
 from console.operations.preview_snapshot import ClusterSnapshot
 from console.terminal.preview_display import format_seconds, format_summary, render_preview
+from kube.budgets import MIGRATION_UID_LABEL
 from kube.capacity import FITS, NOWHERE, UNKNOWN
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
@@ -109,23 +110,25 @@ def test_fifteen_pods_under_closed_budget_are_one_cause() -> None:
     preview = preview_pods(make_db_pods(15, "node-1"), [make_budget("db", healthy=15, needed=15)])
 
     assert preview.will_block
-    assert [(cause.subject, len(cause.pods)) for cause in preview.causes] == [("ns/db", 15)]
+    assert [(group.budget, len(group.pods)) for group in preview.blocked_groups] == [("db", 15)]
     text, verbose_text = render(preview), render(preview, verbose=True)
-    assert text.count("15 pods, DisruptionBudget ns/db: budget db needs 15 healthy pods and has 15") == 1
+    cause = "15 pods, DisruptionBudget: budget db needs 15 healthy pods and has 15: ns/db-node-1-0, "
+    assert " ".join(text.split()).count(cause) == 1
     assert "kubectl -n ns edit pdb db" in text
     assert "db-node-1-7" not in text
     assert "ns/db-node-1-7 on node-1" in verbose_text
     assert format_summary(preview) == "15 pods will block the drain, for 1 cause."
 
 
-def test_pods_that_fit_nowhere_make_their_budget_run_out() -> None:
-    """Check that a budget is reported as blocking if its pods' replacements cannot become ready."""
+def test_pods_that_fit_nowhere_do_not_block() -> None:
+    """Check that missing capacity is only reported, because preemption or an autoscaler may provide it."""
     preview = preview_pods(
         make_db_pods(4, "node-1"), [make_budget("db", allowed=1, healthy=4, needed=3)], other_cpu="500m"
     )
 
     assert {placement.verdict for placement in preview.placements or []} == {NOWHERE}
-    assert (len(preview.forecast.now), len(preview.blocked)) == (1, 3)
+    assert (len(preview.forecast.now), len(preview.forecast.later), preview.will_block) == (1, 3, False)
+    assert format_summary(preview) == "Nothing known will block the drain."
     assert "4 pods: ns/db-node-1-0, ns/db-node-1-1, ns/db-node-1-2 and 1 more: no node has capacity, " in " ".join(
         render(preview).split()
     )
@@ -161,7 +164,7 @@ def test_pods_that_options_block_are_one_cause_and_lose_no_data() -> None:
 
     preview = preview_pods(pods, options=DrainOptions(delete_emptydir_data=False))
 
-    assert [(cause.reason, len(cause.pods)) for cause in preview.causes] == [("DeleteEmptyDirData", 2)]
+    assert [(group.reason, len(group.pods)) for group in preview.blocked_groups] == [("DeleteEmptyDirData", 2)]
     assert (preview.losing_data, preview.placements) == ([], [])
 
 
@@ -170,7 +173,7 @@ def test_pod_that_outlived_its_grace_period_blocks() -> None:
 
     preview = preview_pods([stuck])
 
-    assert [(cause.reason, cause.message) for cause in preview.causes] == [
+    assert [(group.reason, group.message) for group in preview.blocked_groups] == [
         ("Finalizers", "finalizers x/y delay the deletion of the pod: their controllers must remove them")
     ]
 
@@ -191,6 +194,16 @@ def test_virtual_machine_blocks_or_needs_capacity(effect: str, will_block: bool,
     assert len(preview.placements or []) == displaced
     assert preview.forecast.now == []
     assert "VIRTUAL MACHINES" in render(preview)
+
+
+def test_pod_that_waits_for_progress_does_not_block() -> None:
+    """Check that the target pod of a migration is listed, but is not counted as a cause that blocks the drain."""
+    target = make_bound_pod("virt-launcher-vm", phase="Pending", labels={"app": "db", MIGRATION_UID_LABEL: "m"})
+
+    preview = preview_pods([target], [make_budget("db", healthy=1, needed=1)])
+
+    assert [group.reason for group in preview.blocked_groups] == ["Migrating"]
+    assert (preview.blocking_groups, preview.will_block) == ([], False)
 
 
 def test_capacity_is_unknown_without_list_of_nodes() -> None:
@@ -218,11 +231,12 @@ def test_selector_without_match_causes_warning() -> None:
 
 
 def test_pods_that_tolerate_taints_of_maintenance_cause_warning() -> None:
-    """Check that the warning counts only pods whose controller may recreate them on the node."""
+    """Check that the warning counts only running pods whose controller may recreate them on the node."""
     spec = {"tolerations": [{"operator": "Exists"}]}
     pods = [make_bound_pod(f"web-{index}", spec=spec) for index in range(4)]
+    others = [make_bound_pod("bare", owner="", spec=spec), make_bound_pod("done", phase="Succeeded", spec=spec)]
 
-    preview = preview_pods([*pods, make_bound_pod("bare", owner="", spec=spec), make_bound_pod("plain")])
+    preview = preview_pods([*pods, *others, make_bound_pod("plain")])
 
     assert preview.warnings == [
         "4 pods may be recreated on the same node, because of tolerations for the taints of the maintenance: "

@@ -188,15 +188,21 @@ def test_pods_blocked_by_same_cause_share_row() -> None:
 
     _, row, second_line = wide_text.split("BLOCKED")[1].splitlines()
     assert row.startswith("shop/web-0 and 14 more   DisruptionBudget   web")
-    assert row.rstrip().endswith(
-        "1 more ready pod under this budget: kubectl -n shop scale deployment/NAME --replicas=NUMBER"
-    )
+    assert row.rstrip().endswith("1 more ready pod under this budget (repair unready pods, or scale up the workload)")
     assert second_line.strip() == "or a looser budget: kubectl -n shop edit pdb web"
     assert "Last error: nodes: no" in wide_text
     narrow_lines = [line.strip() for line in narrow_text.split("BLOCKED")[1].splitlines()]
     assert narrow_lines[5:7] == ["shop/web-4", "and 10 more"]
-    assert "kubectl -n shop scale deployment/NAME --replicas=NUMBER" in narrow_lines
     assert "kubectl -n shop edit pdb web" in narrow_lines
+
+
+def test_wide_details_name_each_blocked_pod() -> None:
+    blocked_pods = [{**BLOCKED_POD, "name": f"web-{number}"} for number in range(15)]
+    running = build_maintenance(phase="Running", evictionPods=15, blockedPods=blocked_pods)
+
+    lines = render_text(render_details("node-1", "cordoned", [running], NOW, is_wide=True), 200).splitlines()
+
+    assert [line for line in lines if line.startswith("shop/web-")] == [f"shop/web-{number}" for number in range(15)]
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
