@@ -7,6 +7,7 @@ from selenium.webdriver.common.keys import Keys
 
 from console.web.node_rows import build_html_id
 from kube.maintenance.groups import GROUPS, MEDIK8S
+from kube.pods import format_key
 from tests.chain.environment import ChainEnvironment
 from tests.console.web.site import Browser, Site
 from tests.proofs import proves
@@ -130,7 +131,7 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     text = browser.get_text("main")
     for expected in (
         *("Running", "50 %, 3 of 6 pods left", "3 / 3", "1 more ready pod under this budget", "admin"),
-        *("and 2 more", f"kubectl -n {namespace} scale deployment/NAME"),
+        *(name for name in map(format_key, environment.list_pods_on(node)) if name.startswith(f"{namespace}/")),
         *(f"kubectl -n {namespace} edit pdb web", "medik8s.io/drain:NoSchedule", "takes no new pods"),
     ):
         assert expected in text
