@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import click
 
 from console.operations.descriptions import format_full_name, strip_managed_fields
-from console.operations.drain_preview import DrainPreview, NodeVmis, preview_drain, read_vmis
+from console.operations.drain_preview import DELETION_WARNING, DrainPreview, NodeVmis, preview_drain, read_vmis
 from console.operations.maintenance_actions import create_maintenance
 from console.terminal.drain_flag_options import drain_flag_options
-from console.terminal.drain_wait import wait_until_drained
+from console.terminal.drain_wait import describe_continuation, wait_until_drained
 from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_selection_options, run_for_nodes
 from console.terminal.options import (
     KubectlFlagsCommand,
@@ -19,22 +19,21 @@ from console.terminal.options import (
     check_timeout,
     cluster_options,
     dry_run_option,
+    group_option,
     namespace_option,
     object_output_option,
     text_option,
     timeout_option,
 )
-from console.terminal.output import print_note, warn
+from console.terminal.output import print_note, set_interrupt_note, warn
 from kube.client.access_reviews import whoami
 from kube.client.api import Api
 from kube.client.decoding import collect_warnings
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
-from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
+from kube.maintenance.groups import ApiGroup
 from kube.maintenance.objects import get_node_name
 from kube.paths import Object
 from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions
-
-GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,7 @@ class MaintenanceRequest:
 @node_selection_options()
 @click.option("--reason", type=Utf8Text(), default="", help="Reason for the maintenance, as free text.")
 @text_option("--name", help="Name of the NodeMaintenance.  [default: the node's name]")
-@click.option(
-    "--group",
-    type=click.Choice(list(GROUPS)),
-    default="medik8s",
-    show_default=True,
-    help="API group of the NodeMaintenance.",
-)
+@group_option
 @drain_flag_options
 @dry_run_option("Show what would happen to pods and virtual machines, and change nothing.")
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
@@ -82,7 +75,7 @@ def start(
     selection: NodeSelection,
     reason: str,
     name: str,
-    group: str,
+    group: ApiGroup,
     dry_run: bool,
     wait: bool,
     timeout: float,
@@ -110,7 +103,7 @@ def start(
         raise click.UsageError("--dry-run starts no drain that --wait could wait for: omit one of them")
     if name and not selection.is_one_node:
         raise click.UsageError("--name names one NodeMaintenance: omit it, or name only one node")
-    request = MaintenanceRequest(name, GROUPS[group], reason, drain_fields, dry_run, output)
+    request = MaintenanceRequest(name, group, reason, drain_fields, dry_run, output)
 
     async def start_nodes(api: Api, nodes: list[str]) -> NodeOutcomes:
         outcomes = await _start_maintenances(api, selection, nodes, request)
@@ -135,18 +128,20 @@ async def _start_maintenances(
     outcomes = NodeOutcomes(selection)
     for node in nodes:
         with outcomes.collect_error(node):
-            outcomes.reports[node] = strip_managed_fields(await _start_maintenance(api, node, request))
+            outcomes.reports[node] = strip_managed_fields(await _start_maintenance(api, node, request, outcomes))
+            if not request.dry_run:
+                set_interrupt_note(lambda: describe_continuation(list(outcomes.reports.values())))
     return outcomes
 
 
-async def _start_maintenance(api: Api, node: str, request: MaintenanceRequest) -> Object:
+async def _start_maintenance(api: Api, node: str, request: MaintenanceRequest, outcomes: NodeOutcomes) -> Object:
     """Create one NodeMaintenance, and show its warnings; in a dry run, only preview it."""
     preview, node_vmis = await _preview_maintenance(api, node, request)
     created, warnings = await _create_maintenance(api, node, request)
     for warning in (*warnings, *node_vmis.list_warnings(request.group), *_iter_warnings(preview, node, request)):
-        warn(warning)
+        warn(outcomes.add_node_name(node, warning))
     if moves := node_vmis.describe_moves(request.group):
-        print_note(moves, request.output)
+        print_note(outcomes.add_node_name(node, moves), request.output)
     if request.dry_run:
         return _report_dry_run(preview, created, node_vmis.reports, request.output)
     print_note(f"{format_full_name(created)} created", request.output)
@@ -190,9 +185,7 @@ def _iter_warnings(preview: DrainPreview, node: str, request: MaintenanceRequest
         selector = request.drain_options.pod_selector
         yield f'pod selector {selector} matches no pod that would leave node "{node}"'
     if preview.uses_deletion:
-        yield (
-            'pods are deleted regardless of their budgets if the component "deleting" is installed; otherwise they stay'
-        )
+        yield DELETION_WARNING
 
 
 def _report_dry_run(preview: DrainPreview, maintenance: Object, vmi_reports: list[Object], output: str) -> Object:

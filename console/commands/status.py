@@ -16,11 +16,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from console.operations.descriptions import STATE_GONE, build_node_report, format_full_name, strip_managed_fields
-from console.operations.drain_preview import read_vmis
+from console.operations.drain_preview import NodeVmis, read_vmis
 from console.operations.install_check import list_install_warnings, warn_if_stalled
 from console.operations.install_problems import select_stalled
 from console.operations.maintenance_actions import (
     build_unknown_node_refusal,
+    get_node_or_refuse,
     list_served_maintenances,
     suggest_node,
     watch_maintenances,
@@ -30,7 +31,7 @@ from console.terminal.maintenance_display import format_line, render_details, re
 from console.terminal.node_selection import NodeOutcomes, NodeSelection, node_selection_options, run_for_nodes
 from console.terminal.options import cluster_options, namespace_option, object_output_option, watch_option
 from console.terminal.output import TEXT_OUTPUTS, escape, escape_all, show, show_live, show_object, warn
-from kube.client.api import Api, get_or_none
+from kube.client.api import Api, gather_all, get_or_none
 from kube.maintenance.objects import get_node_name
 from kube.nodes import build_node_path
 from kube.paths import Object
@@ -77,7 +78,9 @@ def status(selection: NodeSelection, watch: bool, namespace: str, output: str) -
         run_for_nodes(
             selection,
             lambda api, nodes: (
-                _watch_node(api, nodes[0], display) if selection.is_one_node else _watch_all(api, nodes, display)
+                _watch_node(api, nodes[0], display)
+                if selection.is_one_node
+                else _watch_nodes(api, nodes, selection, display)
             ),
         )
     else:
@@ -95,17 +98,24 @@ async def _show_all(api: Api, display: Display) -> None:
 def _show_nodes(selection: NodeSelection, display: Display) -> None:
     """Show the details of one named node, or one line per maintenance for several nodes."""
     outcomes = NodeOutcomes(selection)
+    reads_vmis = selection.is_one_node or display.output in ("json", "yaml")
+
+    async def read_node(api: Api, node: str, found: list[Object]) -> None:
+        with outcomes.collect_error(node):
+            of_node = [maintenance for maintenance in found if get_node_name(maintenance) == node]
+            outcomes.reports[node] = await _build_known_node_state(api, node, of_node, reads_vmis=reads_vmis)
 
     async def read_nodes(api: Api, nodes: list[str]) -> None:
         found = await list_served_maintenances(api, nodes[0] if len(nodes) == 1 else None)
-        for node in nodes:
-            with outcomes.collect_error(node):
-                of_node = [maintenance for maintenance in found if get_node_name(maintenance) == node]
-                outcomes.reports[node] = await _build_known_node_state(api, node, of_node)
+        await gather_all(*(read_node(api, node, found) for node in nodes))
+        outcomes.reports = {node: outcomes.reports[node] for node in nodes if node in outcomes.reports}
         reports = list(outcomes.reports.values())
         if display.output in TEXT_OUTPUTS and reports:
+            is_wide = display.is_wide
             is_detailed = selection.is_one_node
-            show(_render_details(reports[0]) if is_detailed else _render_nodes(reports, is_wide=display.is_wide))
+            show(
+                _render_details(reports[0], is_wide=is_wide) if is_detailed else _render_nodes(reports, is_wide=is_wide)
+            )
         shown = [maintenance for report in reports for maintenance in report["maintenances"]]
         await _warn_if_stalled(api, shown, display)
 
@@ -124,20 +134,22 @@ def _build_overview(maintenances: list[Object]) -> Object:
     return {"maintenances": [strip_managed_fields(maintenance) for maintenance in maintenances]}
 
 
-async def _build_node_state(api: Api, node: str, maintenances: list[Object]) -> Object:
+async def _build_node_state(api: Api, node: str, maintenances: list[Object], *, reads_vmis: bool = True) -> Object:
     """Return the JSON output for one node: `{node, schedulable, state, maintenances, virtualMachines}`.
 
     If the virtual machines cannot be read, `virtualMachinesUnknown` with the reason replaces `virtualMachines`.
     """
     node_report = build_node_report(node, await get_or_none(api.get(build_node_path(node))))
-    vmis = await read_vmis(api, node)
+    vmis = await read_vmis(api, node) if reads_vmis else NodeVmis([])
     vmi_fields: Object = {"virtualMachinesUnknown": vmis.error} if vmis.error else {"virtualMachines": vmis.reports}
     return {**node_report, **_build_overview(maintenances), **vmi_fields}
 
 
-async def _build_known_node_state(api: Api, node: str, maintenances: list[Object]) -> Object:
+async def _build_known_node_state(
+    api: Api, node: str, maintenances: list[Object], *, reads_vmis: bool = True
+) -> Object:
     """Return the node's state. Raises `Refusal` if the node does not exist and no maintenance names it."""
-    state = await _build_node_state(api, node, maintenances)
+    state = await _build_node_state(api, node, maintenances, reads_vmis=reads_vmis)
     if state["state"] == STATE_GONE and not maintenances:
         raise build_unknown_node_refusal(node, await suggest_node(api, node))
     return state
@@ -149,7 +161,24 @@ async def _watch_node(api: Api, node: str, display: Display) -> None:
     Raises `Refusal` if it does not exist at first and no maintenance names it.
     """
     builders = chain([_build_known_node_state], repeat(_build_node_state))
-    await _watch(api, node, lambda found: next(builders)(api, node, found), _render_details, display)
+    await _watch(
+        api,
+        node,
+        lambda found: next(builders)(api, node, found),
+        lambda state: _render_details(state, is_wide=display.is_wide),
+        display,
+    )
+
+
+async def _watch_nodes(api: Api, nodes: list[str], selection: NodeSelection, display: Display) -> None:
+    """Show each new state of these nodes' maintenances.
+
+    Raises `Refusal` if the user names a node that does not exist at first, and no maintenance names it.
+    """
+    if selection.names:
+        maintained = set(map(get_node_name, await list_served_maintenances(api)))
+        await gather_all(*(get_node_or_refuse(api, node) for node in nodes if node not in maintained))
+    await _watch_all(api, nodes, display)
 
 
 async def _watch_all(api: Api, nodes: list[str] | None, display: Display) -> None:
@@ -187,9 +216,9 @@ async def _watch(
                 show_state(state)
 
 
-def _render_details(state: Object) -> RenderableType:
-    escaped = escape_all(state)
-    details = render_details(escaped["node"], escaped["state"], escaped["maintenances"], datetime.now(timezone.utc))
+def _render_details(state: Object, *, is_wide: bool) -> RenderableType:
+    escaped, now = escape_all(state), datetime.now(timezone.utc)
+    details = render_details(escaped["node"], escaped["state"], escaped["maintenances"], now, is_wide=is_wide)
     return Group(details, *render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", "")))
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from datetime import datetime, timezone
 
 from console.operations.descriptions import format_full_name, get_phase_label, summarize_blockers
 from console.operations.install_check import warn_if_stalled
 from console.operations.maintenance_actions import watch_maintenances
+from console.terminal.connection import format_api_error
 from console.terminal.output import TEXT_OUTPUTS, escape_all, set_interrupt_note, show_live, warn
 from kube.client.api import Api
+from kube.client.api_errors import ApiError
 from kube.maintenance.objects import FAILED, get_condition, get_node_name, get_status, is_deleting
 from kube.paths import Object
 from kube.text_limits import format_count
@@ -66,17 +68,23 @@ async def wait_until_drained(
 ) -> AwaitedDrains:
     """Return the NodeMaintenances once each node is drained, or is known to have failed; 0 means no timeout.
 
-    If a maintenance has no status after some seconds, warnings name the problems of the install.
+    If a maintenance has no status after some seconds, warnings name the problems of the install. If the maintenances
+    cannot be watched, each has an error.
     """
     drains = AwaitedDrains(created)
-    set_interrupt_note(lambda: _describe_continuation(drains.objects))
+    set_interrupt_note(lambda: describe_continuation(drains.objects))
 
     def list_unprocessed() -> list[Object]:
         return [maintenance for maintenance in drains.objects if not get_status(maintenance)]
 
     async with warn_if_stalled(api, namespace, list_unprocessed, warn):
-        with suppress(asyncio.TimeoutError):
+        try:
             await asyncio.wait_for(_follow_drains(api, drains, output), timeout or None)
+        except asyncio.TimeoutError:
+            pass  # Each pending maintenance gets an error below.
+        except ApiError as error:
+            problem = format_api_error(error)
+            drains.fail_pending(lambda item: f"{format_full_name(item)} continues, but cannot be watched: {problem}")
     drains.fail_pending(lambda maintenance: _format_timeout(maintenance, timeout))
     return drains
 
@@ -107,7 +115,7 @@ async def _follow_drains(api: Api, drains: AwaitedDrains, output: str) -> None:
     )
 
 
-def _describe_continuation(maintenances: list[Object]) -> str:
+def describe_continuation(maintenances: list[Object]) -> str:
     """Return what continues after Ctrl-C, and the commands to see and to end it."""
     nodes = " ".join(map(get_node_name, maintenances))
     if len(maintenances) == 1:

@@ -205,8 +205,11 @@ class NodeOutcomes:
         self._errors.append(error)
         if not self._is_one_node:
             message = error.message if isinstance(error, click.ClickException) else str(error)
-            prefix = "" if f'"{node}"' in message else f'node "{node}": '
-            click.echo(f"Error: {escape(prefix + message)}", err=True)
+            click.echo(f"Error: {escape(self.add_node_name(node, message))}", err=True)
+
+    def add_node_name(self, node: str, text: str) -> str:
+        """Return the text, which starts with the node if the command selects several nodes and the text omits it."""
+        return text if self._is_one_node or f'"{node}"' in text else f'node "{node}": {text}'
 
     def finish(self, output: str, get_names: Callable[[Object], Iterable[str]]) -> None:
         """Print the objects in a format for scripts, and end the command with an error if there was any.

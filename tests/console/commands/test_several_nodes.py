@@ -10,11 +10,20 @@ import yaml
 from click.testing import CliRunner
 
 from console.cli import cli
+from console.operations.drain_preview import DELETION_WARNING
 from kube.client.api import MERGE_PATCH
 from kube.nodes import build_node_path
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.console.commands.workload_objects import build_controller, build_pod, create_and_wait, is_cordoned, list_pods
+from tests.console.commands.test_interrupted import interrupt_process, start_command
+from tests.console.commands.workload_objects import (
+    build_budget,
+    build_controller,
+    build_pod,
+    create_and_wait,
+    is_cordoned,
+    list_pods,
+)
 from tests.console.conftest import CreateNode, RunCommand
 
 NAME_PREFIX = "nodemaintenance.nodemaintenance.medik8s.io/"
@@ -153,6 +162,30 @@ def test_drain_cordons_all_nodes_before_it_evicts_pods(
     assert (len(list_pods(installed_cluster, first)), list_pods(installed_cluster, second)) == (1, [])
 
 
+def test_warnings_of_start_name_their_node(run_command: RunCommand, node_pair: tuple[str, str]) -> None:
+    result = run_command("start", *node_pair, "--dry-run", "--disable-eviction")
+
+    assert result.stderr.splitlines() == [f'Warning: node "{node}": {DELETION_WARNING}' for node in node_pair]
+
+
+def test_ctrl_c_names_all_nodes_that_drain_has_cordoned(
+    installed_cluster: LocalCluster, node_pair: tuple[str, str]
+) -> None:
+    """DRN-6: After Ctrl-C, `drain` of several nodes names every node that stays cordoned."""
+    first, second = node_pair
+    create_and_wait(installed_cluster, build_controller("ReplicaSet", first, replicas=1))
+    create_and_wait(installed_cluster, build_budget(f"keep-{first}", first, minAvailable=1))
+
+    with start_command(installed_cluster, "drain", first, second) as process:
+        assert process.stdout
+        assert any(line.startswith("waiting to evict pod ") for line in process.stdout)
+        exit_status, message = interrupt_process(process)
+
+    assert exit_status == 130
+    assert f'nodes "{first}", "{second}" stay cordoned, 1 pod left: ' in message
+    assert message.endswith(f"; to uncordon them, run kubectl maintenance uncordon {first} {second}")
+
+
 def test_start_and_stop_of_several_nodes_wait_for_all(
     installed_cluster: LocalCluster, run_command: RunCommand, maintained_pair: tuple[str, str]
 ) -> None:
@@ -207,12 +240,13 @@ def test_start_prints_names_and_yaml(run_command: RunCommand, maintained_pair: t
     assert run_command("status", first, "-o", "name").stdout == f"{NAME_PREFIX}{first}\n"
 
 
-def test_watch_of_unknown_node_is_error(run_command: RunCommand) -> None:
+def test_watch_of_unknown_node_is_error(run_command: RunCommand, node_name: str) -> None:
     """NMO-19: `status --watch` of a node that does not exist ends with an error instead of waiting."""
-    result = run_command("status", "no-such-node", "--watch")
+    for names in (["no-such-node"], [node_name, "no-such-node"]):
+        result = run_command("status", *names, "--watch")
 
-    assert result.exit_code == 1
-    assert result.stderr.startswith('Error: node "no-such-node" not found: ')
+        assert result.exit_code == 1
+        assert result.stderr.startswith('Error: node "no-such-node" not found: ')
 
 
 def test_status_has_no_all_option() -> None:
