@@ -95,7 +95,11 @@ def test_pods_are_grouped_by_cause() -> None:
 def test_drain_option_is_one_cause_in_all_namespaces() -> None:
     """Check that a group without a budget has no remedy besides its message, and that the largest group is first."""
     forced = {"namespace": "shop", "reason": "Force", "message": "set spec.drain.force"}
-    entries = [BLOCKED_POD, {**forced, "name": "a"}, {**forced, "name": "b", "namespace": "other"}]
+    entries: list[dict[str, Any]] = [
+        BLOCKED_POD,
+        {**forced, "name": "a"},
+        {**forced, "name": "b", "namespace": "other"},
+    ]
 
     groups = group_blocked_pods(entries)
 
