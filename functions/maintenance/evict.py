@@ -259,7 +259,10 @@ class EvictionPass:
         return self._build_reply(events.PODS_EVICTED, data, flags=("more",) if needs_another_pass else ())
 
     def _is_from_tick(self) -> bool:
-        """Return whether the tick has emitted the event, so that no other event of the maintenance is in flight."""
+        """Return whether the tick has emitted the event, so that other events of the maintenance are rarely in flight.
+
+        If one is, and changes the status, the next tick that is due for the maintenance corrects it.
+        """
         is_resync = self.event.get_source() == f"{events.SOURCE_PREFIX}resync"
         return is_resync and not extensions.is_replay(self.event)
 

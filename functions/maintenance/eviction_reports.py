@@ -76,17 +76,17 @@ class PodHintPolicy(HintPolicy):
     def __init__(self) -> None:
         super().__init__(_build_work_key)
 
-    def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
-        """Return a hint that reports the newest pods and the newest budgets of all hints.
+    def may_replace(self, waiting: BaseCloudEvent, newer: BaseCloudEvent) -> bool:
+        """Return whether the waiting hint is not `node.tainted`.
 
-        The result is `node.tainted` if one of the hints is, since only for that type does `evict` report a drifted node
-        and repeat evacuation requests. Otherwise, the result has the type of the hint with the newest pods, since that
-        type shows whether the last pods have left.
+        Only for that type does `evict` report a drifted node, and repeat evacuation requests.
         """
+        return waiting.get_type() != events.NODE_TAINTED
+
+    def merge_hints(self, hints: Sequence[BaseCloudEvent]) -> BaseCloudEvent:
+        """Return the last hint with the newest versions of pods and budgets in all hints."""
         versions = {name: find_newest(parse_resource_version(hint, name) for hint in hints) for name in VERSION_FIELDS}
-        newest = next(hint for hint in hints if parse_resource_version(hint, "podsVersion") == versions["podsVersion"])
-        tainted = next((hint for hint in hints if hint.get_type() == events.NODE_TAINTED), newest)
-        return sign_event(events.merge_data(tainted, versions))
+        return sign_event(events.merge_data(hints[-1], versions))
 
     def read_versions(self, replies: Replies) -> ResourceVersions:
         """Return the resourceVersions of the pods and budgets in the last reply."""

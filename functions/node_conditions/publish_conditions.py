@@ -80,17 +80,23 @@ def publish_conditions(event: BaseCloudEvent, client: SyncClient) -> list[BaseCl
     if event.get_type() == events.TICK:
         client.run(_publish_on_all_nodes(client.api))
     elif name := _parse_node_name(event):
-        _publish_on_node(name, client)
+        updated = [require_data(event)] if event.get_type() == events.RESOURCE_UPDATED else []
+        _publish_on_node(name, updated, client)
     return []
 
 
-def _publish_on_node(name: str, client: SyncClient) -> None:
-    """Write the conditions of one node, unless it does not exist."""
+def _publish_on_node(name: str, updated: list[Maintenance], client: SyncClient) -> None:
+    """Write the conditions of one node, unless it does not exist, or has the conditions of an `updated` maintenance.
+
+    Most status writes of a drain change no condition, so that no list is necessary.
+    """
 
     def plan_patch() -> tuple[None, Object]:
         # The node is read first: if its maintenance ends later, `restore` changes the node, and the patch is rejected.
         node = client.run(get_or_none(client.api.get(build_node_path(name))))
-        return None, _build_patch(node, client.run(list_maintenances(client.api, name))) if node else {}
+        if node is None or (updated and not _build_patch(node, updated)):
+            return None, {}
+        return None, _build_patch(node, client.run(list_maintenances(client.api, name)))
 
     try:
         patch_node(name, plan_patch, client, subresource=STATUS_SUBRESOURCE, content_type=STRATEGIC_MERGE_PATCH)
@@ -126,8 +132,16 @@ async def _read_unlabelled_nodes(
     named = {get_node_name(item): dict(item) for item in maintenances if is_candidate(item)}
     unlabelled = [item for name, item in named.items() if name and name not in labelled_names]
     chosen = READ_ROTATION.take(unlabelled, MAX_READS_PER_TICK)
-    reads = (get_or_none(api.get(build_node_path(get_node_name(item)))) for item in chosen)
-    return [node for node in await gather_all(*reads) if node]
+    return [node for node in await gather_all(*(_try_read(get_node_name(item), api) for item in chosen)) if node]
+
+
+async def _try_read(name: str, api: Api) -> Object | None:
+    """Return the node, or None if it does not exist or cannot be read; the next tick reads it again."""
+    try:
+        return await get_or_none(api.get(build_node_path(name)))
+    except ApiError as error:
+        log.warning("cannot read node %s: %s", name, error.message)
+        return None
 
 
 def _build_patch(node: Node, maintenances: Iterable[Maintenance]) -> Object:

@@ -78,7 +78,7 @@ def test_demo_drains_and_restores_node(
     demo.show_drain(installed_environment.cluster, installed_environment.nodes)
 
     output = capsys.readouterr().out
-    assert re.search(r"^demo +real-1 +Succeeded +100 +0 ", output, re.MULTILINE)
+    assert re.search(r"^demo +real-1 +Succeeded +Drained +100 +0 ", output, re.MULTILINE)
     assert re.search(r"^• (1\d|2\d) pods of the product left real-1 in ", output, re.MULTILINE)
     assert re.search(r"^real-1 +Ready ", output, re.MULTILINE)
 
