@@ -202,7 +202,8 @@ def test_older_node_does_not_replace_newer_one() -> None:
 def test_hints_without_object_do_not_stop_the_queue() -> None:
     """X-1: hints without an object in their data, as any client may post them, do not stop later passes."""
     step = ControlledStep(FUNCTIONS["resync"].coalescing)
-    malformed = [CloudEvent({**build_tick().get_attributes(), "id": f"malformed-{number}"}, "text") for number in range(3)]
+    attributes = build_tick().get_attributes()
+    malformed = [CloudEvent({**attributes, "id": f"malformed-{number}"}, "text") for number in range(3)]
     first = step.post_and_wait_for_pass(build_tick())
     replies = [step.post_waiting(event) for event in malformed]
 
