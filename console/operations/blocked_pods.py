@@ -91,7 +91,7 @@ def _build_group(pods: Sequence[BlockedPodEntry]) -> BlockedGroup:
 
 
 def suggest_remedies(blocked_pod: BlockedPodEntry) -> tuple[Remedy, ...]:
-    """Return the alternatives that would unblock a pod; none if the message of the pod says what unblocks it."""
+    """Return the alternatives that would unblock a pod; none if the message of the pod states what unblocks it."""
     budget = blocked_pod.get("budget")
     if blocked_pod["reason"] != "DisruptionBudget" or not budget:
         return ()
