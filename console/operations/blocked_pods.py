@@ -35,7 +35,7 @@ class BlockedGroup:
         counts: The budget's healthy and needed pods, such as `2/2`; "" if unknown.
         since: Time since which the first of the pods has been blocked, "" if unknown.
         retry_after: Time of the next attempt in UTC, such as `12:01:05`; "" if an event triggers it.
-        remedies: The alternatives that unblock the pods; empty if only the message says what unblocks them.
+        remedies: The alternatives that unblock the pods; empty if only the message states what unblocks them.
     """
 
     pods: tuple[str, ...]
