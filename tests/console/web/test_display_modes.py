@@ -327,7 +327,7 @@ def create_nodes(environment: ChainEnvironment, count: int) -> None:
 
 def test_console_and_command_line_use_same_api_group() -> None:
     """Check that the console and the command line create maintenances in the same API group by default."""
-    from console.commands.start import GROUPS
+    from console.terminal.options import GROUPS_BY_NAME
     from console.web.callers import NEW_MAINTENANCE_GROUP
 
-    assert next(iter(GROUPS.values())) is NEW_MAINTENANCE_GROUP is MEDIK8S
+    assert next(iter(GROUPS_BY_NAME.values())) is NEW_MAINTENANCE_GROUP is MEDIK8S
