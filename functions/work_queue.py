@@ -148,6 +148,8 @@ class WorkQueue:
 
         The caller holds the lock. Raises `Busy` if too little time is left for a pass.
         """
+        if key.serial_key not in self._running and key not in self._waiting:
+            return True
         if not has_seconds_left(MIN_PASS_SECONDS):
             raise Busy("no time is left for a pass")
         seconds_left = get_seconds_left()

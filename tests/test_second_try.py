@@ -63,7 +63,7 @@ def run_ci(tree: Path, cases: str, *arguments: str) -> tuple[subprocess.Complete
 
 
 def test_report_contains_first_failure_and_second_outcome(work_tree: Path) -> None:
-    result, calls = run_ci(work_tree, f'"test ARGS=--last-failed") {PASSING_CASE} test) {FAILING_CASE}')
+    result, calls = run_ci(work_tree, f'"test ARGS=--last-failed") {PASSING_CASE} test) {FAILING_CASE}', "--all")
 
     assert calls == ["lint", "test", "test ARGS=--last-failed", "e2e", "test-slow"]
     line = f"{TEST_ID} (make test): first failed (call: assert 1 == 2), then passed\n"

@@ -206,8 +206,9 @@ STATUS_SECTION = TUTORIAL.split("## Read the status")[1].split("\n## ")[0]
 
 @pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", STATUS_SECTION))
 def test_status_field_in_tutorial_exists(field: str) -> None:
-    """Check that each field and value in the tutorial's status section exists in the CRD or in the status code."""
+    """Check that each field and value in the tutorial's status section exists in the CRD or in the code."""
     schema = (ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml").read_text()
     rules = "".join(path.read_text() for path in sorted((ROOT / "kube" / "maintenance").glob("*.py")))
+    labels = (ROOT / "console/operations/descriptions.py").read_text()
 
-    assert re.search(rf"\b{field}\b", schema + rules)
+    assert re.search(rf"\b{field}\b", schema + rules + labels)

@@ -217,10 +217,13 @@ def test_hints_without_object_do_not_stop_the_queue() -> None:
 
 def test_hint_that_arrives_after_its_deadline_does_not_stop_the_queue(controlled_step: ControlledStep) -> None:
     """X-6: a hint without any time left is rejected, and later hints for the same key cause passes."""
+    first = controlled_step.post_and_wait_for_pass(build_hint())
     with pytest.raises(Busy, match="no time is left"):
-        controlled_step.post_with_deadline(build_hint(), 0.0).result(TIMEOUT_SECONDS)
+        controlled_step.post_with_deadline(build_hint(1), 0.0).result(TIMEOUT_SECONDS)
+    controlled_step.finish_pass(build_evicted_reply)
 
-    assert causes_pass(controlled_step, build_hint())
+    assert first.result(TIMEOUT_SECONDS)
+    assert causes_pass(controlled_step, build_hint(1))
 
 
 def test_hint_about_state_read_by_pass_in_progress_causes_no_pass(controlled_step: ControlledStep) -> None:
