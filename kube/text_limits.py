@@ -1,9 +1,9 @@
-"""Text helpers: counts with a noun, texts cut to a length, and lists cut to a size in JSON."""
+"""Text helpers: counts with a noun, lists of names, texts cut to a length, and lists cut to a size in JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kube.paths import Object
 
@@ -13,6 +13,12 @@ SUFFIX_CHARACTERS = len("… (123456789 more characters)")
 def format_count(count: int, noun: str) -> str:
     """Return the number with its noun, such as `1 pod` or `2 pods`; `noun` has a regular plural."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_first_names(names: Sequence[str], max_count: int) -> str:
+    """Join the names with commas: all names, or the first `max_count` and the number of further names."""
+    more = len(names) - max_count
+    return ", ".join(names[:max_count]) + (f" and {more} more" if more > 0 else "")
 
 
 def truncate(text: str, max_characters: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import click
@@ -15,6 +15,7 @@ from console.terminal.options import cluster_options, namespace_option, output_o
 from console.terminal.output import print_note, show_json
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import Denied
+from kube.text_limits import format_first_names
 
 SELECTORS = {"services": "", "deployments": f"{COMPONENT_LABEL}={FUNCTION_COMPONENT}"}
 """Resource of the workloads that run functions → the label selector of those among the objects in the namespace.
@@ -42,7 +43,7 @@ def version(namespace: str, output: str) -> None:
     print_note(f"Command: {client_version}", output)
     images, reason = run_with_api(lambda api: _read_images(api, namespace))
     for image, names in images.items():
-        print_note(f"Functions: {image} ({_shorten_names(names)})", output)
+        print_note(f"Functions: {image} ({format_first_names(names, MAX_NAMES)})", output)
     if reason:
         print_note(f"Functions: unknown, because {reason}", output)
     unknown_fields = {"functionsUnknown": reason} if reason else {}
@@ -61,8 +62,3 @@ async def _read_images(api: Api, namespace: str) -> tuple[Mapping[str, list[str]
         workloads += (found or {}).get("items", [])
     images = group_by_image(workloads)
     return images, "" if images else f'namespace "{namespace}" has no functions: name another one with --namespace'
-
-
-def _shorten_names(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kube.text_limits import format_count
+from kube.text_limits import format_count, format_first_names
 from kube.times import parse_time_or_none
 
 BlockedPodEntry = Mapping[str, Any]
@@ -49,9 +49,7 @@ class BlockedGroup:
 
     def format_pods(self, max_named: int = 1) -> str:
         """Return the first names, and the number of the other pods."""
-        others = len(self.pods) - max_named
-        names = ", ".join(self.pods[:max_named])
-        return f"{names} and {others} more" if others > 0 else names
+        return format_first_names(self.pods, max_named)
 
     def list_remedies(self) -> list[str]:
         """Return the remedies, each as one line, or the message if there are none.

@@ -42,12 +42,12 @@ from kube.pods import (
     is_terminating,
     tolerates,
 )
-from kube.text_limits import format_count
+from kube.text_limits import format_count, format_first_names
 from kube.times import parse_time_or_none
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS
 
 MAX_NAMED_PODS = 3
-"""Maximum number of pods that a warning names."""
+"""Maximum number of pods that a warning names, and that a line of the terminal names without `--verbose`."""
 RETURNING_EFFECTS = (MOVES, RESTARTS)
 """Effects of a drain on a virtual machine that then needs capacity on another node."""
 
@@ -294,10 +294,9 @@ def _iter_warnings(
     taints = (snapshot.group.drain_taint, UNSCHEDULABLE_TAINT)
     returning = [format_key(pod) for pod in displaced if all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints)]
     if returning:
-        more = f" and {len(returning) - MAX_NAMED_PODS} more" if len(returning) > MAX_NAMED_PODS else ""
         yield (
             f"{format_count(len(returning), 'pod')} may be recreated on the same node, "
-            f"because of tolerations for the taints of the maintenance: {', '.join(returning[:MAX_NAMED_PODS])}{more}"
+            f"because of tolerations for the taints of the maintenance: {format_first_names(returning, MAX_NAMED_PODS)}"
         )
 
 

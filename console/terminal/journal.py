@@ -19,6 +19,7 @@ from console.terminal.output import escape
 from eventing.events import SOURCE_PREFIX, shorten_type
 from eventing.journal.entries import Entry, Query, strip_data
 from kube.mutex.objects import RUN_KIND
+from kube.text_limits import format_first_names
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
@@ -140,9 +141,8 @@ def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
     newest = name_or_uid if name_or_uid in candidates else candidates[-1]
     others = [uid for uid in reversed(uids) if uid != newest]
     if others and name_or_uid not in uids_from_our_functions:
-        more = f" and {len(others) - MAX_SHOWN_UIDS} more" if len(others) > MAX_SHOWN_UIDS else ""
         note = f'Several objects match "{name_or_uid}": using the uid {newest}. To use another object, name its uid: '
-        click.echo(escape(f"{note}{', '.join(others[:MAX_SHOWN_UIDS])}{more}."), err=True)
+        click.echo(escape(f"{note}{format_first_names(others, MAX_SHOWN_UIDS)}."), err=True)
     return newest
 
 

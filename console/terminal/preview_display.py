@@ -10,17 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.maintenance_preview import MaintenancePreview, NodeCounts
+from console.operations.maintenance_preview import MAX_NAMED_PODS, MaintenancePreview, NodeCounts
 from console.terminal.output import create_table, escape
 from kube.capacity import FITS, NOWHERE, UNKNOWN, Placement
 from kube.evictions.forecast import ADMITS, BLOCKS, IN_TURN, NEVER, RUNS_OUT, BudgetForecast
 from kube.pods import Pod, format_key
-from kube.text_limits import format_count
+from kube.text_limits import format_count, format_first_names
 from kube.virtualization.drain_forecast import BLOCKS as VMI_BLOCKS
 from kube.virtualization.drain_forecast import build_warnings, describe_moves
 
-MAX_NAMED_PODS = 3
-"""Maximum number of pods that a line names without `--verbose`."""
 COUNT_HEADINGS = ("NODE", "STATE", "EVICTED", "IN TURN", "BLOCKED", "ENDING", "STAY", "VMS")
 SECONDS_PER_MINUTE = 60
 
@@ -117,9 +115,8 @@ def _iter_lost_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str
 
 
 def _format_pods(template: str, pods: Sequence[Pod], verbose: bool) -> str:
-    named = pods if verbose else pods[:MAX_NAMED_PODS]
-    more = f" and {len(pods) - len(named)} more" if len(named) < len(pods) else ""
-    return f"{template.format(format_count(len(pods), 'pod'))}: {', '.join(map(format_key, named))}{more}"
+    names = format_first_names(list(map(format_key, pods)), len(pods) if verbose else MAX_NAMED_PODS)
+    return f"{template.format(format_count(len(pods), 'pod'))}: {names}"
 
 
 def _iter_staying_lines(preview: MaintenancePreview, verbose: bool) -> Iterator[str]:

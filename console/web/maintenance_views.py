@@ -33,6 +33,7 @@ from kube.client.api import Api, gather_all
 from kube.client.api_errors import ApiError
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import get_node_name
+from kube.text_limits import format_first_names
 
 MAX_REASON_CHARACTERS = 1000
 """Maximum length of a reason in characters."""
@@ -251,8 +252,7 @@ def _build_response(action: str, outcomes: Iterable[ActionOutcome]) -> AnyRespon
     succeeded = [outcome.name for outcome in outcomes if not outcome.error]
     failed = [outcome for outcome in outcomes if outcome.error]
     template = {START: "Maintenance of {} begins.", STOP: "Maintenance of {} ends."}[action]
-    more = f" and {len(succeeded) - 5} more" if len(succeeded) > 5 else ""
-    message = template.format(", ".join(succeeded[:5]) + more)
+    message = template.format(format_first_names(succeeded, 5))
     if failed:
         page = render_template("outcomes.html", verb=VERBS[action], message=message if succeeded else "", failed=failed)
         return make_response(page, HTTPStatus.OK if succeeded else failed[0].status)

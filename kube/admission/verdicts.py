@@ -17,7 +17,7 @@ from kube.maintenance.drain_flags import classify_for_drain, parse_drain_options
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import Maintenance, claims_node, is_deleting
 from kube.pods import Pod, format_key, get_controller, get_uid, is_terminating, tolerates_everything
-from kube.text_limits import format_count
+from kube.text_limits import format_count, format_first_names
 
 MAX_NAMED_PODS = 3
 """Maximum number of pods that one warning names.
@@ -134,9 +134,7 @@ def _build_budget_template(budget: Budget) -> str:
 def _format_pod_warning(pod_keys: Collection[str], template: str) -> Iterator[str]:
     """Yield one warning with the number of pods and the first names; yield nothing if there are no pods."""
     if pod_keys:
-        names = sorted(pod_keys)
-        more = f" and {len(names) - MAX_NAMED_PODS} more" if len(names) > MAX_NAMED_PODS else ""
-        yield template.format(format_count(len(names), "pod"), ", ".join(names[:MAX_NAMED_PODS]) + more)
+        yield template.format(format_count(len(pod_keys), "pod"), format_first_names(sorted(pod_keys), MAX_NAMED_PODS))
 
 
 def _select_pod_keys(pods: Iterable[Pod], leaving_pods: Iterable[Pod]) -> list[str]:

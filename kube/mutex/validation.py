@@ -26,7 +26,7 @@ from kube.mutex.objects import (
 from kube.mutex.pools import find_canary_problem, list_members_of_pools
 from kube.mutex.run_record import get_record, is_active, list_recorded_rules
 from kube.paths import Object
-from kube.text_limits import format_count, truncate
+from kube.text_limits import format_count, format_first_names, truncate
 
 VALID_CONFIG_CONDITION, NODES_GATHERED_CONDITION = "ValidConfig", "NodeListGathered"
 CONFIG_VALIDATED_CONDITION, CHECKED_CONDITION = "ConfigValidated", "UpgradeChecked"
@@ -290,5 +290,4 @@ def _is_older_worker(node: Mapping[str, Any], version: str) -> bool:
 
 def format_names(names: list[str]) -> str:
     """Join the names with commas: all names, or the first `MAX_NAMED_NODES` and the number of further names."""
-    more = len(names) - MAX_NAMED_NODES
-    return ", ".join(names[:MAX_NAMED_NODES]) + (f" and {more} more" if more > 0 else "")
+    return format_first_names(names, MAX_NAMED_NODES)

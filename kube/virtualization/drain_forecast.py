@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from kube.paths import Object
-from kube.text_limits import format_count, truncate
+from kube.text_limits import format_count, format_first_names, truncate
 from kube.virtualization.kubevirt_evacuation import TAINT_FIELD, get_drain_taint_key, get_eviction_strategy
 from kube.virtualization.vmis import (
     EXTERNAL,
@@ -192,8 +192,7 @@ def _format_names(vmi_reports: Collection[Object], *, with_reasons: bool = False
         f"{report['namespace']}/{report['name']}{_format_reason(report) if with_reasons else ''}"
         for report in vmi_reports
     ]
-    more = f" and {len(names) - MAX_NAMED_VMS} more" if len(names) > MAX_NAMED_VMS else ""
-    return format_count(len(names), "virtual machine"), ", ".join(names[:MAX_NAMED_VMS]) + more
+    return format_count(len(names), "virtual machine"), format_first_names(names, MAX_NAMED_VMS)
 
 
 def _format_reason(vmi_report: Object) -> str:

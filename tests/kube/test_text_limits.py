@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kube.text_limits import format_count, take_within_bytes, truncate
+from kube.text_limits import format_count, format_first_names, take_within_bytes, truncate
 
 
 def test_count_of_one_is_singular() -> None:
@@ -29,3 +29,10 @@ def test_list_is_truncated_by_its_json_size() -> None:
     assert take_within_bytes(items, 11) == take_within_bytes(items, 15, ascii_only=True) == items[:1]
     assert take_within_bytes(items, 10) == take_within_bytes(items, 14, ascii_only=True) == []
     assert take_within_bytes(items, 100) == items
+
+
+def test_names_beyond_the_maximum_are_counted() -> None:
+    joined = [format_first_names(["a", "b", "c"], count) for count in (1, 2, 3)]
+
+    assert joined == ["a and 2 more", "a, b and 1 more", "a, b, c"]
+    assert format_first_names([], 1) == ""
