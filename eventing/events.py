@@ -165,6 +165,8 @@ OPTIONAL_FLAGS = {PODS_EVICTED: ("more",), PODS_GONE: ("progress", "more")}
 """Event type → flags that are set only if the emitter passes them to `build_event`."""
 
 SOURCE_PREFIX = "https://nodemaintenance.dev/"
+RESYNC_SOURCE = f"{SOURCE_PREFIX}resync"
+"""Source of the events that a tick emits about maintenances."""
 MAX_NAME_CHARACTERS = 253
 """Maximum length of an object's name, in characters."""
 ID_NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")

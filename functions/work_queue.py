@@ -33,7 +33,7 @@ ResourceVersions = Mapping[str, str]
 MAX_REMEMBERED_KEYS = 1000
 """Maximum number of keys whose last pass is remembered."""
 MIN_PASS_SECONDS = 0.7
-"""Minimum seconds for a pass; with less time left, the pass would achieve nothing, and its hint is rejected."""
+"""Minimum seconds for a pass whose hint has waited; with less time left, the pass would achieve nothing."""
 
 
 class WorkKey(NamedTuple):

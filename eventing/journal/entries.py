@@ -16,7 +16,7 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.dead_letters import DeadLetter, parse_dead_letter
-from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, SOURCE_PREFIX
+from eventing.events import ATTEMPTS_MADE, FAILURE_TYPES, RESYNC_SOURCE, SOURCE_PREFIX
 from eventing.extensions import EXTENSION_OF_KIND
 from eventing.http_binding import BadEvent
 from kube.text_limits import truncate
@@ -38,8 +38,6 @@ MAX_REASON_CHARACTERS = 1000
 """Maximum length of a failure's reason in lists of events, in characters; the event itself has the whole error."""
 REDRIVE_PREFIX = "redrive "
 """Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
-TICK_REPLY_SOURCE = f"{SOURCE_PREFIX}resync"
-"""Source of the events that a tick emits about maintenances."""
 StructuredEvent = Mapping[str, Any]
 """An event in the CloudEvents JSON format (structured mode)."""
 T = TypeVar("T")
@@ -146,7 +144,7 @@ class Entry:
         While a drain is blocked, there is such an event every 15 seconds.
         """
         attempts = [attempt for attempt in self.attempts if not attempt.replay]
-        is_from_tick = self.event.get_source() == TICK_REPLY_SOURCE and self.dead_letter is None
+        is_from_tick = self.event.get_source() == RESYNC_SOURCE and self.dead_letter is None
         return is_from_tick and bool(attempts) and not any(item.replies or item.step_failed for item in attempts)
 
     @property

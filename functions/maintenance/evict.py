@@ -263,8 +263,7 @@ class EvictionPass:
 
         If one is, and changes the status, the next tick that is due for the maintenance corrects it.
         """
-        is_resync = self.event.get_source() == f"{events.SOURCE_PREFIX}resync"
-        return is_resync and not extensions.is_replay(self.event)
+        return self.event.get_source() == events.RESYNC_SOURCE and not extensions.is_replay(self.event)
 
     def _is_reported(self, data: Object, leaving: Sequence[Pod]) -> bool:
         """Return whether `status` would change nothing for `pods.evicted` with this data and these remaining pods."""

@@ -115,13 +115,12 @@ async def _publish_on_all_nodes(api: Api) -> None:
     by_node = defaultdict(list)
     for item in maintenances:
         by_node[get_node_name(item)].append(item)
-    nodes = [*labelled.items, *await _read_unlabelled_nodes(api, labelled.items, maintenances)]
-
-    def plan_patch(node: Node) -> Object:
-        return _build_patch(node, by_node[node["metadata"]["name"]])
-
-    due = PATCH_ROTATION.take(filter(plan_patch, nodes), MAX_PATCHES_PER_TICK)
-    await gather_all(*(_try_patch(node["metadata"]["name"], plan_patch(node), api) for node in due))
+    unlabelled = await _read_unlabelled_nodes(api, labelled.items, maintenances)
+    nodes = {node["metadata"]["name"]: node for node in (*labelled.items, *unlabelled)}
+    patches = {name: _build_patch(node, by_node[name]) for name, node in nodes.items()}
+    due = PATCH_ROTATION.take((nodes[name] for name, patch in patches.items() if patch), MAX_PATCHES_PER_TICK)
+    due_names = [node["metadata"]["name"] for node in due]
+    await gather_all(*(_try_patch(name, patches[name], api) for name in due_names))
 
 
 async def _read_unlabelled_nodes(
