@@ -217,14 +217,14 @@ def test_hint_is_sent_if_budget_admits_unready_pod(environment: PodSourceEnviron
     node = environment.workload.take_node()
     (pod,) = environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
     budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
-    environment.start()
-    environment.begin_drains(node)
     conditions = [{"type": "Ready", "status": "False"}]
     path = f"/api/v1/namespaces/{environment.workload.namespace}/pods/{pod['metadata']['name']}/status"
     environment.client.patch(path, {"status": {"conditions": conditions}})
     environment.workload.wait_for_object(
         environment.build_budget_path(budget), lambda budget: bool(budget and budget["status"]["currentHealthy"] == 0)
     )
+    environment.start()
+    environment.begin_drains(node)
     assert environment.list_hints(BUDGET_OPENED, node) == []
 
     environment.change_budget(budget, unhealthyPodEvictionPolicy="AlwaysAllow")
