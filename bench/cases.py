@@ -81,6 +81,7 @@ ADMISSION_LOAD = Observation("50 creations a second at the webhook", nodes=2)
 LARGE_ADMISSION_LOAD = Observation(
     "50 creations a second at the webhook with 1000 nodes", cluster_nodes=LARGE_CLUSTER_NODES
 )
+CONSOLE_VIEWERS = Observation("50 open pages of the console with 1000 nodes", cluster_nodes=LARGE_CLUSTER_NODES)
 UPGRADE = Observation("an upgrade of 40 workers in 5 pools", cluster_nodes=40, with_mutex=True)
 LARGE_UPGRADE = Observation("an upgrade of 200 workers in 5 pools", cluster_nodes=200, with_mutex=True)
 BUDGET_OF_TEN = DrainCase("30 pods behind a budget of 10", pods=30, max_unavailable=10, subset=QUICK)
@@ -113,6 +114,7 @@ CASES: tuple[AnyCase, ...] = (
     ADMISSION_LOAD,
     HUNDRED_NODES,
     DrainCase("10 pods on one of 1000 nodes", cluster_nodes=LARGE_CLUSTER_NODES),
+    CONSOLE_VIEWERS,
     IDLE_MAINTENANCES,
     LARGE_ADMISSION_LOAD,
     UPGRADE,

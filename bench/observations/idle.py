@@ -13,6 +13,7 @@ from bench.api_requests import AuditLog, Request
 from bench.background_writer import HEARTBEATS, run_writer
 from bench.cases import (
     ADMISSION_LOAD,
+    CONSOLE_VIEWERS,
     IDLE,
     IDLE_MAINTENANCES,
     LARGE_ADMISSION_LOAD,
@@ -24,7 +25,7 @@ from bench.cases import (
 )
 from bench.drainers import build_maintenances
 from bench.findings import Finding, IdlePeriod, Tick
-from bench.observations import upgrade_requests
+from bench.observations import console_viewers, upgrade_requests
 from bench.rig import Rig
 from bench.workload import Workload, run_concurrently
 from eventing import events
@@ -236,6 +237,7 @@ MEASUREMENTS: dict[Observation, Callable[[Rig], list[Figure]]] = {
     IDLE_MAINTENANCES: _measure_idle_maintenances,
     ADMISSION_LOAD: lambda rig: latency.measure_latency(rig, ADMISSION_LOAD.name, _list_node_names(rig), ()),
     LARGE_ADMISSION_LOAD: _measure_large_admission,
+    CONSOLE_VIEWERS: lambda rig: console_viewers.measure_viewers(rig, _list_node_names(rig)),
     RECREATED_PODS: lambda rig: _RecreatedPods(rig).measure(),
     UPGRADE: lambda rig: upgrade_requests.measure_upgrade(rig, _list_node_names(rig)),
     LARGE_UPGRADE: lambda rig: upgrade_requests.measure_upgrade(rig, _list_node_names(rig)),

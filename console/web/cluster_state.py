@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
@@ -32,6 +32,9 @@ STALE_AFTER_SECONDS = 20.0
 """Age of the last confirmation after which the state is shown as stale, because two checks have failed."""
 STABLE_WATCH_SECONDS = 2.0
 """Duration after which an open watch counts as accepted; a rejected watch ends immediately."""
+PUBLISH_SECONDS = 0.2
+"""Minimum time between two published states: users perceive no more, and all open pages show the same states, so that
+each change is rendered once for all of them."""
 log = logging.getLogger(__name__)
 
 
@@ -80,6 +83,39 @@ class StreamHealth(StreamObserver):
         if self._is_broken and self._open_since is not None:
             self._is_broken = self._clock() - self._open_since < STABLE_WATCH_SECONDS
         return not self._is_broken
+
+
+class DelayedCall:
+    """Calls a function soon after each request, at most once per interval; requests in the meantime share a call.
+
+    The first call follows immediately. All methods run on the event-loop thread.
+    """
+
+    def __init__(self, function: Callable[[], None], interval_seconds: float) -> None:
+        self._function, self._interval = function, interval_seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_call_at = 0.0
+
+    def request(self) -> None:
+        """Call the function now, or once the interval has passed."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(self._next_call_at, self._call)
+
+    def close(self) -> None:
+        """Cancel the outstanding call."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Return whether a call follows."""
+        return self._timer is not None
+
+    def _call(self) -> None:
+        self._timer = None
+        self._next_call_at = asyncio.get_running_loop().time() + self._interval
+        self._function()
 
 
 class ClusterWatcher:
@@ -181,18 +217,20 @@ class ClusterWatcher:
             follow(self._client.api, path, observer=health)
             for path, health in zip(paths, self._stream_health, strict=True)
         ]
-        async with aclosing(merge_streams(*streams)) as changes:
-            async for stream_index, change in changes:
-                if change.change_type == "SYNCED":
-                    unsynced.discard(stream_index)
+        publisher = DelayedCall(lambda: self._publish_state(nodes, maintenances, groups), PUBLISH_SECONDS)
+        with closing(publisher):
+            async with aclosing(merge_streams(*streams)) as changes:
+                async for stream_index, change in changes:
+                    if change.change_type == "SYNCED":
+                        unsynced.discard(stream_index)
+                        if not unsynced:
+                            self._mark_current()
+                    elif stream_index > 0:
+                        _apply_maintenance_change(maintenances, change)
+                    elif not _apply_node_change(nodes, change):
+                        continue
                     if not unsynced:
-                        self._mark_current()
-                elif stream_index > 0:
-                    _apply_maintenance_change(maintenances, change)
-                elif not _apply_node_change(nodes, change):
-                    continue
-                if not unsynced:
-                    self._publish_state(nodes, maintenances, groups)
+                        publisher.request()
 
     def _set_error(self, error: ApiError) -> None:
         self._error = error

@@ -1,0 +1,132 @@
+"""Measures what many open pages cost the web console while the nodes of a large cluster change."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from html import unescape
+
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+from bench import costs
+from bench.rig import Rig
+from kube.client.api import Api
+from kube.nodes import build_node_path
+from localcluster.up import state_directory
+
+Figure = tuple[str, float, float | None]
+"""A measured figure: its label, its value, and its upper limit, or None without a limit."""
+VIEWERS, CHANGES_PER_SECOND, DURATION_SECONDS = 50, 10, 30.0
+LOADS = 5
+"""How often the page is loaded for the median of the durations."""
+MAX_CORES, MAX_PAGE_SECONDS = 0.5, 1.0
+CONSOLE = "console"
+"""The console's name among the processes of `make up`."""
+UPDATE_START = b"event: rows"
+"""The beginning of each server-sent event that updates the list."""
+
+
+def measure_viewers(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
+    """Load the list of nodes, then keep it open in `VIEWERS` streams while nodes are cordoned and uncordoned.
+
+    Raises `RuntimeError` if a stream is refused or receives no update.
+    """
+    return asyncio.run(_measure_viewers(rig, nodes))
+
+
+async def _measure_viewers(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
+    url = _find_console_url(rig)
+    timeout = ClientTimeout(total=None, sock_connect=10)
+    async with (
+        ClientSession(connector=TCPConnector(limit=0), cookie_jar=DummyCookieJar(), timeout=timeout) as session,
+        _connect(rig) as api,
+    ):
+        loads = [await _load_page(session, url) for _ in range(LOADS)]
+        stream_url = _find_stream_url(url, loads[-1].html)
+        streams = [asyncio.create_task(_count_updates(session, stream_url)) for _ in range(VIEWERS)]
+        cpu_before, started_at = costs.measure_cpu(rig)[CONSOLE], time.monotonic()
+        await _change_nodes(api, nodes)
+        cores = (costs.measure_cpu(rig)[CONSOLE] - cpu_before) / (time.monotonic() - started_at)
+        load_with_viewers = await _load_page(session, url)
+        for stream in streams:
+            stream.cancel()
+        updates = await asyncio.gather(*streams)
+    if not min(updates):
+        raise RuntimeError(f"only {sum(map(bool, updates))} of {VIEWERS} open pages received updates")
+    return [
+        (f"seconds to load the list of {len(nodes)} nodes", _compute_median_seconds(loads), MAX_PAGE_SECONDS),
+        (f"the same while {VIEWERS} pages are open", _compute_median_seconds([load_with_viewers]), MAX_PAGE_SECONDS),
+        ("updates a second of an open page", round(statistics.median(updates) / DURATION_SECONDS, 1), None),
+        ("cores of the console", round(cores, 2), MAX_CORES),
+    ]
+
+
+@asynccontextmanager
+async def _connect(rig: Rig) -> AsyncIterator[Api]:
+    api = await Api.connect(str(rig.kubeconfig))
+    try:
+        yield api
+    finally:
+        await api.close()
+
+
+def _find_console_url(rig: Rig) -> str:
+    """Return the URL that `make up` printed. Raises `RuntimeError` if it printed none."""
+    match = re.search(r"^console: (\S+)$", state_directory.read_ready_message(rig.directory), re.MULTILINE)
+    if match is None:
+        raise RuntimeError("the cluster has no console")
+    return match[1]
+
+
+@dataclass(frozen=True)
+class PageLoad:
+    """The loaded list of nodes, and the seconds until it was complete."""
+
+    html: str
+    seconds: float
+
+
+async def _load_page(session: ClientSession, url: str) -> PageLoad:
+    started_at = time.monotonic()
+    async with session.get(f"{url}/nodes") as response:
+        response.raise_for_status()
+        return PageLoad(await response.text(), time.monotonic() - started_at)
+
+
+def _compute_median_seconds(loads: Sequence[PageLoad]) -> float:
+    return round(statistics.median(load.seconds for load in loads), 2)
+
+
+def _find_stream_url(url: str, html: str) -> str:
+    """Return the URL of the stream that the page opens. Raises `RuntimeError` if the page opens none."""
+    match = re.search(r'sse-connect="([^"]+)"', html)
+    if match is None:
+        raise RuntimeError("the list of nodes opens no stream of updates")
+    return url + unescape(match[1])
+
+
+async def _count_updates(session: ClientSession, url: str) -> int:
+    """Read the stream of one open page until the task is cancelled; return the number of updates."""
+    updates = 0
+    try:
+        async with session.get(url) as response:
+            response.raise_for_status()
+            async for line in response.content:
+                updates += line.startswith(UPDATE_START)
+    except asyncio.CancelledError:
+        return updates
+    return updates
+
+
+async def _change_nodes(api: Api, nodes: Sequence[str]) -> None:
+    """Cordon and uncordon the nodes in turn, `CHANGES_PER_SECOND` of them, for `DURATION_SECONDS`."""
+    started_at = time.monotonic()
+    for number in range(int(CHANGES_PER_SECOND * DURATION_SECONDS)):
+        name = nodes[number // 2 % len(nodes)]
+        await api.patch(build_node_path(name), {"spec": {"unschedulable": number % 2 == 0 or None}})
+        await asyncio.sleep(max(0.0, started_at + (number + 1) / CHANGES_PER_SECOND - time.monotonic()))
