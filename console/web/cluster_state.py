@@ -10,10 +10,11 @@ from collections.abc import Callable
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cached_property
 
 from console.operations.errors import OperationError
 from console.operations.maintenance_actions import list_served_groups
-from console.web.node_rows import NodeFacts
+from console.web.node_rows import NodeFacts, Row, build_rows
 from kube.client.api_errors import ApiError, Unavailable
 from kube.client.list_watch import Change, StreamObserver, follow, merge_streams
 from kube.client.sync_client import SyncClient
@@ -38,7 +39,7 @@ each change is rendered once for all of them."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClusterState:
     """The current state: nodes by name, maintenances oldest first, their API groups, and an increasing version.
 
@@ -50,6 +51,11 @@ class ClusterState:
     maintenances: tuple[Object, ...] = ()
     groups: tuple[ApiGroup, ...] = ()
     stale_since: str = ""
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Return the rows of the list of nodes, computed once for all pages that show this state."""
+        return build_rows(self.nodes, self.maintenances)
 
 
 class StreamHealth(StreamObserver):

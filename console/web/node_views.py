@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from flask import Response, render_template, request, stream_template
 from werkzeug.exceptions import NotFound
@@ -22,7 +23,6 @@ from console.web.node_rows import (
     RowFilter,
     RowOrder,
     build_row,
-    build_rows,
     diff_rows,
     select_draining_maintenance,
 )
@@ -36,6 +36,8 @@ CHUNK_CHARACTERS = 16 * 1024
 """Characters per chunk of a long page."""
 SORT_LABELS = {"state": "urgency", "name": "node", "since": "since", "requester": "who", "reason": "reason"}.items()
 """The orders that a phone's page offers; wider pages sort by a click on a column's heading."""
+MAX_RENDERINGS = 16
+"""Number of rendered updates to keep, for pages that receive them at different speeds."""
 DRAIN_EFFECT_TONES = {MOVES: "ok", RESTARTS: "off", STOPS: "off", BLOCKS: "bad"}
 """CSS class for each effect of a drain on a virtual machine."""
 
@@ -55,7 +57,7 @@ class NodeViews:
         """
         state, user = self._context.read_state()
         row_filter, row_order = _parse_filter(), _parse_order()
-        rows = build_rows(state.nodes, state.maintenances)
+        rows = state.rows
         get_csrf_token()  # creates the CSRF token, because its cookie must precede the streamed page
         page = stream_template(
             "nodes.html",
@@ -140,20 +142,16 @@ class NodeViews:
 class RowUpdates:
     """The rendered changes of the list between two states: rendered once, and sent to all pages that show the list.
 
-    Only the latest rendering is kept, because almost all pages show the state before the current one.
+    Almost all pages show one of the latest states, so that few renderings are kept.
     """
 
     def __init__(self) -> None:
-        self._lock, self._versions, self._html = threading.Lock(), (0, 0), ""
+        self._lock, self._render = threading.Lock(), lru_cache(MAX_RENDERINGS)(_render_row_changes)
 
     def render(self, before: ClusterState, after: ClusterState) -> str:
         """Return the changes as htmx out-of-band swaps, or "" if the list has not changed."""
-        with self._lock:
-            versions = before.version, after.version
-            if versions != self._versions:
-                self._html = _render_row_changes(before, after)
-                self._versions = versions
-            return self._html
+        with self._lock:  # The other pages wait for the rendering, and do not begin another one.
+            return self._render(before, after)
 
 
 def count_by_state(rows: list[Row]) -> dict[str, int]:
@@ -190,21 +188,19 @@ def _parse_order() -> RowOrder:
 
 def _render_all_rows(state: ClusterState) -> str:
     """Render all rows and the parts next to the list, as htmx out-of-band swaps."""
-    rows = build_rows(state.nodes, state.maintenances)
-    return render_template("rows_all.html", rows=rows) + _render_summary(state, rows)
+    return render_template("rows_all.html", rows=state.rows) + _render_summary(state)
 
 
 def _render_row_changes(before: ClusterState, after: ClusterState) -> str:
     """Render the changed rows, and the parts next to the list if they have changed, as htmx out-of-band swaps."""
-    rows_before, rows = (build_rows(state.nodes, state.maintenances) for state in (before, after))
-    changes = render_template("rows_changed.html", changes=list(diff_rows(rows_before, rows))).strip()
-    summary_before, summary = _render_summary(before, rows_before), _render_summary(after, rows)
+    changes = render_template("rows_changed.html", changes=list(diff_rows(before.rows, after.rows))).strip()
+    summary_before, summary = _render_summary(before), _render_summary(after)
     return changes + (summary if summary != summary_before else "")
 
 
-def _render_summary(state: ClusterState, rows: list[Row]) -> str:
+def _render_summary(state: ClusterState) -> str:
     """Render the parts next to the list: the number of nodes that match each filter, and the stale banner."""
-    return render_template("counts.html", counts=count_by_state(rows)) + render_stale_banner(state)
+    return render_template("counts.html", counts=count_by_state(state.rows)) + render_stale_banner(state)
 
 
 def render_stale_banner(state: ClusterState) -> str:

@@ -14,7 +14,7 @@ from console.operations.run_reports import build_report
 from console.web.callers import LIST_RUNS
 from console.web.cluster_state import ClusterState
 from console.web.context import ConsoleContext
-from console.web.node_rows import STATE_CORDONED, Row, build_rows
+from console.web.node_rows import STATE_CORDONED, Row
 from console.web.node_views import render_stale_banner
 from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version
 from eventing.journal.entries import Query
@@ -154,7 +154,7 @@ class OverviewViews:
 
 
 def _build_values(state: ClusterState, alerts: Alerts) -> Object:
-    overview = Overview.from_rows(build_rows(state.nodes, state.maintenances))
+    overview = Overview.from_rows(state.rows)
     is_stuck = bool(overview.stuck or alerts.stopped_runs or alerts.dead_letter_count)
     return {
         **{"overview": overview, "alerts": alerts, "is_stuck": is_stuck, "max_listed": MAX_LISTED_NODES},

@@ -12,7 +12,7 @@ from werkzeug.exceptions import ServiceUnavailable
 
 from console.web.cluster_state import ClusterState, ClusterWatcher
 
-MAX_STREAMS = 48
+MAX_STREAMS = 96
 """Maximum number of concurrent streams: each occupies a thread that is not free for other requests."""
 MAX_STREAM_SECONDS = 300.0
 """Lifetime of a stream; the browser then reconnects, and a user who has lost permissions gets no new stream."""
@@ -20,8 +20,6 @@ KEEPALIVE_SECONDS = 15.0
 """Idle time after which a stream sends a comment, so that the server notices a closed connection."""
 KEEPALIVE_COMMENT = ": keepalive\n\n"
 """A comment in the event stream, which browsers ignore."""
-MIN_UPDATE_SECONDS = 0.1
-"""Delay between two updates: users perceive no more than ten per second."""
 
 
 class PageStreams:
@@ -40,7 +38,6 @@ class PageStreams:
             if newer:
                 version = newer.version
             yield newer
-            time.sleep(MIN_UPDATE_SECONDS)
 
     def build_response(self, messages: Iterator[str]) -> Response:
         """Build the response that streams the messages. Raises `ServiceUnavailable` if too many streams are open."""
