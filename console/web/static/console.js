@@ -1,6 +1,9 @@
-// Behavior that htmx does not provide: the dialog, keyboard navigation in menus, the selection
-// count, ages, the connection state.
+// Behavior that htmx does not provide: the dialog, keyboard navigation in menus, copy buttons, sorting and
+// filtering of nodes, the selection count, the zoom of a timeline, ages, the connection state.
 "use strict";
+
+// Styles show the controls that need this script only below this class.
+document.documentElement.classList.add("scripted");
 
 const dialog = document.getElementById("window");
 const body = document.getElementById("window-body");
@@ -24,7 +27,32 @@ body.addEventListener("click", (event) => {
     dialog.close();
   }
 });
+dialog.addEventListener("click", (event) => {
+  if (event.target === dialog) dialog.close();  // the backdrop, because the content covers the dialog
+});
 dialog.addEventListener("close", () => body.replaceChildren());
+
+// Copy the command next to a copy button. Browsers offer the clipboard only over HTTPS and on this machine; elsewhere,
+// select the command, so that the user can copy it with the keyboard.
+const COPIED_MILLISECONDS = 2000;
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button.copy");
+  if (!button) return;
+  const code = button.parentElement.querySelector("code");
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
+    getSelection().selectAllChildren(code);
+    return;
+  }
+  const label = button.textContent;
+  button.textContent = "Copied";
+  button.classList.add("copied");
+  setTimeout(() => {
+    button.textContent = label;
+    button.classList.remove("copied");
+  }, COPIED_MILLISECONDS);
+});
 
 // Keep at most one menu open. Arrow keys move within it; Escape or a click elsewhere closes it.
 function closeMenus(except) {
