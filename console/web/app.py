@@ -68,9 +68,7 @@ def create_app(
     context = ConsoleContext(client, watcher, identify, journal, functions_url, broker_url)
     app.jinja_env.globals.update(
         has_journal=journal is not None,
-        has_runs=context.has_runs,
-        has_certificates=context.has_certificates,
-        has_cpu_labels=context.has_cpu_labels,
+        is_shown=context.is_shown,
         stale_since=watcher.get_stale_since,
         format_count=format_count,
     )

@@ -53,7 +53,6 @@ class ConsoleContext:
         functions_url: The functions' base URL, or "" to use the addresses in the Triggers.
         broker_url: URL of the broker, or "" to read it from the Broker object.
         has_runs, has_vms: Whether the cluster serves upgrade runs, and virtual machines.
-        has_certificates, has_cpu_labels: Whether the components `certificates` and `cpu-labels` may be installed.
     """
 
     def __init__(
@@ -69,8 +68,20 @@ class ConsoleContext:
         self._identify, self._journal = identify, journal
         self.has_runs = Availability(client, upgrade_runs.are_runs_served)
         self.has_vms = Availability(client, virtualization.are_vmis_served)
-        self.has_certificates = _build_component_check(client, "renew-certificates")
-        self.has_cpu_labels = _build_component_check(client, "label-cpu")
+        self._page_conditions: dict[str, Callable[[], bool]] = {
+            "runs": self.has_runs,
+            "events": lambda: journal is not None,
+            "dead_letters": lambda: journal is not None,
+            "certificates": _build_component_check(client, "renew-certificates"),
+            "cpu_labels": _build_component_check(client, "label-cpu"),
+        }
+
+    def is_shown(self, page: str) -> bool:
+        """Return whether the navigation contains the page with this endpoint.
+
+        The pages of a component that is not installed, and without a journal the pages about events, are left out.
+        """
+        return self._page_conditions.get(page, lambda: True)()
 
     def get_caller(self) -> Caller:
         """Return the caller of this request. Raises `Denied` if the request identifies no user."""

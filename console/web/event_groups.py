@@ -44,7 +44,7 @@ class EventGroup:
 
     @property
     def failed_count(self) -> int:
-        """Return the number of events that report a failure, or that a function failed to process."""
+        """Return the number of failed events, as `is_failed` defines them."""
         return sum(map(is_failed, self.entries))
 
 
@@ -68,6 +68,7 @@ def _build_group(uid: str, members: Sequence[Entry]) -> EventGroup:
 
 
 def is_failed(entry: Entry) -> bool:
-    """Return whether the event is a dead letter, reports a failure, or has a failed attempt."""
-    failed_attempts = (attempt.step_failed for attempt in list_attempts_without_replays(entry))
-    return entry.dead_letter is not None or bool(entry.failure_reason) or any(failed_attempts)
+    """Return whether the event is a dead letter, reports a failure, or was not processed after the last attempt."""
+    last_attempts = {attempt.function: attempt for attempt in list_attempts_without_replays(entry)}
+    is_unprocessed = any(attempt.step_failed for attempt in last_attempts.values())
+    return entry.dead_letter is not None or bool(entry.failure_reason) or is_unprocessed

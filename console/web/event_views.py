@@ -20,7 +20,7 @@ from console.web.json_markup import color_json
 from console.web.node_rows import select_draining_maintenance
 from console.web.polling import build_unchanged_response, render_stale_banner
 from eventing.events import KNOWN_TYPES, TYPE_DESCRIPTIONS, shorten_type
-from eventing.journal.entries import Entry, Query
+from eventing.journal.entries import REDRIVE_PREFIX, Entry, Query, get_object_identity
 from eventing.journal.store import Journal
 from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
 from kube.client.api_errors import Unavailable
@@ -62,7 +62,7 @@ class EventViews:
         values = self._read_list(EventFilter.from_query(request.args))
         if values["version"] == request.args.get("version"):
             return build_unchanged_response(self._context.watcher)
-        return make_response(values["list_html"] + render_stale_banner(self._context.watcher))
+        return make_response(render_template("events_tail.html", **values) + render_stale_banner(self._context.watcher))
 
     def _read_list(self, event_filter: EventFilter) -> Object:
         """Return the list of events as HTML, its version and its filter; the version changes whenever the HTML does."""
@@ -90,16 +90,17 @@ class EventViews:
             "event.html",
             **{"user": user, "entry": entry, "tabs": EVENT_TABS, "tab": tab if tab in EVENT_TABS else "summary"},
             **{"swimlanes": swimlanes, "kind_labels": KIND_LABELS, "meaning": get_meaning(entry)},
+            **{"object_name": get_object_identity(entry.event)[1], "redrive_prefix": REDRIVE_PREFIX},
             json=color_json(format_event_json(entry)) if tab == "json" else "",
-            related={} if tab == "json" else self._find_related_events(entry),
+            related=self._find_related_events(entry) if tab != "json" else {},
         )
 
-    def _find_related_events(self, entry: Entry) -> dict[str, int]:
-        """Return id → number of the event's recorded cause and of the recorded replies to the event."""
+    def _find_related_events(self, entry: Entry) -> dict[str, Entry]:
+        """Return the event's recorded cause and the recorded replies to the event, by their ids."""
         replies = [str(reply["id"]) for attempt in entry.attempts for reply in attempt.replies]
         ids = tuple(filter(None, [entry.cause, *replies]))[:MAX_RELATED_EVENTS]
         related = self._context.journal.list_entries(Query(ids=ids)) if ids else []
-        return {item.event.get_id(): item.seq for item in related if item.dead_letter is None}
+        return {item.event.get_id(): item for item in related if item.dead_letter is None}
 
     def replay(self, seq: int) -> str:
         """Replay one event as a dry run, and render the recorded and the new response of each function.

@@ -27,8 +27,8 @@ STATE_TONES = {
     "Done": "ok",
 }
 """CSS class for the state of a run or a node; any other state is in progress."""
-STEP_TONES = {STEP_DONE: "ok", STEP_CURRENT: "busy", STEP_HALTED: "bad", STEP_PENDING: "done"}
-"""CSS class for the state of a step."""
+STEP_CLASSES = {STEP_DONE: "done", STEP_CURRENT: "current", STEP_HALTED: "failed", STEP_PENDING: "pending"}
+"""CSS class of the stepper for the state of a step."""
 RESULT_TONES = {"Complete": "ok", "Failed": "bad", "Running": "busy"}
 """CSS class for the result of a Job."""
 
@@ -83,4 +83,4 @@ def _build_details(run: Object) -> Object:
 
 
 def _get_css_classes() -> Object:
-    return {"tones": STATE_TONES, "states": STEP_TONES, "results": RESULT_TONES}
+    return {"tones": STATE_TONES, "steps": STEP_CLASSES, "results": RESULT_TONES}

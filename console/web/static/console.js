@@ -108,14 +108,17 @@ document.addEventListener("click", (event) => {
   document.getElementById("count").textContent = "Select nodes first";
 }, { capture: true });
 
-// Show times as ages, and keep the ages up to date.
+// Show times as ages, and keep the ages up to date. The server's clock may be ahead of the browser's.
+const CLOCK_SKEW_SECONDS = 60;
 function showAges() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
-    const seconds = Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000));
+    const age = Math.round((Date.now() - Date.parse(time.dateTime)) / 1000);
+    const isFuture = age < -CLOCK_SKEW_SECONDS;
+    const seconds = isFuture ? -age : Math.max(0, age);
     const [amount, unit] =
       seconds < 120 ? [seconds, "s"] : seconds < 7200 ? [Math.floor(seconds / 60), "min"]
       : seconds < 172800 ? [Math.floor(seconds / 3600), "h"] : [Math.floor(seconds / 86400), "d"];
-    const text = `${amount} ${unit} ago`;
+    const text = isFuture ? `in ${amount} ${unit}` : `${amount} ${unit} ago`;
     if (time.textContent !== text) time.textContent = text;
     time.title = time.dateTime;
   }
@@ -171,3 +174,50 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 showCount();
+
+// Update the list of events every two seconds, as a page about an upgrade run does. The list is paused while the user
+// reads it: while an event is open, after scrolling, and in a hidden tab. An update keeps the open groups open, and
+// marks the new events.
+const TAIL_SECONDS = 2;
+const tail = document.getElementById("tail");
+const tailButton = document.getElementById("tail-button");
+let isTailStopped = false;
+function findTailPause() {
+  if (isTailStopped) return "Paused";
+  if (dialog.open) return "Paused while an event is open";
+  return tail.getBoundingClientRect().top < 0 ? "Paused while you read: scroll to the top to continue" : "";
+}
+function updateTail() {
+  const pause = findTailPause();
+  const state = document.getElementById("tail-state");
+  state.textContent = pause || "Live";
+  state.classList.toggle("off", pause !== "");
+  if (!pause && !document.hidden) tail.dispatchEvent(new Event("tail"));
+}
+function getEventLinks() {
+  return [...tail.querySelectorAll("[id^=event-]")];
+}
+function getGroups() {
+  return [...tail.querySelectorAll("details[id]")];
+}
+if (tail) {
+  let shownGroups = new Map();
+  let shownEvents = new Set();
+  tail.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.target !== tail) return;
+    shownGroups = new Map(getGroups().map((group) => [group.id, group.open]));
+    shownEvents = new Set(getEventLinks().map((link) => link.id));
+  });
+  tail.addEventListener("htmx:afterSwap", (event) => {
+    if (event.target !== tail) return;
+    for (const group of getGroups()) group.open = shownGroups.get(group.id) ?? group.open;
+    for (const link of getEventLinks()) link.closest("tr").classList.toggle("arrived", !shownEvents.has(link.id));
+  });
+  tailButton.addEventListener("click", () => {
+    isTailStopped = !isTailStopped;
+    tailButton.setAttribute("aria-pressed", String(isTailStopped));
+    updateTail();
+  });
+  updateTail();
+  setInterval(updateTail, TAIL_SECONDS * 1000);
+}
