@@ -30,7 +30,7 @@ from tests.invalid_events import TEXTS, InvalidEventGenerator
 
 DRAIN_COUNT = 3
 PAGES = (
-    *("/nodes", "/nodes/{}", "/live/nodes/{}", "/start", "/stop", "/events", "/events/{}", "/events/{}/replay"),
+    *("/", "/nodes", "/nodes/{}", "/live/nodes/{}", "/start", "/stop", "/events", "/events/{}", "/events/{}/replay"),
     *("/timeline/{}", "/dead-letters", "/dead-letters/redrive", "/dead-letters/redrive/{}", "/health/readiness", "/{}"),
     *("/events/tail", "/events/{}?tab=json", "/certificates", "/cpu-labels"),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
-from flask import Flask, Response, make_response, redirect, render_template, url_for
+from flask import Flask, Response, make_response, render_template
 from werkzeug.exceptions import HTTPException, SecurityError
 from werkzeug.wrappers import Response as AnyResponse
 
@@ -25,9 +25,11 @@ from console.web.cpu_label_views import CpuLabelViews
 from console.web.event_views import EventViews
 from console.web.maintenance_views import MaintenanceViews
 from console.web.node_views import NodeViews
+from console.web.overview_views import OverviewViews
 from console.web.protection import register_protection
 from console.web.redrive_views import RedriveViews
 from console.web.run_views import RunViews
+from console.web.streams import PageStreams
 from eventing.journal.store import Journal, JournalError, UnstorableData
 from kube.client.api_errors import ApiError
 from kube.client.sync_client import SyncClient
@@ -81,14 +83,17 @@ def create_app(
 
 
 def _add_pages(app: Flask, context: ConsoleContext) -> None:
-    nodes, maintenances, runs = NodeViews(context), MaintenanceViews(context), RunViews(context)
+    streams = PageStreams(context.watcher)
+    overview, nodes = OverviewViews(context, streams), NodeViews(context, streams)
+    maintenances, runs = MaintenanceViews(context), RunViews(context)
     events, dead_letters = EventViews(context), RedriveViews(context)
     certificates, cpu_labels = CertificateViews(context), CpuLabelViews(context)
 
     def add(url: str, endpoint: str, view: Callable[..., Response | AnyResponse | str], *methods: str) -> None:
         app.add_url_rule(url, endpoint, view, methods=methods or ["GET"])
 
-    add("/", "home", lambda: redirect(url_for("nodes")))
+    add("/", "home", overview.home)
+    add("/live/home", "live_home", overview.live_home)
     add("/nodes", "nodes", nodes.nodes)
     add("/nodes/<name>", "node", nodes.node)
     add("/nodes/<name>/machines", "machines", nodes.machines)

@@ -108,6 +108,11 @@ class ConsoleContext:
         return api, str(name)
 
     @property
+    def has_journal(self) -> bool:
+        """Return whether the console has a journal."""
+        return self._journal is not None
+
+    @property
     def journal(self) -> Journal:
         """Return the journal. Raises `NotFound`, with instructions to configure one, if the console has none."""
         if self._journal is None:

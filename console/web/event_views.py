@@ -159,6 +159,7 @@ def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
         idle_count=len(recorded) - len(entries),
         diagram=swimlanes.build_diagram(entries),
         swimlanes=swimlanes,
+        is_failed=is_failed,
         **template_values,
     )
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from console.operations.blocked_pods import group_blocked_pods
 from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
+    find_separate_error,
     format_full_name,
     get_phase_label,
-    summarize_blockers,
 )
 from kube.maintenance.objects import (
     FAILED,
@@ -19,6 +21,7 @@ from kube.maintenance.objects import (
     SUCCEEDED,
     Maintenance,
     get_node_name,
+    get_requester,
     get_spec,
     get_status,
     is_deleting,
@@ -28,6 +31,7 @@ from kube.maintenance.objects import (
 from kube.nodes import build_natural_sort_key, has_maintenance_label, is_cordoned
 from kube.paths import Object
 from kube.pods import is_ready
+from kube.text_limits import format_count
 
 START, STOP = "start", "stop"
 STATE_LABELS = {
@@ -43,6 +47,10 @@ STATE_TONES = {
     **{"Ending": "busy", "Waiting": "busy", PHASE_CORDONING: "busy"},
 }
 """Phase label → CSS class of its color."""
+STATE_CORDONED, STATE_IN_SERVICE = "Cordoned", "In service"
+"""States of nodes without a maintenance; a node counts as cordoned by others only in the first."""
+ROLE_PREFIX = "node-role.kubernetes.io/"
+"""Prefix of the labels from which `kubectl get nodes` reads a node's roles."""
 
 MANUAL_CORDON_NOTE = "Cordoned without a maintenance: to uncordon the node, run kubectl maintenance uncordon."
 LEFTOVER_CORDON_NOTE = (
@@ -61,6 +69,7 @@ class NodeFacts:
     version: str
     taints: tuple[str, ...]
     is_labelled: bool = False
+    roles: tuple[str, ...] = ()
 
     @classmethod
     def from_node(cls, node: Object) -> NodeFacts:
@@ -68,9 +77,10 @@ class NodeFacts:
         info = (node.get("status") or {}).get("nodeInfo") or {}
         taints = tuple(f"{taint['key']}:{taint['effect']}" for taint in node["spec"].get("taints") or [])
         version = str(info.get("kubeletVersion") or "")
-        return cls(
-            node["metadata"]["name"], is_ready(node), is_cordoned(node), version, taints, has_maintenance_label(node)
-        )
+        labels = node["metadata"].get("labels") or {}
+        roles = tuple(sorted(label.removeprefix(ROLE_PREFIX) for label in labels if label.startswith(ROLE_PREFIX)))
+        name, is_labelled = node["metadata"]["name"], has_maintenance_label(node)
+        return cls(name, is_ready(node), is_cordoned(node), version, taints, is_labelled, roles)
 
 
 @dataclass(frozen=True)
@@ -83,8 +93,10 @@ class Row:
         percent: Progress of the drain; None if the node is not in maintenance.
         remaining_pods, total_pods: Pods to evict, now and at the start; None before the first count.
         blocked_pods: Number of blocked pods.
-        blocker: What blocks the drain: the first blocked pod's message, or the latest error.
+        blocker: What blocks the drain: the latest error, or the cause that blocks most pods.
         reason: Why the node is in maintenance, as the requester wrote it.
+        since, requester: When the maintenance was created, and by whom; "" without a maintenance.
+        roles, version: The node's roles, separated by commas, and its kubelet's version.
         offered_action: START, STOP, or "" if neither applies now; `note` explains the state.
     """
 
@@ -100,6 +112,32 @@ class Row:
     blocker: str = ""
     reason: str = ""
     note: str = ""
+    since: str = ""
+    requester: str = ""
+    roles: str = ""
+    version: str = ""
+
+    @property
+    def is_in_maintenance(self) -> bool:
+        """Return whether an unreleased maintenance names the node."""
+        return self.percent is not None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether an administrator must act: pods are blocked, a step failed, or the maintenance failed."""
+        return self.is_in_maintenance and self.tone == "bad"
+
+    @property
+    def urgency(self) -> int:
+        """Return the rank in the default order: 0 stuck, 1 in progress, 2 drained, 3 other problem, 4 in service."""
+        if self.is_in_maintenance:
+            return 0 if self.is_stuck else 2 if self.tone == "done" else 1
+        return 4 if self.state == STATE_IN_SERVICE and self.readiness == "Ready" else 3
+
+    @property
+    def filters(self) -> str:
+        """Return the names of the `STATE_FILTERS` that select the row, separated by spaces."""
+        return " ".join(name for name, matches in STATE_FILTERS.items() if matches(self))
 
     @property
     def html_id(self) -> str:
@@ -125,9 +163,9 @@ def build_rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenanc
 
 def build_row(node_name: str, node: NodeFacts | None, maintenances: Sequence[Maintenance]) -> Row:
     """Build the row of one node, which shows the unreleased maintenance that drains the node, if there is one."""
-    readiness = "gone" if node is None else "Ready" if node.is_ready else "NotReady"
     if unreleased := select_unreleased(maintenances):
-        return _build_maintenance_row(node_name, readiness, select_draining_maintenance(unreleased), len(unreleased))
+        return _build_maintenance_row(node_name, node, select_draining_maintenance(unreleased), len(unreleased))
+    readiness = _get_readiness(node)
     if node is None:
         return Row(
             node_name,
@@ -139,8 +177,14 @@ def build_row(node_name: str, node: NodeFacts | None, maintenances: Sequence[Mai
         )
     if node.is_cordoned:
         note = LEFTOVER_CORDON_NOTE if node.is_labelled else MANUAL_CORDON_NOTE
-        return Row(node_name, readiness, "Cordoned", "off", START, note=note)
-    return Row(node_name, readiness, "In service", "ok" if readiness == "Ready" else "off", START)
+        state, tone = STATE_CORDONED, "off"
+    else:
+        note, state, tone = "", STATE_IN_SERVICE, "ok" if node.is_ready else "off"
+    return Row(node_name, readiness, state, tone, START, note=note, roles=", ".join(node.roles), version=node.version)
+
+
+def _get_readiness(node: NodeFacts | None) -> str:
+    return "gone" if node is None else "Ready" if node.is_ready else "NotReady"
 
 
 def select_draining_maintenance(maintenances: Sequence[Maintenance]) -> Maintenance:
@@ -155,7 +199,7 @@ def select_draining_maintenance(maintenances: Sequence[Maintenance]) -> Maintena
     )
 
 
-def _build_maintenance_row(name: str, readiness: str, maintenance: Maintenance, count: int) -> Row:
+def _build_maintenance_row(name: str, node: NodeFacts | None, maintenance: Maintenance, count: int) -> Row:
     status = get_status(maintenance)
     blocked = status.get("blockedPods") or []
     phase = get_phase_label(maintenance)
@@ -164,7 +208,7 @@ def _build_maintenance_row(name: str, readiness: str, maintenance: Maintenance, 
     is_ending = is_deleting(maintenance)
     return Row(
         name,
-        readiness,
+        _get_readiness(node),
         state=("Blocked" if is_blocked else STATE_LABELS.get(phase, phase)) + (f" (1 of {count})" if count > 1 else ""),
         tone="bad" if is_blocked else STATE_TONES.get(phase, "off"),
         offered_action="" if is_ending else STOP,
@@ -172,10 +216,24 @@ def _build_maintenance_row(name: str, readiness: str, maintenance: Maintenance, 
         remaining_pods=len(status.get("pendingPods") or []) if has_counts else None,
         total_pods=int(status["evictionPods"]) if has_counts else None,
         blocked_pods=len(blocked),
-        blocker=summarize_blockers(status),
+        blocker=_summarize_cause(status),
         reason=str(get_spec(maintenance).get("reason") or ""),
         note=f"{format_full_name(maintenance)} is being deleted; the functions restore the node." if is_ending else "",
+        since=str(maintenance["metadata"].get("creationTimestamp") or ""),
+        requester=get_requester(maintenance),
+        roles=", ".join(node.roles) if node else "",
+        version=node.version if node else "",
     )
+
+
+def _summarize_cause(status: Mapping[str, Any]) -> str:
+    """Return what blocks a drain, the cause first because a list may cut the text; the error of a failed step wins."""
+    if error := find_separate_error(status):
+        return error
+    if not (groups := group_blocked_pods(status.get("blockedPods") or [])):
+        return ""
+    more = f" ({format_count(len(groups) - 1, 'more cause')})" if len(groups) > 1 else ""
+    return f"{groups[0].message}: {groups[0].format_pods()}{more}"
 
 
 @dataclass(frozen=True)
@@ -191,10 +249,45 @@ class RowFilter:
 
 
 STATE_FILTERS: dict[str, Callable[[Row], bool]] = {
-    "maintenance": lambda row: row.percent is not None,
-    "blocked": lambda row: row.blocked_pods > 0,
-    "service": lambda row: row.percent is None,
+    "maintenance": lambda row: row.is_in_maintenance,
+    "blocked": lambda row: row.is_stuck,
+    "cordoned": lambda row: not row.is_in_maintenance and row.state == STATE_CORDONED,
 }
+
+SORT_KEYS: dict[str, Callable[[Row], str]] = {
+    "state": lambda row: str(row.urgency),
+    "name": lambda row: row.name,
+    "roles": lambda row: row.roles,
+    "ready": lambda row: row.readiness,
+    "version": lambda row: row.version,
+    "since": lambda row: row.since,
+    "requester": lambda row: row.requester,
+    "reason": lambda row: row.blocker or row.reason,
+}
+"""Column → the text by which the column sorts; numbers in it are compared numerically."""
+DEFAULT_SORT = "state"
+"""The default order: stuck maintenances first, then those in progress; each group by name."""
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """The order of a list: `column` is a key of `SORT_KEYS`. The browser applies the same order to later changes."""
+
+    column: str = DEFAULT_SORT
+    is_descending: bool = False
+
+    def sort(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows in this order; rows without a value are last in both directions.
+
+        In: rows in the order of their names, which is also the order of rows with equal values.
+        """
+        get_key = SORT_KEYS[self.column]
+        with_value = sorted(
+            (row for row in rows if get_key(row)),
+            key=lambda row: build_natural_sort_key(get_key(row)),
+            reverse=self.is_descending,
+        )
+        return [*with_value, *(row for row in rows if not get_key(row))]
 
 
 ROW_NEW, ROW_CHANGED, ROW_GONE = "new", "changed", "gone"

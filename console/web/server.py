@@ -21,7 +21,7 @@ from console.web.callers import (
     identify_by_kubeconfig,
     identify_by_token,
 )
-from console.web.node_views import MAX_STREAM_SECONDS, MAX_STREAMS
+from console.web.streams import MAX_STREAM_SECONDS, MAX_STREAMS
 from eventing import gunicorn_worker
 from eventing.endpoints import parse_host_port
 from eventing.journal.database import JournalNotReady

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import chain
 
 from eventing.events import FAILURE_TYPES, SOURCE_PREFIX, shorten_type
@@ -23,9 +23,16 @@ LANE_ORDER = (
 PIXELS_PER_SECOND = 400.0
 MIN_GAP_PIXELS, MAX_GAP_PIXELS = 9.0, 46.0
 """Pixels between two moments: the minimum separates the moments, the maximum limits the width of a wait."""
-LANE_HEIGHT, TOP_MARGIN, LEFT_MARGIN, RIGHT_MARGIN = 26, 24, 110, 60
-"""Pixels: height of a lane, top margin for times, left margin for names, right margin for the last time."""
+LANE_HEIGHT, TOP_MARGIN, SIDE_MARGIN = 26, 24, 14
+"""Pixels: height of a lane, top margin for times, margin at the left and right.
+
+The names of the lanes are outside the drawing; console.css gives them the same height and top margin.
+"""
 MIN_BAR_WIDTH = 5.0
+LONG_WAIT_SECONDS = 1.0
+"""Duration of a wait from which on the drawing marks that the wait is shortened."""
+MIN_TICK_PIXELS = 18.0
+"""Distance of two time labels in pixels; the page hides labels that overlap at its width and zoom."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Line:
 
 @dataclass(frozen=True)
 class AxisTick:
-    """A time label in seconds after the first moment; `follows_gap` is true if a long wait precedes the label."""
+    """A time label, the clock time in UTC; `follows_gap` is true if a long wait precedes the label."""
 
     x: float
     text: str
@@ -72,7 +79,10 @@ class AxisTick:
 
 @dataclass(frozen=True)
 class Diagram:
-    """The complete drawing, in pixels."""
+    """The complete drawing, in pixels of its natural width; the page scales all horizontal positions to its own width.
+
+    `day` is the date of the first moment in UTC.
+    """
 
     width: float
     height: float
@@ -81,6 +91,7 @@ class Diagram:
     events: tuple[Ring, ...]
     lines: tuple[Line, ...]
     ticks: tuple[AxisTick, ...]
+    day: str
 
 
 class TimeScale:
@@ -88,10 +99,15 @@ class TimeScale:
 
     def __init__(self, times: Iterable[datetime]) -> None:
         self._times = sorted(set(times))
-        self._pixels = [float(LEFT_MARGIN)]
+        self._pixels = [float(SIDE_MARGIN)]
         for before, after in zip(self._times, self._times[1:], strict=False):
             proportional = (after - before).total_seconds() * PIXELS_PER_SECOND
             self._pixels.append(self._pixels[-1] + min(MAX_GAP_PIXELS, max(MIN_GAP_PIXELS, proportional)))
+
+    @property
+    def start(self) -> datetime:
+        """Return the first moment."""
+        return self._times[0]
 
     @property
     def end(self) -> float:
@@ -110,22 +126,20 @@ class TimeScale:
         return self._pixels[index] + fraction * (self._pixels[index + 1] - self._pixels[index])
 
     def build_ticks(self) -> list[AxisTick]:
-        """Return a time label wherever there is enough space, and after each long wait."""
+        """Return a time label wherever there is enough space."""
         ticks: list[AxisTick] = []
         previous = self._times[0]
         for time, x in zip(self._times, self._pixels, strict=True):
-            follows_gap = (time - previous).total_seconds() * PIXELS_PER_SECOND > MAX_GAP_PIXELS
-            if not ticks or x - ticks[-1].x >= MAX_GAP_PIXELS:
-                ticks.append(AxisTick(x, format_duration((time - self._times[0]).total_seconds()), follows_gap))
+            follows_gap = (time - previous).total_seconds() > LONG_WAIT_SECONDS
+            if not ticks or x - ticks[-1].x >= MIN_TICK_PIXELS:
+                ticks.append(AxisTick(x, format_clock_time(time), follows_gap))
             previous = time
         return ticks
 
 
-def format_duration(value: float) -> str:
-    """Format a duration for display."""
-    if value < 10:
-        return f"{value:.2f} s"
-    return f"{value:.0f} s" if value < 120 else f"{value / 60:.0f} min"
+def format_clock_time(time: datetime) -> str:
+    """Format the clock time in UTC with tenths of a second, which distinguish the steps of a drain."""
+    return f"{time.astimezone(timezone.utc):%H:%M:%S.%f}"[:-5]
 
 
 def get_emitter(entry: Entry) -> str:
@@ -164,13 +178,14 @@ def build_diagram(entries: Sequence[Entry]) -> Diagram | None:
     rings = {entry.seq: _build_ring(entry, scale, lanes) for entry in entries}
     all_bars = tuple(chain.from_iterable(bars.values()))
     return Diagram(
-        width=max([scale.end, *(bar.x + bar.width for bar in all_bars)]) + RIGHT_MARGIN,
+        width=max([scale.end, *(bar.x + bar.width for bar in all_bars)]) + SIDE_MARGIN,
         height=TOP_MARGIN + LANE_HEIGHT * len(lanes) + 6,
         lanes=tuple(lanes.items()),
         attempts=all_bars,
         events=tuple(rings.values()),
         lines=tuple(_build_lines(entries, bars, rings)),
         ticks=tuple(scale.build_ticks()),
+        day=f"{scale.start.astimezone(timezone.utc):%Y-%m-%d}",
     )
 
 

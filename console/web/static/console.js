@@ -13,7 +13,7 @@ body.addEventListener("htmx:afterSwap", (event) => {
   if (event.target !== body) return;
   if (!body.querySelector("*")) {
     dialog.close();
-    for (const box of document.querySelectorAll("input[name=node]:checked")) box.checked = false;
+    for (const box of getBoxes()) box.checked = false;
     showCount();
     return;
   }
@@ -45,11 +45,10 @@ document.addEventListener("click", async (event) => {
     getSelection().selectAllChildren(code);
     return;
   }
-  const label = button.textContent;
   button.textContent = "Copied";
   button.classList.add("copied");
   setTimeout(() => {
-    button.textContent = label;
+    button.textContent = "Copy";
     button.classList.remove("copied");
   }, COPIED_MILLISECONDS);
 });
@@ -81,32 +80,107 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Show the number of selected nodes.
+// Filter and sort the nodes without a request. The address keeps the filter and the order, so that a reload or a shared
+// link shows the same rows. The server renders the first order; `RowOrder` in node_rows.py has the same rules.
+const list = document.getElementById("nodes");
+const filterForm = document.getElementById("filter");
+const collator = new Intl.Collator("en", { numeric: true });
+const view = new URLSearchParams(location.search);
+const getKey = (row, column) => row.cells[column].dataset.key ?? row.cells[column].textContent.trim();
+const getName = (row) => row.cells[1].textContent;
+
+function hideRows() {
+  const text = (view.get("q") ?? "").trim().toLowerCase(), state = view.get("state");
+  let shown = 0;
+  for (const row of list.rows) {
+    const isSelected = getName(row).toLowerCase().includes(text)
+      && (!state || row.querySelector("td.state").dataset.in.split(" ").includes(state));
+    if (row.hidden === isSelected) row.hidden = !isSelected;
+    shown += isSelected;
+  }
+  document.getElementById("none").hidden = shown > 0;
+}
+
+function sortRows() {
+  if (list.querySelector("details[open]")) return;  // A menu must not move; the rows are sorted when it closes.
+  const heading = document.querySelector("table.nodes th[aria-sort]"), column = heading?.cellIndex ?? 2;
+  const direction = heading?.getAttribute("aria-sort") === "descending" ? -1 : 1;
+  const rows = [...list.rows].map((row) => ({ row, key: getKey(row, column), name: getName(row) }));
+  rows.sort((a, b) => (!a.key - !b.key) || direction * collator.compare(a.key, b.key) || collator.compare(a.name, b.name));
+  const focused = document.activeElement;
+  let next = list.rows[0];
+  for (const { row } of rows) {
+    if (row !== next && row === next?.nextElementSibling) next = row;  // `next` itself comes later: move only that row
+    if (row === next) next = next.nextElementSibling;
+    else list.insertBefore(row, next);
+  }
+  if (list.contains(focused)) focused.focus({ preventScroll: true });  // A moved element loses the focus.
+}
+
+function showRows() {
+  if (!list) return;
+  hideRows();
+  sortRows();
+  showCount();
+}
+
+function setView(changes) {
+  for (const [name, value] of Object.entries(changes)) {
+    if (value) view.set(name, value);
+    else view.delete(name);
+  }
+  const query = view.toString();
+  history.replaceState(null, "", query ? `?${query}` : location.pathname);
+  for (const link of document.querySelectorAll("a[data-state]")) {
+    if (link.dataset.state === (view.get("state") ?? "")) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+  for (const heading of document.querySelectorAll("table.nodes th:has(a[data-sort])")) {
+    if (heading.firstElementChild.dataset.sort !== (view.get("sort") ?? "state")) heading.removeAttribute("aria-sort");
+    else heading.setAttribute("aria-sort", view.get("order") === "desc" ? "descending" : "ascending");
+  }
+  showRows();
+}
+
+if (list) {
+  document.addEventListener("click", (event) => {
+    const state = event.target.closest("a[data-state]"), column = event.target.closest("a[data-sort]");
+    if (!(state || column) || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    if (state) return setView({ state: state.dataset.state });
+    const isAscending = column.closest("th").getAttribute("aria-sort") === "ascending";
+    setView({ sort: column.dataset.sort, order: isAscending ? "desc" : "" });
+  });
+  filterForm.addEventListener("input", () => setView({ q: filterForm.q.value.trim() }));
+  filterForm.addEventListener("change", (event) => {
+    if (event.target.name === "sort") setView({ sort: event.target.value, order: "" });
+  });
+  filterForm.addEventListener("submit", (event) => event.preventDefault());
+  document.addEventListener("htmx:sseMessage", showRows);
+  list.addEventListener("toggle", sortRows, { capture: true });
+}
+
+// Show the number of selected nodes. The styles show the buttons while a node is selected.
+const getBoxes = () => [...document.querySelectorAll("tbody input[name=node]")];
 function showCount() {
   const label = document.getElementById("count");
   if (!label) return;
-  const boxes = [...document.querySelectorAll("tbody input[name=node]")];
-  const selected = boxes.filter((box) => box.checked).length;
-  label.textContent = selected ? `${selected} selected` : "None selected";
-  // aria-disabled keeps the buttons in the tab order. Without this script, the server answers that no node is selected.
-  for (const button of document.querySelectorAll(".bulk button")) button.setAttribute("aria-disabled", String(!selected));
+  const selected = getBoxes().filter((box) => box.checked);
+  const hidden = selected.filter((box) => box.closest("tr").hidden).length;
+  const text = `${selected.length} selected` + (hidden ? `, ${hidden} of them not shown` : "");
+  label.textContent = selected.length ? text : "";
+  document.querySelector(".bulk .number").textContent = text;
+  const shown = getBoxes().filter((box) => !box.closest("tr").hidden);
   const all = document.getElementById("all");
-  all.checked = selected > 0 && selected === boxes.length;
-  all.indeterminate = selected > 0 && selected < boxes.length;
+  all.checked = shown.length > 0 && shown.every((box) => box.checked);
+  all.indeterminate = !all.checked && selected.length > 0;
 }
 document.addEventListener("change", (event) => {
   if (event.target.id === "all")
-    for (const box of document.querySelectorAll("tbody input[name=node]")) box.checked = event.target.checked;
+    for (const box of getBoxes()) if (!box.closest("tr").hidden) box.checked = event.target.checked;
   showCount();
 });
-
-// Tell the user to select nodes first, before htmx or the form sends a request for none.
-document.addEventListener("click", (event) => {
-  if (!event.target.closest('.bulk button[aria-disabled="true"]')) return;
-  event.preventDefault();
-  event.stopPropagation();
-  document.getElementById("count").textContent = "Select nodes first";
-}, { capture: true });
+document.addEventListener("reset", () => setTimeout(showCount));  // after the browser has cleared the checkboxes
 
 // Show times as ages, and keep the ages up to date. The server's clock may be ahead of the browser's.
 const CLOCK_SKEW_SECONDS = 60;
@@ -125,7 +199,7 @@ function showAges() {
 }
 showAges();
 setInterval(showAges, 5000);
-document.addEventListener("htmx:afterSettle", () => { showAges(); showCount(); });
+document.addEventListener("htmx:afterSettle", () => { showAges(); showCount(); fitTimeline(); });
 
 // Show whether the page receives live updates.
 const connection = document.getElementById("connection");
@@ -151,6 +225,58 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   event.detail.shouldSwap = event.target.querySelector(".loading") !== null;
 });
 
+// A live update replaces a part of the page. Keep its unfolded details open, and the focus on the same element.
+let openDetails = [];
+let focusedId = "";
+document.addEventListener("htmx:sseBeforeMessage", () => {
+  openDetails = [...document.querySelectorAll("main details[id][open]")].map((element) => element.id);
+  focusedId = document.activeElement?.id ?? "";
+});
+document.addEventListener("htmx:sseMessage", () => {
+  for (const id of openDetails) document.getElementById(id)?.setAttribute("open", "");
+  if (document.activeElement === document.body && focusedId) document.getElementById(focusedId)?.focus();
+});
+
+// Zoom of the timeline, which positions everything in percent of its width. Zoom 0 fits all events into the window, zoom
+// 1 keeps neighboring events apart. The zoom and the position outlast a reload of the timeline.
+const MAX_ZOOM = 64, TICK_PIXELS = 78;
+let zoom = 1;
+let plotCenter = null;
+function fitTimeline() {
+  const plot = document.querySelector(".plot");
+  if (!plot) return;
+  const svg = plot.querySelector("svg");
+  const readable = Math.max(plot.clientWidth, Number(svg.getAttribute("width")));
+  const width = zoom ? readable * zoom : plot.clientWidth;
+  svg.style.width = `${width}px`;
+  if (plotCenter !== null) plot.scrollLeft = plotCenter * width - plot.clientWidth / 2;
+  let end = -Infinity;
+  for (const tick of svg.querySelectorAll(".tick")) {
+    const x = (parseFloat(tick.getAttribute("x")) / 100) * width;
+    const isAtEnd = x + TICK_PIXELS > width;  // such a label ends at its moment instead of starting there
+    const start = isAtEnd ? x - TICK_PIXELS : x;
+    const fits = start >= end;
+    tick.style.visibility = fits ? "visible" : "hidden";
+    tick.setAttribute("text-anchor", isAtEnd ? "end" : "start");
+    if (fits) end = start + TICK_PIXELS;
+  }
+  const isFitted = width === plot.clientWidth;
+  for (const button of document.querySelectorAll("[data-zoom]"))
+    button.setAttribute("aria-disabled", String(button.dataset.zoom === "in" ? zoom >= MAX_ZOOM : isFitted));
+}
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-zoom]");
+  if (!button || button.getAttribute("aria-disabled") === "true") return;
+  const zoomedOut = zoom > 1 ? zoom / 2 : 0;
+  zoom = { in: zoom ? zoom * 2 : 1, out: zoomedOut, fit: 0 }[button.dataset.zoom];
+  fitTimeline();
+});
+document.addEventListener("scroll", (event) => {
+  const plot = event.target;
+  if (plot.classList?.contains("plot")) plotCenter = (plot.scrollLeft + plot.clientWidth / 2) / plot.scrollWidth;
+}, { capture: true });
+addEventListener("resize", fitTimeline);
+
 // Close the streams of a hidden page. When the page is visible again, an error event makes the extension reopen them.
 let streams = [];
 let paused = [];
@@ -174,10 +300,10 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 showCount();
+fitTimeline();
 
 // Update the list of events every two seconds, as a page about an upgrade run does. The list is paused while the user
-// reads it: while an event is open, after scrolling, and in a hidden tab. An update keeps the open groups open, and
-// marks the new events.
+// reads it: while an event is open, after scrolling, and in a hidden tab.
 const TAIL_SECONDS = 2;
 const tail = document.getElementById("tail");
 const tailButton = document.getElementById("tail-button");
@@ -194,25 +320,7 @@ function updateTail() {
   state.classList.toggle("off", pause !== "");
   if (!pause && !document.hidden) tail.dispatchEvent(new Event("tail"));
 }
-function getEventLinks() {
-  return [...tail.querySelectorAll("[id^=event-]")];
-}
-function getGroups() {
-  return [...tail.querySelectorAll("details[id]")];
-}
 if (tail) {
-  let shownGroups = new Map();
-  let shownEvents = new Set();
-  tail.addEventListener("htmx:beforeSwap", (event) => {
-    if (event.target !== tail) return;
-    shownGroups = new Map(getGroups().map((group) => [group.id, group.open]));
-    shownEvents = new Set(getEventLinks().map((link) => link.id));
-  });
-  tail.addEventListener("htmx:afterSwap", (event) => {
-    if (event.target !== tail) return;
-    for (const group of getGroups()) group.open = shownGroups.get(group.id) ?? group.open;
-    for (const link of getEventLinks()) link.closest("tr").classList.toggle("arrived", !shownEvents.has(link.id));
-  });
   tailButton.addEventListener("click", () => {
     isTailStopped = !isTailStopped;
     tailButton.setAttribute("aria-pressed", String(isTailStopped));
@@ -221,3 +329,24 @@ if (tail) {
   updateTail();
   setInterval(updateTail, TAIL_SECONDS * 1000);
 }
+
+// An update of a part that is requested repeatedly keeps its details open or closed, and marks the new events.
+for (const part of document.querySelectorAll("#tail, #run")) {
+  const getDetails = () => [...part.querySelectorAll("details[id]")];
+  const getEventLinks = () => [...part.querySelectorAll("[id^=event-]")];
+  let shownDetails = new Map();
+  let shownEvents = new Set();
+  part.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.target !== part) return;
+    shownDetails = new Map(getDetails().map((element) => [element.id, element.open]));
+    shownEvents = new Set(getEventLinks().map((link) => link.id));
+  });
+  part.addEventListener("htmx:afterSwap", (event) => {
+    if (event.target !== part) return;
+    for (const element of getDetails()) element.open = shownDetails.get(element.id) ?? element.open;
+    for (const link of getEventLinks()) link.closest("tr").classList.toggle("arrived", !shownEvents.has(link.id));
+  });
+}
+
+// On a phone, the navigation may be wider than the window: show the entry of this page.
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

@@ -82,6 +82,12 @@ class Browser:
         """Open the list of nodes, filtered by the prefix of the first name."""
         self.open("/nodes", q=names[0].rsplit("-", 1)[0] if names else "")
 
+    def list_node_names(self) -> list[str]:
+        """Return the names in the list of nodes, read by one script because the page may change between two calls."""
+        script = "return [...document.querySelectorAll('#nodes tr:not([hidden]) th')].map(item => item.innerText)"
+        names: list[str] = self.run_script(script)
+        return names
+
     def find_all(self, selector: str) -> list[WebElement]:
         """Return all elements that match a CSS selector."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
@@ -99,7 +105,7 @@ class Browser:
         return str(self.run_script(script, selector)).strip()
 
     def get_cell_text(self, node: str, name: str) -> str:
-        """Return the text of a cell in the node's row: `state`, `progress`, `pods` or `why`."""
+        """Return the text of a cell in the node's row, such as `state`, `progress` or `why`."""
         return self.get_text(f"#{build_html_id(node)}-{name}")
 
     def run_script(self, text: str, *arguments: Any) -> Any:

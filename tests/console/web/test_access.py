@@ -274,7 +274,7 @@ def token_console(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", ["/nodes", "/nodes/guarded-1", "/live/nodes", "/live/nodes/guarded-1", "/start?node=x"]
+    "path", ["/", "/nodes", "/nodes/guarded-1", "/live/home", "/live/nodes", "/live/nodes/guarded-1", "/start?node=x"]
 )
 def test_caller_without_view_permission_gets_error_and_no_data(
     token_console: Site, environment: ChainEnvironment, shared_node: str, path: str

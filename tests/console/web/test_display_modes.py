@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
@@ -17,6 +18,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from cloudevents.core.v1.event import CloudEvent
 from selenium.webdriver import Chrome
+from selenium.webdriver.common.keys import Keys
 
 from console.web.node_rows import build_html_id
 from eventing import events
@@ -35,11 +37,27 @@ pytestmark = pytest.mark.slow
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 DISPLAY_MODES = {"light": (DESKTOP_VIEWPORT, False), "dark": (DESKTOP_VIEWPORT, True), "phone": (PHONE_VIEWPORT, False)}
 ALL_DISPLAY_MODES = {**DISPLAY_MODES, "dark phone": (PHONE_VIEWPORT, True)}
-STATIC_PAGES = ("nodes", "window", "node", "timeline", "event", "events", "dead-letters", "error")
+STATIC_PAGES = (
+    *("home", "nodes", "window", "node", "node-crowded", "node-drained", "node-returned", "timeline"),
+    *("event", "events", "dead-letters", "error"),
+)
 """The pages and dialogs of the parametrized tests; further tests open the menu of a row."""
-PAGE_PATHS = {"events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
+PAGE_PATHS = {"home": "/", "events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
+NODES_OF_PAGES = {"node-crowded": 7, "node-drained": 1, "node-returned": 4}
+"""Page name → index of the node: one with fifteen blocked pods, one that is drained, one that was returned."""
 MIN_CHECKBOX_PIXELS, MIN_TARGET_PIXELS = 16, 24
 """Minimum size in pixels of a checkbox, and of a pointer target (WCAG 2.5.8)."""
+OVERFLOW_SELECTOR = ", ".join(
+    (
+        *("table.nodes td", "table.nodes th", ".buttons", ".tools form", ".segmented", ".stepper li", ".tile"),
+        *(".queue li", ".cause", ".facts div"),
+    )
+)
+"""Elements whose content must not be wider than the element."""
+PLOT_WIDTHS_SCRIPT = """
+  return [".plot", ".plot svg"].map(selector => document.querySelector(selector).getBoundingClientRect().width);
+"""
+"""Script that returns the width of the timeline's visible part, and the width of the whole timeline."""
 NODE_COUNT = 500
 PAINT_MILLISECONDS = 1000
 
@@ -66,6 +84,10 @@ def nodes_in_all_states(site: Site) -> Iterator[list[str]]:
         environment.create_maintenance(names[7], reason="firmware"),
     ]
     environment.cluster.kubectl("cordon", names[3])
+    returned_path = environment.create_maintenance(names[4], reason="kernel update")
+    environment.wait_for_state(returned_path)
+    environment.request_deletion(returned_path)
+    environment.wait_for_deletion(returned_path)
     environment.wait_for_state(paths[1])
     environment.wait_for_state(
         paths[0], lambda maintenance: len((maintenance.get("status") or {}).get("blockedPods") or []) == 3
@@ -102,6 +124,9 @@ def open_page(browser: Browser, page: str, names: list[str]) -> None:
             browser.select_node(name)
         browser.wait_for_element(".bulk button").click()
         browser.wait_for_dialog()
+    if page in NODES_OF_PAGES:
+        browser.open(f"/nodes/{names[NODES_OF_PAGES[page]]}")
+        browser.wait_until(lambda: not browser.find_all(".loading"))
     if page in ("node", "timeline", "event"):
         browser.open(f"/nodes/{names[0]}")
         browser.wait_until(lambda: browser.find_all(".lanes svg a"))
@@ -190,7 +215,7 @@ def test_page_has_no_broken_words_or_overlapping_texts(browser_page_and_mode: tu
 
     assert find_broken_words(browser, selector) == []
     assert find_overlapping_texts(browser, selector) == []
-    assert find_overflowing_texts(browser, "table.nodes td, table.nodes th, .buttons, .tools form") == []
+    assert find_overflowing_texts(browser, OVERFLOW_SELECTOR) == []
 
 
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
@@ -200,9 +225,45 @@ def test_two_digit_numbers_fit_into_row(browser: Browser, nodes_in_all_states: l
     browser.emulate_display(size, is_dark=is_dark)
     browser.open("/nodes", q=nodes_in_all_states[7])
 
-    assert browser.get_cell_text(nodes_in_all_states[7], "pods") == "18 of 18 left, 15 blocked"
+    assert browser.get_cell_text(nodes_in_all_states[7], "progress") == "18 of 18 left, 15 blocked"
     assert find_overflowing_texts(browser, f"#{build_html_id(nodes_in_all_states[7])} td") == []
     assert find_overlapping_texts(browser, f"#{build_html_id(nodes_in_all_states[7])}") == []
+
+
+@pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
+def test_timeline_fills_width_and_can_be_zoomed(
+    browser: Browser, nodes_in_all_states: list[str], display_mode: str
+) -> None:
+    """Check that the timeline fills its panel, that its labels are clock times, and that zoom works by keyboard."""
+    size, is_dark = ALL_DISPLAY_MODES[display_mode]
+    browser.emulate_display(size, is_dark=is_dark)
+    browser.open(f"/nodes/{nodes_in_all_states[1]}")
+    browser.wait_until(lambda: browser.find_all(".plot svg a"))
+
+    plot_width, initial_width = browser.run_script(PLOT_WIDTHS_SCRIPT)
+    assert initial_width >= plot_width >= 0.6 * size[0]
+    labels = [text for tick in browser.find_all(".plot .tick") if (text := tick.text)]
+    assert labels
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d\.\d", label) for label in labels)
+    browser.wait_for_element("#zoom-in").send_keys(Keys.ENTER)
+    assert browser.run_script(PLOT_WIDTHS_SCRIPT)[1] == pytest.approx(2 * initial_width, abs=2)
+    assert find_overlapping_texts(browser, ".timeline") == []
+    browser.wait_for_element("#zoom-fit").send_keys(Keys.ENTER)
+    assert browser.run_script(PLOT_WIDTHS_SCRIPT)[1] == pytest.approx(plot_width, abs=2)
+
+
+def test_command_is_copied(browser: Browser, nodes_in_all_states: list[str]) -> None:
+    """OSV-13: The button next to a remedy's command copies the command."""
+    browser.driver.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]})
+    browser.open(f"/nodes/{nodes_in_all_states[0]}")
+    command = browser.get_text(".remedy code")
+    assert command.startswith("kubectl -n ")
+
+    browser.wait_for_element(".remedy .copy").send_keys(Keys.ENTER)
+
+    browser.wait_until(lambda: browser.get_text(".remedy .copy") == "Copied")
+    read_script = "navigator.clipboard.readText().then(arguments[arguments.length - 1])"
+    assert browser.driver.execute_async_script(read_script) == command
 
 
 @pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
@@ -290,7 +351,7 @@ def browser_with_many_nodes(browser: Browser, site: Site) -> Iterator[Browser]:
     """Create 500 nodes, yield the browser once the console shows them, and delete them afterwards."""
     create_nodes(site.environment, NODE_COUNT)
     browser.open("/nodes", q="many-500")
-    browser.wait_until(lambda: int(browser.get_text("#counts").split()[0]) >= NODE_COUNT)
+    browser.wait_until(lambda: int(browser.get_text("#count-all")) >= NODE_COUNT)
     yield browser
     browser.driver.get("about:blank")  # an open page would be updated after each deletion of a node
     site.environment.client.run(

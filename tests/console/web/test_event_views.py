@@ -60,7 +60,7 @@ def test_timeline_shows_lanes_and_event_details(browser: Browser, site: Site, dr
     open_complete_timeline(browser, site, drained_node)
 
     lane_names = browser.run_script(
-        "return [...document.querySelectorAll('.lanes text.name')].map(item => item.textContent)"
+        "return [...document.querySelectorAll('.lanes .name')].map(item => item.textContent)"
     )
     assert {"begin", "cordon", "taint", "evict", "status"} <= set(lane_names)
     marker_labels = browser.run_script(

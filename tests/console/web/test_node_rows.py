@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from console.web.node_rows import (
     Row,
     RowChange,
     RowFilter,
+    RowOrder,
     build_row,
     build_rows,
     diff_rows,
@@ -71,15 +73,15 @@ def test_row_of_failed_step_is_marked_and_names_error_before_blocked_pods() -> N
     assert (row.state, row.tone, row.blocker) == ("Step failed", "bad", "nodes is forbidden")
 
 
-def test_row_of_blocked_drain_names_first_blocked_pod() -> None:
-    """OSV-9: The row names the first blocked pod with its reason, and the number of other blocked pods."""
+def test_row_of_blocked_drain_names_cause_and_first_blocked_pod() -> None:
+    """OSV-9: The row names the cause, the first blocked pod, and the number of other blocked pods."""
     row = build_row(
         "node-1",
         READY_NODE,
         [build_maintenance({"phase": "Running", **COUNTS, "blockedPods": [BLOCKED_POD, BLOCKED_POD]})],
     )
 
-    assert row.blocker == "default/web-1: budget web needs 2 (and 1 more)"
+    assert row.blocker == "budget web needs 2: default/web-1 and 1 more"
     assert (row.percent, row.remaining_pods, row.total_pods, row.blocked_pods) == (50, 2, 4, 2)
     assert row.reason == "test"
 
@@ -175,9 +177,69 @@ def test_diff_lists_removed_changed_and_new_rows() -> None:
 def test_row_filter_matches_text_and_state() -> None:
     draining_row = Row("Node-1", "Ready", "Draining", "busy", STOP, percent=0, blocked_pods=1)
 
-    assert RowFilter("node", "blocked")(draining_row)
+    assert RowFilter("node", "maintenance")(draining_row)
+    assert not RowFilter("node", "blocked")(draining_row)
     assert not RowFilter("other")(draining_row)
-    assert not RowFilter("", "service")(draining_row)
+    assert not RowFilter("", "cordoned")(draining_row)
+
+
+@pytest.mark.parametrize(
+    ("node", "status", "expected_filters", "expected_urgency"),
+    [
+        (READY_NODE, {"phase": "Running", **COUNTS, "blockedPods": [BLOCKED_POD]}, "maintenance blocked", 0),
+        (READY_NODE, {"phase": "Running", **COUNTS, "lastError": "nodes is forbidden"}, "maintenance blocked", 0),
+        (READY_NODE, {"phase": "Failed", "lastError": "no node"}, "maintenance blocked", 0),
+        (READY_NODE, {"phase": "Running", **COUNTS}, "maintenance", 1),
+        (READY_NODE, {"phase": "Succeeded", **COUNTS}, "maintenance", 2),
+        (replace(READY_NODE, is_cordoned=True), None, "cordoned", 3),
+        (replace(READY_NODE, is_ready=False), None, "", 3),
+        (READY_NODE, None, "", 4),
+    ],
+    ids=["blocked", "step failed", "failed", "draining", "drained", "cordoned", "not ready", "in service"],
+)
+def test_filters_and_urgency_follow_state(
+    node: NodeFacts, status: dict[str, Any] | None, expected_filters: str, expected_urgency: int
+) -> None:
+    """Check which filters select a row, and that rows that need an administrator come first."""
+    row = build_row("node-1", node, [build_maintenance(status)] if status else [])
+
+    assert (row.filters, row.urgency) == (expected_filters, expected_urgency)
+
+
+def test_rows_are_sorted_by_column_with_empty_values_last() -> None:
+    """Check that versions are sorted numerically, equal rows by name, and rows without a value are last."""
+    rows = [
+        Row(name, "Ready", "In service", "ok", START, version=version)
+        for name, version in (("a", "v1.9.0"), ("b", ""), ("c", "v1.10.0"), ("d", "v1.9.0"))
+    ]
+
+    assert [row.name for row in RowOrder("version").sort(rows)] == ["a", "d", "c", "b"]
+    assert [row.name for row in RowOrder("version", is_descending=True).sort(rows)] == ["c", "a", "d", "b"]
+    assert [row.name for row in RowOrder("name", is_descending=True).sort(rows)] == ["d", "c", "b", "a"]
+
+
+def test_row_has_roles_and_version_of_node() -> None:
+    """Check that a row has the roles of the node's labels, as `kubectl get nodes` prints them, and the version."""
+    labels = {"node-role.kubernetes.io/worker": "", "node-role.kubernetes.io/control-plane": "", "zone": "a"}
+    node = {
+        "metadata": {"name": "node-1", "labels": labels},
+        "spec": {},
+        "status": {"nodeInfo": {"kubeletVersion": "v1.36.2"}},
+    }
+
+    row = build_row("node-1", NodeFacts.from_node(node), [])
+
+    assert (row.roles, row.version) == ("control-plane, worker", "v1.36.2")
+
+
+def test_row_has_time_and_requester_of_maintenance() -> None:
+    """Check that the row has the maintenance's creation time, and the user who requested it."""
+    maintenance = build_maintenance({"phase": "Running"}, creationTimestamp="2026-01-01T00:00:00Z")
+    maintenance["metadata"]["annotations"] = {"nodemaintenance.dev/requested-by": "eve"}
+
+    row = build_row("node-1", READY_NODE, [maintenance])
+
+    assert (row.since, row.requester) == ("2026-01-01T00:00:00Z", "eve")
 
 
 def test_template_ends_when_browser_disconnects() -> None:
@@ -210,7 +272,7 @@ def test_long_reason_is_cut_in_list_and_whole_in_title() -> None:
 
     html = template.render(row=build_row("node-1", READY_NODE, [maintenance]))
 
-    (title, text) = re.findall(r'<span class="reason" title="([^"]*)">([^<]*)</span>', html)[0]
+    (title, text) = re.findall(r'<span class="reason clamp" title="([^"]*)">([^<]*)</span>', html)[0]
     assert title == "word " * 1000
     assert len(text) <= 120
     assert text.endswith("…")

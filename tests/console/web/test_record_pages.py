@@ -132,7 +132,8 @@ def open_event_panel(browser: Browser, tab: str) -> None:
     browser.open("/events", node=RECORDED_NODE, type=events.NODE_TAINTED, view="time")
     browser.find_all("#tail tbody th a")[-1].click()
     browser.wait_until(lambda: browser.get_text("#window-body h2") == "node.tainted")
-    browser.select_tab(tab)
+    if tab != "summary":
+        browser.select_tab(tab)
 
 
 def open_page(browser: Browser, page: str) -> str:
@@ -275,7 +276,8 @@ def test_certificates_page_has_each_certificate_with_state_and_renewal(browser: 
     browser.open("/certificates")
     rows = browser.find_all("[aria-labelledby=component-macpool] tbody tr")
 
-    assert [row.text.splitlines()[0] for row in rows] == ["macpool-certificate-authority CA", "pool-server"]
+    assert [row.text.split()[0] for row in rows] == ["macpool-certificate-authority", "pool-server"]
+    assert "CA" in rows[0].text.split()
     assert all("valid" in row.text for row in rows)
     assert "kubemacpool-service.example.svc" in rows[1].text
     browser.wait_until(lambda: "in 364 d" in rows[1].text or "in 365 d" in rows[1].text)
@@ -293,7 +295,8 @@ def test_cpu_labels_page_has_groups_of_nodes_and_problems(browser: Browser) -> N
     assert "no such node" in rows["cpu-absent"]
     assert "not changed" in rows["cpu-5"]
     problems = browser.get_text(".problems")
-    assert 'ConfigMap cpus\ndata["cpu-5"].cpu "Unheard" is unknown' in problems
+    assert "ConfigMap cpus" in problems
+    assert 'data["cpu-5"].cpu "Unheard" is unknown: use a model name' in problems
     assert "CPUNodeUnknown" in problems
 
 

@@ -372,7 +372,7 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
 
     browser.run_script(SET_HIDDEN_SCRIPT, True)
     assert browser.get_text("#connection") == "paused"
-    hidden_counts = browser.get_text("#counts")
+    hidden_count = browser.get_text("#count-maintenance")
     path_of_maintenance = environment.create_maintenance(node)
     environment.wait_for_state(path_of_maintenance)
     hidden_text = browser.get_text("main")
@@ -383,7 +383,7 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
     browser.wait_until(lambda: "Drained" in browser.get_text("main"))
     browser.wait_until(lambda: browser.get_text("#connection") == "live")
     if path == "/nodes":
-        assert browser.get_text("#counts") != hidden_counts
+        assert browser.get_text("#count-maintenance") != hidden_count
     environment.request_deletion(path_of_maintenance)
     environment.wait_for_deletion(path_of_maintenance)
     browser.wait_until(lambda: "In service" in browser.get_text("main"))
@@ -392,12 +392,12 @@ def test_hidden_page_receives_no_messages(site: Site, browser: Browser, path: st
 def test_message_about_empty_list_is_updated(site: Site, browser: Browser) -> None:
     """Check that the message disappears when a node matches the filter, and reappears after the node's deletion."""
     browser.open("/nodes", q="lonely")
-    assert browser.get_text("#none") == "No nodes match this filter."
+    assert browser.get_text("#none strong") == "No nodes match this filter."
 
     name = site.environment.create_node("lonely-1")
     browser.wait_until(lambda: name in browser.get_text("table.nodes") and not browser.get_text("#none"))
     site.environment.cluster.kubectl("delete", "node", name)
-    browser.wait_until(lambda: browser.get_text("#none") == "No nodes match this filter.")
+    browser.wait_until(lambda: browser.get_text("#none strong") == "No nodes match this filter.")
 
 
 def build_node_drained_event(node: str) -> CloudEvent:

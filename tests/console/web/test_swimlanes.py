@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from console.web.swimlanes import LEFT_MARGIN, MAX_GAP_PIXELS, MIN_GAP_PIXELS, TimeScale, build_diagram, format_duration
+from console.web.swimlanes import MAX_GAP_PIXELS, MIN_GAP_PIXELS, SIDE_MARGIN, TimeScale, build_diagram
 from eventing import events
 from eventing.events import ObjectReference, build_event
 from eventing.journal.entries import Attempt, Entry
@@ -34,10 +34,10 @@ def test_gaps_in_time_scale_have_minimum_and_maximum_width() -> None:
     """Check that a long gap is drawn with the maximum width, and a very short gap with the minimum width."""
     time_scale = TimeScale([START, build_time(0.00001), build_time(3600)])
 
-    assert time_scale(START) == LEFT_MARGIN
-    assert time_scale(build_time(0.00001)) == LEFT_MARGIN + MIN_GAP_PIXELS
-    assert time_scale(build_time(3600)) == time_scale.end == LEFT_MARGIN + MIN_GAP_PIXELS + MAX_GAP_PIXELS
-    assert LEFT_MARGIN < time_scale(build_time(0.000005)) < LEFT_MARGIN + MIN_GAP_PIXELS
+    assert time_scale(START) == SIDE_MARGIN
+    assert time_scale(build_time(0.00001)) == SIDE_MARGIN + MIN_GAP_PIXELS
+    assert time_scale(build_time(3600)) == time_scale.end == SIDE_MARGIN + MIN_GAP_PIXELS + MAX_GAP_PIXELS
+    assert SIDE_MARGIN < time_scale(build_time(0.000005)) < SIDE_MARGIN + MIN_GAP_PIXELS
     assert time_scale.build_ticks()[-1].follows_gap
 
 
@@ -54,7 +54,7 @@ def test_lanes_are_in_order_of_steps() -> None:
     assert [name for name, _ in diagram.lanes] == ["begin", "cordon", "taint", "status"]
     assert [(bar.seq, bar.is_failed) for bar in diagram.attempts] == [(1, False), (1, False), (2, False)]
     assert len(diagram.lines) == 3
-    assert all(LEFT_MARGIN <= bar.x <= bar.x + bar.width <= diagram.width for bar in diagram.attempts)
+    assert all(SIDE_MARGIN <= bar.x <= bar.x + bar.width <= diagram.width for bar in diagram.attempts)
 
 
 def test_failed_events_and_attempts_are_marked() -> None:
@@ -95,8 +95,12 @@ def test_no_diagram_is_built_without_events() -> None:
     assert build_diagram([]) is None
 
 
-def test_formatted_durations_are_rounded() -> None:
-    assert [format_duration(seconds) for seconds in (0.5, 12.3, 600)] == ["0.50 s", "12 s", "10 min"]
+def test_time_labels_are_clock_times_in_utc() -> None:
+    """Check that labels have the clock time in UTC with tenths of a second, wherever there is space for one."""
+    zone = timezone(timedelta(hours=2))
+    time_scale = TimeScale([START.astimezone(zone), build_time(0.01), build_time(0.26), build_time(90)])
+
+    assert [tick.text for tick in time_scale.build_ticks()] == ["00:00:00.0", "00:00:00.2", "00:01:30.0"]
 
 
 def test_attempt_that_responded_with_failure_event_is_marked_with_reason() -> None:

@@ -1,0 +1,118 @@
+"""Builds the steps of a maintenance, from cordoned to returned, for the node's page. Pure functions.
+
+The steps come from the node and from the status of the NodeMaintenance; no event is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from console.operations.descriptions import find_separate_error, is_step_failing
+from console.web.node_rows import NodeFacts
+from kube.maintenance.groups import GROUPS
+from kube.maintenance.objects import (
+    FAILED,
+    SUCCEEDED,
+    Maintenance,
+    get_condition,
+    get_phase,
+    get_status,
+    is_deleting,
+    is_reported_cordoned,
+)
+from kube.nodes import NO_SCHEDULE
+from kube.text_limits import format_count
+
+DONE, CURRENT, BLOCKED, STEP_FAILED, PENDING = "done", "current", "blocked", "failed", "pending"
+"""States of a step, which are also its CSS classes."""
+EVICTION_INDEX = 2
+"""Position of the eviction among the steps."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a maintenance.
+
+    Attributes:
+        label: What the step does or did, such as `Evicting 5 of 8`.
+        state: DONE, CURRENT, BLOCKED, STEP_FAILED or PENDING.
+        detail: One more fact, "" if there is none.
+        at: When the step was completed (RFC 3339), "" if unknown.
+    """
+
+    label: str
+    state: str
+    detail: str = ""
+    at: str = ""
+
+
+def build_steps(maintenance: Maintenance, node: NodeFacts | None) -> list[Step]:
+    """Return the steps in order; the first step that is not done is current, blocked or failed.
+
+    While a deleted maintenance restores its node, the last step is current, and the steps that did not happen are
+    pending.
+    """
+    cordoned_at = _get_condition_time(maintenance, "Cordoned")
+    drained_at = _get_condition_time(maintenance, "Drained")
+    is_drained = get_phase(maintenance) == SUCCEEDED
+    is_cordoned, is_tainted = _find_node_changes(maintenance, node)
+    steps = [
+        Step("Cordoned", DONE if is_cordoned else PENDING, at=cordoned_at),
+        Step("Tainted", DONE if is_tainted else PENDING, at=cordoned_at),
+        _build_eviction_step(maintenance, is_drained=is_drained),
+        Step("Drained", DONE if is_drained else PENDING, at=drained_at),
+        Step("Returned", PENDING),
+    ]
+    if is_deleting(maintenance):
+        failed = bool(find_separate_error(get_status(maintenance)))
+        return [*steps[:-1], Step("Returning", STEP_FAILED if failed else CURRENT)]
+    return _mark_first_open_step(steps, maintenance)
+
+
+def _get_condition_time(maintenance: Maintenance, condition_type: str) -> str:
+    """Return when the condition became true, "" if it is not true."""
+    condition = get_condition(maintenance, condition_type)
+    return str(condition.get("lastTransitionTime") or "") if condition.get("status") == "True" else ""
+
+
+def _find_node_changes(maintenance: Maintenance, node: NodeFacts | None) -> tuple[bool, bool]:
+    """Return whether the maintenance has cordoned and tainted the node.
+
+    The node's own fields are newer than the status. While the node is being restored, only the status has the answer.
+    """
+    if is_deleting(maintenance) or node is None:
+        is_reported = is_reported_cordoned(maintenance)
+        return is_reported, is_reported
+    drain_taint = f"{GROUPS[maintenance['apiVersion']].drain_taint}:{NO_SCHEDULE}"
+    has_begun = bool(get_phase(maintenance)) and get_phase(maintenance) != FAILED
+    return has_begun and node.is_cordoned, has_begun and drain_taint in node.taints
+
+
+def _build_eviction_step(maintenance: Maintenance, *, is_drained: bool) -> Step:
+    """Return the eviction's step with the number of evicted pods, as far as the status has counts."""
+    status = get_status(maintenance)
+    if "evictionPods" not in status:
+        return Step("Evicting", DONE if is_drained else PENDING)
+    total, pending = int(status["evictionPods"]), len(status.get("pendingPods") or [])
+    if is_drained:
+        return Step(f"Evicted {total} of {total}" if total else "No pods to evict", DONE)
+    return Step(f"Evicting {max(0, total - pending)} of {total}", PENDING)
+
+
+def _mark_first_open_step(steps: Sequence[Step], maintenance: Maintenance) -> list[Step]:
+    """Return the steps, with the state of the first one that is not done.
+
+    A drained maintenance has no such step: the node returns only when an administrator ends the maintenance.
+    """
+    index = next(index for index, step in enumerate(steps) if step.state != DONE)
+    blocked_count = len(get_status(maintenance).get("blockedPods") or [])
+    if get_phase(maintenance) == FAILED or is_step_failing(maintenance):
+        marked = replace(steps[index], state=STEP_FAILED, detail="failed")
+    elif index == len(steps) - 1:
+        marked = replace(steps[index], detail="when you stop the maintenance")
+    elif blocked_count and index == EVICTION_INDEX:
+        marked = replace(steps[index], state=BLOCKED, detail=f"{format_count(blocked_count, 'pod')} blocked")
+    else:
+        marked = replace(steps[index], state=CURRENT)
+    return [*steps[:index], marked, *steps[index + 1 :]]

@@ -1,0 +1,166 @@
+"""The home page: whether anything is stuck, what is in progress, and which nodes are drained, with live updates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flask import Response, render_template
+
+from console.operations import upgrade_runs
+from console.operations.errors import OperationError
+from console.operations.run_reports import build_report
+from console.web.callers import LIST_RUNS
+from console.web.cluster_state import ClusterState
+from console.web.context import ConsoleContext
+from console.web.node_rows import STATE_CORDONED, Row, build_rows
+from console.web.node_views import render_stale_banner
+from console.web.streams import KEEPALIVE_COMMENT, PageStreams, format_sse, get_shown_version
+from eventing.journal.entries import Query
+from eventing.journal.store import JournalError
+from kube.client.api_errors import ApiError
+from kube.paths import Object
+from kube.text_limits import format_count
+
+MAX_LISTED_NODES = 10
+"""Maximum number of nodes in each list of the page; a link leads to all of them."""
+MAX_COUNTED_DEAD_LETTERS = 1000
+"""Maximum number of dead letters that the page counts."""
+STOPPED_STEPS = ("Failed", "Invalid")
+"""Steps of an upgrade run that continues only after an administrator has acted."""
+REREAD_SECONDS = 10.0
+"""Minimum time between two reads of the upgrade runs and the dead letters, which the console does not watch."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The nodes of a cluster by what they need: `stuck` needs an administrator, `drained` waits for one.
+
+    Attributes:
+        cordoned_count: Nodes that are cordoned without a maintenance.
+        not_ready_count: Nodes that are not ready or do not exist.
+    """
+
+    node_count: int
+    stuck: Sequence[Row]
+    in_progress: Sequence[Row]
+    drained: Sequence[Row]
+    cordoned_count: int
+    not_ready_count: int
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Row]) -> Overview:
+        """Sort the rows into the lists of the page, the oldest maintenance first."""
+        by_urgency: dict[int, list[Row]] = {}
+        for row in sorted(rows, key=lambda row: row.since):
+            by_urgency.setdefault(row.urgency, []).append(row)
+        return cls(
+            node_count=len(rows),
+            stuck=by_urgency.get(0, []),
+            in_progress=by_urgency.get(1, []),
+            drained=by_urgency.get(2, []),
+            cordoned_count=sum(not row.is_in_maintenance and row.state == STATE_CORDONED for row in rows),
+            not_ready_count=sum(row.readiness != "Ready" for row in rows),
+        )
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """Problems that the console does not watch.
+
+    Attributes:
+        stopped_runs: Reports of the upgrade runs that have stopped; empty if the caller may not list runs.
+        dead_letter_count: Dead letters that were not redriven.
+        journal_error: Why the journal cannot be read, "" if it can be read or if there is none.
+    """
+
+    stopped_runs: Sequence[Object] = ()
+    dead_letter_count: int = 0
+    journal_error: str = ""
+
+
+def format_verdict(overview: Overview, alerts: Alerts) -> str:
+    """Return the page's headline: what is stuck, or that nothing is."""
+    counts = (
+        (len(overview.stuck), "node"),
+        (len(alerts.stopped_runs), "upgrade run"),
+        (alerts.dead_letter_count, "dead letter"),
+    )
+    problems = [format_count(count, noun) for count, noun in counts if count]
+    if not problems:
+        return "Nothing is stuck"
+    *first, last = problems
+    total = sum(count for count, _ in counts)
+    subject = f"{', '.join(first)} and {last}" if first else last
+    return f"{subject} {'needs' if total == 1 else 'need'} attention"
+
+
+class OverviewViews:
+    """The views of the home page; `console.web.app` maps a URL to each method."""
+
+    def __init__(self, context: ConsoleContext, streams: PageStreams) -> None:
+        self._context, self._streams = context, streams
+
+    def home(self) -> str:
+        """Render the home page."""
+        state, user = self._context.read_state()
+        values = _build_values(state, self._read_alerts())
+        return render_template("home.html", user=user, version=state.version, **values)
+
+    def live_home(self) -> Response:
+        """Stream the page's content after each change.
+
+        The stream also reads the upgrade runs and the dead letters again, at most every `REREAD_SECONDS`.
+        """
+        state, _ = self._context.read_state()
+        shown_version = get_shown_version()
+
+        def iter_messages() -> Iterator[str]:
+            latest, alerts, read_at = state, self._read_alerts(), time.monotonic()
+            sent = _render_overview(latest, alerts) if shown_version == str(state.version) else ""
+            for newer in self._streams.iter_states(state, include_current=not sent):
+                latest = newer or latest
+                if time.monotonic() - read_at >= REREAD_SECONDS:
+                    alerts, read_at = self._read_alerts(), time.monotonic()
+                html = _render_overview(latest, alerts)
+                yield format_sse("overview", html, latest.version) if html != sent else KEEPALIVE_COMMENT
+                sent = html
+
+        return self._streams.build_response(iter_messages())
+
+    def _read_alerts(self) -> Alerts:
+        """Read what the console does not watch, with the caller's permissions."""
+        runs = self._list_stopped_runs() if self._context.has_runs() else []
+        try:
+            return Alerts(runs, self._count_dead_letters())
+        except JournalError as error:
+            return Alerts(runs, journal_error=str(error))
+
+    def _list_stopped_runs(self) -> list[Object]:
+        """Return the reports of the runs that have stopped, or none if the runs cannot be read."""
+        try:
+            api, _ = self._context.get_api_and_user_name([LIST_RUNS])
+            reports = map(build_report, self._context.client.run(upgrade_runs.list_runs(api)))
+        except (ApiError, OperationError):  # The page about upgrade runs shows the reason.
+            return []
+        return [report for report in reports if report["step"] in STOPPED_STEPS]
+
+    def _count_dead_letters(self) -> int:
+        if not self._context.has_journal:
+            return 0
+        query = Query(dead_letters_only=True, awaiting_redrive=True, limit=MAX_COUNTED_DEAD_LETTERS, keep_newest=True)
+        return len(self._context.journal.list_event_numbers(query))
+
+
+def _build_values(state: ClusterState, alerts: Alerts) -> Object:
+    overview = Overview.from_rows(build_rows(state.nodes, state.maintenances))
+    is_stuck = bool(overview.stuck or alerts.stopped_runs or alerts.dead_letter_count)
+    return {
+        **{"overview": overview, "alerts": alerts, "is_stuck": is_stuck, "max_listed": MAX_LISTED_NODES},
+        "verdict": format_verdict(overview, alerts),
+    }
+
+
+def _render_overview(state: ClusterState, alerts: Alerts) -> str:
+    return render_template("overview.html", **_build_values(state, alerts)) + render_stale_banner(state)

@@ -1,0 +1,102 @@
+"""Tests for the home page: what is stuck, what is in progress, and which nodes are drained."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from console.web.node_rows import START, STOP, Row
+from console.web.overview_views import Alerts, Overview, format_verdict
+from eventing import events
+from eventing.dead_letters import DeadLetter, add_dead_letter_extensions
+from eventing.journal.store import Journal
+from localcluster.web_console import WebConsole
+from tests.console.web.callers import get_page
+from tests.console.web.site import Browser, Site
+
+EMPTY_OVERVIEW = Overview.from_rows([])
+
+
+def build_row(name: str, state: str, tone: str, since: str = "2026-01-01T00:00:00Z") -> Row:
+    return Row(name, "Ready", state, tone, STOP, percent=0, since=since)
+
+
+def test_nodes_are_listed_by_what_they_need() -> None:
+    """Check that nodes are stuck, in progress or drained, the oldest maintenance first, and that others are counted."""
+    overview = Overview.from_rows(
+        [
+            build_row("a", "Blocked", "bad", "2026-01-02T00:00:00Z"),
+            build_row("b", "Step failed", "bad", "2026-01-01T00:00:00Z"),
+            build_row("c", "Draining", "busy"),
+            build_row("d", "Drained", "done"),
+            Row("e", "Ready", "Cordoned", "off", START),
+            Row("f", "NotReady", "In service", "off", START),
+            Row("g", "Ready", "In service", "ok", START),
+        ]
+    )
+
+    assert [row.name for row in overview.stuck] == ["b", "a"]
+    assert [row.name for row in (*overview.in_progress, *overview.drained)] == ["c", "d"]
+    assert (overview.node_count, overview.cordoned_count, overview.not_ready_count) == (7, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("stuck_count", "alerts", "expected_verdict"),
+    [
+        (0, Alerts(), "Nothing is stuck"),
+        (1, Alerts(), "1 node needs attention"),
+        (2, Alerts(), "2 nodes need attention"),
+        (0, Alerts(dead_letter_count=1), "1 dead letter needs attention"),
+        (2, Alerts([{}], 3), "2 nodes, 1 upgrade run and 3 dead letters need attention"),
+    ],
+)
+def test_verdict_names_what_is_stuck(stuck_count: int, alerts: Alerts, expected_verdict: str) -> None:
+    rows = [build_row(f"node-{number}", "Blocked", "bad") for number in range(stuck_count)]
+
+    assert format_verdict(Overview.from_rows(rows), alerts) == expected_verdict
+
+
+def test_page_shows_stuck_node_and_is_updated(browser: Browser, site: Site) -> None:
+    """OSV-9: The home page shows a blocked drain and its cause without a reload, until the maintenance has ended."""
+    environment = site.environment
+    node, namespace = environment.create_node("overview-1"), environment.create_namespace()
+    environment.create_deployment(namespace, node, 2)
+    environment.create_budget(namespace, {"app": "web"}, name="web", disruptions_allowed=0, minAvailable=2)
+    browser.open("/")
+    assert node not in browser.get_text("#overview")
+
+    path = environment.create_maintenance(node, reason="new disk")
+    attention_selector = "section[aria-labelledby=attention]"
+    browser.wait_until(lambda: "budget web needs 2 healthy pods" in browser.get_text(attention_selector))
+    assert node in browser.get_text(attention_selector)
+    assert browser.get_text(".verdict.bad h1").endswith("attention")
+
+    environment.request_deletion(path)
+    environment.wait_for_deletion(path)
+    browser.wait_until(lambda: node not in browser.get_text("#overview"))
+    assert browser.take_errors() == []
+
+
+def test_page_counts_open_dead_letters(site: Site, tmp_path: Path) -> None:
+    """Check that the home page counts the dead letters in the journal, and links to their page."""
+    journal_file = tmp_path / "journal.db"
+    with closing(Journal(journal_file)) as store:
+        event = CloudEvent({"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
+        store.write_event(add_dead_letter_extensions(event, DeadLetter("http://gone/cordon", 503, "away")))
+    with WebConsole(site.environment.cluster, tmp_path, "--journal", journal_file) as console:
+        page = get_page(Site(site.environment, console), "/").text
+
+    assert '<a href="/dead-letters">1 dead letter</a>' in page
+    assert 'class="verdict bad"' in page
+
+
+def test_page_without_readable_journal_shows_reason(site: Site, tmp_path: Path) -> None:
+    """Check that the home page shows the nodes and the reason if the journal cannot be read yet."""
+    with WebConsole(site.environment.cluster, tmp_path, "--journal", tmp_path / "missing.db") as console:
+        response = get_page(Site(site.environment, console), "/")
+
+    assert response.status_code == 200
+    assert "Dead letters are not counted: " in response.text
