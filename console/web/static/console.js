@@ -32,19 +32,14 @@ dialog.addEventListener("click", (event) => {
 });
 dialog.addEventListener("close", () => body.replaceChildren());
 
-// Copy the command next to a copy button. Browsers offer the clipboard only over HTTPS and on this machine; elsewhere,
-// select the command, so that the user can copy it with the keyboard.
+// Copy the command next to a copy button. Browsers offer `navigator.clipboard` only over HTTPS and on this machine, so
+// select the command and copy the selection, as Ctrl+C does. If that fails, the command is still selected.
 const COPIED_MILLISECONDS = 2000;
-document.addEventListener("click", async (event) => {
+document.addEventListener("click", (event) => {
   const button = event.target.closest("button.copy");
   if (!button) return;
-  const code = button.parentElement.querySelector("code");
-  try {
-    await navigator.clipboard.writeText(code.textContent);
-  } catch {
-    getSelection().selectAllChildren(code);
-    return;
-  }
+  getSelection().selectAllChildren(button.parentElement.querySelector("code"));
+  if (!document.execCommand("copy")) return;
   button.textContent = "Copied";
   button.classList.add("copied");
   setTimeout(() => {
