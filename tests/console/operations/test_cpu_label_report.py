@@ -19,9 +19,9 @@ HASWELL_LABELS = compute_desired_labels(
 FOREIGN_LABELS = {f"{MODEL_LABEL_PREFIX}Penryn": "true"}
 
 
-def make_node(name: str, labels: dict[str, str] | None = None, **annotations: str) -> Object:
-    metadata = {"name": name, "uid": name, "resourceVersion": "1", "labels": labels or {}, "annotations": annotations}
-    return {"metadata": metadata}
+def make_node(name: str, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> Object:
+    metadata = {"name": name, "uid": name, "resourceVersion": "1"}
+    return {"metadata": {**metadata, "labels": labels or {}, "annotations": annotations or {}}}
 
 
 def make_hyperconverged(**obsolete_cpus: Any) -> Object:
@@ -36,11 +36,11 @@ def make_hyperconverged(**obsolete_cpus: Any) -> Object:
 
 def test_report_compares_labels_with_the_entries_of_the_nodes() -> None:
     """Check the state of a labelled node, of nodes that `label-cpu` will change, and of nodes that it leaves alone."""
-    entries = dict.fromkeys(("labelled", "new", "skipped", "absent"), HASWELL_ENTRY)
+    entries: dict[str, Any] = dict.fromkeys(("labelled", "new", "skipped", "absent"), HASWELL_ENTRY)
     nodes = [
         make_node("labelled", HASWELL_LABELS),
         make_node("new"),
-        make_node("skipped", **{SKIP_ANNOTATION: "true"}),
+        make_node("skipped", annotations={SKIP_ANNOTATION: "true"}),
         make_node("unknown"),
         make_node("removed", HASWELL_LABELS),
         make_node("foreign", FOREIGN_LABELS),

@@ -1,4 +1,7 @@
-"""Tests for the pages about records: the live list of events, the panel of an event, certificates and CPU labels."""
+"""Tests for the pages about records: the live list of events, the panel of an event, certificates and CPU labels.
+
+`make screenshots` runs these tests to write the screenshots in docs/screenshots.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,12 @@ PAGE_PATHS = {
     "certificates": "/certificates",
     "cpu-labels": "/cpu-labels",
 }
+SCREENSHOTS = {
+    "certificates": "certificates",
+    "cpu-labels": "cpu-labels",
+    "json": "event-json",
+}
+"""Page → name of its screenshot; test_display_modes.py saves those of the other pages."""
 PERMISSIONS = {
     "/certificates": ["list configmaps"],
     "/cpu-labels": ["list configmaps", "list hyperconvergeds", "list kubevirts"],
@@ -168,9 +177,9 @@ def test_page_about_records_is_accessible_and_fits_window(browser: Browser, page
     assert find_overflowing_texts(browser, "table.cards td, table.cards th, .tools, .tabs, .side-panel, summary") == []
     assert browser.take_errors() == []
     folder = os.environ.get("SCREENSHOTS")
-    if folder and display_mode in DISPLAY_MODES:
+    if folder and display_mode in DISPLAY_MODES and page in SCREENSHOTS:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        browser.driver.save_screenshot(f"{folder}/records-{page}-{display_mode}.png")
+        browser.driver.save_screenshot(f"{folder}/{SCREENSHOTS[page]}-{display_mode}.png")
 
 
 def test_events_are_grouped_by_maintenance_with_links_to_cause_and_effects(
