@@ -227,7 +227,7 @@ def test_environment_values_of_event_are_redacted(site: Site) -> None:
         journal.write_event(CloudEvent({**attributes, "datacontenttype": "application/json"}, {"spec": {"env": env}}))
         (entry,) = journal.select(Query(ids=("rule-1",)))
 
-    page = requests.get(site.build_url(f"/events/{entry.seq}"), timeout=10).text
+    page = requests.get(site.build_url(f"/events/{entry.seq}", tab="json"), timeout=10).text
 
     assert "TOKEN" in page
     assert "hunter-of-two" not in page

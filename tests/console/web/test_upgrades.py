@@ -88,7 +88,7 @@ def test_page_about_runs_is_accessible_and_fits_window(
     if page == "upgrade":
         browser.wait_until(lambda: browser.find_all(".lanes svg a"))
     if page == "upgrade-stopped":
-        browser.wait_until(lambda: "No events of this run" in browser.get_text("section"))
+        browser.wait_until(lambda: "No events of this run" in browser.get_text("[aria-label=Timeline]"))
 
     assert find_axe_violations(browser) == []
     assert browser.run_script("return document.documentElement.scrollWidth <= innerWidth")
