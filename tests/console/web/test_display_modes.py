@@ -58,7 +58,8 @@ PLOT_WIDTHS_SCRIPT = """
   return [".plot", ".plot svg"].map(selector => document.querySelector(selector).getBoundingClientRect().width);
 """
 """Script that returns the width of the timeline's visible part, and the width of the whole timeline."""
-NODE_COUNT = 500
+NODE_COUNT, NODE_PARTS = 1000, 8
+"""Number of nodes, and number of parts in which a test deletes them."""
 PAINT_MILLISECONDS = 1000
 
 
@@ -349,22 +350,22 @@ def test_label_of_checkbox_is_clickable(browser: Browser, nodes_in_all_states: l
 
 @pytest.fixture
 def browser_with_many_nodes(browser: Browser, site: Site) -> Iterator[Browser]:
-    """Create 500 nodes, yield the browser once the console shows them, and delete them afterwards."""
+    """Create 1,000 nodes, yield the browser once the console shows them, and delete them afterwards."""
     create_nodes(site.environment, NODE_COUNT)
-    browser.open("/nodes", q="many-500")
+    browser.open("/nodes", q="many-1000")
     browser.wait_until(lambda: int(browser.get_text("#count-all")) >= NODE_COUNT)
     yield browser
     browser.driver.get("about:blank")  # an open page would be updated after each deletion of a node
-    site.environment.client.run(
-        site.environment.client.api.request("DELETE", NODES_PATH, query={"labelSelector": "crowd"})
-    )
+    for part in range(NODE_PARTS):  # A request for all of them could exceed the client's time limit.
+        query = {"labelSelector": f"crowd={part}"}
+        site.environment.client.run(site.environment.client.api.request("DELETE", NODES_PATH, query=query))
 
 
 @pytest.mark.alone
-def test_500_nodes_are_painted_within_a_second_and_updated(
+def test_1000_nodes_are_painted_within_a_second_and_updated(
     browser_with_many_nodes: Browser, site: Site, nodes_in_all_states: list[str]
 ) -> None:
-    """Check the time of the first paint of 500 nodes in the browser, and that a change appears without a reload."""
+    """Check the time of the first paint of 1,000 nodes in the browser, and that a change appears without a reload."""
     environment, browser = site.environment, browser_with_many_nodes
     browser.open("/nodes")
 
@@ -382,7 +383,9 @@ def test_500_nodes_are_painted_within_a_second_and_updated(
 
 def create_nodes(environment: ChainEnvironment, count: int) -> None:
     """Create Node objects that no simulated kubelet manages."""
-    metadata_list = [{"name": f"many-{index}", "labels": {"crowd": ""}} for index in range(1, count + 1)]
+    metadata_list = [
+        {"name": f"many-{index}", "labels": {"crowd": str(index % NODE_PARTS)}} for index in range(1, count + 1)
+    ]
     nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": metadata} for metadata in metadata_list]
     environment.client.gather_all(*(environment.client.api.create(NODES_PATH, body) for body in nodes))
 
