@@ -140,7 +140,7 @@ def test_each_step_is_recorded_before_it_deletes_its_pods(
     maintenance = workload.create_maintenance(node, drain={"escalation": STEPS})
     run_evict_and_status(functions, maintenance, functions.run_until_tainted(maintenance))
     make_unready(workload, maintenance, "unready", healthy=1)
-    expected = (
+    expected: tuple[tuple[str, str, Object], ...] = (
         ("DeleteUnready", "unready", {}),
         ("Delete", "slow", {}),
         ("DeleteNow", "slow", {"gracePeriodSeconds": 0}),
@@ -398,7 +398,7 @@ def test_passed_deadline_is_reported_once_and_drain_continues(functions: Functio
 
 def test_drain_without_schedule_causes_no_further_requests(functions: Functions, workload: Workload) -> None:
     """Check that a drain with a future deadline and future steps sends the same requests as a drain without them."""
-    counts = []
+    counts: list[tuple[int, int]] = []
     for drain in ({}, {"deadline": "1h", "escalation": STEPS}):
         node = workload.take_node()
         workload.create_bare_pods(node, f"pod-{len(counts)}")
