@@ -56,6 +56,8 @@ PODS_GONE = "dev.nodemaintenance.pods.gone"
 PODS_ADDED = "dev.nodemaintenance.pods.added"
 BUDGET_OPENED = "dev.nodemaintenance.budget.opened"
 VIRT_LAUNCHERS_WAIT_CHANGED = "dev.nodemaintenance.virt_launchers.wait_changed"
+DRAIN_OVERDUE = "dev.nodemaintenance.drain.overdue"
+DRAIN_ESCALATED = "dev.nodemaintenance.drain.escalated"
 NODE_DRAINED = "dev.nodemaintenance.node.drained"
 MAINTENANCE_STEP_FAILED = "dev.nodemaintenance.maintenance.step_failed"
 MAINTENANCE_RESTORE_PENDING = "dev.nodemaintenance.maintenance.restore_pending"
@@ -95,8 +97,8 @@ TYPE_DESCRIPTIONS = {
     NODE_CORDONED: "the node is cordoned and takes no new pods; data: again",
     NODE_TAINTED: "the node is cordoned and tainted, so its pods may be evicted; data: again",
     PODS_EVICTED: "`evict` has sent a batch of evictions; `more` is set if other pods may be evicted immediately; "
-    "data: evicted [namespace, name, uid], blocked [namespace, name, uid, reason, message, budget, healthy, needed, "
-    "allowsNone, retryAfter], error, podsVersion, budgetsVersion, maintenanceVersion, closed, left",
+    "data: evicted [namespace, name, uid, action], blocked [namespace, name, uid, reason, message, budget, healthy, "
+    "needed, allowsNone, retryAfter], error, podsVersion, budgetsVersion, maintenanceVersion, closed, left",
     PODS_GONE: "pods have left a node under maintenance; `progress` is set if all remaining pods are terminating, "
     "otherwise `more`; data: podsVersion",
     PODS_ADDED: "pods that must leave were added to a node under maintenance; data: podsVersion",
@@ -104,6 +106,10 @@ TYPE_DESCRIPTIONS = {
     "data: budget, budgetsVersion, podsVersion (only in the first hint)",
     VIRT_LAUNCHERS_WAIT_CHANGED: "the reason why virt-launcher pods on a node under maintenance wait has changed or no "
     "longer exists",
+    DRAIN_OVERDUE: "a drain has passed its deadline, or the time of the next step of its escalation, and the status "
+    "does not report that",
+    DRAIN_ESCALATED: "a step of the escalation begins, which the status and a Kubernetes Event report; "
+    "data: action, after",
     NODE_DRAINED: "a new list of the node's pods contains no pod that must leave; "
     "data: evicted, podsVersion, maintenanceVersion, closed",
     MAINTENANCE_STEP_FAILED: "a step of a maintenance failed; data: step, error, begun, leaseErrors, waits",
@@ -150,8 +156,11 @@ FAILURE_TYPES = (MAINTENANCE_STEP_FAILED, RUN_HALTED)
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 TYPES_BY_FLAG = {
-    "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, PODS_GONE, NODE_DRAINED, MAINTENANCE_STEP_FAILED),
-    "more": (NODE_TAINTED, PODS_GONE, PODS_ADDED, BUDGET_OPENED, VIRT_LAUNCHERS_WAIT_CHANGED, PODS_EVICTED),
+    "progress": (MAINTENANCE_BEGUN, PODS_EVICTED, PODS_GONE, DRAIN_OVERDUE, NODE_DRAINED, MAINTENANCE_STEP_FAILED),
+    "more": (
+        *(NODE_TAINTED, PODS_GONE, PODS_ADDED, BUDGET_OPENED, VIRT_LAUNCHERS_WAIT_CHANGED, PODS_EVICTED),
+        *(DRAIN_OVERDUE, DRAIN_ESCALATED),
+    ),
     "job": (POOLS_EDITED, JOB_DUE, NODE_UPGRADED, NODE_DONE),
     "survey": (RULE_CHECKED, TARGET_CHECKED, RUN_RESTORED),
 }

@@ -28,6 +28,8 @@ VIRT_LAUNCHER_REASONS = ("Migrating", "NotMigratable", "WaitsForSlot", "Migratio
 """Reasons why a virt-launcher pod may have to wait."""
 PROGRESSING_REASONS = ("Migrating", "WaitsForSlot")
 """The `VIRT_LAUNCHER_REASONS` that indicate normal progress instead of a problem."""
+ESCALATION_REASON = "Escalation"
+"""Reason of a pod that an escalation step may not delete."""
 MAX_WAIT_MESSAGE_CHARACTERS = 600
 """Maximum length of the message in a budget's `WAIT_ANNOTATION_PREFIX` annotation, in characters.
 

@@ -24,6 +24,7 @@ class DrainOptions:
         disable_eviction: Delete pods without checking budgets.
         skip_wait_seconds: Do not wait for a pod whose grace period ended more than this many seconds ago; 0 waits for
             all pods.
+        escalation_action: Action of the escalation step that deletes the pods, "" if no step does.
     """
 
     force: bool = True
@@ -33,6 +34,7 @@ class DrainOptions:
     grace_period_seconds: int | None = None
     disable_eviction: bool = False
     skip_wait_seconds: int = 0
+    escalation_action: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from console.terminal.output import print_note, set_interrupt_note, warn
 from kube.client.access_reviews import whoami
 from kube.client.api import Api
 from kube.client.decoding import collect_warnings
+from kube.maintenance import escalation
 from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
 from kube.maintenance.groups import ApiGroup
 from kube.maintenance.objects import get_node_name
@@ -42,8 +43,8 @@ class MaintenanceRequest:
 
     Attributes:
         name: The name of the only NodeMaintenance, or "" for the name of each node.
-        drain_fields: The fields of its `spec.drain`: the flags of `kubectl drain`, whose parameters have the fields'
-            names (DRN-1a); None for each flag that is not set.
+        drain_fields: The fields of its `spec.drain`: the deadline, and the flags of `kubectl drain`, whose parameters
+            have the fields' names (DRN-1a); None for each flag that is not set.
     """
 
     name: str
@@ -59,12 +60,28 @@ class MaintenanceRequest:
         return parse_drain_options({"spec": build_drain_spec(self.drain_fields)})
 
 
+def check_deadline(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Return the deadline unchanged. Raises `BadParameter` if it is not a duration."""
+    try:
+        if value is not None:
+            escalation.parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
 @click.command(cls=KubectlFlagsCommand)
 @node_selection_options()
 @click.option("--reason", type=Utf8Text(), default="", help="Reason for the maintenance, as free text.")
 @text_option("--name", help="Name of the NodeMaintenance.  [default: the node's name]")
 @group_option
 @drain_flag_options
+@click.option(
+    "--deadline",
+    callback=check_deadline,
+    metavar="DURATION",
+    help="Report a drain that takes longer than this time, such as 2h; the drain continues.",
+)
 @dry_run_option("Show what would happen to pods and virtual machines, and change nothing.")
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
 @timeout_option("0", "the node is drained, with --wait")

@@ -11,14 +11,17 @@ from datetime import datetime, timedelta, timezone
 from difflib import get_close_matches
 from typing import Any
 
+from kube.maintenance.escalation import ACTION_EFFECTS, DEADLINE_EXCEEDED, find_current_step
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import (
     RUNNING,
     SUCCEEDED,
     Maintenance,
+    get_condition,
     get_finalizers,
     get_lease_error_count,
     get_phase,
+    get_spec,
     get_status,
     is_deleting,
     is_reported_uncordoned,
@@ -79,6 +82,17 @@ def find_separate_error(status: Mapping[str, Any]) -> str:
     error = str(status.get("lastError") or "")
     names = [f"{pod['namespace']}/{pod['name']}" for pod in status.get("blockedPods") or []]
     return "" if any(error.startswith((f"{name}:", f"{name},")) for name in names) else error
+
+
+def describe_escalation(maintenance: Maintenance, now: datetime) -> str:
+    """Return a sentence about the passed deadline and the current step of the escalation, "" without either."""
+    drain, parts = get_spec(maintenance).get("drain"), []
+    if get_condition(maintenance, "Drained").get("reason") == DEADLINE_EXCEEDED and isinstance(drain, dict):
+        parts.append(f"Not drained within the deadline of {drain.get('deadline')}")
+    if step := find_current_step(maintenance):
+        age = format_age(get_status(maintenance)["escalation"]["time"], now)
+        parts.append(f"Step {step.action} of the escalation for {age}: {ACTION_EFFECTS[step.action]}")
+    return "; ".join(parts)
 
 
 def explain_released_maintenance(maintenance: Maintenance) -> str:

@@ -21,6 +21,7 @@ from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
     PHASE_WAITING,
+    describe_escalation,
     find_separate_error,
     format_age,
     format_full_name,
@@ -155,6 +156,8 @@ def _render_maintenance(maintenance: Maintenance, now: datetime, *, is_wide: boo
     ]
     if users := _format_users(maintenance):
         parts.append(Text(users))
+    if text := describe_escalation(maintenance, now):
+        parts.append(Text(text, "yellow"))
     if error := find_separate_error(status):
         parts.append(Text(f"Last error: {error}", "red"))
     if status.get("blockedPods"):

@@ -165,6 +165,9 @@ CAUSES = (
     Cause([NEW], "another pass may have handled the event at that time", ["guard", "migrate"]),
     Cause([NEW], "another pass handled the event at that time, or nothing had changed", ["evict"]),
     Cause([NEW], "the recorded response did not include this object", SURVEY_FUNCTIONS),
+    # `status` begins each step of an escalation once, when the step is due.
+    Cause([MISSING], "the recorded step of the escalation has already begun", ["status"]),
+    Cause([NEW], "a step of the escalation is due now", ["status"]),
     Cause([MISSING], _explain_by_maintenance(*GONE_CHANGES)),
     Cause([MISSING], _explain_by_maintenance(ObjectChange.TERMINATING), exempt=["restore"]),
     Cause([MISSING], _explain_by_maintenance(ObjectChange.SUCCEEDED), ["begin", "evict", "resync"]),

@@ -37,6 +37,8 @@ async def validate(review_request: AdmissionRequest, cache: WatchCache, api: Api
     if not review_request.is_create:
         return build_review_response(review_request)
     maintenance = review_request.object
+    if schedule_error := verdicts.find_schedule_error(maintenance):
+        return build_review_response(review_request, schedule_error)
     name = m.get_node_name(maintenance)
     node, pods = await gather_all(get_or_none(api.get(build_node_path(name))), _list_pods_or_empty(name, cache))
     if node is None:

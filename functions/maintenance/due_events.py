@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from eventing import events
 from functions.maintenance.event_objects import NAME_PATTERN
 from functions.maintenance.observation import Observation, ReadRequired, RequiredRead, ResyncSnapshot
-from kube.maintenance import leases
+from kube.maintenance import escalation, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.nodes import get_maintenance_uid, has_maintenance_label, is_cordoned, is_labelled_for
@@ -214,6 +214,14 @@ STATES = (
         events.NODE_TAINTED,
     ),
     State(
+        "pods left, and the drain has passed its deadline, or the time of the next step of its escalation, but the "
+        "status does not report that",
+        "none",
+        lambda o: escalation.is_overdue_unreported(o.maintenance, o.now),
+        events.DRAIN_OVERDUE,
+        "; `status` reports the deadline, or the step, which `drain.escalated` → `evict` then performs",
+    ),
+    State(
         "pods left, of which none may leave now, but the status shows the node as schedulable",
         "`node.tainted` → `evict`",
         lambda o: o.is_waiting and m.is_reported_uncordoned(o.maintenance),
@@ -224,11 +232,11 @@ STATES = (
         "is blocked by a field of `spec.drain`",
         "`pods.gone`; otherwise none, and `blockedPods` states the reason",
         lambda o: o.is_waiting,
-        note=", until a grace period or a pause ends, or the spec changes",
+        note=", until a grace period or a pause ends, the spec changes, or a step of the escalation is due",
     ),
     State(
         "pods left that may leave now, that wait for a budget, or that are stuck",
-        "`node.tainted`, `pods.added`, `pods.gone`, `budget.opened` → `evict`",
+        "`node.tainted`, `pods.added`, `pods.gone`, `budget.opened`, `drain.escalated` → `evict`",
         lambda _: True,
         events.NODE_TAINTED,
     ),

@@ -1,11 +1,12 @@
 """Evict pods for up to a second and report blocked ones; never wait for termination (NMO-5 to NMO-9, design rule 3).
 
-In: `node.tainted`, `budget.opened`, `pods.added`, `virt_launchers.wait_changed`; `pods.gone` and `pods.evicted` flagged
-`more`.
+In: `node.tainted`, `budget.opened`, `pods.added`, `virt_launchers.wait_changed`, `drain.overdue`, `drain.escalated`;
+`pods.gone` and `pods.evicted` flagged `more`.
 Out: `pods.evicted`, `node.drained`, `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get; leases get in medik8s-leases.
-With `spec.drain.disableEviction`, the step deletes pods instead; only the component `deleting` grants that permission.
+With `spec.drain.disableEviction`, the step deletes pods instead. While the status and the spec contain the same step of
+the escalation, it also deletes pods that eviction cannot remove. Only the component `deleting` grants that permission.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from kube.evictions.executor import (
     list_covering_budgets,
 )
 from kube.evictions.planner import EvictionPlan, plan_evictions
-from kube.maintenance import drain_flags
+from kube.maintenance import drain_flags, escalation
 from kube.maintenance.blocked_pods import UNDECIDED_REASONS, add_retry_after, split_due_pods, was_blocked
 from kube.maintenance.lookup import find_orphan_uids, list_pods_on_node
 from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
@@ -209,7 +210,7 @@ class EvictionPass:
         return self._build_reply(events.NODE_DRAINED, data)
 
     def plan(self, pods: ClassifiedPods) -> EvictionPlan:
-        """Plan the evictions that the budgets allow; pods in backoff are blocked.
+        """Plan the evictions that the budgets allow, and the deletions of an escalation; pods in backoff are blocked.
 
         `node.tainted`, as the tick emits it, repeats the evacuation request of each pod that waits for KubeVirt.
         """
@@ -222,7 +223,16 @@ class EvictionPass:
             self.options,
             lambda item: is_tick or not was_blocked(item, self.maintenance),
         )
-        return replace(plan, blocked=[*plan.blocked, *backing_off])
+        return self._escalate(replace(plan, blocked=[*plan.blocked, *backing_off]), pods)
+
+    def _escalate(self, plan: EvictionPlan, pods: ClassifiedPods) -> EvictionPlan:
+        """Return the plan with the deletions of the current escalation step; only this pass's reads determine it."""
+        step = escalation.find_current_step(self.maintenance)
+        if step is None:
+            return plan
+        permitted = drain_flags.select_permitted_pods(pods.classification, self.options)
+        deletions = escalation.select_deletions(self.maintenance, permitted, plan.blocked)
+        return plan.with_deletions(deletions, escalation.build_deletion_options(step, self.options))
 
     async def execute(self, plan: EvictionPlan) -> EvictionOutcome:
         """Evict the pods of the plan for up to a second; late responses are reported by the next pass, or later."""

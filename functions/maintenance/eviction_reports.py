@@ -184,7 +184,8 @@ def report_outcome(maintenance: Maintenance, outcome: EvictionOutcome, event: Ba
         pod_name = f"{pod['namespace']}/{pod['name']}"
         # The format of the log line depends on the maintenance's API group.
         logged_name = pod_name if get_group(maintenance) is MEDIK8S else f'"{pod["name"]}"'
-        log_about(f"evicting pod {logged_name}", maintenance, pod=pod_name)
+        verb = f"deleting (step {pod['action']})" if "action" in pod else "evicting"
+        log_about(f"{verb} pod {logged_name}", maintenance, pod=pod_name)
     if outcome.blocked:
         log_about(
             f"{format_count(len(outcome.blocked), 'pod')} blocked", maintenance, error=format_summary(outcome.blocked)

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cached_property
 
-from kube.maintenance import drain_flags, leases
+from kube.maintenance import drain_flags, escalation, leases
 from kube.maintenance import objects as m
 from kube.maintenance.blocked_pods import split_due_pods
 from kube.nodes import Node, is_cordoned_and_tainted
@@ -214,10 +214,12 @@ class Observation:
     def is_waiting(self) -> bool:
         """Return whether no pod may be evicted before a pod is gone, a backoff ends, or the administrator acts.
 
-        A terminating pod is within its grace period until `deletionTimestamp`.
+        A terminating pod is within its grace period until `deletionTimestamp`, unless the escalation shortens the
+        period.
         """
         evictable = drain_flags.select_evictable_pods(self.classification, self.drain_options)
-        due_pods, _ = split_due_pods(evictable, self.maintenance, self.now)
-        return all(
+        due_pods, backing_off = split_due_pods(evictable, self.maintenance, self.now)
+        permitted = drain_flags.select_permitted_pods(self.classification, self.drain_options)
+        return not escalation.select_deletions(self.maintenance, permitted, backing_off) and all(
             is_terminating(pod) and self.now < parse_time(pod["metadata"]["deletionTimestamp"]) for pod in due_pods
         )

@@ -4,7 +4,8 @@ The step lists maintenances, nodes under maintenance and leases page by page. In
 `MAX_READS_PER_TICK` single nodes, and the pods of at most `MAX_READS_PER_TICK` nodes, by round robin. A tick therefore
 does not send a request for each drained maintenance (design rule 10).
 
-In: a PingSource tick. Out: `maintenance.pending`, `maintenance.restore_pending`, `node.drifted`, `node.tainted`.
+In: a PingSource tick.
+Out: `maintenance.pending`, `maintenance.restore_pending`, `node.drifted`, `node.tainted`, `drain.overdue`.
 Touches: nodemaintenances list; nodes get, list; pods list; leases get, list, create, patch in medik8s-leases;
 events create in medik8s-leases; serviceaccounts get.
 """
@@ -62,7 +63,10 @@ READ_ROTATIONS = ReadRotations()
 @step(
     "resync",
     consumes=(events.TICK,),
-    emits=(events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING, events.NODE_DRIFTED, events.NODE_TAINTED),
+    emits=(
+        *(events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING),
+        *(events.NODE_DRIFTED, events.NODE_TAINTED, events.DRAIN_OVERDUE),
+    ),
     on_failure=build_step_failed,
     coalescing=HintPolicy(lambda _tick: WorkKey("all maintenances")),
 )

@@ -2,8 +2,9 @@
 
 No other step writes the status.
 
-In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `node.drained`, `maintenance.step_failed`.
-Out: nothing.
+In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `drain.overdue`, `node.drained`,
+`maintenance.step_failed`.
+Out: `drain.escalated`.
 Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list;
 leases get in medik8s-leases; events list, create, patch in default.
 """
@@ -29,13 +30,16 @@ from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
 from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
+from kube.maintenance.escalation import DEADLINE_EXCEEDED, EscalationStep, find_current_step
 from kube.maintenance.kubernetes_events import (
     BEGIN_REASON,
     CORDON_REASON,
+    DEADLINE_REASON,
     FAIL_REASON,
     SUCCEED_REASON,
     build_node_notice,
     build_progress_notices,
+    build_step_notices,
 )
 from kube.maintenance.lookup import list_pods_on_node
 from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
@@ -62,43 +66,68 @@ class StatusUpdate(NamedTuple):
     snapshot: StepSnapshot | None
 
 
-@step("status", consumes=events.TYPES_BY_FLAG["progress"], emits=(), requires_signature=True)
+@step("status", consumes=events.TYPES_BY_FLAG["progress"], emits=(events.DRAIN_ESCALATED,), requires_signature=True)
 def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Update `.status` from the cluster and from the event's data.
 
-    The event's data cannot be verified in the cluster, so the server rejects unsigned events before this step. Raises
-    `Retry` if other clients keep changing the status.
+    Returns `drain.escalated` if a step of the escalation begins. The event's data cannot be verified in the cluster, so
+    the server rejects unsigned events before this step. Raises `Retry` if other clients keep changing the status.
     """
     if not is_active_install(client):
         return []
     update = StatusUpdate(
         event, build_status_input(event), parse_resource_version(event, "podsVersion"), parse_snapshot(event)
     )
-    _write_status(update, client)
-    return []
+    return _write_status(update, client)
 
 
-def _write_status(update: StatusUpdate, client: SyncClient) -> None:
-    """Apply the update to the status of its maintenance, and write the status."""
+def _write_status(update: StatusUpdate, client: SyncClient) -> list[BaseCloudEvent]:
+    """Apply the update to the status of its maintenance, and write the status.
+
+    Before a step of the escalation is in the status, and thus before `evict` performs the step, its Kubernetes Event is
+    recorded. If that fails, the step does not begin; the next tick emits the event again.
+    """
     event = update.event
     for _ in range(MAX_ATTEMPTS):
         maintenance = read_maintenance(event, client)
         if maintenance is None:
-            return
+            return []
         patch = _build_patch(maintenance, update, client)
         if not patch:
-            return
+            return []
+        step = _find_new_step(maintenance, patch["status"])
+        if step and not _record_step(maintenance, step, client):
+            update = update._replace(status_input=replace(update.status_input, is_overdue=False))
+            continue
         try:
             client.patch(f"{m.build_path(maintenance)}/status", patch)
         except Conflict:
             continue
         except NotFound:
-            return
+            return []
         if not extensions.is_replay(event):
             metrics.observe_status_write(maintenance, patch["status"], datetime.now(timezone.utc))
         _record_changes(maintenance, patch["status"], client)
-        return
+        return [_build_escalated(event, maintenance, step)] if step else []
     raise Retry("other clients keep changing the status")
+
+
+def _find_new_step(maintenance: m.Maintenance, status: Object) -> EscalationStep | None:
+    """Return the step of the escalation that begins with this change of the status."""
+    return find_current_step({**maintenance, "status": status}) if status.get("escalation") else None
+
+
+def _record_step(maintenance: m.Maintenance, step: EscalationStep, client: SyncClient) -> bool:
+    """Record the Kubernetes Events about the step, and return whether all of them are recorded."""
+    notices = build_step_notices(maintenance, step)
+    return len(client.run(EVENT_RECORDER.record(client.api, notices))) == len(notices)
+
+
+def _build_escalated(event: BaseCloudEvent, maintenance: m.Maintenance, step: EscalationStep) -> BaseCloudEvent:
+    """Log the step, and build `drain.escalated`."""
+    log_about(f"the drain escalates to {step.action}", maintenance, after=step.after)
+    reference, node = events.ObjectReference.from_object(maintenance), m.get_node_name(maintenance)
+    return events.build_event(events.DRAIN_ESCALATED, "status", reference, node, cause=event, data=step.as_data())
 
 
 def build_status_input(event: BaseCloudEvent) -> StatusInput:
@@ -116,6 +145,7 @@ def build_status_input(event: BaseCloudEvent) -> StatusInput:
         is_begin_error=step == "begin" and not ("begun" in data or "leaseErrors" in data),
         is_waiting=bool(data.get("waits")),
         lease_error_count=_parse_lease_errors(event),
+        is_overdue=event.get_type() == events.DRAIN_OVERDUE,
     )
 
 
@@ -197,6 +227,8 @@ def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClie
         notices += build_progress_notices(FAIL_REASON, maintenance, error)
     elif phase and m.get_phase(maintenance) != m.SUCCEEDED:  # A drained maintenance runs again because of a late pod.
         notices += build_progress_notices(BEGIN_REASON, maintenance, m.get_spec(maintenance).get("reason") or "")
+    if _is_newly_overdue(maintenance, status):
+        notices += build_progress_notices(DEADLINE_REASON, maintenance)
     client.run(EVENT_RECORDER.record(client.api, notices))
 
 
@@ -204,3 +236,9 @@ def _is_newly_cordoned(maintenance: m.Maintenance, status: Object) -> bool:
     """Return whether `status` reports that the node is cordoned, and the previous status did not (OSV-12)."""
     before, after = (m.get_condition(item, "Cordoned").get("status") for item in (maintenance, {"status": status}))
     return after == "True" != before
+
+
+def _is_newly_overdue(maintenance: m.Maintenance, status: Object) -> bool:
+    """Return whether `status` reports that the deadline has passed, and the previous status did not."""
+    before, after = (m.get_condition(item, "Drained").get("reason") for item in (maintenance, {"status": status}))
+    return after == DEADLINE_EXCEEDED != before

@@ -14,6 +14,7 @@ from datetime import datetime
 from kube.budgets import BlockedPod, Budget, format_budget_key, never_allows_disruption, requires_all_pods
 from kube.evictions.planner import plan_evictions
 from kube.maintenance.drain_flags import classify_for_drain, parse_drain_options, select_evictable_pods
+from kube.maintenance.escalation import ACTION_EFFECTS, parse_drain_schedule
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import Maintenance, claims_node, is_deleting
 from kube.pods import Pod, format_key, get_controller, get_uid, is_terminating, tolerates_everything
@@ -29,6 +30,11 @@ The API server cuts warnings after 256 characters if their total is large.
 def build_unknown_node_message(node_name: str) -> str:
     """Return the message for a node that does not exist (NMO-19)."""
     return f"invalid nodeName, no node with name {node_name} found; `kubectl get nodes` lists the node names"
+
+
+def find_schedule_error(maintenance: Maintenance) -> str:
+    """Return the message for an invalid deadline or escalation, or "" if both are valid."""
+    return parse_drain_schedule(maintenance).error
 
 
 def find_conflict(maintenance: Maintenance, others: Iterable[Maintenance]) -> Maintenance | None:
@@ -80,6 +86,15 @@ def build_warnings(
             list(map(format_key, returning)),
             "a controller may recreate {} on this node, due to a toleration of every taint; narrow the tolerations: {}",
         ),
+        *_build_escalation_warnings(maintenance),
+    ]
+
+
+def _build_escalation_warnings(maintenance: Maintenance) -> list[str]:
+    """Return a warning for each step of the escalation, because its deletions disregard the budgets."""
+    return [
+        f"if the drain takes {step.after}, {ACTION_EFFECTS[step.action]} (spec.drain.escalation)"
+        for step in parse_drain_schedule(maintenance).steps
     ]
 
 

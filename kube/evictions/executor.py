@@ -31,7 +31,7 @@ from kube.client.paging import ListResult
 from kube.evictions.planner import EvictionPlan
 from kube.evictions.requests import BUDGET_REASON, Removal
 from kube.evictions.tracker import EvictionTracker, InFlightEviction, LateReporter
-from kube.pods import Pod
+from kube.pods import DrainOptions, Pod
 from kube.resource_versions import find_oldest
 
 PASS_SECONDS = 1.0
@@ -54,7 +54,8 @@ class EvictionOutcome:
     """Outcome of one pass, or of a part of it; outcomes can be added.
 
     Attributes:
-        evicted: Pods whose eviction was granted, as `{namespace, name, uid}`.
+        evicted: Pods whose eviction was granted, as `{namespace, name, uid}`, with `action` if an escalation step
+            deleted the pod.
         already_gone: Pods that were already deleted, or evicted by another pass.
         blocked: Pods that cannot be evicted now, with the reason.
         in_flight: Pods whose eviction was sent but not answered yet, or was granted after its pass ended. The next pass
@@ -156,20 +157,21 @@ class _PlanExecutor:
         """Evict the pods of the plan that `predicate` accepts."""
         plan = self.plan.select(predicate)
         outcomes = await gather_all(
-            *(self._evict_queue([pod], None) for pod in plan.unbudgeted),
-            *(self._evict_queue(queue.admitted, queue.budget) for queue in plan.queues),
+            *(self._evict_queue([pod], None, plan.options) for pod in plan.unbudgeted),
+            *(self._evict_queue(queue.admitted, queue.budget, plan.options) for queue in plan.queues),
+            *(self._evict_queue([pod], None, plan.deletion_options) for pod in plan.deletions),
         )
         return sum(outcomes, EvictionOutcome())
 
-    async def _evict_queue(self, pods: Sequence[Pod], budget: Budget | None) -> EvictionOutcome:
+    async def _evict_queue(self, pods: Sequence[Pod], budget: Budget | None, options: DrainOptions) -> EvictionOutcome:
         """Send one eviction after another until the time runs out or the budget refuses one, then await the responses.
 
         If earlier evictions without a response prevent any new eviction, the remaining pods are left to the next event.
         """
         started, key = time.monotonic(), format_budget_key(budget) if budget else ""
-        granted = [build_object_reference(pod) for pod in pods if self.tracker.was_recently_granted(pod)]
-        pending = [pod for pod in pods if not self.tracker.was_recently_granted(pod)]
-        sent, deferred = await self._send(pending, key)
+        granted = [build_object_reference(pod) for pod in pods if self.tracker.was_granted_after_list(pod)]
+        pending = [pod for pod in pods if not self.tracker.was_granted_after_list(pod)]
+        sent, deferred = await self._send(pending, key, options)
         if sent:
             seconds = min(RESPONSE_WAIT_SECONDS, self.response_deadline - time.monotonic())
             await asyncio.wait({eviction.task for eviction in sent}, timeout=max(0.0, seconds))
@@ -181,7 +183,9 @@ class _PlanExecutor:
             return outcome
         return outcome + EvictionOutcome(deferred=deferred)
 
-    async def _send(self, pods: Sequence[Pod], budget_key: str) -> tuple[list[InFlightEviction], list[Pod]]:
+    async def _send(
+        self, pods: Sequence[Pod], budget_key: str, options: DrainOptions
+    ) -> tuple[list[InFlightEviction], list[Pod]]:
         """Return the evictions in flight, including new ones, and the pods whose eviction could not be sent.
 
         Evictions in flight come first. The other evictions are sent in random order, because two processes that both
@@ -191,7 +195,7 @@ class _PlanExecutor:
         remaining = deque(sorted(random.sample(pods, len(pods)), key=self.tracker.has_sent, reverse=True))
         while remaining and not any(eviction.is_refused(BUDGET_REASON) for eviction in sent):
             eviction = await self.tracker.send_once(
-                remaining[0], self.send_deadline, budget_key, self.plan.options, self.report_late
+                remaining[0], self.send_deadline, budget_key, options, self.report_late
             )
             if eviction is None:
                 break
@@ -211,7 +215,7 @@ class _PlanExecutor:
         if isinstance(outcome, BlockedPod):
             return EvictionOutcome(blocked=[self.plan.expected_refusals.get(pod["uid"], outcome)])
         is_evicted = outcome is Removal.EVICTED
-        return EvictionOutcome(evicted=[pod]) if is_evicted else EvictionOutcome(already_gone=[pod])
+        return EvictionOutcome(evicted=[eviction.removed_pod]) if is_evicted else EvictionOutcome(already_gone=[pod])
 
 
 async def list_covering_budgets(api: Api, pods: Iterable[Pod], resource_version: str = "0") -> ListResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from kube.budgets import (
@@ -16,7 +16,7 @@ from kube.budgets import (
     format_budget_key,
     split_admitted_pods,
 )
-from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, is_ready, is_terminating
+from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_uid, is_ready, is_terminating
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class EvictionPlan:
             eviction of a virt-launcher pod, but makes KubeVirt migrate the VMI. Without virt-api, the pod's budget
             refuses the eviction, which then has no effect. Either way, the pod stays blocked for the reason given here.
         options: The grace period, and whether pods are deleted instead of evicted.
+        deletions: Pods that an escalation step deletes concurrently, with `deletion_options`.
     """
 
     unbudgeted: list[Pod] = field(default_factory=list)
@@ -56,11 +57,13 @@ class EvictionPlan:
     blocked: list[BlockedPod] = field(default_factory=list)
     expected_refusals: dict[str, BlockedPod] = field(default_factory=dict)
     options: DrainOptions = DEFAULT_DRAIN_OPTIONS
+    deletions: list[Pod] = field(default_factory=list)
+    deletion_options: DrainOptions = DEFAULT_DRAIN_OPTIONS
 
     @property
     def admitted(self) -> list[Pod]:
-        """Return all pods that the plan evicts."""
-        return [*self.unbudgeted, *(pod for queue in self.queues for pod in queue.admitted)]
+        """Return all pods that the plan evicts or deletes."""
+        return [*self.unbudgeted, *(pod for queue in self.queues for pod in queue.admitted), *self.deletions]
 
     def select(self, predicate: Callable[[Pod], bool]) -> EvictionPlan:
         """Return the plan with its evictions limited to the pods that `predicate` accepts."""
@@ -69,6 +72,17 @@ class EvictionPlan:
             self,
             unbudgeted=list(filter(predicate, self.unbudgeted)),
             queues=[queue for queue in queues if queue.admitted],
+            deletions=list(filter(predicate, self.deletions)),
+        )
+
+    def with_deletions(self, pods: Collection[Pod], options: DrainOptions) -> EvictionPlan:
+        """Return the plan that deletes `pods`, instead of evicting them or leaving them blocked."""
+        uids = {get_uid(pod) for pod in pods}
+        return replace(
+            self.select(lambda pod: get_uid(pod) not in uids),
+            blocked=[item for item in self.blocked if item.pod["uid"] not in uids],
+            deletions=list(pods),
+            deletion_options=options,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from enum import Enum
 
-from kube.budgets import BlockedPod, build_object_reference
+from kube.budgets import ESCALATION_REASON, BlockedPod, build_object_reference
 from kube.client.api import Api, get_or_none
 from kube.client.api_errors import ApiError, Conflict, NotFound, is_webhook_refusal
 from kube.paths import Object
@@ -29,6 +29,9 @@ BUDGET_REASON = "DisruptionBudget"
 """Reason of a pod that a budget blocks; the budget also blocks the other pods in its queue."""
 DISABLE_EVICTION_REASON = "DisableEviction"
 DELETION_REMEDY = "add manifests/components/deleting to the installation, or unset spec.drain.disableEviction"
+ESCALATION_REMEDY = (
+    "add manifests/components/deleting to the installation, or remove the step from spec.drain.escalation"
+)
 
 
 class Removal(Enum):
@@ -41,7 +44,8 @@ class Removal(Enum):
 async def send_eviction(api: Api, pod: Pod, options: DrainOptions, *, has_budget: bool) -> Removal | BlockedPod:
     """Evict the pod, or delete it with `disable_eviction` (DRN-1a); retry if the pod changes meanwhile.
 
-    Returns a `BlockedPod` if the pod keeps changing. Raises `ApiError` for any other refusal.
+    Returns a `BlockedPod` if the pod keeps changing. A pod that an escalation step deletes may change only once,
+    because it may have become ready. Raises `ApiError` for any other refusal.
     """
     began = time.monotonic()
     for _ in range(MAX_ATTEMPTS):
@@ -51,10 +55,12 @@ async def send_eviction(api: Api, pod: Pod, options: DrainOptions, *, has_budget
             return Removal.ALREADY_GONE
         except Conflict:
             latest_pod = await get_or_none(api.get(build_pod_path(pod)))
-            if latest_pod is None or get_uid(latest_pod) != get_uid(pod) or is_terminating(latest_pod):
+            if latest_pod is None or get_uid(latest_pod) != get_uid(pod):
+                return Removal.ALREADY_GONE
+            if is_terminating(latest_pod) and not is_terminating(pod):
                 return Removal.ALREADY_GONE
             pod = latest_pod  # the pod was modified but not replaced, so it must still be evicted
-            if time.monotonic() - began > MAX_RETRY_SECONDS:
+            if options.escalation_action or time.monotonic() - began > MAX_RETRY_SECONDS:
                 break
         else:
             return Removal.EVICTED
@@ -124,6 +130,9 @@ def interpret_error(pod: Pod, error: ApiError, options: DrainOptions = DEFAULT_D
     reason = "Forbidden" if error.status in FORBIDDEN_STATUSES else "Error"
     if not error.status:
         reason, message = "NoAnswer", "no response to the eviction request: the API server or a webhook is unavailable"
+    elif options.escalation_action and error.status != 429:
+        remedy = f": {ESCALATION_REMEDY}" if reason == "Forbidden" and not is_webhook_refusal(message) else ""
+        reason, message = ESCALATION_REASON, f"escalation step {options.escalation_action}: {message}{remedy}"
     elif is_webhook_refusal(message):
         pass  # The HTTP status and the causes are the webhook's.
     elif budget_cause:  # with status 429, or with 403 if the budget's status must be recomputed first

@@ -19,7 +19,7 @@ from kube.client.api_errors import ApiError
 from kube.client.deadline import set_deadline
 from kube.evictions.limiters import EvictionLimiter
 from kube.evictions.requests import Removal, interpret_error, send_eviction
-from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_node_name, get_uid
+from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod, get_node_name, get_uid, is_terminating
 
 LateReporter: TypeAlias = Callable[[list[dict[str, str]]], None]
 """Function that takes the pods `{namespace, name, uid}` of a pass's granted evictions that no pass collected."""
@@ -60,6 +60,7 @@ class InFlightEviction:
         pod_reference: The pod as `{namespace, name, uid}`.
         node_name: Name of the pod's node.
         report_late: Reporter of the pass that sent the eviction, None if late evictions need no report.
+        escalation_action: Action of the escalation step that deletes the pod, "" for an eviction.
     """
 
     task: asyncio.Task[Removal | BlockedPod]
@@ -68,6 +69,12 @@ class InFlightEviction:
     pod_reference: dict[str, str]
     node_name: str
     report_late: LateReporter | None
+    escalation_action: str = ""
+
+    @property
+    def removed_pod(self) -> dict[str, str]:
+        """Return the pod as `{namespace, name, uid}`, with `action` if an escalation step deletes the pod."""
+        return {**self.pod_reference, **({"action": self.escalation_action} if self.escalation_action else {})}
 
     @property
     def outcome(self) -> Removal | BlockedPod | None:
@@ -130,6 +137,7 @@ class EvictionTracker:
             build_object_reference(pod),
             get_node_name(pod),
             report_late,
+            options.escalation_action,
         )
         limiter.track(self._evictions[uid].task)
         return self._evictions[uid]
@@ -151,9 +159,12 @@ class EvictionTracker:
         eviction = self._evictions.get(get_uid(pod))
         return eviction is not None and not eviction.is_refused(*RETRIABLE_REASONS)
 
-    def was_recently_granted(self, pod: Pod) -> bool:
-        """Return whether a pass collected the pod's granted eviction in the last `GRANTED_TTL_SECONDS`."""
-        return get_uid(pod) in self._granted_uids
+    def was_granted_after_list(self, pod: Pod) -> bool:
+        """Return whether a pass collected the pod's granted eviction recently, and the listed pod does not show it yet.
+
+        A terminating pod shows the eviction, so an escalation step may delete it at once.
+        """
+        return get_uid(pod) in self._granted_uids and not is_terminating(pod)
 
     def has_unanswered_evictions(self, node_name: str) -> bool:
         """Return whether any eviction from this node has no response yet."""
@@ -176,7 +187,7 @@ class EvictionTracker:
     def _collect_granted(self, is_selected: Callable[[InFlightEviction], bool]) -> list[dict[str, str]]:
         """Return the pods of the selected granted evictions that no pass has collected, and mark them as collected."""
         granted = [
-            sent.pod_reference
+            sent.removed_pod
             for sent in self._evictions.values()
             if sent.outcome is Removal.EVICTED and is_selected(sent)
         ]

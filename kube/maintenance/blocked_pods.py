@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from kube.budgets import VIRT_LAUNCHER_REASONS, BlockedPod, build_object_reference
+from kube.budgets import ESCALATION_REASON, VIRT_LAUNCHER_REASONS, BlockedPod, build_object_reference
 from kube.maintenance.objects import (
     Maintenance,
     get_blocked_pods,
@@ -63,14 +63,21 @@ def build_blocked_pods(
     """Return the entries of `status.blockedPods`, sorted by namespace and name.
 
     These are the `reported` blocked pods that are still pending and not terminating, and the pods that are stuck while
-    terminating. `since` is kept from `previous` if the pod was already blocked for the same reason; otherwise it is
-    `now`.
+    terminating. A terminating pod that an escalation step may not delete is also blocked. `since` is kept from
+    `previous` if the pod was already blocked for the same reason; otherwise it is `now`.
     """
     waiting = {format_key(pod) for pod in pending if not is_terminating(pod)}
+    deletable = {format_key(pod) for pod in pending}
     items = [{k: v for k, v in item.items() if k != "uid"} for item in reported]
     items = [{**item, "message": truncate(str(item.get("message") or ""), MAX_MESSAGE_CHARACTERS)} for item in items]
-    items = [item for item in items if f"{item['namespace']}/{item['name']}" in waiting]
-    items += [stuck for stuck in (_build_stuck_pod(pod, now) for pod in pending) if stuck]
+    items = [
+        item
+        for item in items
+        if f"{item['namespace']}/{item['name']}" in (deletable if item["reason"] == ESCALATION_REASON else waiting)
+    ]
+    listed = {f"{item['namespace']}/{item['name']}" for item in items}
+    stuck_pods = (_build_stuck_pod(pod, now) for pod in pending if format_key(pod) not in listed)
+    items += [stuck for stuck in stuck_pods if stuck]
     since = {get_blocking_key(item): parse_time_or_none(item.get("since")) for item in previous}
     dated = [{**item, "since": format_time(since.get(get_blocking_key(item)) or now)} for item in items]
     return sorted(dated, key=lambda item: (item["namespace"], item["name"]))
@@ -139,11 +146,9 @@ def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime)
     for pod in pods:
         metadata = pod["metadata"]
         refusal = reported_by_name.get((metadata["namespace"], metadata["name"]))
-        reasons = (
-            []
-            if is_terminating(pod)
-            else [_build_reported_refusal(pod, refusal, now), _build_blocked_if_recreated(pod, maintenance, now)]
-        )
+        reasons = [_build_reported_refusal(pod, refusal, now)]
+        if not is_terminating(pod):
+            reasons.append(_build_blocked_if_recreated(pod, maintenance, now))
         blocked = [reason for reason in reasons if reason and now < parse_time(reason.retry_after)]
         if blocked:
             backing_off.append(blocked[-1])
@@ -191,6 +196,8 @@ def _build_reported_refusal(pod: Pod, reported: Mapping[str, Any] | None, now: d
     if reported is None or retry_after is None or retry_after > now + 2 * MAX_BACKOFF:
         return None
     reason, message = str(reported["reason"]), str(reported.get("message") or "")
+    if is_terminating(pod) and reason != ESCALATION_REASON:  # Only an escalation step acts on a terminating pod.
+        return None
     return BlockedPod(build_object_reference(pod), reason, message, retry_after=format_time(retry_after))
 
 

@@ -124,6 +124,16 @@ def find_pods_blocked_by_flags(classification: PodClassification, options: Drain
 
     A terminating pod is never blocked. An invalid selector blocks all other pods.
     """
+    refusal_by_uid = _map_flag_refusals(classification, options)
+    return [
+        BlockedPod(build_object_reference(pod), *refusal_by_uid[get_uid(pod)])
+        for pod in classification.leaving
+        if get_uid(pod) in refusal_by_uid and not is_terminating(pod)
+    ]
+
+
+def _map_flag_refusals(classification: PodClassification, options: DrainOptions) -> dict[str, tuple[str, str]]:
+    """Return the flag that keeps a pod on the node, and the remedy, by the pod's uid; also for terminating pods."""
     _, selector_error = _parse_pod_selector(options.pod_selector)
     flags = {
         IGNORE_DAEMONSETS: () if options.ignore_daemonsets else classification.daemonset_pods,
@@ -133,17 +143,19 @@ def find_pods_blocked_by_flags(classification: PodClassification, options: Drain
     refusal_by_uid = {get_uid(pod): (flag, REMEDIES[flag]) for flag in reversed(flags) for pod in flags[flag]}
     if selector_error:
         refusal_by_uid = {get_uid(pod): (POD_SELECTOR, selector_error) for pod in classification.leaving}
-    return [
-        BlockedPod(build_object_reference(pod), *refusal_by_uid[get_uid(pod)])
-        for pod in classification.leaving
-        if get_uid(pod) in refusal_by_uid and not is_terminating(pod)
-    ]
+    return refusal_by_uid
 
 
 def select_evictable_pods(classification: PodClassification, options: DrainOptions) -> list[Pod]:
     """Return the pods to evict, without those that a flag blocks."""
     refused_uids = {item.pod["uid"] for item in find_pods_blocked_by_flags(classification, options)}
     return [pod for pod in classification.leaving if get_uid(pod) not in refused_uids]
+
+
+def select_permitted_pods(classification: PodClassification, options: DrainOptions) -> list[Pod]:
+    """Return the leaving pods that no flag keeps on the node, even if they are not terminating."""
+    refusal_by_uid = _map_flag_refusals(classification, options)
+    return [pod for pod in classification.leaving if get_uid(pod) not in refusal_by_uid]
 
 
 def find_reported_orphans(pods: Iterable[Pod], blocked: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kube.kubernetes_events import CLUSTER_SCOPED_NAMESPACE, NORMAL_TYPE, WARNING_TYPE, EventNotice
+from kube.maintenance.escalation import ACTION_EFFECTS, EscalationStep
 from kube.maintenance.objects import Maintenance, get_node_name
 from kube.paths import build_events_path
 
@@ -18,6 +21,7 @@ CORDON_REASON, UNCORDON_REASON = "CordonNode", "UncordonNode"
 
 The kubelet records its own Events up to ten seconds later.
 """
+DEADLINE_REASON, ESCALATE_REASON = "DrainDeadlineExceeded", "EscalateDrain"
 EVENT_MESSAGES = {
     BEGIN_REASON: "Begin a node maintenance",
     SUCCEED_REASON: "Node maintenance was succeeded",
@@ -25,8 +29,12 @@ EVENT_MESSAGES = {
     REMOVE_REASON: "Removed a node maintenance",
     CORDON_REASON: "Cordon a node",
     UNCORDON_REASON: "Uncordon a node",
+    DEADLINE_REASON: "The drain has not finished within spec.drain.deadline",
+    ESCALATE_REASON: "The drain escalates",
 }
-"""Reason → message, in the medik8s operator's wording; a detail follows after a colon."""
+"""Reason → message, in the medik8s operator's wording if it has one; a detail follows after a colon."""
+WARNING_REASONS = (FAIL_REASON, DEADLINE_REASON, ESCALATE_REASON)
+"""Reasons of the Events about a maintenance that are Warnings."""
 
 
 def build_node_notice(
@@ -40,17 +48,24 @@ def build_node_notice(
 def build_progress_notices(reason: str, maintenance: Maintenance, detail: str = "") -> list[EventNotice]:
     """Build the notices about a maintenance and its node that report the maintenance's progress (NMO-27).
 
-    `detail` follows the reason's message. The notices are Warnings if the maintenance failed.
+    `detail` follows the reason's message.
     """
     metadata, node_name = maintenance["metadata"], get_node_name(maintenance)
     message = f"{EVENT_MESSAGES[reason]}: {detail}" if detail else EVENT_MESSAGES[reason]
-    event_type = WARNING_TYPE if reason == FAIL_REASON else NORMAL_TYPE
+    event_type = WARNING_TYPE if reason in WARNING_REASONS else NORMAL_TYPE
     regarding = {"apiVersion": maintenance["apiVersion"], "kind": "NodeMaintenance"}
     regarding |= {key: metadata[key] for key in ("name", "uid")}
     notices = [_build_notice(regarding, reason, message, maintenance, event_type)]
     if node_name:
         notices.append(build_node_notice(node_name, reason, maintenance, message, event_type=event_type))
     return notices
+
+
+def build_step_notices(maintenance: Maintenance, step: EscalationStep) -> list[EventNotice]:
+    """Build the notices about a step of the escalation; each step has an Event of its own."""
+    detail = f"step {step.action}, {step.after} after its start: {ACTION_EFFECTS[step.action]}"
+    notices = build_progress_notices(ESCALATE_REASON, maintenance, detail)
+    return [replace(notice, series=f"{notice.series}/{step.action}/{step.after}") for notice in notices]
 
 
 def _build_notice(

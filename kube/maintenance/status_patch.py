@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from kube import pods as podrules
+from kube.maintenance import escalation
 from kube.maintenance.blocked_pods import build_blocked_pods
 from kube.maintenance.node_snapshot import NodeSnapshot
 from kube.maintenance.objects import (
@@ -20,6 +21,7 @@ from kube.maintenance.objects import (
     get_condition,
     get_last_error,
     get_lease_error_count,
+    get_spec,
     get_status,
     has_begun,
     has_lost_lease,
@@ -29,7 +31,7 @@ from kube.maintenance.objects import (
 from kube.paths import Object
 from kube.pods import Pod
 from kube.text_limits import format_count, take_within_bytes, truncate
-from kube.times import format_time
+from kube.times import format_time, parse_time
 
 MAX_PENDING_BYTES, MAX_BLOCKED_BYTES = 400_000, 600_000
 """Size limits of the lists in a status; etcd stores no object over 1.5 MiB.
@@ -60,6 +62,7 @@ class StatusInput:
         is_waiting: Whether the error is not a failure: the maintenance begins once another tool releases the node's
             lease.
         lease_error_count: Consecutive failed lease renewals; None if the event does not contain the number.
+        is_overdue: Whether the next step of the escalation may begin, because a tick found that it is due.
     """
 
     error: str = ""
@@ -70,6 +73,7 @@ class StatusInput:
     is_begin_error: bool = False
     is_waiting: bool = False
     lease_error_count: int | None = None
+    is_overdue: bool = False
 
 
 def compute_progress(eviction_pod_count: int, pending_count: int, previous_percent: int = 0) -> int:
@@ -177,16 +181,28 @@ def _build_begun_status(
     is_drained = not pending and (status_input.is_drained or previous.get("phase") == SUCCEEDED)
     lists = _build_pod_lists(pending, blocked)
     errors = _build_errors(maintenance, snapshot, status_input, blocked, is_drained=is_drained)
+    may_escalate = status_input.is_overdue and bool(pending) and snapshot.is_cordoned_and_tainted
+    schedule = _build_schedule(maintenance, now, is_drained=is_drained, may_escalate=may_escalate)
+    facts = {**lists, **errors, **schedule}
     return {
         "phase": SUCCEEDED if is_drained else RUNNING,
         **_build_progress(maintenance, len(pending), is_drained=is_drained),
-        **lists,
-        **errors,
+        **facts,
         "conditions": [
             _build_cordoned_condition(maintenance, snapshot, now),
-            _build_drained_condition(maintenance, {**lists, **errors}, len(blocked), now, is_drained=is_drained),
+            _build_drained_condition(maintenance, facts, len(blocked), now, is_drained=is_drained),
         ],
     }
+
+
+def _build_schedule(maintenance: Maintenance, now: datetime, *, is_drained: bool, may_escalate: bool) -> Object:
+    """Return the time when the drain began, and the current step of its escalation, which ends with the drain."""
+    start = escalation.determine_start_time(maintenance, now, is_drained=is_drained)
+    due_step = escalation.find_due_step(maintenance, now) if may_escalate else None
+    step = get_status(maintenance).get("escalation") if escalation.find_current_step(maintenance) else None
+    if due_step:
+        step = due_step.as_status(now)
+    return {"startTime": format_time(start) if start else None, "escalation": None if is_drained else step}
 
 
 def _build_progress(maintenance: Maintenance, pending_count: int, *, is_drained: bool) -> Object:
@@ -225,7 +241,8 @@ def _build_errors(
 
     The previous error persists if the event did not check the error's cause: a blocked pod, or the lease. On a drained
     node that is still cordoned and tainted, only an error about the lease matters. The error of an event that lists
-    blocked pods is about these pods, so it no longer matters if none of them is still blocked.
+    blocked pods is about these pods, so it no longer matters if none of them is still blocked. Without another error,
+    the error is about an invalid deadline or escalation.
     """
     lease_error_count = status_input.lease_error_count
     if lease_error_count is None:
@@ -234,9 +251,10 @@ def _build_errors(
     previous_error = get_status(maintenance).get("lastError") if persists else None
     is_lease_error = bool(lease_error_count) or status_input.is_lease_renewal_error
     error = "" if status_input.blocked and not blocked else _truncate_error(status_input)
+    schedule_error = escalation.parse_drain_schedule(maintenance).error or None
     is_resolved = is_drained and snapshot.is_cordoned_and_tainted and not is_lease_error
     return {
-        "lastError": None if is_resolved else error or previous_error,
+        "lastError": None if is_resolved else error or previous_error or schedule_error,
         "errorOnLeaseCount": lease_error_count or None,
     }
 
@@ -260,7 +278,7 @@ def _build_cordoned_condition(maintenance: Maintenance, snapshot: NodeSnapshot, 
 def _build_drained_condition(
     maintenance: Maintenance, status: Object, blocked_count: int, now: datetime, *, is_drained: bool
 ) -> Object:
-    """Build the condition Drained; `status` has the lists of pods and the error.
+    """Build the condition Drained; `status` has the lists of pods, the error, the start and the escalation.
 
     An error without blocked pods means that a step failed, except if the error is about the lease: the drain continues.
     """
@@ -269,6 +287,11 @@ def _build_drained_condition(
     has_failed_step = status["lastError"] and not status["errorOnLeaseCount"]
     reason = "Blocked" if blocked_count else "StepFailed" if has_failed_step else "Draining"
     message = _format_remaining_pods(status, blocked_count)
+    if escalation.has_passed_deadline(maintenance, parse_time(status["startTime"]), now):
+        reason = escalation.DEADLINE_EXCEEDED
+        message += f"; not drained within the deadline of {get_spec(maintenance)['drain']['deadline']}"
+    if step := status["escalation"]:
+        message += f"; step {step['action']} of the escalation since {step['time']}"
     return _build_condition(maintenance, "Drained", False, reason, message, now)
 
 

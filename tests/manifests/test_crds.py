@@ -162,8 +162,40 @@ def test_invalid_spec_is_rejected(installed_cluster: LocalCluster, api_version: 
             "spec.drain.podSelector cannot be read: write conditions on labels, such as app=web",
         ),
         ({"podSelector": "a" * 2049}, "spec.drain.podSelector: Too long"),
+        ({"deadline": 60}, 'spec.drain.deadline: Invalid value: "integer"'),
+        *(
+            ({"deadline": value}, "spec.drain.deadline is not a positive duration: write hours, minutes and seconds")
+            for value in ("soon", "0s", "-5m", "1d", "5m1h", "1.5h")
+        ),
+        ({"deadline": "9" * 19}, "spec.drain.deadline: Too long"),
+        ({"escalation": "Delete"}, 'spec.drain.escalation: Invalid value: "string"'),
+        ({"escalation": [{"after": "1m"}]}, "spec.drain.escalation[0].action: Required value"),
+        ({"escalation": [{"action": "Delete"}]}, "spec.drain.escalation[0].after: Required value"),
+        ({"escalation": [{"after": "1m", "action": "Evict"}]}, "spec.drain.escalation[0].action: Unsupported value"),
+        (
+            {"escalation": [{"after": "soon", "action": "Delete"}]},
+            "after in spec.drain.escalation is not a positive duration: write hours, minutes and seconds",
+        ),
+        (
+            {"escalation": [{"after": "1m", "action": "Delete"}, {"after": "2m", "action": "DeleteUnready"}]},
+            "the actions in spec.drain.escalation are not in ascending order: use DeleteUnready, Delete, DeleteNow",
+        ),
+        (
+            {"escalation": [{"after": "1m", "action": "Delete"}, {"after": "2m", "action": "Delete"}]},
+            "the actions in spec.drain.escalation are not in ascending order: use DeleteUnready, Delete, DeleteNow",
+        ),
+        *(
+            (
+                {"escalation": [dict(zip(("after", "action"), step, strict=True)) for step in steps]},
+                "spec.drain.escalation must be in ascending order of after: sort the steps by time",
+            )
+            for steps in (
+                [("10m", "DeleteUnready"), ("600s", "Delete")],
+                [("1m", "DeleteUnready"), ("3m", "Delete"), ("2m", "DeleteNow")],
+            )
+        ),
+        ({"escalation": [{"after": "1m", "action": "Delete"}] * 4}, "spec.drain.escalation: Too many"),
     ],
-    ids=["not an object", "not a boolean", "grace period", "timeout", "selector", "overlong selector"],
 )
 def test_invalid_drain_options_are_rejected(installed_cluster: LocalCluster, drain: Any, message: str) -> None:
     """DRN-1a, NMO-18: the schema rejects an invalid `spec.drain` and names the field."""
@@ -187,6 +219,12 @@ def test_api_server_keeps_every_drain_option(installed_cluster: LocalCluster, ap
         "gracePeriodSeconds": -1,
         "disableEviction": True,
         "skipWaitForDeleteTimeoutSeconds": 0,
+        "deadline": "1h30m",
+        "escalation": [
+            {"after": "10m", "action": "DeleteUnready"},
+            {"after": "30m", "action": "Delete"},
+            {"after": "1h", "action": "DeleteNow"},
+        ],
     }
     body = build_manifest("crd-kept", {"nodeName": "n", "drain": drain}, api_version)
 
@@ -259,6 +297,8 @@ def test_api_server_keeps_all_status_fields_with_both_spellings_of_totalpods(
         "pendingPods": ["pod-a"],
         "pendingPodsRefs": [pod_reference],
         "pendingCount": 1,
+        "startTime": since,
+        "escalation": {"action": "Delete", "after": "30m", "time": since},
         "lastError": "Last failure message",
         "lastUpdate": since,
         "blockedPods": [{**pod_reference, **block_details}],

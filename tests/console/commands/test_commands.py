@@ -145,6 +145,10 @@ def test_empty_name_is_usage_error(arguments: list[str]) -> None:
             "write a number such as 30, or -1 for each pod's terminationGracePeriodSeconds",
         ),
         ("start node-1 --skip-wait-for-delete-timeout=-1", "write a number such as 30, or 0 for no limit"),
+        (
+            "start node-1 --deadline=soon",
+            '"soon" is not a positive duration: write hours, minutes and seconds, as in 1h30m',
+        ),
         ("start node-1 --pod-selector ==", "'==' is not a condition on a label, such as app=web"),
         ("drain --dry-run none node-1", "the value of --dry-run must follow an equals sign: write --dry-run=none"),
         ("events --since 1d --until 2020-01-01", "so no event can match: correct or swap them"),

@@ -137,7 +137,8 @@ def test_start_accepts_flags_of_kubectl_drain_and_status_names_required_flag(
     flags = ("--force=false", "--delete-local-data", "--ignore-daemonsets", "--grace-period=-1", "--pod-selector", "!x")
 
     start_result = run_command(
-        "start", maintained_node, *flags, "--skip-wait-for-delete-timeout=9", "--disable-eviction=false", "-o", "json"
+        *("start", maintained_node, *flags, "--skip-wait-for-delete-timeout=9", "--disable-eviction=false"),
+        *("--deadline=1h30m", "-o", "json"),
     )
     assert start_result.exit_code == 0, start_result.output
     wait_result = installed_cluster.kubectl(
@@ -154,6 +155,7 @@ def test_start_accepts_flags_of_kubectl_drain_and_status_names_required_flag(
         "podSelector": "!x",
         "skipWaitForDeleteTimeoutSeconds": 9,
         "disableEviction": False,
+        "deadline": "1h30m",
     }
     for expected in (f"bare-{maintained_node}", "Force", "spec.drain.force"):
         assert expected in result.stdout

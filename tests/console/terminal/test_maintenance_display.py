@@ -77,6 +77,24 @@ def test_details_name_users_who_requested_and_ended_maintenance() -> None:
     assert lines[-1].strip() == "Requested by mary; ended by joe"
 
 
+def test_details_show_passed_deadline_and_current_escalation_step() -> None:
+    """Check that the details show the passed deadline and the current escalation step, while the spec contains it."""
+    step = {"after": "30m", "action": "Delete"}
+    conditions = [{"type": "Drained", "status": "False", "reason": "DeadlineExceeded"}]
+    maintenance = build_maintenance(
+        phase="Running", escalation={**step, "time": TEN_MINUTES_AGO}, conditions=conditions, evictionPods=1
+    )
+    texts = []
+    for drain in ({"deadline": "1h", "escalation": [step]}, {"deadline": "1h"}, None):
+        maintenance["spec"]["drain"] = drain
+        texts.append(render_text(render_details("node-1", "cordoned", [maintenance], NOW)).splitlines()[-1].strip())
+
+    effect = "pods that cannot be evicted are deleted, regardless of their disruption budgets"
+    late = "Not drained within the deadline of 1h"
+    assert texts[:2] == [f"{late}; Step Delete of the escalation for 10m: {effect}", late]
+    assert "deadline" not in texts[2]
+
+
 def test_long_reason_is_cut_with_number_of_omitted_characters() -> None:
     """Check that a reason of 5,000 characters takes one line of the table, and a few lines of the details."""
     maintenance = build_maintenance(phase="Running")

@@ -205,6 +205,8 @@ REPLY_CASES = {
     "guard, no reply": ("guard", [DRIFTED], [], {}, False),
     "guard, node gone": ("guard", [DRIFTED], [], {NODE_1: ObjectChange.DELETED}, True),
     "resync, drained since": ("resync", [TAINTED], [], {MAINTENANCE_1: ObjectChange.SUCCEEDED}, True),
+    "status, step has begun": ("status", [build_reply(events.DRAIN_ESCALATED)], [], {}, True),
+    "status, step is due": ("status", [], [build_reply(events.DRAIN_ESCALATED)], {}, True),
     "evict, coalesced": ("evict", [], [build_pods_evicted("a")], {}, True),
     "cordon, new": ("cordon", [], [TAINTED], {}, False),
     "resync, another maintenance waits": ("resync", [], [build_reply(events.NODE_TAINTED, uid="2")], {}, True),

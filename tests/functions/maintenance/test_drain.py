@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
@@ -11,13 +9,10 @@ from eventing import events
 from functions.event_data import require_data
 from kube.maintenance.objects import build_path
 from kube.paths import Object
-from localcluster import access
 from localcluster.audit_log import AuditLog
-from localcluster.cluster import LocalCluster
 from localcluster.processes import wait_until_ready
 from tests.functions.conftest import Functions
 from tests.functions.event_builders import build_product_event, build_tick
-from tests.manifests.rendering import ROOT
 from tests.proofs import proves
 from tests.workload import Workload
 
@@ -29,21 +24,6 @@ DAEMONSET_MESSAGE = (
     "its DaemonSet would recreate it on this node immediately: set spec.drain.ignoreDaemonSets, "
     "or exclude the node from the DaemonSet"
 )
-
-
-@pytest.fixture
-def delete_permission(idle_cluster: LocalCluster) -> Iterator[None]:
-    """Grant `evict` the right to delete pods through the component `deleting`, and revoke it after the test."""
-    manifest = ROOT / "manifests" / "components" / "deleting" / "rbac.yaml"
-    idle_cluster.kubectl("apply", "-f", manifest)
-    arguments = ("auth", "can-i", "delete", "pods", "-A", "--as", access.make_username("evict"))
-    wait_until_ready(
-        "the permission to delete pods",
-        lambda: idle_cluster.kubectl(*arguments, check=False).returncode == 0,
-        idle_cluster.servers,
-    )
-    yield
-    idle_cluster.kubectl("delete", "-f", manifest)
 
 
 def run_evict_and_status(

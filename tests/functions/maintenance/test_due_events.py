@@ -499,6 +499,29 @@ def test_no_event_is_due_for_reported_pod_that_drain_flag_blocks(
     assert find_due_event(observe_pods(maintenance, *pods)) == expected
 
 
+@pytest.mark.parametrize(
+    ("action", "grace_seconds", "flags", "expected"),
+    [
+        ("Delete", 30, {}, ""),
+        ("DeleteNow", 30, {}, events.NODE_TAINTED),
+        ("DeleteNow", 0, {}, ""),
+        ("DeleteNow", 30, WITHOUT_FORCE, ""),
+    ],
+)
+def test_pass_is_due_for_terminating_pod_only_if_escalation_shortens_its_grace_period(
+    action: str, grace_seconds: int, flags: Object, expected: str
+) -> None:
+    """Design rule 11: a tick repeats the step `DeleteNow` for a terminating pod that the step may delete."""
+    step = {"action": action, "after": "1m"}
+    maintenance = build_draining_maintenance({**flags, "escalation": [step]})
+    times = {"startTime": "2026-01-02T03:00:00Z", "escalation": {**step, "time": "2026-01-02T03:01:00Z"}}
+    pod = make_pod(deletionTimestamp="2026-01-02T03:04:06Z", deletionGracePeriodSeconds=grace_seconds)
+
+    observation = observe_pods({**maintenance, "status": {**maintenance["status"], **times}}, pod)
+
+    assert find_due_event(observation) == expected
+
+
 def test_no_event_is_due_for_reported_orphaned_daemonset_pod() -> None:
     """DRN-1a, NMO-7: no pass is due for a blocked orphaned DaemonSet pod until the spec allows its eviction."""
     reported_pod = {**REPORTED_POD, "name": "agent"}
@@ -578,6 +601,9 @@ OBSERVATIONS = {
     "drained, and the status shows it": observe_pods(BEGUN),
     "node cordoned and tainted, no pod left": observe_pods(make_maintenance({"phase": "Running"})),
     "pods left, and the spec has changed": observe_pods(build_draining_maintenance(WITHOUT_FORCE), make_pod()),
+    "pods left, and the drain has passed its deadline": observe_pods(
+        build_draining_maintenance({"deadline": "1h"}), make_pod()
+    ),
     "pods left, of which none may leave now, but": observe_pods(UNCORDONED, TERMINATING_POD),
     "pods left, of which none may leave now: ": observe_pods(BEGUN, TERMINATING_POD),
     "pods left that may leave now": observe_pods(BEGUN, make_pod()),

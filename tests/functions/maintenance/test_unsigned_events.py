@@ -30,6 +30,7 @@ FORGED_EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
         events.PODS_EVICTED,
         {"blocked": [{**POD_REFERENCE, "reason": "Forged"}], "error": "call this number"},
     ),
+    "drain.overdue": (events.DRAIN_OVERDUE, {}),
     "node.drained": (events.NODE_DRAINED, {}),
     "pods.gone": (events.PODS_GONE, {"podsVersion": "1"}),
     "maintenance.begun": (events.MAINTENANCE_BEGUN, {"totalpods": 1, "evictionPods": 1}),

@@ -12,6 +12,7 @@ from kube.admission.verdicts import (
     build_unknown_node_message,
     build_warnings,
     find_conflict,
+    find_schedule_error,
 )
 from kube.budgets import requires_all_pods
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
@@ -131,6 +132,33 @@ def test_pods_that_stay_or_terminate_cause_no_warning() -> None:
 )
 def test_lost_pods_lost_data_and_recreated_pods_cause_a_warning(pods: list[Object], warning: str) -> None:
     assert get_warnings(*pods) == [warning]
+
+
+def test_each_escalation_step_causes_a_warning() -> None:
+    """Check that a warning names the time and the effect of each escalation step, and that a deadline causes none."""
+    steps = [{"after": "10m", "action": "DeleteUnready"}, {"after": "1h", "action": "DeleteNow"}]
+    maintenance = make_maintenance()
+    maintenance["spec"]["drain"] = {"deadline": "2h", "escalation": steps}
+
+    warnings = build_warnings(maintenance, [], [], NOW)
+
+    assert warnings == [
+        "if the drain takes 10m, pods that are not ready, and that a disruption budget blocks, are deleted "
+        "(spec.drain.escalation)",
+        "if the drain takes 1h, pods that cannot be evicted, and terminating pods, are deleted with grace period 0 "
+        "(spec.drain.escalation)",
+    ]
+    assert find_schedule_error(maintenance) == ""
+
+
+def test_invalid_schedule_is_denied_with_field_and_remedy() -> None:
+    """Check that the message about an invalid deadline names the field and the remedy."""
+    maintenance = make_maintenance()
+    maintenance["spec"]["drain"] = {"deadline": "soon"}
+
+    assert find_schedule_error(maintenance) == (
+        'spec.drain.deadline "soon" is not a positive duration: write hours, minutes and seconds, as in 1h30m'
+    )
 
 
 def test_pods_that_drain_flags_exclude_cause_no_warning() -> None:

@@ -54,6 +54,22 @@ def test_deletion_ignores_budgets() -> None:
     assert (get_names(plan.unbudgeted), plan.queues, plan.blocked) == (["a"], [], [])
 
 
+def test_deletion_replaces_eviction_and_refusal() -> None:
+    """Check that a pod to delete is neither evicted nor blocked, and that the other pods stay as planned."""
+    pods = [make_db_pod(name) for name in "abc"]
+    plan = plan_evictions([*pods, OTHER_POD], [make_budget("keep", allowed=1)])
+    deleted = [pods[1], OTHER_POD]
+    options = DrainOptions(disable_eviction=True, escalation_action="Delete")
+
+    escalated = plan.with_deletions(deleted, options)
+
+    assert (escalated.deletions, escalated.deletion_options, escalated.unbudgeted) == (deleted, options, [])
+    assert escalated.queues == plan.queues
+    assert [item.pod["name"] for item in escalated.blocked] == ["c"]
+    assert get_names(escalated.admitted) == [*get_names(plan.queues[0].admitted), *get_names(deleted)]
+    assert get_names(escalated.select(lambda pod: pod is OTHER_POD).admitted) == ["other"]
+
+
 def test_budget_admits_as_many_pods_as_it_allows() -> None:
     """NMO-6, X-6: if a budget allows two of four evictions, two pods are queued, and two are blocked by it."""
     plan = plan_evictions([make_db_pod(name) for name in "abcd"], [make_budget("keep", allowed=2, healthy=4, needed=2)])

@@ -7,6 +7,7 @@ import pytest
 from kube.client.api_errors import ApiError
 from kube.evictions.requests import (
     DELETION_REMEDY,
+    ESCALATION_REMEDY,
     MAX_MESSAGE_CHARACTERS,
     build_eviction,
     build_eviction_path,
@@ -152,6 +153,25 @@ def test_forbidden_deletion_has_the_servers_message_and_the_remedy() -> None:
     assert forbidden.message == f"pods is forbidden: {DELETION_REMEDY}"
     for error in (make_error(403, f"{WEBHOOK_DENIAL} no"), make_error(429, "slow down")):
         assert interpret_error(make_pod("a"), error, options) == interpret_error(make_pod("a"), error)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "message"),
+    [
+        (make_error(403, "may not"), "Escalation", f"escalation step Delete: may not: {ESCALATION_REMEDY}"),
+        (make_error(403, f"{WEBHOOK_DENIAL} no"), "Escalation", f"escalation step Delete: {WEBHOOK_DENIAL} no"),
+        (make_error(500, "etcd is unavailable"), "Escalation", "escalation step Delete: etcd is unavailable"),
+        (make_error(429, "slow down"), "Busy", "slow down"),
+    ],
+    ids=["no permission", "webhook", "error", "busy"],
+)
+def test_refused_deletion_of_escalation_names_step_and_remedy(error: ApiError, reason: str, message: str) -> None:
+    """Check that a refused deletion names the step, and the missing component if that is the cause."""
+    options = DrainOptions(disable_eviction=True, escalation_action="Delete")
+
+    refusal = interpret_error(make_pod("a"), error, options)
+
+    assert (refusal.reason, refusal.message) == (reason, message)
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,87 @@ def test_condition_names_failed_step_until_next_step_succeeds() -> None:
     assert get_condition_fields(draining, "Drained") == ("False", "Draining", NOW_TEXT)
 
 
+def set_drain(maintenance: Object, **drain: object) -> Object:
+    """Return the maintenance with this `spec.drain`."""
+    return {**maintenance, "spec": {**maintenance["spec"], "drain": drain}}
+
+
+def test_start_time_is_that_of_first_status_and_of_late_pod() -> None:
+    """Check that the status keeps the time of its first write, until a pod appears on the drained node."""
+    running = apply_status_patch(make_maintenance(), make_pod("a"))
+    drained = apply_status_patch(running, status_input=DRAINED_INPUT, now=LATER)
+    resumed = apply_status_patch(drained, make_pod("late"), now=LATER)
+
+    starts = [item["status"]["startTime"] for item in (running, drained, resumed)]
+    assert starts == [NOW_TEXT, NOW_TEXT, format_time(LATER)]
+
+
+def test_passed_deadline_is_reason_of_condition_until_drain_ends() -> None:
+    """Check that the condition Drained names the passed deadline, and that the phase stays Running until the end."""
+    blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+    begun = apply_status_patch(
+        set_drain(make_maintenance(), deadline="1m"), make_pod("a"), status_input=StatusInput(blocked=[blocked])
+    )
+    overdue = apply_status_patch(begun, make_pod("a"), now=LATER)
+    drained = apply_status_patch(overdue, status_input=DRAINED_INPUT, now=LATER)
+
+    assert get_condition_fields(begun, "Drained")[1] == "Blocked"
+    assert get_condition_fields(overdue, "Drained") == ("False", "DeadlineExceeded", NOW_TEXT)
+    message = "1 pod left, 1 of them blocked; not drained within the deadline of 1m"
+    assert m.get_condition(overdue, "Drained")["message"] == message
+    assert [item["status"]["phase"] for item in (overdue, drained)] == ["Running", "Succeeded"]
+    assert get_condition_fields(drained, "Drained")[1] == "Drained"
+
+
+def test_due_step_begins_only_for_overdue_drain_with_pods_on_cordoned_node() -> None:
+    """Check that only a tick's event begins a step, and only while pods are left on the cordoned and tainted node."""
+    steps = [{"after": "1m", "action": "Delete"}]
+    begun = apply_status_patch(set_drain(make_maintenance(), escalation=steps), make_pod("a"))
+    overdue, pods = StatusInput(is_overdue=True), [make_pod("a")]
+    recorded = {"action": "Delete", "after": "1m", "time": format_time(LATER)}
+    cases = (
+        (make_snapshot(pods), StatusInput(), None),
+        (make_snapshot(pods, make_node()), overdue, None),
+        (make_snapshot([]), overdue, None),
+        (make_snapshot(pods), overdue, recorded),
+    )
+
+    for snapshot, status_input, expected in cases:
+        patch = build_status_patch(begun, snapshot, status_input, LATER)
+        assert (patch or {"status": {}})["status"].get("escalation") == expected
+
+    escalated = apply_status_patch(begun, *pods, status_input=overdue, now=LATER)
+    assert build_status_patch(escalated, make_snapshot(pods), overdue, LATER) is None
+    assert m.get_condition(escalated, "Drained")["message"] == (
+        f"1 pod left; step Delete of the escalation since {recorded['time']}"
+    )
+    for without_step in (set_drain(escalated), apply_status_patch(escalated, status_input=DRAINED_INPUT, now=LATER)):
+        assert "escalation" not in apply_status_patch(without_step, make_pod("b"), now=LATER)["status"]
+
+
+def test_invalid_schedule_is_last_error() -> None:
+    """Check that `lastError` names an invalid field, unless another error is newer, and that the drain continues."""
+    maintenance = set_drain(make_maintenance(), deadline="soon")
+
+    status = get_patched_status(maintenance, make_pod("a"))
+    failing_status = get_patched_status(maintenance, make_pod("a"), status_input=StatusInput("nodes is forbidden"))
+
+    assert status["lastError"].startswith('spec.drain.deadline "soon" is not a positive duration')
+    assert (status["phase"], failing_status["lastError"]) == ("Running", "nodes is forbidden")
+    assert "lastError" not in get_patched_status(maintenance, status_input=DRAINED_INPUT)
+
+
+def test_refused_deletion_of_terminating_pod_is_listed_instead_of_stuck_pod() -> None:
+    """Check that a terminating pod is listed once: with the refused deletion of the escalation, else as stuck."""
+    pod = make_pod("a", deletionTimestamp="2026-01-01T00:00:00Z")
+    items = [{"namespace": "ns", "name": name, "reason": "Escalation", "message": "m"} for name in ("a", "gone")]
+
+    status = get_patched_status(make_maintenance(), pod, status_input=StatusInput(blocked=items))
+
+    assert [(item["name"], item["reason"]) for item in status["blockedPods"]] == [("a", "Escalation")]
+    assert get_patched_status(make_maintenance(), pod)["blockedPods"][0]["reason"] == "Terminating"
+
+
 def test_error_about_blocked_pods_is_cleared_if_pods_are_gone() -> None:
     """NMO-13: the error of an event is not kept if none of the blocked pods that it is about is still on the node."""
     blocked = {"namespace": "ns", "name": "gone", "reason": "DisruptionBudget", "message": "m", "budget": "b"}

@@ -1,0 +1,248 @@
+"""The deadline of a drain, and the steps of its escalation: which step is due, and which pods a step deletes.
+
+`spec.drain.deadline` and the steps in `spec.drain.escalation` count from `status.startTime`. `status` records a step in
+`status.escalation` before `evict` acts on it. Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from kube.budgets import CREATED_BY_LABEL, BlockedPod
+from kube.maintenance.objects import SUCCEEDED, Maintenance, get_blocked_pods, get_condition, get_spec, get_status
+from kube.paths import Object
+from kube.pods import DrainOptions, Pod, format_key, get_uid, is_daemonset_pod, is_ready, is_terminating
+from kube.text_limits import truncate
+from kube.times import format_time, parse_time_or_none
+
+DELETE_UNREADY, DELETE, DELETE_NOW = "DeleteUnready", "Delete", "DeleteNow"
+ACTION_EFFECTS = {
+    DELETE_UNREADY: "pods that are not ready, and that a disruption budget blocks, are deleted",
+    DELETE: "pods that cannot be evicted are deleted, regardless of their disruption budgets",
+    DELETE_NOW: "pods that cannot be evicted, and terminating pods, are deleted with grace period 0",
+}
+"""Action of a step → its effect. The actions are in ascending order: each action includes the previous ones."""
+ACTIONS = tuple(ACTION_EFFECTS)
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+"""Reason of the condition Drained after the deadline."""
+DELETABLE_BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets")
+"""Reasons of pods that a budget blocks; not those of virt-launcher pods, which wait for KubeVirt."""
+REFUSAL_REASONS = ("Error", "Forbidden")
+"""Reasons of pods whose eviction the API server, a webhook or a policy refused."""
+DURATION_PATTERN = re.compile(r"(?:([0-9]{1,5})h)?(?:([0-9]{1,5})m)?(?:([0-9]{1,5})s)?")
+"""Matches the durations that the CRD allows; Go's `time.ParseDuration` accepts them, too."""
+MAX_VALUE_CHARACTERS = 40
+"""Maximum length of an invalid value that an error quotes, in characters."""
+
+
+@dataclass(frozen=True)
+class EscalationStep:
+    """A step of the escalation.
+
+    Attributes:
+        action: one of `ACTIONS`.
+        after: the time since the start of the drain, as in the spec.
+        delay: the same time.
+    """
+
+    action: str
+    after: str
+    delay: timedelta
+
+    def as_data(self) -> dict[str, str]:
+        """Return the step in the form of the spec."""
+        return {"action": self.action, "after": self.after}
+
+    def as_status(self, now: datetime) -> Object:
+        """Return `status.escalation` for a step that begins now."""
+        return {**self.as_data(), "time": format_time(now)}
+
+
+@dataclass(frozen=True)
+class DrainSchedule:
+    """The deadline and the steps in `spec.drain`, and the error if they are invalid; then no step applies."""
+
+    deadline: timedelta | None = None
+    steps: tuple[EscalationStep, ...] = ()
+    error: str = ""
+
+
+def parse_duration(value: object) -> timedelta:
+    """Parse a positive duration such as 1h30m. Raises `ValueError` for any other value."""
+    match = DURATION_PATTERN.fullmatch(value) if isinstance(value, str) else None
+    hours, minutes, seconds = (int(number or 0) for number in match.groups()) if match else (0, 0, 0)
+    if not (hours or minutes or seconds):
+        raise ValueError(f"{_quote(value)} is not a positive duration: write hours, minutes and seconds, as in 1h30m")
+    return timedelta(hours=hours, minutes=minutes, seconds=seconds)
+
+
+def parse_drain_schedule(maintenance: Maintenance) -> DrainSchedule:
+    """Return the schedule in `spec.drain`; an error names the invalid field and the remedy.
+
+    Invalid values are possible only if the CRD's schema did not validate the object.
+    """
+    drain = get_spec(maintenance).get("drain")
+    if not isinstance(drain, dict):
+        return DrainSchedule()
+    try:
+        return DrainSchedule(_parse_deadline(drain), tuple(_parse_steps(drain)))
+    except ValueError as error:
+        return DrainSchedule(error=str(error))
+
+
+def _parse_deadline(drain: Mapping[str, Any]) -> timedelta | None:
+    deadline = drain.get("deadline")
+    return None if deadline is None else _parse_duration_field("spec.drain.deadline", deadline)
+
+
+def _parse_steps(drain: Mapping[str, Any]) -> list[EscalationStep]:
+    """Return the steps, which must be in ascending order of time and of action."""
+    items = drain.get("escalation")
+    if not isinstance(items, list | None):
+        raise ValueError("spec.drain.escalation is not a list: write steps, as in {after: 30m, action: Delete}")
+    steps = [_parse_step(f"spec.drain.escalation[{index}]", item) for index, item in enumerate(items or [])]
+    for index, (before, step) in enumerate(pairwise(steps), start=1):
+        name = f"spec.drain.escalation[{index}]"
+        if ACTIONS.index(step.action) <= ACTIONS.index(before.action):
+            raise ValueError(f"{name}.action {step.action} does not follow {before.action}: use {', '.join(ACTIONS)}")
+        if step.delay <= before.delay:
+            raise ValueError(f"{name}.after {step.after} is not later than {before.after}: sort the steps by time")
+    return steps
+
+
+def _parse_step(name: str, item: object) -> EscalationStep:
+    if not isinstance(item, dict):
+        raise ValueError(f"{name} is not an object: write a step, as in {{after: 30m, action: Delete}}")
+    action, after = item.get("action"), item.get("after")
+    if action not in ACTIONS:
+        raise ValueError(f"{name}.action {_quote(action)} is unknown: use {', '.join(ACTIONS)}")
+    return EscalationStep(action, str(after), _parse_duration_field(f"{name}.after", after))
+
+
+def _parse_duration_field(name: str, value: object) -> timedelta:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
+
+
+def _quote(value: object) -> str:
+    return f'"{truncate(str(value), MAX_VALUE_CHARACTERS)}"'
+
+
+def get_start_time(maintenance: Maintenance) -> datetime | None:
+    """Return when the drain began, or None if the status does not contain a valid time."""
+    return parse_time_or_none(get_status(maintenance).get("startTime"))
+
+
+def has_passed_deadline(maintenance: Maintenance, start: datetime | None, now: datetime) -> bool:
+    """Return whether the deadline of a drain that began at `start` has passed."""
+    deadline = parse_drain_schedule(maintenance).deadline
+    return deadline is not None and start is not None and now >= start + deadline
+
+
+def find_current_step(maintenance: Maintenance) -> EscalationStep | None:
+    """Return the step in `status.escalation`, or None if the spec does not contain the step (any longer)."""
+    recorded = _get_recorded_step(maintenance)
+    steps = parse_drain_schedule(maintenance).steps
+    return next((step for step in steps if step.as_data().items() <= recorded.items()), None)
+
+
+def _get_recorded_step(maintenance: Maintenance) -> Mapping[str, Any]:
+    recorded = get_status(maintenance).get("escalation")
+    return recorded if isinstance(recorded, dict) else {}
+
+
+def find_due_step(maintenance: Maintenance, now: datetime) -> EscalationStep | None:
+    """Return the step that follows the current one, if the step is due.
+
+    After the previous step, the step waits at least as long as the spec's times are apart, even if the previous step
+    began late. Otherwise, after an outage, a milder step would have no time to take effect.
+    """
+    steps, current, start = (
+        parse_drain_schedule(maintenance).steps,
+        find_current_step(maintenance),
+        get_start_time(maintenance),
+    )
+    index = steps.index(current) + 1 if current else 0
+    if start is None or index == len(steps):
+        return None
+    step = steps[index]
+    due = start + step.delay
+    if current:
+        began = parse_time_or_none(_get_recorded_step(maintenance).get("time")) or now
+        due = max(due, began + step.delay - current.delay)
+    return step if now >= due else None
+
+
+def is_overdue_unreported(maintenance: Maintenance, now: datetime) -> bool:
+    """Return whether the status lacks the passed deadline, the due step, or the start that they count from."""
+    schedule, start = parse_drain_schedule(maintenance), get_start_time(maintenance)
+    if schedule.deadline is None and not schedule.steps:
+        return False
+    is_deadline_reported = get_condition(maintenance, "Drained").get("reason") == DEADLINE_EXCEEDED
+    return (
+        start is None
+        or (has_passed_deadline(maintenance, start, now) and not is_deadline_reported)
+        or find_due_step(maintenance, now) is not None
+    )
+
+
+def determine_start_time(maintenance: Maintenance, now: datetime, *, is_drained: bool) -> datetime | None:
+    """Return when the drain began: now for its first status, and for the first pod after a success.
+
+    For a drained node whose status has no time, because an earlier release wrote it, the function returns None.
+    """
+    start = get_start_time(maintenance)
+    if get_status(maintenance).get("phase") == SUCCEEDED:
+        return start if is_drained else now
+    return start or now
+
+
+def select_deletions(maintenance: Maintenance, pods: Iterable[Pod], blocked: Iterable[BlockedPod]) -> list[Pod]:
+    """Return the pods that the current step deletes.
+
+    `pods` are the pods that the drain options allow to leave. `blocked` are those of them that may not be evicted now.
+    Pods of DaemonSets stay, because they would return. Virt-launcher pods stay, because their virtual machines would
+    shut down instead of migrating.
+    """
+    step = find_current_step(maintenance)
+    if step is None:
+        return []
+    reason_by_uid = {item.pod["uid"]: item.reason for item in blocked}
+    refused = {
+        f"{item['namespace']}/{item['name']}"
+        for item in get_blocked_pods(maintenance)
+        if item["reason"] in REFUSAL_REASONS
+    }
+    return [
+        pod
+        for pod in pods
+        if not (is_daemonset_pod(pod) or CREATED_BY_LABEL in (pod["metadata"].get("labels") or {}))
+        and _is_deletion_due(step.action, pod, reason_by_uid.get(get_uid(pod), ""), refused)
+    ]
+
+
+def _is_deletion_due(action: str, pod: Pod, blocked_reason: str, refused: Collection[str]) -> bool:
+    """Return whether the action deletes a pod that is blocked for `blocked_reason`, "" if it is not blocked.
+
+    A pod whose eviction was refused is deleted once its backoff has ended. If a finalizer keeps a pod that has grace
+    period 0, another deletion would change nothing.
+    """
+    if is_terminating(pod):
+        is_immediate = pod["metadata"].get("deletionGracePeriodSeconds") == 0
+        return action == DELETE_NOW and not blocked_reason and not is_immediate
+    if blocked_reason:
+        return blocked_reason in DELETABLE_BUDGET_REASONS and (action != DELETE_UNREADY or not is_ready(pod))
+    return action != DELETE_UNREADY and format_key(pod) in refused
+
+
+def build_deletion_options(step: EscalationStep, options: DrainOptions) -> DrainOptions:
+    """Return the options with which the step deletes pods."""
+    grace_seconds = 0 if step.action == DELETE_NOW else options.grace_period_seconds
+    return replace(options, disable_eviction=True, grace_period_seconds=grace_seconds, escalation_action=step.action)
