@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from console.operations.descriptions import (
     PHASE_CORDONING,
     PHASE_FAILING,
-    format_full_name,
     get_phase_label,
     summarize_blockers,
 )
@@ -18,6 +17,7 @@ from kube.maintenance.objects import (
     RUNNING,
     SUCCEEDED,
     Maintenance,
+    format_full_name,
     get_node_name,
     get_spec,
     get_status,

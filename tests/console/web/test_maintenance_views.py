@@ -132,7 +132,11 @@ def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment:
     for expected in (
         *("Running", "50 %, 3 of 6 pods left", "3 / 3", "1 more ready pod under this budget", "admin"),
         *(name for name in map(format_key, environment.list_pods_on(node)) if name.startswith(f"{namespace}/")),
-        *(f"kubectl -n {namespace} edit pdb web", "medik8s.io/drain:NoSchedule", "takes no new pods"),
+        *(
+            f'kubectl -n {namespace} patch pdb web -p \'{{"spec":{{"minAvailable":2}}}}\'',
+            "medik8s.io/drain:NoSchedule",
+            "takes no new pods",
+        ),
     ):
         assert expected in text
     assert "Last error:" not in text
@@ -171,7 +175,7 @@ def test_page_suggests_looser_budget_if_budget_never_allows_disruptions(
     text = browser.get_text("main")
 
     remedy = "a looser budget (this one allows no eviction, however many pods are ready)"
-    assert f"{remedy}: kubectl -n {namespace} edit pdb all" in text
+    assert f'{remedy}: kubectl -n {namespace} patch pdb all -p \'{{"spec":{{"maxUnavailable":1}}}}\'' in text
     assert "more ready pod" not in text
     environment.request_deletion(path)
 
